@@ -29,8 +29,9 @@ from scipy.optimize import least_squares
 
 from costmodels.collective._catalogue import Catalogue
 from costmodels.collective._law import Group, bus_factor, busiest_factor, group_of, network_law
-from costmodels.collective.base import Collective, FloatArray
+from costmodels.collective.base import Collective
 from costmodels.collective.measured import Measured
+from costmodels.datatypes import FloatArray
 from costmodels.fabrics import FABRICS, half_size_of
 from costmodels.topology import Link, Topology
 from planner.io.system.collective_curves import CurveRecord

@@ -27,7 +27,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from costmodels.calibration.fitting import FloatArray, geomean_error
+from costmodels.calibration.fitting import geomean_error
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, OperatorList, Pipeline, Workload

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
@@ -20,7 +20,7 @@ from costmodels.workload import Pipeline, Workload
 PROPORTIONAL: Final = "proportional"
 
 
-def batch_ratios(workload: Workload, topology: Topology) -> NDArray[np.float64] | None:
+def batch_ratios(workload: Workload, topology: Topology) -> FloatArray | None:
     """Samples of each rank over the mean, ``[world_size]``; None where all are equal.
 
     Raises:

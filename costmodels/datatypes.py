@@ -1,9 +1,16 @@
-"""Element types of weights, activations and messages."""
+"""Element types: of weights, activations and messages, and of the arrays that signatures name."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 _NUM_BYTES: Final = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 

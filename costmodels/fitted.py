@@ -10,12 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    Collective,
-    Confidence,
-    FloatArray,
-)
+from costmodels.collective.base import AbstractCollectiveModel, Collective, Confidence
+from costmodels.datatypes import FloatArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
 from costmodels.exchange import AbstractExchangeModel, Traffic
 from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards

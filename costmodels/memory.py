@@ -5,17 +5,15 @@ from __future__ import annotations
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.batch_shares import batch_ratios, with_batch
+from costmodels.datatypes import FloatArray
 from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.shard_work.deduplication import kept_bytes
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseParallelism, Pooling, Workload
-
-FloatArray = NDArray[np.float64]
 
 _ON_DEVICE = [int(m) for m in Memory if m is not Memory.HOST]
 

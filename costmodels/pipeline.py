@@ -12,6 +12,7 @@ import numpy as np
 import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.batch_shares import shares_remark
+from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers, dense_parameters, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
@@ -20,7 +21,7 @@ from costmodels.iteration._closed_form import Schedule, differing_ranks, on_rank
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation
 from costmodels.iteration._traced import traced
-from costmodels.iteration.base import AbstractPipeline, FloatArray, Program, StageTimes
+from costmodels.iteration.base import AbstractPipeline, Program, StageTimes
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import WorkModel
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan

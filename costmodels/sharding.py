@@ -10,8 +10,9 @@ from typing import cast
 
 import numpy as np
 
+from costmodels.datatypes import IntArray
 from costmodels.errors import InvalidValueError, require
-from costmodels.shards import IntArray, Shard, Shards, tiling_problem
+from costmodels.shards import Shard, Shards, tiling_problem
 from costmodels.workload import Workload
 
 __all__ = [

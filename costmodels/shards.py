@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Self, final, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodels.datatypes import IntArray
 from costmodels.errors import InvalidValueError
-
-IntArray = NDArray[np.int64]
 
 _LARGEST: Final = 2**62
 _MANY: Final = 10_000

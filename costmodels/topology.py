@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.estimates import Provenance, Source
 from costmodels.workload import DataType
@@ -301,19 +301,19 @@ class Topology:
         """Index of the host of ``rank``."""
         return rank // self.local_world_size
 
-    def hbm_capacities(self) -> NDArray[np.float64]:
+    def hbm_capacities(self) -> FloatArray:
         """Device memory per rank in bytes, shape ``[world_size]``."""
         if self.hbm_capacity_by_rank_bytes:
             return np.array(self.hbm_capacity_by_rank_bytes)
         return np.full(self.world_size, self.device.hbm_capacity_bytes)
 
-    def ddr_capacities(self) -> NDArray[np.float64]:
+    def ddr_capacities(self) -> FloatArray:
         """Host memory per host in bytes, shape ``[num_hosts]``."""
         if self.ddr_capacity_by_host_bytes:
             return np.array(self.ddr_capacity_by_host_bytes)
         return np.full(self.num_hosts, self.host.ddr_capacity_bytes)
 
-    def speeds(self) -> NDArray[np.float64]:
+    def speeds(self) -> FloatArray:
         """Compute speed of each rank relative to the device, shape ``[world_size]``."""
         if self.speed_by_rank_ratio:
             return np.array(self.speed_by_rank_ratio)

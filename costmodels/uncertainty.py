@@ -21,15 +21,12 @@ from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodels.datatypes import DataType
+from costmodels.datatypes import DataType, FloatArray
 from costmodels.errors import require
 from costmodels.estimates import RELATIVE_SIGMA, Z90, Source
 from costmodels.sustained import PRIOR_SIGMA, STEP_GROUPS, is_fitted
 from costmodels.topology import FITTED_KINDS, Topology
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.result import Reshard
 from planner.rules.moved_bytes import cell_bytes, overlaps, rectangles
-
-FloatArray = NDArray[np.float64]
 
 
 def reshard(

@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.estimates import IterationEstimate, MemoryLedger
-from costmodels.iteration.base import BoolArray, FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.sharding import Plan, ShardingOption, ShardingType

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.collective.base import FloatArray
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Topology
 
 

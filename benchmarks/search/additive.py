@@ -20,6 +20,7 @@ from typing import Final, final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.uniform import Uniform
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
@@ -33,7 +34,7 @@ from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import SearchOutcome
 from planner.space.budget import default_evaluations
-from planner.space.evaluation import Budget, Evaluator, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, Cut
 
 CASES: Final = tuple(f"{t}x{r}" for t in (26, 100, 300, 856) for r in (8, 16, 64, 128))

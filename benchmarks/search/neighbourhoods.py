@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.search.instances import workload_of
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ShardingType
 from planner import load_system
@@ -28,15 +29,7 @@ from planner.search.auto import Auto
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.solving.prepare import search_space
-from planner.space.evaluation import (
-    FITTING,
-    Assignment,
-    Budget,
-    Evaluator,
-    FloatArray,
-    IntArray,
-    SearchSpace,
-)
+from planner.space.evaluation import FITTING, Assignment, Budget, Evaluator, SearchSpace
 
 CASES: Final = ("dcnv2x16", "26x8", "100x8", "100x16", "100x64")
 _FIRST_S: Final = 10.0

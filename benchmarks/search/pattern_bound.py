@@ -37,11 +37,11 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, solve
 from planner.space.effort import Meter
-from planner.space.evaluation import BoolArray, FloatArray, IntArray
 
 _MOST_ROUNDS: Final = 60
 """Patterns made at most for one box."""

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.calibration.points import CollectivePoint, LookupPoint, StepPoint
 from costmodels.cpu.features import CpuKernel
+from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import (
     ComputeKernel,
@@ -183,7 +183,7 @@ def _table(name: str, rng: np.random.Generator) -> Table:
 
 
 def _placed(
-    table: Table, kind: ShardingType, leaning: NDArray[np.float64], rng: np.random.Generator
+    table: Table, kind: ShardingType, leaning: FloatArray, rng: np.random.Generator
 ) -> TablePlacement:
     """The sharding type where the table allows it, else table-wise."""
     replicated = kind is ShardingType.DATA_PARALLEL

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.calibration.fitting import (
     FitError,
-    FloatArray,
     folds,
     geomean_error,
     learned_residual,
@@ -21,6 +19,7 @@ from costmodels.calibration.points import LookupPoint
 from costmodels.cpu.constants import LookupConstants, Residual
 from costmodels.cpu.features import Access, CpuKernel, features
 from costmodels.cpu.lookup import factor
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.zipf import Zipf
 
 _LIMIT = 0.6
@@ -107,7 +106,7 @@ def _predict(data: _Data, coefficients: FloatArray, residual: Residual) -> Float
     return np.asarray(data.counts @ coefficients * factor(residual, data.shapes))
 
 
-def _part(data: _Data, rows: NDArray[np.int64]) -> _Data:
+def _part(data: _Data, rows: IntArray) -> _Data:
     return _Data(counts=data.counts[rows], shapes=data.shapes[rows], times_s=data.times_s[rows])
 
 

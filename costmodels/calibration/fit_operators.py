@@ -7,13 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.calibration.fitting import (
-    FitError,
-    FloatArray,
-    fit_counts,
-    held_out_seconds,
-    log_errors,
-)
+from costmodels.calibration.fitting import FitError, fit_counts, held_out_seconds, log_errors
 from costmodels.calibration.points import OperatorPoint
 from costmodels.cpu.constants import OPERATOR_COUNTS, OperatorConstants
 from costmodels.cpu.operators import (
@@ -23,6 +17,7 @@ from costmodels.cpu.operators import (
     held_bytes,
     update_counts,
 )
+from costmodels.datatypes import FloatArray
 from costmodels.operators import Operator
 
 CHAIN: Final = "chain"

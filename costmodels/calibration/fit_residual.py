@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.calibration.fitting import FloatArray, geomean_error
+from costmodels.calibration.fitting import geomean_error
+from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.lookup.residual import LearnedFactor
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.calibration.fit_lookup import Caches
-from costmodels.calibration.fitting import FitError, FloatArray, fit_counts, held_out_seconds
+from costmodels.calibration.fitting import FitError, fit_counts, held_out_seconds
 from costmodels.calibration.points import StepPoint
 from costmodels.cpu.constants import (
     DenseConstants,
@@ -22,6 +22,7 @@ from costmodels.cpu.dense import layer_counts, update_counts
 from costmodels.cpu.features import features
 from costmodels.cpu.lookup import TOGETHER, factor, together
 from costmodels.cpu.run_stages import STAGES
+from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers
 from costmodels.sharding import ShardingType
 

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.cpu.constants import Residual
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
-
-FloatArray = NDArray[np.float64]
 
 _ROUNDS = 4
 _CUT = 0.15
@@ -104,7 +102,7 @@ def geomean_error(errors: FloatArray) -> float:
     return float(np.expm1(np.abs(errors).mean())) if len(errors) else 0.0
 
 
-def folds(count: int, num_folds: int) -> list[NDArray[np.int64]]:
+def folds(count: int, num_folds: int) -> list[IntArray]:
     """Random disjoint index sets that cover everything."""
     order = np.random.default_rng(_SEED).permutation(count)
     return [np.sort(part) for part in np.array_split(order, min(num_folds, max(count, 1)))]

@@ -18,7 +18,8 @@ import numpy as np
 
 from costmodels.collective._curve import TimeCurve
 from costmodels.collective._law import RATIO, Group, busiest_factor
-from costmodels.collective.base import Collective, CollectiveCurve, FloatArray
+from costmodels.collective.base import Collective, CollectiveCurve
+from costmodels.datatypes import FloatArray
 
 HALVES: Final = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
 RINGS: Final = (*HALVES, Collective.ALL_REDUCE)

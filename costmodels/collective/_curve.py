@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.collective._law import Law, fabric_growth
-from costmodels.collective.base import Collective, CollectiveCurve, FloatArray
+from costmodels.collective.base import Collective, CollectiveCurve
+from costmodels.datatypes import FloatArray
 
 _STEPS_PER_INTERVAL: Final = 8
 _OLDER_VERSION_WEIGHT: Final = 0.5

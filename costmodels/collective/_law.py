@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from costmodels.collective.base import Collective, FloatArray, Level
+from costmodels.collective.base import Collective, Level
+from costmodels.datatypes import FloatArray
 from costmodels.fabrics import FABRICS, half_size_of, protocol_of
 from costmodels.topology import Links, Topology
 

@@ -11,10 +11,10 @@ from costmodels.collective._law import crowding, group_of, group_of_peers, is_pc
 from costmodels.collective.base import (
     AbstractCollectiveModel,
     Collective,
-    FloatArray,
     Level,
     analytic_spread_ratio,
 )
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Topology
 
 

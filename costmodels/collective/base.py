@@ -20,13 +20,11 @@ from enum import IntEnum, StrEnum
 from typing import ClassVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels import discovery
+from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.topology import Topology
-
-FloatArray = NDArray[np.float64]
 
 ANALYTIC_SPREAD = 1.0
 """Within 1.8 times the law of link rates alone lie nine in ten points of the shipped curves; joined

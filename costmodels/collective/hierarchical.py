@@ -11,10 +11,10 @@ from costmodels.collective.base import (
     AbstractCollectiveModel,
     Collective,
     Confidence,
-    FloatArray,
     Level,
     default_model,
 )
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Topology
 
 

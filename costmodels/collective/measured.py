@@ -22,9 +22,9 @@ from costmodels.collective.base import (
     Collective,
     CollectiveCurve,
     Confidence,
-    FloatArray,
     default_model,
 )
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Link, Links, Topology
 from costmodels.units import format_rate, format_time
 

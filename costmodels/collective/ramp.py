@@ -23,12 +23,8 @@ from costmodels.collective._law import (
     network_law,
     num_steps,
 )
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    Collective,
-    FloatArray,
-    analytic_spread_ratio,
-)
+from costmodels.collective.base import AbstractCollectiveModel, Collective, analytic_spread_ratio
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Topology
 
 

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.cpu.exchange import beyond_caches
 from costmodels.cpu.features import Access, CpuKernel
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import Table, Workload
-
-FloatArray = NDArray[np.float64]
 
 _INDEX_BYTES = 8.0
 _LENGTH_BYTES = 4.0

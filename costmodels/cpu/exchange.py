@@ -8,7 +8,8 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from costmodels.cpu.constants import CpuConstants, ExchangeConstants
-from costmodels.exchange import AbstractExchangeModel, FloatArray, Traffic
+from costmodels.datatypes import FloatArray
+from costmodels.exchange import AbstractExchangeModel, Traffic
 from costmodels.sharding import ShardingType
 
 _LENGTH_BYTES = 4.0

@@ -14,10 +14,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from costmodels.datatypes import FloatArray, IntArray
 
 LINE_BYTES: Final = 64.0
 _ELEMENT_BYTES: Final = 4.0

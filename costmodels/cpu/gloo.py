@@ -7,8 +7,9 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.collective.base import AbstractCollectiveModel, FloatArray
+from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.cpu.constants import CpuConstants
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Topology
 
 LARGE_BYTES: Final = 4.0 * 1024**2

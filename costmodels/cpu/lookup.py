@@ -9,11 +9,11 @@ import numpy as np
 
 from costmodels.cpu.constants import CpuConstants, Residual
 from costmodels.cpu.features import Access, Accesses, CpuKernel, many_features
+from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
-    FloatArray,
     LookupShard,
     LookupShards,
     LookupWork,

@@ -13,12 +13,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.cpu.constants import OPERATOR_COUNTS, OperatorConstants
+from costmodels.datatypes import FloatArray
 from costmodels.operators import Operator, OperatorKind, Product
-
-FloatArray = NDArray[np.float64]
 
 _L2_BYTES, _L3_BYTES = 1e6, 4e6
 """A core's own cache, and what it can count on of the cache that it shares with others (an eighth

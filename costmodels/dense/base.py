@@ -10,10 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from costmodels.datatypes import DataType
+from costmodels.datatypes import DataType, FloatArray
 from costmodels.dense._repeats import in_blocks
 from costmodels.layers import _parts
 from costmodels.layers.base import Built, Flow, build_layers
@@ -22,8 +19,6 @@ from costmodels.operators import PRODUCTS, Operator, OperatorKind
 from costmodels.operators import Product as Product
 from costmodels.topology import Device, Topology
 from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Workload
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

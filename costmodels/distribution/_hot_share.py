@@ -18,9 +18,8 @@ import math
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from costmodels.datatypes import FloatArray
 
 _SEEN_OFTEN: Final = (-1, 0, 1, 2, 4, 8, 16, 32, 64, 128)
 """Counts above which rows count as they were seen; the first means all rows are bounded by their

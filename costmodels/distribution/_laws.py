@@ -11,13 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from costmodels.distribution.base import AbstractIndexDistribution
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _CURVE_POINTS: Final = 256
 _LAST: Final = _CURVE_POINTS - 1
@@ -296,7 +295,7 @@ class Laws:
             position = np.log(draws / _FEWEST_DRAWS) * (_LAST / ends)
         return np.asarray(np.clip(np.ceil(position) + 1.0, 0, _LAST)).astype(np.int64)
 
-    def _holds_more(self, law: IntArray, cached: FloatArray, point: IntArray) -> NDArray[np.bool_]:
+    def _holds_more(self, law: IntArray, cached: FloatArray, point: IntArray) -> BoolArray:
         """Where more rows than ``cached`` would be held at a point of the curve."""
         open_ = cached < self._drawn_rows[law] * _ROUNDING
         open_[open_] = cached[open_] < self._held_at(law[open_], point[open_])
@@ -361,7 +360,7 @@ class Laws:
         return np.asarray(low)
 
 
-def _distinct(*columns: NDArray[np.float64] | IntArray) -> tuple[IntArray, IntArray]:
+def _distinct(*columns: FloatArray | IntArray) -> tuple[IntArray, IntArray]:
     """Positions of one query of each kind, and for each query the kind it is of."""
     size = len(columns[0])
     order = np.lexsort(columns[::-1])
@@ -376,7 +375,7 @@ def _distinct(*columns: NDArray[np.float64] | IntArray) -> tuple[IntArray, IntAr
 
 
 def _groups(
-    chosen: NDArray[np.bool_], law: IntArray, value: FloatArray
+    chosen: BoolArray, law: IntArray, value: FloatArray
 ) -> list[tuple[int, float, IntArray]]:
     """(law, value, positions) of the chosen queries, by law and value."""
     where = np.flatnonzero(chosen)

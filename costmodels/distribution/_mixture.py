@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LOW_COUNT: Final = 128
 _LOW_CLASSES: Final = (0, 1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97)

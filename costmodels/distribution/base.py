@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Final, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._laws import Laws
 from costmodels.errors import require
 from costmodels.fields import is_whole
@@ -21,9 +21,6 @@ __all__ = [
     "check_rows",
     "side_by_side",
 ]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class AbstractIndexDistribution(ABC):

@@ -8,16 +8,11 @@ from functools import lru_cache
 from typing import Final, Self, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._hot_share import HOTTEST_RATIO
 from costmodels.distribution._mixture import smooth
-from costmodels.distribution.base import (
-    AbstractIndexDistribution,
-    FloatArray,
-    IntArray,
-    check_rows,
-)
+from costmodels.distribution.base import AbstractIndexDistribution, check_rows
 from costmodels.errors import InvalidValueError, require
 
 _TOLERANCE_RATIO: Final = 1e-6
@@ -93,7 +88,7 @@ class Empirical(AbstractIndexDistribution):
     @classmethod
     def from_counts(
         cls,
-        counts: Sequence[int] | NDArray[np.int64],
+        counts: Sequence[int] | IntArray,
         num_embeddings: int,
         *,
         num_unique_curve: tuple[tuple[float, float], ...] = (),

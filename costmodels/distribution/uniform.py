@@ -7,7 +7,8 @@ from typing import final
 
 import numpy as np
 
-from costmodels.distribution.base import AbstractIndexDistribution, FloatArray, check_rows
+from costmodels.datatypes import FloatArray
+from costmodels.distribution.base import AbstractIndexDistribution, check_rows
 
 
 @final

@@ -8,7 +8,8 @@ from typing import Final, final
 
 import numpy as np
 
-from costmodels.distribution.base import AbstractIndexDistribution, FloatArray, check_rows
+from costmodels.datatypes import FloatArray
+from costmodels.distribution.base import AbstractIndexDistribution, check_rows
 from costmodels.errors import require
 from costmodels.fields import settle
 

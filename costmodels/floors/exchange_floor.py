@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel
-from costmodels.iteration.base import FloatArray
+from costmodels.datatypes import FloatArray
 from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.stages.stage_model import StageModel
 

@@ -29,6 +29,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.floors.exchange_floor import (
     INDICES,
     exchange_floor,
@@ -50,7 +51,6 @@ from costmodels.iteration.base import (
     AbstractPipeline,
     CodecTimes,
     FamilyTimes,
-    FloatArray,
     StageTimes,
 )
 from costmodels.shard_work.wire import BACKWARD, FORWARD

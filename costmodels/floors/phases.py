@@ -14,8 +14,9 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.floors.exchange_floor import NUM_EXCHANGES
-from costmodels.iteration.base import AbstractPipeline, FloatArray
+from costmodels.iteration.base import AbstractPipeline
 from costmodels.lookup.base import NUM_LOOKUP_WORK
 from costmodels.shard_work.wire import BY_HOSTS
 from costmodels.shard_work.work import (

@@ -14,8 +14,9 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.floors.exchange_floor import Seconds
-from costmodels.iteration.base import FloatArray, Program, Step
+from costmodels.iteration.base import Program, Step
 
 _FOREVER_S: Final = 1e6
 _ROUNDING: Final = 1e-13

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.iteration.base import (
     INPUT_COPY,
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
-    BoolArray,
     FamilyTimes,
-    FloatArray,
     Program,
     StageTimes,
     Step,

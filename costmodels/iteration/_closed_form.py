@@ -12,11 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodels.iteration.base import FloatArray, Program, Step, Stream
-
-IntArray = NDArray[np.int64]
+from costmodels.datatypes import FloatArray, IntArray
+from costmodels.iteration.base import Program, Step, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.estimates import CriticalStep, RankEstimate, StageTime
 from costmodels.iteration._events import Node, Simulation
-from costmodels.iteration.base import FloatArray, Program, Stream
+from costmodels.iteration.base import Program, Stream
 
 
 def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalStep, ...]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodels.iteration.base import FloatArray, Program, Step, Stream
+from costmodels.datatypes import FloatArray
+from costmodels.iteration.base import Program, Step, Stream
 
 Node = tuple[int, int]
 """(rank, step index)."""

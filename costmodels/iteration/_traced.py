@@ -14,9 +14,10 @@ from typing import final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.iteration._closed_form import schedule
 from costmodels.iteration._events import Node, Simulation
-from costmodels.iteration.base import FloatArray, Program, Step
+from costmodels.iteration.base import Program, Step
 
 
 def traced(program: Program, num_ranks: int) -> Simulation:

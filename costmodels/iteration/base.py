@@ -13,11 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-
+from costmodels.datatypes import BoolArray, FloatArray
 
 LOOKUP_FORWARD: Final = "lookup forward"
 LOOKUP_BACKWARD: Final = "lookup backward"

@@ -14,17 +14,13 @@ from enum import IntEnum
 from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.distribution.base import Laws, side_by_side
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.row_updates import RowUpdate
 from costmodels.workload import Optimizer, Pooling, Table
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 KERNELS: Final = tuple(ComputeKernel)
 """Kernels in the order in which columns of shards number them."""

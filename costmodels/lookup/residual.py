@@ -8,11 +8,11 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
-    FloatArray,
     LookupShard,
     LookupShards,
     LookupWork,

@@ -7,11 +7,10 @@ from typing import ClassVar, final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
-    BoolArray,
-    FloatArray,
     LookupShard,
     LookupShards,
     LookupWork,

@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
 from costmodels.sharding import (
@@ -21,8 +21,6 @@ from costmodels.sharding import (
     row_blocks,
 )
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 _Block = tuple[int, int]
 """Offset and number of the rows of a block."""
 
@@ -311,7 +309,7 @@ def _kinds(
     return np.array(numbers, dtype=np.int64).reshape(-1, 3)
 
 
-def _changes(*keys: IntArray | FloatArray) -> NDArray[np.bool_]:
+def _changes(*keys: IntArray | FloatArray) -> BoolArray:
     """True for each entry that differs from the entry before it in any of the columns."""
     new = np.ones(len(keys[0]), dtype=bool)
     new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)

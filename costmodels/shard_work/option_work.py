@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from costmodels.datatypes import FloatArray, IntArray
 
 _AT_ONCE: Final = 32_768
 """Rows that are multiplied in one call, so that no second copy of all rows is made."""

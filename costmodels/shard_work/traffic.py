@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.shard_work.wire import BY_HOSTS, EXCHANGING_TYPES, FORWARD
 from costmodels.shard_work.work import sent_bytes
 from costmodels.topology import Topology
-
-FloatArray = NDArray[np.float64]
 
 
 def output_traffic_bytes(work: FloatArray, topology: Topology) -> FloatArray:

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.shard_work.deduplication import exchanged_indices
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload
-
-FloatArray = NDArray[np.float64]
 
 EXCHANGING_TYPES: Final = (
     ShardingType.TABLE_WISE,

@@ -15,9 +15,9 @@ from itertools import accumulate
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.batch_shares import batch_ratios
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.lookup.base import (
     KERNELS,
     NUM_LOOKUP_WORK,
@@ -54,8 +54,6 @@ __all__ = [
     "sent_bytes",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 PIPELINE_DEPTH: Final = {
     Pipeline.NONE: 1.0,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from costmodels.iteration.base import CodecTimes, FamilyTimes, FloatArray
+from costmodels.datatypes import FloatArray
+from costmodels.iteration.base import CodecTimes, FamilyTimes
 from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD, Wire
 from costmodels.shard_work.work import CODECS
 from costmodels.sharding import ShardingType

@@ -11,8 +11,9 @@ import numpy as np
 
 from costmodels.batch_shares import batch_ratios
 from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
+from costmodels.datatypes import FloatArray
 from costmodels.exchange import Traffic
-from costmodels.iteration.base import FamilyTimes, FloatArray
+from costmodels.iteration.base import FamilyTimes
 from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FORWARD, Wire
 from costmodels.shard_work.work import (
     CALLS,

@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collective.base import AbstractCollectiveModel, FloatArray
+from costmodels.collective.base import AbstractCollectiveModel
+from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseLayers
 from costmodels.errors import require
 from costmodels.topology import Topology

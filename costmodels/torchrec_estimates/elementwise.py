@@ -6,12 +6,12 @@ import math
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from costmodels.datatypes import BoolArray, FloatArray
+
 Values = float | FloatArray
 """A float, or an array of them ``[n]``."""
-Flags = bool | NDArray[np.bool_]
+Flags = bool | BoolArray
 
 
 def ceil(values: Values) -> Values:

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT, REPLICATED
@@ -21,7 +22,7 @@ from planner.rules.moved_bytes import received_bytes
 from planner.rules.words import rules_on
 from planner.scenarios import ScenarioRule
 from planner.solving.prepare import search_objective, search_space
-from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 
 _ROUNDING: Final = 1e-9
 """Two times that differ by at most this share are taken for equal."""

@@ -16,12 +16,13 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.sharding import Plan, ShardingOption, Spread, TablePlacement, place
 from planner.options.recognise import option_of
 from planner.problem import MoveLimit, PlanningProblem
 from planner.rules.moved_bytes import MoveBudget
 from planner.rules.placement_rules import Usage
-from planner.space.evaluation import Evaluator, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import Evaluator, SearchSpace
 
 _FEWEST: Final = 64
 _MOST_NUMBERS: Final = 2_000_000

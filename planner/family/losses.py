@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import (
     Plan,
     ShardingOption,
@@ -30,8 +30,6 @@ from planner.problem import MoveLimit
 from planner.replan import transfer_s
 from planner.result import HostLoss
 from planner.rules.moved_bytes import cell_bytes, overlaps, received_bytes, rectangles
-
-FloatArray = NDArray[np.float64]
 
 
 def host_losses(

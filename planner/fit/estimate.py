@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.estimates import Z90
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from costmodels.uncertainty import MACHINE, sigmas
@@ -30,8 +30,6 @@ from planner.fit.evidence import ITERATION, Observation, Predictor, Run
 from planner.fit.reference_cores import on_reference_cores
 from planner.models import models_of
 from planner.problem import PlanningProblem
-
-FloatArray = NDArray[np.float64]
 
 COMMON_SIGMA: Final = 0.3
 NOISE_SIGMA: Final = 0.03

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.errors import InvalidValueError
 from costmodels.fitted import scaled
 from costmodels.iteration._traced import traced
@@ -20,8 +20,6 @@ from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace.kineto import kernel_name
 from planner.trace.reading import COLLECTIVES, OTHER, TraceTimes, kind_of
-
-FloatArray = NDArray[np.float64]
 
 MEASURED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "lookup": ("lookup forward", "lookup backward"),

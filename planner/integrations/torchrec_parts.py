@@ -44,9 +44,10 @@ from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 
+from costmodels.datatypes import FloatArray
 from costmodels.floors.phases import FETCH
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import EXCHANGING_TYPES, FloatArray
+from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from planner import api

@@ -6,6 +6,7 @@ from typing import Self, final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Workload
@@ -13,7 +14,7 @@ from planner.errors import InvalidInputError
 from planner.objectives.iteration import IterationTime
 from planner.result import usd_per_billion_samples
 from planner.search.bounds.boxes import Box
-from planner.space.evaluation import BoolArray, FloatArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 

@@ -10,6 +10,7 @@ from typing import Self, final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.floors.exchange_floor import INDICES
 from costmodels.floors.phases import (
     ALL_REDUCE,
@@ -23,7 +24,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, REPLICATED
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from planner.search.bounds.boxes import Box, Call, Launches
-from planner.space.evaluation import BoolArray, FloatArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 

@@ -6,9 +6,10 @@ from typing import Self, final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
 from planner.options.memory import memory_coefficients
-from planner.space.evaluation import FloatArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 

@@ -6,8 +6,9 @@ from typing import Self, final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
-from planner.space.evaluation import FloatArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
 

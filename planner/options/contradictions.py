@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray
 from costmodels.topology import Topology
 from planner.problem import Constraints, CountLimit, Level, TableGroup
-
-BoolArray = NDArray[np.bool_]
 
 
 def constraint_problems(

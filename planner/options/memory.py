@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import WorkPool
 from costmodels.sharding import ShardingOption, Spread
 from planner.options.work import OptionWork
 from planner.problem import Level, PlanningProblem
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _CROWDED_RATIO: Final = 0.7
 """If tables take more than this share of device memory, kernels in host memory are listed; if they

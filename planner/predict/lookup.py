@@ -13,7 +13,8 @@ from typing import Final, TypeVar, final
 import numpy as np
 
 from costmodels.collective.base import Basis
-from costmodels.distribution.base import AbstractIndexDistribution, FloatArray
+from costmodels.datatypes import FloatArray
+from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source

@@ -15,9 +15,8 @@ from typing import BinaryIO, ClassVar, Final, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
-
-IntArray = NDArray[np.int64]
 
 HEAD_BYTES: Final = 4096
 CHUNK_SAMPLES: Final = 65_536

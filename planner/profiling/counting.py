@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from costmodels.datatypes import IntArray
 
 PAIR_BYTES: Final = 16
 _DENSE_SLACK: Final = 4

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
-from planner.profiling.base import Chunk, IntArray, Jagged
+from planner.profiling.base import Chunk, Jagged
 from planner.profiling.counting import IdCounter, Run, count_ids
 from planner.profiling.units import Unit
 from planner.support.file_errors import writing

@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._hot_share import (
     HOTTEST_RATIO,
     draws_needed,
@@ -24,9 +24,6 @@ from planner.profiling import stats as schema
 from planner.profiling.counting import Run, merge_runs
 from planner.profiling.partial import BatchSums, TableSums
 from planner.profiling.zipf_fit import fit_zipf
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 NUM_RANGES: Final = 64
 LARGEST_TABLE: Final = 2**48

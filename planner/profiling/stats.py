@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from costmodels.datatypes import FloatArray
 from costmodels.distribution.empirical import Empirical
 from planner.errors import InvalidInputError
 from planner.support.printable import printable
@@ -21,7 +21,6 @@ KIND: Final = "shardplan_stats"
 _SHOWN_ERRORS: Final = 8
 _SHOWN_TABLES: Final = 3
 
-FloatArray = NDArray[np.float64]
 Count = Annotated[int, Field(ge=0)]
 Ratio = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Amount = Annotated[float, Field(ge=0)]

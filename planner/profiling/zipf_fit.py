@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
-
-FloatArray = NDArray[np.float64]
 
 _EDGES: Final = 80
 _FEWEST_RANKS: Final = 4
@@ -141,7 +139,7 @@ class _Law:
         """The points moved into the limits of the parameters."""
         return np.asarray(np.clip(points, 0.0, self._highest))
 
-    def held(self, point: FloatArray, gradient: FloatArray) -> NDArray[np.bool_]:
+    def held(self, point: FloatArray, gradient: FloatArray) -> BoolArray:
         """``[2]`` True for coordinates at a limit beyond which the distance would be smaller."""
         low, high = point <= 0.0, point >= self._highest
         return np.asarray((low & (gradient > 0)) | (high & (gradient < 0)))

@@ -10,16 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Plan, Shard, ShardingOption, Spread, TablePlacement, place
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.problem import MoveLimit
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 MOVED_BYTES = 0.5
 """A table counts as moved if ranks receive more bytes than this; less is rounding of sums."""

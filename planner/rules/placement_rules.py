@@ -16,17 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingOption, Spread
 from costmodels.topology import Topology
 from planner.problem import Constraints, CountLimit, Level, PlanningProblem, TableGroup
 from planner.rules.moved_bytes import MOVED_BYTES, MoveBudget
 from planner.rules.words import apart_words, count_words, together_words
-
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 Placed = tuple[ShardingOption, tuple[int, ...]]
 """An option with its ranks or hosts."""

@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.space.evaluation import Assignment, Budget, Evaluator, FloatArray, SearchSpace
+from costmodels.datatypes import FloatArray
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 
 __all__ = [
     "AbstractStrategy",

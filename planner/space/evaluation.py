@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import WorkPool
 from costmodels.sharding import (
@@ -35,10 +35,6 @@ from planner.problem import PlanningProblem
 from planner.rules.placement_rules import PlacementRules, Usage
 from planner.space.effort import Meter, priced_s
 from planner.space.objective import AbstractObjective
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 ROUNDING: Final = 1.0 + 1e-9
 """Proofs allow this many times the limit of a memory, because sums of many shards are rounded."""

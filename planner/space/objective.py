@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ShardingOption, ShardingType
 from costmodels.stages.models import CostModels
@@ -19,8 +19,6 @@ from costmodels.workload import Workload
 if TYPE_CHECKING:
     from planner.space.evaluation import SearchSpace
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 MakePipeline = Callable[[Workload, Topology, CostModels], CostPipeline]
 """Makes the pipeline that counts and prices the work of plans."""

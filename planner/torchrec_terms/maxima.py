@@ -12,8 +12,9 @@ from typing import ClassVar, Final, Self
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from planner.errors import InvalidInputError
-from planner.space.evaluation import FITTING, FloatArray, SearchSpace
+from planner.space.evaluation import FITTING, SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork, MakePipeline
 from planner.torchrec_terms.pipeline import DDR, TIMES, TorchrecPipeline, TorchrecPricing
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
 from costmodels.torchrec_estimates import TorchrecTable, shard_perf, shard_storage
 from planner.options.cuts import ColumnSplit, table_cuts
@@ -18,7 +19,6 @@ from planner.options.enumeration import Listing, TableOptions, kernel_choices, l
 from planner.options.table_limits import table_limits
 from planner.options.work import OptionWork
 from planner.problem import PlanningProblem
-from planner.space.evaluation import BoolArray, FloatArray, IntArray
 from planner.torchrec_terms.pipeline import TorchrecPipeline
 
 Kind = tuple[ShardingType, ComputeKernel, float | None]

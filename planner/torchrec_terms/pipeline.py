@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, Plan, ShardingOption, ShardingType, Spread, row_blocks
 from costmodels.stages.models import CostModels
@@ -23,8 +23,6 @@ from costmodels.torchrec_estimates import (
     shard_storage,
 )
 from costmodels.workload import Workload
-
-FloatArray = NDArray[np.float64]
 
 HBM: Final = 0
 DDR: Final = 1

@@ -27,11 +27,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray, IntArray
 from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import Pressure, place_options
-from planner.space.evaluation import Assignment, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import Assignment, SearchSpace
 from planner.torchrec_terms.maxima import ColumnMaxima
 from planner.torchrec_terms.options import EveryOption
 from planner.torchrec_terms.pipeline import TorchrecPipeline

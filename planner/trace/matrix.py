@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodels.datatypes import FloatArray, IntArray
 
 _ALIGNMENT_BYTES = 16
 
 
-def matrix_text(traffic_bytes: NDArray[np.float64]) -> str:
+def matrix_text(traffic_bytes: FloatArray) -> str:
     """The matrix as text: row i has the bytes that rank i sends to each rank.
 
     Numbers are rounded up to 16 bytes, the alignment of NCCL's messages. ``alltoallv_perf`` reads
@@ -18,13 +19,13 @@ def matrix_text(traffic_bytes: NDArray[np.float64]) -> str:
     return "".join(" ".join(map(str, row)) + "\n" for row in whole_bytes(traffic_bytes).tolist())
 
 
-def whole_bytes(traffic_bytes: NDArray[np.float64]) -> NDArray[np.int64]:
+def whole_bytes(traffic_bytes: FloatArray) -> IntArray:
     """Bytes rounded up to the alignment."""
     units = np.ceil(traffic_bytes / _ALIGNMENT_BYTES - 1e-9)
     return np.asarray(units * _ALIGNMENT_BYTES, dtype=np.int64)
 
 
-def buffer_bytes(traffic_bytes: NDArray[np.float64]) -> int:
+def buffer_bytes(traffic_bytes: FloatArray) -> int:
     """Bytes of the buffer to replay the matrix: the largest sum of a row or column."""
     whole = whole_bytes(traffic_bytes)
     return int(max(whole.sum(axis=0).max(), whole.sum(axis=1).max()))

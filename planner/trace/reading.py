@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from planner.errors import InvalidInputError
 from planner.trace import cpu_ranks
-
-FloatArray = NDArray[np.float64]
 
 KINDS: Final = (
     ("all-to-all", re.compile(r"nccl.*(sendrecv|alltoall|all_to_all)", re.IGNORECASE)),

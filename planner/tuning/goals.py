@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels import units
+from costmodels.datatypes import FloatArray
 from planner.errors import InvalidInputError
 from planner.result import usd_per_billion_samples
 from planner.support.digits import significant
 from planner.tuning.design import DesignSpace
 from planner.tuning.setups import Setup
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

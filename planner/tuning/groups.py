@@ -12,14 +12,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.estimates import MemoryLedger
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from planner.models import default_models
-
-IntArray = NDArray[np.int64]
 
 
 def members(topology: Topology, group_size: int, *, between_hosts: bool = False) -> IntArray:
@@ -100,8 +98,8 @@ def _peers(topology: Topology, group_size: int, *, between_hosts: bool) -> Topol
 def _slowest_s(
     topology: Topology,
     peers: Topology,
-    held: NDArray[np.float64],
-    on_host: NDArray[np.float64],
+    held: FloatArray,
+    on_host: FloatArray,
     models: CostModels | None,
 ) -> float:
     """Seconds of the slowest rank, from the bytes that ranks hold, and those of them on hosts."""
@@ -149,5 +147,5 @@ def _part(topology: Topology, groups: IntArray) -> Topology | None:
     )
 
 
-def _weakest(values: NDArray[np.float64], places: IntArray) -> tuple[float, ...]:
+def _weakest(values: FloatArray, places: IntArray) -> tuple[float, ...]:
     return tuple(values[places].min(axis=0).tolist())

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from planner.search.bounds.quick import Floor
 from planner.tuning.design import DesignSpace
-from planner.tuning.goals import Facts, FloatArray, behind, front_of, values_of
+from planner.tuning.goals import Facts, behind, front_of, values_of
 from planner.tuning.pricer import best_facts
 from planner.tuning.setups import Setup
 

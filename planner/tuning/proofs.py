@@ -8,10 +8,11 @@ from dataclasses import asdict
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from planner.errors import InfeasibleError, InvalidInputError, StoppedError
 from planner.search.bounds.quick import Floor
 from planner.tuning.design import DesignSpace
-from planner.tuning.goals import FloatArray, behind, values_of
+from planner.tuning.goals import behind, values_of
 from planner.tuning.known import Floors
 from planner.tuning.pricer import Pricer, StopCallback
 from planner.tuning.setups import Setup

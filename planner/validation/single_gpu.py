@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
@@ -31,7 +31,6 @@ from planner import io
 from planner.io.library import configs_folder
 from planner.models import default_models
 
-FloatArray = NDArray[np.float64]
 _FILE: Final = "lin22_single_gpu.csv"
 _FOLDER: Final = "lin22"
 _LAUNCHES: Final = np.geomspace(0.5, 2.5, 33)

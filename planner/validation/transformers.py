@@ -38,8 +38,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_parameters
 from costmodels.dense.roofline import Roofline
 from costmodels.estimates import Estimate
@@ -55,7 +55,6 @@ from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
 from planner.models import default_models
 
-FloatArray = NDArray[np.float64]
 _FILE: Final = "transformers.csv"
 UNFITTED: Final = "transformers_unfitted.csv"
 """Steps to which nothing is fitted."""

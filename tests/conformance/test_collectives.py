@@ -14,12 +14,12 @@ from costmodels.collective.base import (
     AbstractCollectiveModel,
     Basis,
     Collective,
-    FloatArray,
     Level,
     balanced_s,
     group_sums,
     spread_by_level,
 )
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Topology
 from tests.conformance.instances import build
 from tests.networks import matrix_by_level, share_network

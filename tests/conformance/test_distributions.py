@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import costmodels.distribution
 from costmodels import discovery
-from costmodels.distribution.base import AbstractIndexDistribution, FloatArray
+from costmodels.datatypes import FloatArray
+from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from tests.conformance.instances import laws

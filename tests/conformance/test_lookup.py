@@ -12,15 +12,10 @@ from hypothesis import strategies as st
 
 import costmodels.lookup
 from costmodels import discovery
+from costmodels.datatypes import FloatArray
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
-from costmodels.lookup.base import (
-    NUM_LOOKUP_WORK,
-    AbstractLookupModel,
-    FloatArray,
-    LookupShard,
-    LookupWork,
-)
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard, LookupWork
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.row_updates import RowUpdate

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from costmodels.datatypes import FloatArray
 from costmodels.distribution.uniform import Uniform
-from costmodels.iteration.base import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.topology import Link, Topology

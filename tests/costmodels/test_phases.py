@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.floors.leaves import leaf
 from costmodels.floors.phases import ALL_REDUCE
-from costmodels.iteration.base import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import KERNELS, NUM_COLUMNS, lookup_columns
 from costmodels.sharding import ComputeKernel, Plan, ShardingType

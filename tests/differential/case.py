@@ -6,15 +6,13 @@ import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import ComputeKernel, Shard, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload
 from planner.problem import NO_CONSTRAINTS, Constraints, Level, MoveLimit
 from planner.scenarios import ScenarioRule
-
-FloatArray = NDArray[np.float64]
 
 CACHE_LOAD_FACTORS = (0.05, 0.1, 0.2, 0.4)
 """The documented menu of cache load factors where no constraint names others."""

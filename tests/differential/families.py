@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Workload
@@ -36,8 +36,6 @@ from tests.differential.check import faults_of
 from tests.differential.drawing.problems import draw
 from tests.differential.judging.enumerator import Enumerator
 from tests.differential.seeds import look_at, seed_parser
-
-FloatArray = NDArray[np.float64]
 
 _ROUNDING: Final = 1e-9
 _BYTES: Final = 1.0

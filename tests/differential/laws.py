@@ -20,8 +20,8 @@ from dataclasses import astuple, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.iteration._events import simulate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
@@ -32,8 +32,6 @@ from tests.differential.case import Case, limited_topology
 from tests.differential.drawing.options import placements
 from tests.differential.judging.descent import FEW
 from tests.differential.seeds import look_at_drawn
-
-FloatArray = NDArray[np.float64]
 
 ROUNDING = 1e-9
 """Relative difference of sums of the same numbers in another order."""

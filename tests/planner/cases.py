@@ -14,6 +14,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
+from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel
@@ -33,7 +34,7 @@ from planner.options.enumeration import enumerate_options
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
 from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import every_assignment
-from planner.space.evaluation import FloatArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective
 
 GIB = 2**30

@@ -11,13 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    Basis,
-    Collective,
-    FloatArray,
-    balanced_s,
-)
+from costmodels.collective.base import AbstractCollectiveModel, Basis, Collective, balanced_s
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Link, Topology
 from costmodels.units import GB, US
 from planner import io

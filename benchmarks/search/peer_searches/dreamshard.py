@@ -31,8 +31,9 @@ import torch
 
 from benchmarks.search.peer_searches.neuroshard import Piece, Pricing
 from benchmarks.search.peer_searches.tasks import Best, SpaceName, space_of, task
+from costmodels.datatypes import FloatArray
 from costmodels.workload import Table
-from planner.space.evaluation import FloatArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 
 _MS: Final = 1e3
 _BINS: Final = 17

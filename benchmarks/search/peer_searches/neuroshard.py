@@ -22,9 +22,10 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.search.peer_searches.tasks import Best
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from planner.objectives import objective_named
-from planner.space.evaluation import FITTING, FloatArray, SearchSpace
+from planner.space.evaluation import FITTING, SearchSpace
 
 _GIB: Final = float(2**30)
 _MS: Final = 1e3

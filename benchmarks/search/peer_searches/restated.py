@@ -16,12 +16,13 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from benchmarks.search.peer_searches.tasks import Best
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingType, Spread
 from planner.objectives import objective_named
 from planner.options.enumeration import HOST_KERNELS
 from planner.search.common.linear import LinearModel
 from planner.search.construct.greedy import list_greedy, shard_seconds, whole_options
-from planner.space.evaluation import Assignment, Budget, Evaluator, FloatArray, SearchSpace
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 
 _UNITS: Final = 1_000_000
 """Costs are whole numbers in the integer program: so many for the mean rank."""

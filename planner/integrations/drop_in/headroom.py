@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.memory import FloatArray
+from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import (
     ComputeKernel,

@@ -20,7 +20,7 @@ import numpy as np
 from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 
-from costmodels.memory import FloatArray
+from costmodels.datatypes import FloatArray
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sharding import Plan, ShardingOption

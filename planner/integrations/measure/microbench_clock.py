@@ -6,11 +6,9 @@ import time
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from planner.integrations.measure.gloo_ranks import NETWORK_QUANTILE
-
-FloatArray = NDArray[np.float64]
 
 
 class DeviceClock:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import IntArray
 from costmodels.distribution.base import AbstractIndexDistribution
-
-IntArray = NDArray[np.int64]
 
 
 class IndexSampler:

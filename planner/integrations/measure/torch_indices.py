@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
 from planner.profiling.base import (
     AbstractReader,
     Chunk,
-    IntArray,
     Jagged,
     Slice,
     checked_indices,

@@ -25,8 +25,8 @@ from torchrec.distributed.planner.constants import (
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams, ModuleSharder
 
+from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate, IterationEstimate
-from costmodels.memory import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import MEMORY, Memory

@@ -10,12 +10,12 @@ from typing import BinaryIO, ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray, IntArray
 from planner.errors import InvalidInputError
 from planner.profiling.base import (
     READ_ERRORS,
     AbstractReader,
     Chunk,
-    IntArray,
     Jagged,
     Slice,
     is_gzip,
@@ -178,7 +178,7 @@ def _blocks(file: BinaryIO, offset: int, stop: int | None, path: Path) -> Iterat
 
 
 def _check_columns(
-    is_line_end: NDArray[np.bool_], ends: IntArray, columns: int, offset: int, path: Path
+    is_line_end: BoolArray, ends: IntArray, columns: int, offset: int, path: Path
 ) -> None:
     """Refuse lines with another number of columns."""
     per_line = np.diff(np.flatnonzero(is_line_end), prepend=-1)

@@ -12,6 +12,7 @@ from typing import IO, ClassVar, Final, final
 import numpy as np
 from numpy.lib import format as npy_format
 
+from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
 from planner.profiling.base import (
     ARRAY_ERRORS,
@@ -19,7 +20,6 @@ from planner.profiling.base import (
     READ_ERRORS,
     AbstractReader,
     Chunk,
-    IntArray,
     Jagged,
     Slice,
     checked_indices,

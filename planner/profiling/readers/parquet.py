@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
+from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
 from planner.profiling.base import (
     CHUNK_SAMPLES,
     AbstractReader,
     Chunk,
-    IntArray,
     Jagged,
     Slice,
     checked_indices,

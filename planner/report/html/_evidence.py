@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from costmodels.datatypes import FloatArray
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.traffic import output_traffic_bytes
@@ -36,7 +34,7 @@ class View:
     plan: Candidate
     workload: Workload
     topology: Topology
-    traffic_bytes: NDArray[np.float64]
+    traffic_bytes: FloatArray
     scale_s: float = 0.0
 
     @property

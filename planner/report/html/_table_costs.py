@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED
 from planner.report.html import _stages
 from planner.result import Candidate
-
-FloatArray = NDArray[np.float64]
 
 _LOOKUPS = ("cache", "lookup", "lookup-b")
 _EXCHANGES = {"input": slice(INPUT, OUTPUT), "output": slice(OUTPUT, CALLS),

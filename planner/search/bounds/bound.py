@@ -27,6 +27,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.bounds.bound_program import Name, RankFreeProgram, Scope
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.every_rank import ranks_interchangeable
@@ -36,7 +37,6 @@ from planner.search.common.basis import Basis
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, node_s, solve
 from planner.space.effort import Meter
-from planner.space.evaluation import BoolArray, FloatArray
 from planner.space.objective import Cut
 
 _TOLERANCE: Final = 1e-5

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ComputeKernel
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.counted import counted
@@ -25,7 +26,7 @@ from planner.search.bounds.relaxation import TypeSet, uses
 from planner.search.bounds.special_ranks import SpecialRanks
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows
-from planner.space.evaluation import ROUNDING, BoolArray, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import ROUNDING, SearchSpace
 from planner.space.objective import Cut
 
 _LIMIT_SLACK = 1e-9
@@ -33,8 +34,7 @@ _LIMIT_SLACK = 1e-9
 
 Name = tuple[int, int, int]
 """Which row of :class:`OnePlace`, or which rank; which of all K phases, or K itself for memory;
-which of the phase's tangents. It holds as well when more phases come into use, which moves the
-positions of those in use."""
+which of the phase's tangents. It stays valid when more phases come into use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

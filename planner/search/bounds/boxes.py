@@ -18,9 +18,9 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.floors.type_floor import Leaf, TypeFloor
 from costmodels.sharding import ComputeKernel, ShardingType
-from planner.space.evaluation import BoolArray, FloatArray, IntArray
 from planner.space.objective import Cut
 
 _SAMPLES: Final = 65

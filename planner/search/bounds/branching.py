@@ -23,12 +23,12 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import ShardingType
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.bounds.table_split import TableSplit, widest_split
-from planner.space.evaluation import BoolArray, FloatArray
 from planner.space.objective import AbstractObjective
 
 _BISECTIONS: Final = 40

@@ -11,10 +11,11 @@ import math
 
 import numpy as np
 
+from costmodels.datatypes import IntArray
 from planner.problem import Level
 from planner.rules.placement_rules import Cap
 from planner.search.common.programs import Rows
-from planner.space.evaluation import IntArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 
 
 def counted(space: SearchSpace) -> Rows:

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.common.programs import MilpProgram, Rows, solve
-from planner.space.evaluation import BoolArray, FloatArray, IntArray
 
 CELLS: Final = 2000
 """Sizes are counted in this many parts of the room, rounded down, so that proofs stay valid."""

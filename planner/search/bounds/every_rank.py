@@ -20,9 +20,10 @@ from typing import Final
 import numpy as np
 
 from costmodels.batch_shares import batch_ratios
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import Rows
-from planner.space.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 
 _KEY_TABLES: Final = 5
 _KEY_STEP: Final = 10.0

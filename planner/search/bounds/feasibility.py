@@ -6,12 +6,13 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingOption, Spread
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
 from planner.options.enumeration import HOST_KERNELS, TableOptions
 from planner.search.construct.greedy import list_greedy, size_cost
-from planner.space.evaluation import ROUNDING, FloatArray, SearchSpace
+from planner.space.evaluation import ROUNDING, SearchSpace
 
 _MIXES: Final = np.linspace(0.0, 1.0, 201)
 """Weights of device against host memory at which all tables together are compared with what there

@@ -25,10 +25,11 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.bounds.cutting_stock import CELLS, worth_by_size
 from planner.search.common.programs import MilpProgram, Rows, effort_of, solve
 from planner.space.effort import Meter
-from planner.space.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 
 _SAFETY: Final = 1e-6
 """Share taken off the bound for the solver's tolerances."""

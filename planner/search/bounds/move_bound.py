@@ -28,6 +28,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingOption
 from planner.rules.moved_bytes import MOVED_BYTES, MoveBudget
 from planner.search.base import Record
@@ -36,7 +37,6 @@ from planner.search.common.home import home_choices
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows, effort_of, solve
 from planner.space.effort import Meter
-from planner.space.evaluation import FloatArray
 from planner.space.objective import Cut
 
 _MOST_ENTRIES: Final = 400_000

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.problem import Level
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import BoolArray, FloatArray, IntArray
 
 
 class OnePlace:

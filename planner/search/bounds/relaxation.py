@@ -9,9 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingType
 from planner.search.common.basis import Basis
-from planner.space.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 
 _MOST_SETS, _MOST_SETS_OF_FEW = 16, 64
 """Sets of sharding types that each get a program; more of them where programs are small."""

@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray, IntArray
 from planner.search.bounds.relaxation import Relaxation
 from planner.search.common.programs import Rows
-from planner.space.evaluation import FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 
 _TOLERANCE: Final = 1e-5
 """Share of device memory by which a solution may be over it for the rounding of the solver."""

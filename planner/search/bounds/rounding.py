@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from costmodels.datatypes import IntArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation
@@ -12,7 +13,7 @@ from planner.search.common.leave_out import SearchPart
 from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.space.effort import placing_s
-from planner.space.evaluation import Assignment, IntArray
+from planner.space.evaluation import Assignment
 
 _WORTH_ROUNDING: Final = 1.10
 """Sets of sharding types whose bound is within this factor of the least are rounded to plans."""

@@ -19,10 +19,10 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import Rows
-from planner.space.evaluation import BoolArray, FloatArray, IntArray
 
 _TINY: Final = 1e-9
 """Loads below this only trouble the solver; leaving them out keeps the rows true."""

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import BoolArray, FloatArray
 
 _FULL_RATIO: Final = 0.999
 """From here on device memory counts as full; below it, nothing depends on who takes how much."""

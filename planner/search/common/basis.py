@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from costmodels.datatypes import IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingType
-from planner.space.evaluation import BoolArray, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective, Cut
 
 _NOTHING: Final = 1e-200

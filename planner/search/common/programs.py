@@ -15,14 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planner.search.common.basis import Basis, IntArray, row_names
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from planner.search.common.basis import Basis, row_names
 from planner.search.common.quiet import QUIET
 from planner.space.effort import program_s
-
-BoolArray = NDArray[np.bool_]
-FloatArray = NDArray[np.float64]
 
 WHOLE_TOLERANCE: Final = 2e-6
 """Share taken off bounds of mixed-integer programs: HiGHS keeps rows within 1e-6, prices within

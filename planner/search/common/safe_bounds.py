@@ -21,8 +21,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.search.common.basis import IntArray
-from planner.search.common.programs import FloatArray, MilpProgram
+from costmodels.datatypes import FloatArray, IntArray
+from planner.search.common.programs import MilpProgram
 
 _EPS: Final = float(np.finfo(np.float64).eps)
 _SHRINK: Final = 1.0 - 1e-12

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
 from planner.search.base import (
@@ -23,14 +24,7 @@ from planner.search.base import (
     StopCallback,
 )
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import (
-    FITTING,
-    Assignment,
-    Evaluator,
-    FloatArray,
-    IntArray,
-    SearchSpace,
-)
+from planner.space.evaluation import FITTING, Assignment, Evaluator, SearchSpace
 
 _TORCHREC_MIN_WIDTH: Final = 128
 """TorchRec splits columns into pieces of at least this width unless told otherwise."""

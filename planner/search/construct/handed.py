@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, Spread
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.options.recognise import option_of
 from planner.search.base import Record
-from planner.space.evaluation import Assignment, BoolArray, FloatArray, SearchSpace
+from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import AbstractObjective
 
 _OTHER_TYPE: Final = 100.0

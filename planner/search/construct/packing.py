@@ -12,12 +12,13 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import Spread
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
 from planner.search.construct.packing_exact import Answer, pack_exactly
 from planner.space.effort import Meter, placing_s
-from planner.space.evaluation import FITTING, Assignment, BoolArray, FloatArray, SearchSpace
+from planner.space.evaluation import FITTING, Assignment, SearchSpace
 
 _ROUNDS: Final = 12
 """Times that stuck tables are put first, for each preference and fit."""

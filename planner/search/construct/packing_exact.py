@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray
 from costmodels.sharding import Spread
 from planner.problem import Level
-from planner.rules.placement_rules import BoolArray, Cap, Union
+from planner.rules.placement_rules import Cap, Union
 from planner.space.evaluation import FITTING, ROUNDING, Assignment, SearchSpace
 
 _UNITS: Final = 2**40

@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import FITTING, Assignment, FloatArray, IntArray
+from planner.space.evaluation import FITTING, Assignment
 
 MEMORY_WEIGHT: Final = 0.3
 """Weight of memory beside times in the pressure; it only has to stay below its limit."""

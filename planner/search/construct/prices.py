@@ -15,11 +15,12 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import Pressure, place_options
 from planner.space.effort import placing_s
-from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray
+from planner.space.evaluation import Assignment
 
 _PRICE: Final = (0.2, 5.0)
 """Least and most worth of a phase, as a factor on its slope in the objective."""

@@ -11,11 +11,12 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.rules.placement_rules import PlacementRules
 from planner.search.base import Record
 from planner.space.effort import priced_s
-from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import Assignment, SearchSpace
 
 _BATCH: Final = 1024
 _MOST_S: Final = 1.0

@@ -15,10 +15,11 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingOption, Spread
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
-from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import Assignment, SearchSpace
 
 _GAIN: Final = 1e-9
 """A step has to make the iteration shorter by this share."""

@@ -12,12 +12,13 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.improve.field import PartialPlan
 from planner.search.improve.menu import Menu
 from planner.search.improve.ruin import Cooling, Ruiner
-from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import Cut
 
 STAGES: Final = ((32, 4.0), (64, 2.0), (128, 1.0), (128, 0.5), (128, 0.2), (128, 0.05))

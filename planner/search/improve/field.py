@@ -12,11 +12,12 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.rules.placement_rules import Usage
 from planner.search.common.linear import LinearModel
 from planner.search.improve.menu import Menu, Runs
-from planner.space.evaluation import FITTING, Assignment, BoolArray, FloatArray, IntArray
+from planner.space.evaluation import FITTING, Assignment
 
 _RELIEF: Final = 1e3
 """Weight of overfull memory, as a share of a device, beside the objective, as one of itself."""

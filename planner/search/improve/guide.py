@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.bounds.relaxation import Relaxation, uses
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import BoolArray, FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

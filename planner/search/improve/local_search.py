@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingType
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
@@ -13,7 +14,7 @@ from planner.search.improve.guide import Guide
 from planner.search.improve.moves import Neighbourhood, Ruler, Scored
 from planner.search.improve.state import Move, PlanState
 from planner.space.effort import neighbours_s
-from planner.space.evaluation import Assignment, FloatArray
+from planner.space.evaluation import Assignment
 
 _CRITICAL_RANKS: Final = 3
 _DESCENT_TRIES: Final = (8, 4)

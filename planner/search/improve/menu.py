@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.datatypes import IntArray
 from costmodels.sharding import Spread
-from planner.space.evaluation import IntArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.construct.placer import EIGHTH, Placer, Pressure
 from planner.search.improve.state import Change, Move, PlanState
-from planner.space.evaluation import FITTING, BoolArray, FloatArray, IntArray
+from planner.space.evaluation import FITTING
 
 _TIE_SHARE: Final = 1e-3
 """Weight of the mean pressure beside the objective."""

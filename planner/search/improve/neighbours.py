@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.construct.walk import (
     Choice,
@@ -25,7 +26,7 @@ from planner.search.construct.walk import (
     table_choices,
 )
 from planner.space.effort import priced_s
-from planner.space.evaluation import Assignment, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import Assignment, SearchSpace
 
 _MOST_ENTRIES: Final = 4_000_000
 """Entries of work of all choices of all tables, up to which neighbours are looked at this way."""

@@ -12,11 +12,12 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import IntArray
 from planner.search.common.linear import LinearModel
 from planner.search.improve.field import PartialPlan
 from planner.search.improve.menu import Menu
 from planner.space.effort import Meter, insertion_s
-from planner.space.evaluation import IntArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 
 _BLINK: Final = 0.03
 """Share of ranks that an insertion overlooks, so that the same ruin can end differently."""

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.problem import Level
 from planner.rules.moved_bytes import MOVED_BYTES
@@ -20,7 +21,7 @@ from planner.search.base import Record
 from planner.search.common.home import Choice, home_choices
 from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
 from planner.search.improve.budget_moves import follow_chains
-from planner.space.evaluation import Assignment, BoolArray, FloatArray, IntArray, SearchSpace
+from planner.space.evaluation import Assignment, SearchSpace
 
 _MOST_OPTIONS: Final = 10
 _MOST_PLACES: Final = 12

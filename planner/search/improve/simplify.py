@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingType, Spread
-from planner.space.evaluation import Assignment, Evaluator, FloatArray, SearchSpace
+from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _EQUAL: Final = 1.0 + 1e-9
 """Values, or bytes, within this factor count as no worse."""

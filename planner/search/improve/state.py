@@ -6,11 +6,11 @@ import copy
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import Assignment, FloatArray, IntArray
+from planner.space.evaluation import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class PlanState:
             Change(table=t, option=self.options[t], places=tuple(new)) for t, new in places.items()
         )
 
-    def taken(self, shards: IntArray) -> NDArray[np.bool_]:
+    def taken(self, shards: IntArray) -> BoolArray:
         """``[shards, W]`` ranks where a shard may not go: TorchRec keeps unequal pieces apart."""
         ranks = np.zeros((len(shards), self.space.world_size), dtype=bool)
         for i in np.flatnonzero(self.stays_apart[shards]):

@@ -17,11 +17,11 @@ from costmodels.collective.base import (
     AbstractCollectiveModel,
     Collective,
     CollectiveCurve,
-    FloatArray,
     balanced_s,
 )
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
+from costmodels.datatypes import FloatArray
 from costmodels.fabrics import FABRICS
 from costmodels.topology import Link, Links, Topology
 from costmodels.units import GB, US

@@ -11,13 +11,13 @@ from costmodels.collective.base import (
     Basis,
     Collective,
     CollectiveCurve,
-    FloatArray,
     balanced_s,
     spread_by_level,
 )
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Link, Topology
 from costmodels.units import GB, MIB, US
 from tests.networks import matrix_by_level, share_network

@@ -8,14 +8,11 @@ import pickle
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from costmodels.distribution.base import FloatArray
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
-
-IntArray = NDArray[np.int64]
 
 
 def draw_counts(law: Zipf, num_indices: int, seed: int = 0) -> IntArray:

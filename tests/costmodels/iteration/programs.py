@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from costmodels.iteration.base import FamilyTimes, FloatArray, Program, StageTimes, Step, Stream
+from costmodels.datatypes import FloatArray
+from costmodels.iteration.base import FamilyTimes, Program, StageTimes, Step, Stream
 
 
 def per_rank(draw: DrawFn, num_ranks: int, *, top: float) -> FloatArray:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from costmodels.cpu.features import Access
+from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution
-from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, FloatArray, LookupShard
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard
 from costmodels.lookup.base import LookupWork as Lookup
 from costmodels.shard_work.work import (
     EXCHANGING_TYPES,

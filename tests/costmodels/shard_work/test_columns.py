@@ -14,11 +14,12 @@ from hypothesis.strategies import DrawFn
 
 from costmodels.cpu.features import Access, Accesses
 from costmodels.cpu.lookup import CpuLookup
+from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution, Laws
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
-from costmodels.lookup.base import AbstractLookupModel, FloatArray, LookupShard
+from costmodels.lookup.base import AbstractLookupModel, LookupShard
 from costmodels.lookup.residual import NUM_FEATURES, Corrected, LearnedFactor, LookupResidual
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.iteration.base import FloatArray
+from costmodels.datatypes import FloatArray
 from costmodels.lookup.base import LookupWork
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import (

@@ -11,13 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from costmodels.collective.alpha_beta import AlphaBeta
+from costmodels.datatypes import FloatArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
-from costmodels.lookup.base import (
-    KERNELS,
-    AbstractLookupModel,
-    FloatArray,
-    LookupShard,
-)
+from costmodels.lookup.base import KERNELS, AbstractLookupModel, LookupShard
 from costmodels.shard_work.work import (
     EXCHANGING_TYPES,
     NUM_COLUMNS,

@@ -12,10 +12,8 @@ from hypothesis import given
 
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
-from costmodels.lookup.base import (
-    KERNELS,
-    FloatArray,
-)
+from costmodels.datatypes import FloatArray
+from costmodels.lookup.base import KERNELS
 from costmodels.shard_work.work import (
     EXCHANGING_TYPES,
     INPUT,

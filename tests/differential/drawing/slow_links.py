@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Link
 from costmodels.workload import Table, Workload
-from planner.space.evaluation import FloatArray
 from tests.differential.case import Case
 from tests.differential.drawing.dense_parts import any_pipeline
 from tests.differential.drawing.unusual import every_day

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from costmodels.datatypes import IntArray
 from costmodels.sharding import TablePlacement
-from tests.differential.judging.enumerator import Enumerator, IntArray, Optimum
+from tests.differential.judging.enumerator import Enumerator, Optimum
 
 FEW = 12
 """Ways to cut and place a table that are looked at, at most; each with every kernel."""

@@ -15,17 +15,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodels.batch_shares import batch_ratios
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Plan
 from tests.differential.case import Case, limited_topology, received_bytes
 from tests.differential.drawing.options import placements
-from tests.differential.judging.judge import FloatArray, Judge, judge_of
+from tests.differential.judging.judge import Judge, judge_of
 from tests.differential.judging.rules import kept, shard_counts
-
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 _CHUNK = 4096
 _PLACES = 200_000

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.torchrec_estimates import (
@@ -26,8 +26,6 @@ from costmodels.torchrec_estimates import (
 from planner.models import default_models
 from planner.scenarios import ScenarioRule
 from tests.differential.case import Case, limited_topology
-
-FloatArray = NDArray[np.float64]
 
 _SECONDS_PER_HOUR = 3600.0
 _PRICED_SAMPLES = 1e9

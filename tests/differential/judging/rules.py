@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Plan, TablePlacement
 from planner.problem import CountLimit, Level, TableGroup
 from tests.differential.case import Case, leave_of, received_bytes
-
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 _ROUNDING = 1.0 + 1e-9
 MOVED_BYTES = 0.5

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import AbstractCollectiveModel, Collective, FloatArray, balanced_s
+from costmodels.collective.base import AbstractCollectiveModel, Collective, balanced_s
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.collective.ramp import Ramp
+from costmodels.datatypes import FloatArray
 from costmodels.topology import Topology
 from planner import io
 from planner.models import collective_model

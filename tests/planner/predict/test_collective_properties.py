@@ -18,11 +18,11 @@ from costmodels.collective.base import (
     AbstractCollectiveModel,
     Collective,
     CollectiveCurve,
-    FloatArray,
     balanced_s,
 )
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
+from costmodels.datatypes import FloatArray
 from costmodels.fabrics import fabric_link
 from costmodels.topology import Topology
 from planner import io

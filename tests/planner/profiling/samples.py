@@ -9,15 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodels.datatypes import IntArray
 from costmodels.distribution.zipf import Zipf
 from planner.profiling.base import AbstractReader, Slice
 from planner.profiling.profiler import ProfileOptions
 from planner.profiling.readers.criteo_tsv import CriteoTsvReader
 from planner.profiling.units import Selection
-
-IntArray = NDArray[np.int64]
 
 SAMPLES = 6_000
 SMALL_UNITS = Selection(unit_bytes=40_000)

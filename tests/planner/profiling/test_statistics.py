@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from costmodels.datatypes import IntArray
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from planner.profiling import zipf_fit
@@ -17,7 +17,6 @@ from planner.profiling.zipf_fit import fit_zipf
 from tests.planner.cases import first
 from tests.planner.profiling.samples import write_npz, zipf_ids
 
-IntArray = NDArray[np.int64]
 SAMPLES = 150_000
 
 

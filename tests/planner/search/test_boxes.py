@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.datatypes import FloatArray
 from costmodels.floors.type_floor import Leaf
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
@@ -28,7 +29,7 @@ from planner.search.common.linear import LinearModel
 from planner.search.construct.walk import count_assignments
 from planner.search.random import random_assignment
 from planner.solving.prepare import search_space
-from planner.space.evaluation import Budget, Evaluator, FloatArray, SearchSpace
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 from tests.strategies import make_placement, make_table, make_workload, planned_workloads
 

@@ -8,9 +8,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from costmodels.datatypes import FloatArray, IntArray
 from planner.search.common.programs import MilpProgram, Rows, solve
 from planner.search.common.safe_bounds import safe_bound
-from planner.space.evaluation import FloatArray, IntArray
 from tests.planner import cases
 
 

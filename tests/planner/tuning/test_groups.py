@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import FloatArray
+from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.fitted import scaled

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from costmodels.datatypes import FloatArray
 from planner.search.common import programs
 from planner.search.common.basis import Basis, row_names
 from planner.search.common.programs import MilpProgram, Rows, solve
-from planner.space.evaluation import FloatArray
 
 
 def _dense(program: MilpProgram) -> FloatArray:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.objectives import objective_named
@@ -25,7 +26,7 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
 from planner.search.construct.walk import every_assignment
 from planner.solving.prepare import search_space
-from planner.space.evaluation import FloatArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 
 ROUNDS = 100

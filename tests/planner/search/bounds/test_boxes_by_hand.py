@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from costmodels.datatypes import FloatArray
 from costmodels.floors.type_floor import Leaf, Path
 from planner.objectives import objective_named
 from planner.search.bounds.boxes import Box, Launches
-from planner.space.evaluation import FloatArray
 from planner.space.objective import Cut
 from tests.planner import cases
 from tests.planner.search.test_boxes import _branching, _least_s, _small

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.floors.type_floor import Leaf, Path
 from costmodels.sharding import ShardingType
 from planner.search.bounds.boxes import Box, Launches
 from planner.search.bounds.branching import Branching, _binding_slopes
 from planner.search.bounds.relaxation import Relaxation, TypeSet
 from planner.search.common.basis import Basis
-from planner.space.evaluation import BoolArray, FloatArray
 from planner.space.objective import Cut
 
 TYPES = frozenset({ShardingType.TABLE_WISE})

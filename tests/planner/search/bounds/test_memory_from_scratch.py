@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
 from costmodels.units import format_bytes
@@ -15,7 +16,7 @@ from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds.feasibility import _missing, least_excess_bytes, require_feasible
 from planner.search.construct.greedy import list_greedy
 from planner.search.construct.walk import count_assignments, every_assignment
-from planner.space.evaluation import FloatArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 
 

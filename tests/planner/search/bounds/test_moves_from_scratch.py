@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from costmodels.datatypes import FloatArray
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, Spread, place
 from planner.objectives import objective_named
 from planner.problem import Constraints, MoveLimit
@@ -22,7 +23,7 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.random import random_assignment
 from planner.space.effort import Meter
-from planner.space.evaluation import Assignment, Budget, Evaluator, FloatArray, SearchSpace
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import Cut
 from tests.planner import cases
 

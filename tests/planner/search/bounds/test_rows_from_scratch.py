@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from planner.objectives import objective_named
 from planner.problem import Constraints
@@ -19,7 +20,7 @@ from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.bounds.room import Room
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import BoolArray, FloatArray, SearchSpace
+from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 from tests.planner.search.bounds.test_bounds_from_scratch import ROUNDS, Written
 from tests.planner.search.bounds.test_bounds_from_scratch import space_of as space_named

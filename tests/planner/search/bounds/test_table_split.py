@@ -8,9 +8,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from costmodels.datatypes import FloatArray
 from planner.search.bounds.table_split import TableSplit, widest_split
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import FloatArray
 
 TABLE_OF = np.array([0, 0, 0, 1, 1])
 """Three options of one table and two of another."""
