@@ -9,8 +9,8 @@ is forward, backward and an update by stochastic gradient descent, on one core, 
 All modules take their turns in several rounds, and the median over the rounds counts; how far two
 rounds of one module lie apart tells what no prediction can know. Beside the modules, fixed work is
 timed: it tells how slow the machine was, compared with its calibration.
-``--ranks 2`` measures half of the modules on each of two cores at once, as ``calibrate`` does and
-as training has it; with one rank the other cores are idle, and the one at work is faster for it.
+Half of the modules run on each of two cores at once, as ``calibrate`` measures and as training has
+it. With ``--ranks 1`` the other cores are idle, and the one at work is faster for it.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--system", type=Path, metavar="FILE")
     parser.add_argument("--modules", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=2)
     options = parser.parse_args()
     if options.system is None:
         with tempfile.TemporaryDirectory() as folder:

@@ -12,6 +12,7 @@ from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
 from costmodels.errors import require
+from costmodels.exchange import AbstractExchangeModel
 from costmodels.iteration.base import StageTimes
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
 from costmodels.shard_work.deduplication import distinct_s, with_expansion
@@ -108,7 +109,7 @@ class StageModel:
     def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
         """Growing part of an all-reduce over all ranks that train the dense part."""
         if self.models.exchange is not None:
-            return self.models.exchange.gradient_growth(num_bytes)
+            return self._gradient_growth(self.models.exchange, num_bytes)
         return self.models.collective.all_reduce(num_bytes, self.topology.trainers)
 
     def times(self, work: FloatArray, scale: Scale) -> StageTimes:
@@ -274,14 +275,25 @@ class StageModel:
         exchange = self.models.exchange
         if exchange is None:
             return self._all_reduce_s(self.reduction.tail_bytes + replicated_bytes)
-        grown = exchange.gradient_growth(self.reduction.tail_bytes + replicated_bytes)
+        grown = self._gradient_growth(exchange, self.reduction.tail_bytes + replicated_bytes)
         return grown + exchange.gradient_fixed_s * (replicated_bytes > 0)
 
     def _all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
         """An all-reduce over all ranks that train; nothing to reduce takes no time."""
         if self.models.exchange is not None:
-            return self.models.exchange.gradient_growth(num_bytes)
+            return self._gradient_growth(self.models.exchange, num_bytes)
         return self.reduction.all_reduce_s(num_bytes)
+
+    def _gradient_growth(
+        self, exchange: AbstractExchangeModel, num_bytes: FloatArray
+    ) -> FloatArray:
+        """What an exchange model says of reducing gradients and of the optimizer's step after it.
+
+        One rank without tables reduces nothing, and its optimizer is priced with the dense part.
+        """
+        if self.topology.trainers.world_size == 1 and not self.workload.tables:
+            return np.zeros_like(num_bytes)
+        return exchange.gradient_growth(num_bytes)
 
     @cached_property
     def input_copy_s(self) -> FloatArray | float:

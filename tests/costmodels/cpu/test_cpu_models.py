@@ -284,6 +284,19 @@ def test_steps_are_counted_as_the_pipeline_counts_work() -> None:
     assert not exchange_counts(loads, ShardingType.GRID_SHARD, 0, 2)[0].any()
 
 
+def test_one_rank_without_tables_reduces_no_gradients() -> None:
+    """Several ranks do; so does one rank with tables, whose optimizer is priced there."""
+    module = replace(workload(), tables=())
+    for tables, world in itertools.product((False, True), (1, 2)):
+        plan = plan_of(KINDS[:1] * 4, (0,) * 4, world) if tables else Plan(placements=())
+        topology = cpu_topology().resized(1, world)
+        costs = CostPipeline(workload() if tables else module, topology, MODELS)
+        stages = {s.name: max(s.duration_s) for s in costs.estimate(plan).stages}
+        reduced_s = stages.get("last gradient all-reduce", 0.0)
+        assert (reduced_s > 0) is (tables or world > 1)
+        assert stages["dense optimizer"] > 0
+
+
 def test_intervals_follow_the_calibration() -> None:
     plan = plan_of(KINDS, (0, 1, 0, 1))
     wide = replace(MODELS, sigmas_ratio=tuple((kind, 2 * s) for kind, s in MACHINE.sigmas_ratio))
