@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray, IntArray
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
 from planner.search.base import (
@@ -30,6 +30,8 @@ _TORCHREC_MIN_WIDTH: Final = 128
 """TorchRec splits columns into pieces of at least this width unless told otherwise."""
 _WALK_SHARDS: Final = 20_000
 """Shards placed in a TorchRec walk before it ends (TorchRec itself goes on, for minutes)."""
+_ALIKE: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.DATA_PARALLEL)
+"""Ways in which all tables of a plan may be sharded alike."""
 _MOST_SPLITS: Final = 40
 """Times at most that HugeCTR's walk cuts the table of the hottest shard further."""
 
@@ -55,14 +57,22 @@ def shard_seconds(model: LinearModel) -> FloatArray:
     return np.asarray(phases @ model.objective.always().slopes[model.used])
 
 
-def list_greedy(space: SearchSpace, costs: FloatArray) -> Assignment:
+def list_greedy(
+    space: SearchSpace, costs: FloatArray, choice: IntArray | None = None
+) -> Assignment:
     """Whole tables, the costliest first, each on the rank of least cost so far that has room.
 
     AutoShard, DreamShard and NeuroShard all compare against it (their ``sharders.py``). Tables that
     cannot be whole on one rank take their smallest option.
+
+    Args:
+        space: options and places.
+        costs: ``[T]`` what each table counts, in any unit.
+        choice: ``[T]`` the option of each table, counted from the first of the table; None for the
+            whole ones.
     """
     placer = _ScalarPlacer(space)
-    choice = whole_options(space)
+    choice = whole_options(space) if choice is None else choice
     sizes = np.array([placer.largest_bytes(t, int(o)) for t, o in enumerate(choice)])
     order = np.lexsort((-np.arange(len(costs)), sizes, costs))[::-1]
     places: list[tuple[int, ...]] = [()] * space.num_tables
@@ -267,18 +277,45 @@ def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
     yield from torchrec_walk(model)
 
 
-def offer_first(space: SearchSpace, record: Record) -> None:
-    """Price a plan before anything else is prepared, so that a search cut at once has one.
+def _alike_plans(space: SearchSpace) -> Iterator[Assignment]:
+    """For each of :data:`_ALIKE` that is listed, all tables in that way where they may be."""
+    costs = np.array([lookup_cost(t) for t in space.problem.workload.tables])
+    whole = whole_options(space)
+    for sharding_type in _ALIKE:
+        of_type = np.array([o.sharding_type is sharding_type for o in space.options], dtype=bool)
+        if of_type.any():
+            chosen = _first_of_each(space, of_type)
+            yield list_greedy(space, costs, np.where(chosen < 0, whole, chosen))
 
-    That is the plan which the space was made with, or the first greedy one that fits. The search
-    makes the greedy plans again later, and spends its budget on them then.
+
+def _first_of_each(space: SearchSpace, wanted: BoolArray) -> IntArray:
+    """``[T]`` the wanted option of each table with the least device memory; -1 without any.
+
+    Options in device memory come before those in host memory.
+    """
+    others = np.array([o.kernel is not ComputeKernel.FUSED for o in space.options], dtype=bool)
+    order = np.lexsort((space.largest_device, others, ~wanted, space.table_of))
+    best = order[space.first[:-1]]
+    return np.asarray(np.where(wanted[best], best - space.first[:-1], -1))
+
+
+def offer_first(space: SearchSpace, record: Record) -> None:
+    """Price a few plans before anything else is prepared, so that a search cut at once has one.
+
+    The first is the plan which the space was made with, or the first greedy one that fits; the
+    others shard all tables alike, which is hard to reach from whole tables with little work. The
+    search makes the greedy plans again later, and spends its budget on them then.
     """
     if space.known is not None:
         record.consider(space.known, "quick plan")
     for found in _list_plans(space):
         if record.best is not None:
-            return
+            break
         record.consider(found, "greedy")
+    for found in _alike_plans(space):
+        if record.stopped:
+            return
+        record.consider(found, "all alike")
 
 
 class AbstractListGreedy(AbstractStrategy):
