@@ -9,7 +9,7 @@ into column pieces of several widths (:mod:`planner.options.unpooled_widths`). R
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from costmodels.sharding import Plan, ShardingType
@@ -73,41 +73,47 @@ def pooled_alike(workload: Workload, rules: Rules, *, by_rows: bool) -> Rules:
 
 
 def uncut_columns(workload: Workload, rules: Rules, modules: Iterable[str]) -> Rules:
-    """Rules under which the columns of the unpooled tables of some modules are not cut."""
+    """Rules under which the columns of the unpooled tables of some modules are not cut.
+
+    They do without ``column_wise``, because a whole table in the exchange of pieces is a piece too.
+    A table whose rule allows nothing else keeps it, with one piece.
+    """
     chosen = set(modules)
     return tuple(
-        replace(rule, min_column_width=table.embedding_dim)
+        replace(
+            without_types(rule, (ShardingType.COLUMN_WISE,)) or rule,
+            min_column_width=table.embedding_dim,
+        )
         if table.pooling is Pooling.NONE and table.module in chosen
         else rule
         for table, rule in zip(workload.tables, rules, strict=True)
     )
 
 
-def wider_pieces(workload: Workload, rules: Rules, plan: Plan, modules: Iterable[str]) -> Rules:
-    """Rules that bring the pieces of the unpooled tables of some modules closer to one width.
+def pieces_of_one_width(
+    workload: Workload, rules: Rules, plan: Plan, widths: Mapping[str, int]
+) -> Rules:
+    """Rules under which the column pieces of the unpooled tables of some modules are alike.
 
-    Tables that the plan cuts may only have pieces at least as wide as the widest piece of the plan.
-    Tables that it leaves whole lose ``column_wise``, so that they do not share the exchange of the
-    others.
+    Tables may have pieces of this width or wider ones. They lose ``column_wise`` if their columns
+    are no multiple of the width, or if the plan has all columns in one piece of another width.
 
     Args:
         workload: the tables, with the module of each.
-        rules: the rules under which the plan was made.
-        plan: a plan with pieces of several widths in these modules.
-        modules: the paths of the modules.
+        rules: the rules to narrow. A table whose rule allows ``column_wise`` alone keeps it.
+        plan: the plan that was found under these rules.
+        widths: from the path of each module to the columns of one piece.
     """
     placements = {p.table: p for p in plan.placements}
-    found = {t.name: rule for t, rule in zip(workload.tables, rules, strict=True)}
-    for module in modules:
-        own = [t for t in workload.tables if t.module == module and t.pooling is Pooling.NONE]
-        least = {t.name: min(s.num_cols for s in placements[t.name].shards) for t in own}
-        cut = [t for t in own if least[t.name] < t.embedding_dim]
-        widest = max((s.num_cols for t in cut for s in placements[t.name].shards), default=0)
-        for table in own:
-            rule = found[table.name]
-            if table in cut:
-                found[table.name] = replace(rule, min_column_width=widest)
-            else:
-                other_name = without_types(rule, (ShardingType.COLUMN_WISE,))
-                found[table.name] = other_name or rule
-    return tuple(found.values())
+    found = []
+    for table, rule in zip(workload.tables, rules, strict=True):
+        width = widths.get(table.module) if table.pooling is Pooling.NONE else None
+        placed, columns = placements[table.name], table.embedding_dim
+        is_one_piece = placed.sharding_type is ShardingType.COLUMN_WISE and len(placed.shards) == 1
+        if width is None:
+            found.append(rule)
+        elif columns % width or (is_one_piece and columns != width):
+            found.append(without_types(rule, (ShardingType.COLUMN_WISE,)) or rule)
+        else:
+            found.append(replace(rule, min_column_width=max(rule.min_column_width or 1, width)))
+    return tuple(found)

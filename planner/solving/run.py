@@ -10,14 +10,16 @@ from typing import Final
 
 import planner.search as strategies
 from costmodels import discovery
-from costmodels.sharding import Spread
+from costmodels.sharding import Plan, Spread
 from planner.errors import InvalidInputError
 from planner.objectives import objective_class
 from planner.options.work import ListingProgress
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
+from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.bounds.feasibility import require_feasible
+from planner.search.construct.handed import HandedPlan
 from planner.settings import SearchSettings
 from planner.solving.answer import RUNNERS_UP, Point, answer, answer_without_tables, candidate
 from planner.solving.prepare import search_objective, search_space
@@ -34,6 +36,8 @@ BASELINES: Final = (
     "size_greedy",
 )
 """Strategies whose plans are reported beside the best one."""
+_DEFAULT: Final = "auto"
+"""The strategy that can begin with handed plans."""
 _LEAST_S: Final = 0.2
 """Seconds left of a time limit below which no further search begins."""
 
@@ -69,7 +73,10 @@ def deadline_of(search: SearchSettings) -> Deadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One search of a problem, and the baselines that it is compared with."""
+    """One search of a problem, and the baselines that it is compared with.
+
+    The default strategy begins with the ``handed`` plans too.
+    """
 
     problem: PlanningProblem
     settings: SearchSettings
@@ -77,6 +84,7 @@ class Run:
     make_pipeline: MakePipeline
     progress: Callable[[SearchProgress], None] | None
     should_stop: Callable[[], bool] | None
+    handed: tuple[HandedPlan, ...] = ()
 
     def result(self) -> PlanningResult:
         """The best plan found, beside those of the baselines."""
@@ -87,11 +95,15 @@ class Run:
         points = self.baselines(space, evaluate.objective) if is_compared else {}
         return answer(self.settings.strategy, outcome, points, evaluate, self.settings.seed)
 
-    def again(self, narrower: PlanningProblem, *, started: float) -> PlanningResult | None:
+    def again(
+        self, narrower: PlanningProblem, found: Plan, *, started: float
+    ) -> PlanningResult | None:
         """The result of another search under narrower rules; None if there is no time left for it.
 
         Args:
             narrower: the problem with the narrower rules.
+            found: a good plan under wider rules. The search also begins with the plan that is most
+                like it under the narrower ones.
             started: when the first search began, by ``time.perf_counter``.
         """
         limit_s = self.settings.time_limit_s
@@ -100,8 +112,13 @@ class Run:
         if is_over or (self.should_stop is not None and self.should_stop()):
             return None
         settings = replace(self.settings, time_limit_s=left_s)
+        near = HandedPlan.of(found, narrower.workload, narrower.topology)
         run = replace(
-            self, problem=narrower.limited, settings=settings, deadline=deadline_of(settings)
+            self,
+            problem=narrower.limited,
+            settings=settings,
+            deadline=deadline_of(settings),
+            handed=() if near is None else (near,),
         )
         return run.result()
 
@@ -109,6 +126,8 @@ class Run:
         """Search with the kernels that matter; if nothing fits, search again with all kernels."""
         named = self.settings.strategy
         strategy = named if isinstance(named, AbstractStrategy) else strategy_named(named)
+        if named == _DEFAULT and self.handed:
+            strategy = Auto(handed=self.handed)
         at_once = objective_class(self.settings.objective).wants_every_kernel
         for every_kernel in dict.fromkeys((at_once, True)):
             space = self.listed(every_kernel=every_kernel)

@@ -9,6 +9,7 @@ the first search holds for it as well, because all these plans are also plans of
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
@@ -17,22 +18,32 @@ from costmodels.sharding import Plan
 from costmodels.workload import Pipeline, Workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.options.mean_pooling import pooling_problems
-from planner.options.narrowing import Rules, pooled_alike, rules_of, uncut_columns, wider_pieces
-from planner.options.unpooled_widths import width_problems
+from planner.options.narrowing import (
+    Rules,
+    pieces_of_one_width,
+    pooled_alike,
+    rules_of,
+    uncut_columns,
+)
+from planner.options.unpooled_widths import piece_widths, width_problems
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
 from planner.search.base import OPTIMALITY_GAP
 from planner.support.status import Status
 
-_WIDTH_SEARCHES: Final = 3
-"""At most this many searches for pieces of one width; each makes the narrowest pieces wider."""
+_SEARCHES: Final = 10
+"""At most this many further searches. Most problems need one or two: several only where means and
+widths both have to change, or where a module has pieces of many widths."""
 _LINE: Final = (
     "left out: plans that TorchRec cannot run or runs as another model (mean-pooled tables of a "
     "module cut by rows beside others that are not, unpooled ones in columns of several widths); "
     "the bound counts them"
 )
 
-Search = Callable[[PlanningProblem], PlanningResult | None]
+_WIDTHS: Final = 3
+"""At most this many widths of a plan are tried as the only one of a module."""
+
+Search = Callable[[PlanningProblem, Plan], PlanningResult | None]
 
 
 def runnable(problem: PlanningProblem, first: PlanningResult, search: Search) -> PlanningResult:
@@ -44,7 +55,8 @@ def runnable(problem: PlanningProblem, first: PlanningResult, search: Search) ->
     Args:
         problem: the problem that was searched.
         first: the result of the search over all plans.
-        search: solves a problem with narrower rules; it returns None if there is no time for it.
+        search: solves a problem with narrower rules, beginning near a plan under wider ones; it
+            returns None if there is no time for it.
     """
     workload = problem.workload
     if runs(first.plan, workload):
@@ -77,55 +89,50 @@ def _with_runners_up_that_run(result: PlanningResult) -> PlanningResult:
 def _searched_anew(
     problem: PlanningProblem, first: PlanningResult, search: Search
 ) -> Iterator[PlanningResult]:
-    """Results under narrower rules.
+    """Results under narrower rules, and under still narrower ones where these are not enough.
 
-    If means are pooled wrongly, there is one search with no mean cut by rows, and one with all
-    tables of their modules cut by rows. From each result, further searches then look for pieces of
-    one width.
+    Rules that are narrowed less are searched first.
     """
-    workload, rules = problem.workload, rules_of(problem)
-    ways = [rules]
-    if pooling_problems(first.plan, workload):
-        ways = [pooled_alike(workload, rules, by_rows=by_rows) for by_rows in (False, True)]
+    constraints, seen = problem.constraints, {rules_of(problem)}
+    waiting = deque([(first, rules_of(problem))])
+    while waiting:
+        found, rules = waiting.popleft()
+        for narrower in _narrower(found, rules):
+            if narrower in seen or len(seen) > _SEARCHES:
+                continue
+            seen.add(narrower)
+            tables = (*constraints.tables, *narrower)
+            narrowed = replace(problem, constraints=replace(constraints, tables=tables))
+            try:
+                result = search(narrowed, found.plan)
+            except (InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError):
+                continue
+            if result is None:
+                return
+            yield result
+            waiting.append((result, narrower))
 
-    def again(narrower: Rules) -> PlanningResult | None:
-        constraints = problem.constraints
-        tables = (*constraints.tables, *narrower)
-        try:
-            return search(replace(problem, constraints=replace(constraints, tables=tables)))
-        except (InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError):
-            return None
 
-    for way in dict.fromkeys(ways):
-        found = first if way == rules else again(way)
-        if found is not None:
-            yield found
-            yield from _of_one_width(found, way, again)
+def _narrower(found: PlanningResult, rules: Rules) -> Iterator[Rules]:
+    """Rules that leave out what TorchRec does not run correctly in the plan found under ``rules``.
 
-
-def _of_one_width(
-    found: PlanningResult, rules: Rules, again: Callable[[Rules], PlanningResult | None]
-) -> Iterator[PlanningResult]:
-    """Results with uncut columns, and with wider and wider pieces until all have one width."""
+    If means are pooled wrongly, either no mean is cut by rows, or all tables of their modules are.
+    Otherwise, if pieces have several widths, either no columns are cut, or one of the widths stays,
+    the most common ones first.
+    """
     workload = found.problem.workload
-    modules = width_problems(found.plan, workload)
-    if not modules:
-        return
-    uncut = again(uncut_columns(workload, rules, modules))
-    if uncut is not None:
-        yield uncut
-    for _ in range(_WIDTH_SEARCHES):
-        rules = wider_pieces(workload, rules, found.plan, modules)
-        wider = again(rules)
-        if wider is None:
-            return
-        yield wider
-        found, modules = wider, width_problems(wider.plan, workload)
-        if not modules:
-            return
+    if pooling_problems(found.plan, workload):
+        for by_rows in (False, True):
+            yield pooled_alike(workload, rules, by_rows=by_rows)
+    elif modules := width_problems(found.plan, workload):
+        yield uncut_columns(workload, rules, modules)
+        common = {module: piece_widths(found.plan, workload)[module] for module in modules}
+        for i in range(_WIDTHS):
+            each = {module: widths[min(i, len(widths) - 1)] for module, widths in common.items()}
+            yield pieces_of_one_width(workload, rules, found.plan, each)
 
 
 def _seconds(first: PlanningResult, others: list[PlanningResult]) -> float:
     """The seconds of all searches together."""
-    anew = sum(other.solver.seconds for other in others if other is not first)
+    anew = sum(other.solver.seconds for other in others)
     return first.solver.seconds + anew
