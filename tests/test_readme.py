@@ -56,6 +56,27 @@ def test_python_blocks_run() -> None:
         assert printed.getvalue().strip()
 
 
+_QUOTED = re.compile(
+    r"Predicted +([\d.]+) ms/iter \[([\d.]+) \.\. ([\d.]+)\] +([\d.]+) M samples/s"
+    r"\n +([\d.]+)x as fast"
+)
+"""Milliseconds, the ends of the interval, millions of samples per second, and the speed-up."""
+
+
+def test_the_first_plan_is_the_one_shown() -> None:
+    """Another version of a solver may lead to a slightly other plan."""
+    command = re.search(r"shardplan (plan dlrm_dcnv2_mlperf .*)$", README, re.MULTILINE)
+    shown = _QUOTED.search(README)
+    assert command is not None
+    assert shown is not None
+    code, printed = _run(*command.group(1).split())
+    found = _QUOTED.search(printed)
+    assert code == 0
+    assert found is not None, printed
+    for now, then in zip(map(float, found.groups()), map(float, shown.groups()), strict=True):
+        assert now == pytest.approx(then, rel=0.015)
+
+
 def test_commands_exist() -> None:
     named = {name for row in _table("command") for name in re.findall(r"`(\w+)`", row[0])}
     assert {"plan", "estimate", "compare"} <= named
