@@ -178,7 +178,7 @@ class PlacementRules:
         if option.is_uniform:
             return self.world_size == 1
         one_rank = option.spread is Spread.RANKS or self.local_world_size == 1
-        return one_rank and option.num_pieces == 1
+        return one_rank and not (option.num_pieces > 1 and option.keeps_pieces_apart)
 
 
 class Usage:

@@ -40,27 +40,37 @@ class OnePlace:
     def loads(self, row: int, load: int) -> FloatArray:
         """What each of these options adds to one load of that rank; nothing if it is uniform."""
         level, options = self._row(row)
-        return np.where(self._uniform[options], 0.0, self._least(level)[options, load])
+        least = self._largest if level is None else self._tied(level)
+        return np.where(self._uniform[options], 0.0, least[options, load])
 
     def all_loads(self, shares: FloatArray) -> FloatArray:
         """Each row's loads where the options have these shares ``[n]``: ``[rows, P + 2]``."""
         own = np.where(self._uniform, 0.0, shares)[:, None]
-        each = own * self._least(Level.RANK)
+        each = own * self._largest
         tables = np.add.reduceat(each, self._model.space.first[:-1], axis=0)
         groups = [
-            (own[options] * self._least(level)[options]).sum(axis=0)
+            (own[options] * self._tied(level)[options]).sum(axis=0)
             for level, options in self._groups
         ]
         return np.stack([*tables, *groups])
 
-    def _row(self, row: int) -> tuple[Level, IntArray]:
+    def _row(self, row: int) -> tuple[Level | None, IntArray]:
+        """Where a group is tied, None for the row of one table; and the options of the row."""
         space = self._model.space
         if row < space.num_tables:
-            return Level.RANK, np.arange(space.first[row], space.first[row + 1])
+            return None, np.arange(space.first[row], space.first[row + 1])
         return self._groups[row - space.num_tables]
 
-    def _least(self, level: Level) -> FloatArray:
-        """``[n, P + 2]`` what an option adds at least to the fullest rank, or rank of its host."""
-        if level is Level.RANK:
-            return self._model.extreme(np.maximum)
-        return np.asarray(self._model.mean * self._model.space.num_hosts)
+    @property
+    def _largest(self) -> FloatArray:
+        """``[n, P + 2]`` what the largest shard of an option adds to its rank."""
+        return self._model.extreme(np.maximum)
+
+    def _tied(self, level: Level) -> FloatArray:
+        """``[n, P + 2]`` what all shards of an option add to their rank, or a rank of their host.
+
+        On a host it is the mean over its ranks, which is the least that its fullest rank has.
+        """
+        space = self._model.space
+        places = space.world_size if level is Level.RANK else space.num_hosts
+        return np.asarray(self._model.mean * places)
