@@ -84,7 +84,7 @@ class Enumerator:
     def optimum(self) -> Optimum:
         """Price every plan that fits."""
         best, plan, allowed, fitting = math.inf, None, 0, 0
-        for index, num_kept in self._fitting():
+        for index, num_kept in self.fitting():
             allowed += num_kept
             for start in range(0, len(index[0]), _CHUNK):
                 part = [i[start : start + _CHUNK] for i in index]
@@ -100,7 +100,7 @@ class Enumerator:
 
     def all_values(self) -> FloatArray:
         """Prices of all plans that fit, in no particular order."""
-        found = [self._values(index) for index, _ in self._fitting()]
+        found = [self._values(index) for index, _ in self.fitting()]
         return np.concatenate(found) if found else np.zeros(0)
 
     def plan(self, index: Sequence[int]) -> Plan:
@@ -122,7 +122,7 @@ class Enumerator:
 
     # -- private --------------------------------------------------------------------------------
 
-    def _fitting(self) -> Iterator[tuple[list[IntArray], int]]:
+    def fitting(self) -> Iterator[tuple[list[IntArray], int]]:
         """Combinations that keep the rules and fit, and how many kept the rules."""
         sizes = [len(found) for found in self.choices]
         for start in range(0, self.num_plans, _PLACES):
