@@ -1,11 +1,15 @@
-"""How long a fused attention takes: with softmax, or pointwise as in HSTU.
+"""Seconds of a fused attention, with softmax or pointwise as in HSTU.
 
-Kernels run blocks of 128 queries of one head in whole waves over the multiprocessors. A block that
-holds fewer queries takes as long as a full one, and a causal mask leaves the blocks on and below
-the diagonal. The products of a score and its activation join as a 2-norm, each block takes a while
-to begin and end (:class:`costmodels.sustained.ScoreWork`), and that joins with memory as a 2-norm.
-Pointwise attention (Zhai et al. 2024, arXiv 2402.17152) applies
-an activation to each score in the place of softmax.
+A score is the product of one query and one key. A kernel computes blocks of 128 queries of one
+head, and each multiprocessor computes one block at a time, so that the blocks run in whole waves
+over the multiprocessors. A block with fewer queries takes as long as a full one. Under a causal
+mask a block skips the keys to the right of its diagonal.
+
+The time of a block has three parts (:class:`costmodels.sustained.ScoreWork`). The matrix products
+and the activation of scores are joined as a 2-norm; to this are added some microseconds in which
+the data of the block arrive and leave. The blocks and the traffic of device memory are then joined
+as a 2-norm. Pointwise attention (Zhai et al. 2024, arXiv 2402.17152) applies an activation to each
+score in the place of softmax.
 """
 
 from __future__ import annotations
@@ -19,18 +23,26 @@ from costmodels.sustained import BURSTS, Shares, Works, pointwise_works, softmax
 from costmodels.topology import Device
 
 _ROWS: Final = 128
-"""Queries of a block, and keys."""
+"""Queries of a block, and keys that a block works on at a time."""
 _BACKWARD_MOVED: Final = 17.0 / 4.0
-"""What a backward pass moves over what the forward pass moves, which is 4 tensors. FlashAttention-2
-and what came from its code read queries, keys and values (3), the result (1) and its gradient (2),
-write three gradients (3), and add up that of the queries in fp32: zeroed (2), read and written (4),
-converted (2)."""
+"""Bytes that a backward pass moves, over those of the forward pass, which reads queries, keys and
+values and writes the result: 4 tensors. Counted in such tensors, the backward pass of
+FlashAttention-2, and of kernels that were made from its code, reads queries, keys and values (3),
+the result (1) and twice its gradient (2), and writes three gradients (3). It adds up the gradient
+of the queries in fp32, which counts double: zeroed (2), read and written (4), converted (2)."""
 
 
 def attention_time(
     operator: Operator, device: Device, shares: Shares = BURSTS, *, is_backward: bool
 ) -> float:
-    """Seconds of one fused attention, forward or backward."""
+    """Seconds of the forward or the backward pass of one fused attention.
+
+    Args:
+        operator: sizes, type and generation of the kernel.
+        device: what runs it.
+        shares: the shares of the device's rates that the kernel reaches.
+        is_backward: whether the backward pass is asked for.
+    """
     if operator.is_pointwise:
         works = pointwise_works(operator.flash_version, device)
     else:
@@ -41,7 +53,7 @@ def attention_time(
 def kernel_time(
     operator: Operator, device: Device, shares: Shares, works: Works, *, is_backward: bool
 ) -> float:
-    """Seconds of one fused attention by a kernel that takes ``works``."""
+    """:func:`attention_time` by a kernel with the given work per score, ``works``."""
     heads, queries, keys, _, _ = operator.shape
     work = works[is_backward]
     flop = operator.gradient_flop if is_backward else operator.forward_flop
@@ -57,13 +69,18 @@ def kernel_time(
 
 
 def _product_rate(operator: Operator, device: Device, shares: Shares) -> float:
-    """FLOP a second of large products."""
+    """FLOP a second that large products of this type reach on the device."""
     rate = device.matrix_rate(operator.dtype) * device.flops_efficiency_ratio
     return rate * shares.product_ratio
 
 
 def _computed_ratio(operator: Operator) -> float:
-    """Scores of whole blocks of queries that a causal mask leaves, over all scores there are."""
+    """Scores that the blocks compute, over the scores of the attention.
+
+    It is above 1 where the last block of a head holds fewer queries than the others. A causal mask
+    leaves half of the scores, and half a block of keys more for each query, because the blocks on
+    the diagonal are computed whole.
+    """
     heads, queries, keys, _, _ = operator.shape
     rows = max(heads * queries, 1)
     seen = min(1.0, 0.5 + 0.5 * _ROWS / max(keys, 1)) if operator.is_causal else 1.0
@@ -71,12 +88,13 @@ def _computed_ratio(operator: Operator) -> float:
 
 
 def _blocks(operator: Operator) -> int:
+    """Blocks of queries of all heads and sequences."""
     heads, queries = operator.shape[:2]
     return heads * math.ceil(queries / _ROWS)
 
 
 def _waves_ratio(operator: Operator, device: Device) -> float:
-    """Whole waves of blocks over the multiprocessors, over the blocks there are."""
+    """Time of the blocks in whole waves over that if all multiprocessors were always busy."""
     blocks, count = _blocks(operator), device.num_multiprocessors
     if not count or not blocks:
         return 1.0

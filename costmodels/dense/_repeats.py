@@ -1,8 +1,9 @@
-"""Blocks of operators that repeat, such as those of a transformer, told from the list alone.
+"""Finds blocks of operators that repeat in a list, such as the blocks of a transformer.
 
-While a device computes one block, the host issues the next equal one, so prices depend on which
-operators are blocks. That must not depend on how a list was written: a block once with its repeats,
-or as often as it comes.
+While a device computes one block, the host issues the next block of the same operators. So the
+price of a list depends on which of its operators form repeated blocks. A list may write a block
+once with a number of repeats, or write it out as often as it runs; both must have the same price.
+This module therefore brings all lists to the form in which a block is written once.
 """
 
 from __future__ import annotations
@@ -15,17 +16,25 @@ from typing import Final, NamedTuple
 from costmodels.operators import Operator
 
 _SHORTEST: Final = 4
-"""Operators of a block; shorter repeats, such as equal layers of an MLP, stay as they are."""
+"""Fewest operators of a block. Shorter groups that repeat, such as equal layers of an MLP, are not
+taken as blocks."""
 _LONGEST: Final = 1000
+"""Most operators of a block. Each length up to this one is tried at each place of a list, so a
+longer one would cost time; a transformer block has some tens of operators."""
 _MOST_WRITTEN: Final = 4096
-"""Operators that a block with its repeats is written out to; longer ones stay as they are."""
+"""Most operators to which a block is written out, repeats included. Blocks that would take more are
+kept as the list has them, so that a list with millions of repeats stays small."""
 
 
 def repeating(keys: Sequence[Hashable]) -> list[tuple[int, int, int]]:
-    """Where each run of equal blocks begins, how many operators a block has, and how many blocks.
+    """Divide a list into runs of equal blocks.
 
     Args:
-        keys: what tells operators apart.
+        keys: one key for each operator; operators with equal keys are equal.
+
+    Returns:
+        For each run, in order: the position of its first operator, the operators of one block, and
+        the number of blocks. An operator outside of repeated blocks is a run ``(position, 1, 1)``.
     """
     number: dict[Hashable, int] = {}
     ids = [number.setdefault(key, len(number)) for key in keys]
@@ -39,7 +48,13 @@ def repeating(keys: Sequence[Hashable]) -> list[tuple[int, int, int]]:
 
 
 class _Written(NamedTuple):
-    """One of the operators written out: which one of the list, its name and its own repeats."""
+    """An operator of a list that was written out.
+
+    Attributes:
+        operator: its position in the list as it was given.
+        name: its name, with the number of the repeat.
+        num_repeats: its repeats that were not written out.
+    """
 
     operator: int
     name: str
@@ -47,9 +62,10 @@ class _Written(NamedTuple):
 
 
 def in_blocks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    """The same operators with neighbouring blocks that are equal written once, whatever they say.
+    """The same operators in the form in which blocks that follow each other are written once.
 
-    A block has the names of the first one.
+    The operators of such a block keep the names of its first repeat, and their numbers of repeats
+    are multiplied by the number of blocks.
     """
     written = _written_out(operators)
     number: dict[Operator, int] = {}
@@ -62,7 +78,11 @@ def in_blocks(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
 
 
 def _written_out(operators: Sequence[Operator]) -> list[_Written]:
-    """Blocks as often as they come, where they are not too long; names tell repeats apart."""
+    """Every block written out as often as it runs, unless that takes too many operators.
+
+    Operators that follow each other with the same number of repeats are taken as one block. The
+    second repeat of an operator ``a`` is named ``a.1``, the third ``a.2``, and so on.
+    """
     found: list[_Written] = []
     for repeats, run in groupby(enumerate(operators), key=lambda entry: entry[1].num_repeats):
         block = list(run)
@@ -76,7 +96,7 @@ def _written_out(operators: Sequence[Operator]) -> list[_Written]:
 
 
 def _best(ids: list[int], at: int) -> tuple[int, int]:
-    """Length of the block that repeats from ``at`` on and saves most, and how often it comes."""
+    """The block at position ``at`` whose repeats save most operators: its length, its repeats."""
     best = (1, 1)
     for period in range(_SHORTEST, min(_LONGEST, (len(ids) - at) // 2) + 1):
         if ids[at] != ids[at + period]:
@@ -90,7 +110,7 @@ def _best(ids: list[int], at: int) -> tuple[int, int]:
 
 
 def _repeats_itself(block: list[int]) -> bool:
-    """Whether a block is a shorter one several times, as four layers of an MLP are."""
+    """Whether a block consists of a shorter block several times, as four equal layers do."""
     size = len(block)
     parts = (part for part in range(1, size // 2 + 1) if size % part == 0)
     return any(block[:part] * (size // part) == block for part in parts)

@@ -1,12 +1,15 @@
-"""How long one matrix product takes: the best of a menu of tiles, as a library would choose.
+"""Seconds of one matrix product, and of the kernels that move bytes between products.
 
-And how long kernels between products take: what moves their bytes, or waits for them.
+A product is computed in output tiles. Each multiprocessor computes one tile at a time, so that the
+tiles run in whole waves over the multiprocessors. A library has kernels for several sizes of tiles;
+the model takes the fastest one of a menu (``_TILES``). The largest tile reaches the efficiency of
+the device. A tile with half the height and half the width reaches 0.7 times that. A product with
+few tiles and a long inner dimension k is also split along k, and the partial sums are added up.
 
-A product runs as output tiles in whole waves over the multiprocessors. Large tiles reach the
-device's efficiency; each halving of the tile costs a factor 0.7. Products with few tiles and a long
-inner dimension are split along it. Matrix and memory time join as a 2-norm, and each kernel takes
-4 us at least. The factor, the norm and the floor were fitted on the 39 matrix products of
-Lin et al.'s V100 traces (mean absolute log error 0.19); the device's efficiency is its own.
+The seconds of the matrix units and those of memory are joined as a 2-norm (the square root of the
+sum of their squares), and 4 us are added for each kernel. The factor 0.7, the norm and the 4 us
+were fitted to the 39 matrix products in the V100 traces of Lin et al. 2022 (arXiv 2201.07821), with
+a mean absolute logarithmic error of 0.19. The efficiency is a number of each device.
 """
 
 from __future__ import annotations
@@ -22,41 +25,60 @@ from costmodels.sustained import BURSTS, Shares
 from costmodels.topology import Device
 
 _TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
-_HALVING: Final = 0.7
+"""Height and width of the tiles of a library, in elements of the result, the largest first."""
+_LOSS_RATIO: Final = 0.7
+"""Efficiency of a tile over that of a tile of ``2 ** _HALVINGS_PER_LOSS`` times its area."""
 _LARGEST: Final = 256 * 128
+"""Elements of the largest tile, which reaches the efficiency of the device."""
 _HALVINGS_PER_LOSS: Final = 2.0
+"""How often the area of a tile is halved for each loss. Two: height and width once each."""
 _TILES_WITH_EFFICIENCY: Final = tuple(
-    (*tile, _HALVING ** (math.log2(_LARGEST / (height * width)) / _HALVINGS_PER_LOSS))
+    (*tile, _LOSS_RATIO ** (math.log2(_LARGEST / (height * width)) / _HALVINGS_PER_LOSS))
     for height, width in _TILES
     for tile in dict.fromkeys(((height, width), (width, height)))
 )
+"""(height, width, share of the device's efficiency) of every tile, upright and lying."""
 _SPLITS: Final = (1, 2, 4, 8, 16)
+"""Parts in which the inner dimension may be computed side by side."""
 _SHORTEST_SPLIT: Final = 256
+"""Inner elements for which a part takes time at least, however short it is. Split kernels work
+through the inner dimension in blocks, so that very short parts would gain nothing."""
 FLOOR_S: Final = 4e-6
-"""Least seconds of a kernel."""
+"""Seconds that every product and every fused attention takes beside its work."""
 _MEMORY_LATENCY_S: Final = 0.6e-6
-"""From a load to its data: 0.49 to 0.70 us on V100, A100, H100, H200, A40 and L40, from the rate of
-``scale`` with 64 threads on each multiprocessor (te42kyfo/gpu-benches, gpu-stream)."""
+"""Seconds from a load to the arrival of its data: 0.49 to 0.70 us on V100, A100, H100, H200, A40
+and L40, computed from the rate of ``scale`` with 64 threads on each multiprocessor
+(te42kyfo/gpu-benches, gpu-stream)."""
 _THREADS: Final = 2048
-"""Threads that a multiprocessor holds."""
-_WAITING: Final = 2.0
-"""Elements that a thread waits for at a time in PyTorch's kernels, on average: 4 where it loads
-vectors, 1 where it does not, as where a tensor is broadcast or its axes are exchanged. With 2,
-steps of transformers are predicted best from those of other families, by 6.4 % on average over
-families and devices; by 9.3 % with 1, 7.1 % with 4, and 7.5 % without waiting (the rows of
-``shardplan validate published --what transformers``, with all shares fitted anew)."""
-_WAITING_VECTORIZED: Final = 4.0
-"""The same where all kernels load vectors, as a compiler's do."""
+"""Threads that a multiprocessor holds on V100, A100, H100 and B200 (A10G, A40 and L40: 1536)."""
+_LOADS_PER_THREAD: Final = 2.0
+"""Elements that a thread of a PyTorch kernel loads before it waits for all of them, on average. A
+thread loads 4 where the kernel loads vectors, and 1 where it does not, for example because a tensor
+is broadcast or its axes are exchanged. 2 was chosen by the error of training steps of transformers
+when they are predicted from steps of other model families. On average over families and devices it
+is 6.4 % with 2 elements, 9.3 % with 1, 7.1 % with 4, and 7.5 % if threads do not wait (the rows of
+``shardplan validate published --what transformers``, with all shares fitted anew each time)."""
+_LOADS_PER_THREAD_VECTORIZED: Final = 4.0
+"""The same number of elements if all kernels load vectors, as those of a compiler do."""
 _WAITING_POWER: Final = 1.5
-"""How bandwidth and waiting join: with it H200 reaches 3.3 of 4.15 TB/s with 8 bytes a thread, and
-3.2 were measured (as above)."""
+"""p of the p-norm that joins the seconds of the bandwidth with those of waiting. With 1.5 and 8
+bytes a thread the model lets H200 reach 3.3 of 4.15 TB/s; 3.2 TB/s were measured (gpu-benches, as
+above)."""
 
 
 @lru_cache(maxsize=2**16)
 def product_time(
     product: Product, dtype: DataType, device: Device, shares: Shares = BURSTS
 ) -> float:
-    """Seconds of one kernel for ``product`` in ``dtype``."""
+    """Seconds of one matrix product, by the fastest combination of a tile and a split.
+
+    Args:
+        product: the sizes of the product.
+        dtype: type of the operands and of the result.
+        device: what computes it. If its number of multiprocessors is not known (0), the product is
+            computed at the full rate, without tiles.
+        shares: the shares of the device's rates that the product reaches.
+    """
     rate = device.matrix_rate(dtype) * device.flops_efficiency_ratio * shares.product_ratio
     if device.num_multiprocessors == 0:
         return math.hypot(product.flops / rate, _memory_s(product, 1, dtype, device)) + FLOOR_S
@@ -72,10 +94,16 @@ def product_time(
 
 
 def streaming_time(num_bytes: float, tensor_bytes: float, device: Device) -> float:
-    """Seconds to move ``num_bytes`` of tensors of ``tensor_bytes`` each between kernels.
+    """Seconds to read and write the tensors of a kernel at the streaming bandwidth.
 
-    Half of the traffic re-reads what the kernel before wrote. The second-level cache keeps a tensor
-    beside the stream that passes it when it is twice as large, and none of it when it is smaller.
+    Half of the bytes are taken to be reads of what the kernel before has written. The second-level
+    cache still has all of them if it is twice as large as a tensor, and none of them if it is no
+    larger than a tensor; in between, the share grows linearly.
+
+    Args:
+        num_bytes: bytes that the kernel reads and writes.
+        tensor_bytes: bytes of its largest tensor.
+        device: has the bandwidth and the size of the cache.
     """
     room = device.l2_capacity_bytes / tensor_bytes - 1.0 if tensor_bytes > 0 else 1.0
     found = 0.5 * min(1.0, max(0.0, room))
@@ -85,20 +113,28 @@ def streaming_time(num_bytes: float, tensor_bytes: float, device: Device) -> flo
 def kernel_streaming_time(
     num_bytes: float, operator: Operator, device: Device, memory_ratio: float
 ) -> float:
-    """Seconds in which kernels between products move ``num_bytes`` for an operator.
+    """Seconds in which the kernels of an operator that is no product move their bytes.
 
-    They reach ``memory_ratio`` of the bandwidth. A multiprocessor waits for a few elements of each
-    of its threads at a time, so that fast memory with small elements is not used up. That time
-    joins the one of the bandwidth as a 1.5-norm.
+    Two things limit such kernels. One is the bandwidth, of which they reach a share. The other is
+    the latency of memory: each thread loads a few elements and then waits for them, so that small
+    elements do not use up the bandwidth of fast memory. The two times are joined as a 1.5-norm.
+
+    Args:
+        num_bytes: bytes that the kernels read and write.
+        operator: gives the size and type of the tensors, and whether all kernels load vectors.
+        device: what runs the kernels. If its number of multiprocessors is not known (0), only the
+            bandwidth counts.
+        memory_ratio: share (0..1) of the streaming bandwidth that the kernels reach.
     """
     streamed_s = streaming_time(num_bytes, operator.tensor_bytes, device) / memory_ratio
     if not device.num_multiprocessors or not num_bytes:
         return streamed_s
-    waiting = _WAITING_VECTORIZED if operator.is_vectorized else _WAITING
+    loads = _LOADS_PER_THREAD_VECTORIZED if operator.is_vectorized else _LOADS_PER_THREAD
     element = max(operator.dtype.num_bytes, DataType.FP16.num_bytes)
-    # of the bytes, half are read: what is written is not waited for
-    in_flight = 2.0 * device.num_multiprocessors * _THREADS * waiting * element
-    waited_s = num_bytes * _MEMORY_LATENCY_S / in_flight
+    # Half of the bytes are written, and nothing waits for those. So twice the bytes that all
+    # threads load at a time are moved in each latency of memory.
+    moved_at_once = 2.0 * device.num_multiprocessors * _THREADS * loads * element
+    waited_s = num_bytes * _MEMORY_LATENCY_S / moved_at_once
     power = _WAITING_POWER
     return float((streamed_s**power + waited_s**power) ** (1.0 / power))
 
@@ -106,7 +142,14 @@ def kernel_streaming_time(
 def _tiled(
     product: Product, tile: tuple[int, int], rate: float, num_multiprocessors: int
 ) -> Iterator[tuple[int, float]]:
-    """Ways to split the inner dimension of tiles of this size, and the seconds of their waves."""
+    """Each number of parts of the inner dimension, with the seconds of the waves of its tiles.
+
+    Args:
+        product: the sizes of the product.
+        tile: height and width of a tile.
+        rate: FLOP a second of one multiprocessor with this tile.
+        num_multiprocessors: how many tiles are computed at a time.
+    """
     area = tile[0] * tile[1]
     tiles = product.count * math.ceil(product.m / tile[0]) * math.ceil(product.n / tile[1])
     for split in _SPLITS:
@@ -116,7 +159,7 @@ def _tiled(
 
 
 def _memory_s(product: Product, split: int, dtype: DataType, device: Device) -> float:
-    """Seconds to move the operands, the result, and the partial sums of a split."""
+    """Seconds to move both operands, the result, and the partial sums if k is split in parts."""
     partial_sums = 2.0 * (split - 1) * product.count * product.m * product.n
     largest_bytes = product.largest_elements * dtype.num_bytes
     moved_bytes = (product.num_elements + partial_sums) * dtype.num_bytes

@@ -23,14 +23,17 @@ from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Workl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Operators of the dense part that follow each other and share a name."""
+    """Operators of the dense part that follow each other and share a name.
+
+    The properties count the repeats of the operators, except ``first_kernels`` and ``first_calls``.
+    """
 
     name: str
     operators: tuple[Operator, ...]
 
     @property
     def products(self) -> tuple[Product, ...]:
-        """Matrix products of the forward pass, those of repeats too."""
+        """Matrix products of the forward pass, one for each repeat."""
         found = [(o, o.product) for o in self.operators]
         return tuple(p for o, p in found if p is not None for _ in range(o.num_repeats))
 
@@ -41,12 +44,12 @@ class Layer:
 
     @property
     def tensor_bytes(self) -> float:
-        """The largest tensor of the operators that are no products."""
+        """Bytes of the largest tensor of the operators that are no products."""
         return max((o.tensor_bytes for o in self.operators if o.product is None), default=0.0)
 
     @property
     def num_parameters(self) -> int:
-        """Elements that are trained and all-reduced."""
+        """Elements that are trained, and whose gradients ranks reduce."""
         return sum(o.num_repeats * o.num_parameters for o in self.operators)
 
     @property
@@ -61,40 +64,43 @@ class Layer:
 
     @property
     def first_kernels(self) -> int:
-        """Kernels of the first repeats of a forward pass."""
+        """Kernels of a forward pass if every operator is run once, without its repeats."""
         return sum(o.num_kernels for o in self.operators)
 
     @property
     def first_calls(self) -> int:
-        """Operators that the host issues for the first repeats of a forward pass."""
+        """Operators that the host issues in a forward pass without the repeats of operators."""
         return sum(o.num_calls for o in self.operators)
 
 
 _DLRM = "bottom MLP", "interaction and top MLP"
-"""The dense part of a DLRM, before and after the looked-up vectors arrive."""
+"""Names of a DLRM's dense part before and after the looked-up vectors arrive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseLayers:
-    """Layers before and after the pooled embeddings arrive."""
+    """The layers before the looked-up vectors arrive (``bottom``), and those after (``top``)."""
 
     bottom: tuple[Layer, ...]
     top: tuple[Layer, ...]
 
     @property
     def bottom_parameters(self) -> int:
-        """Trained elements of the layers before the embeddings."""
+        """Trained elements of the layers before the looked-up vectors arrive."""
         return sum(layer.num_parameters for layer in self.bottom)
 
     @property
     def top_parameters(self) -> int:
-        """Trained elements of the layers after the embeddings."""
+        """Trained elements of the layers after the looked-up vectors arrive."""
         return sum(layer.num_parameters for layer in self.top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseTimes:
-    """Seconds on the compute stream without launch waits, of one rank or of each, ``[W]``."""
+    """Seconds of the dense part on the compute stream, if the device never waits for the host.
+
+    Each field is one number for all ranks, or an array ``[W]`` with a number for each rank.
+    """
 
     bottom_forward_s: FloatArray | float
     top_forward_s: FloatArray | float
@@ -104,7 +110,7 @@ class DenseTimes:
 
 
 class AbstractDenseModel(ABC):
-    """Predicts the dense forward and backward on one device."""
+    """Predicts the seconds of the dense part, forward, backward and update, on one device."""
 
     __slots__ = ()
 
@@ -112,45 +118,57 @@ class AbstractDenseModel(ABC):
 
     @abstractmethod
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
-        """Times of the dense part for the workload's local batch size."""
+        """Times of the dense part of one rank, for the workload's local batch size.
+
+        Args:
+            workload: has the dense part and the batch size.
+            topology: the ranks that train the dense part, and their device.
+        """
 
     def sigma_ratio(self, workload: Workload) -> float | None:
-        """Log-standard deviation of these times; None where it is that of all dense models."""
+        """Standard deviation of the logarithm of the error of these times.
+
+        None if it is the one that is used for dense times in general.
+        """
         del workload
         return None
 
     def beside(self, lookup_s: Callable[[], float]) -> AbstractDenseModel:
-        """The model of a dense part beside lookups.
+        """This model for a dense part whose step also contains lookups.
 
         Args:
-            lookup_s: gives their seconds on a rank of an even plan, asked where they matter.
+            lookup_s: returns the seconds of the lookups of a step, on a rank of a plan that spreads
+                whole tables evenly. It is called only by models whose times depend on it.
         """
         del lookup_s
         return self
 
     def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
-        """How far the dense part is from short bursts (0) to one that fills the whole step (1)."""
+        """Where the dense part lies between a short burst (0) and one that fills the step (1)."""
         del workload, topology
         return 0.0
 
 
 def dense_layers(workload: Workload) -> DenseLayers:
-    """The layers of the workload's dense part.
+    """The layers of the workload's dense part, with repeated blocks written once.
 
     Raises:
-        InvalidValueError: a layer does not fit what reaches it.
+        InvalidValueError: a layer cannot work on the tensors that reach it.
     """
     return _layers(*dense_operators(workload))
 
 
 @functools.lru_cache(maxsize=64)
 def _layers(before: tuple[Operator, ...], after: tuple[Operator, ...]) -> DenseLayers:
-    """Blocks written once, then operators of a name together; kept, as in :func:`_built`."""
+    """The layers of the operators before and after the looked-up vectors arrive.
+
+    The result is kept, because a search asks for the same layers many times.
+    """
     return DenseLayers(bottom=_grouped(in_blocks(before)), top=_grouped(in_blocks(after)))
 
 
 def dense_names(workload: Workload) -> tuple[str, str]:
-    """What people call the layers before, and those after, the looked-up vectors arrive."""
+    """What reports call the layers before and the layers after the looked-up vectors arrive."""
     arch = workload.dense
     is_dlrm = all(isinstance(layer, Dlrm) for layer in arch.layers) and arch.operators is None
     if is_dlrm and not (arch.layers and not workload.tables):
@@ -162,10 +180,10 @@ def dense_names(workload: Workload) -> tuple[str, str]:
 
 
 def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
-    """Operators of the dense part before and after the embeddings arrive.
+    """Operators of the dense part before and after the looked-up vectors arrive.
 
     Raises:
-        InvalidValueError: a layer does not fit what reaches it.
+        InvalidValueError: a layer cannot work on the tensors that reach it.
     """
     before, after = _described(workload)
     if workload.pipeline is Pipeline.HUGECTR:
@@ -174,7 +192,7 @@ def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Ope
 
 
 def _described(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
-    """The operators as PyTorch runs them, one by one."""
+    """:func:`dense_operators` as PyTorch runs them: no operator is part of another's kernel."""
     arch = workload.dense
     if arch.operators is not None:
         return arch.operators.before_tables, arch.operators.after_tables
@@ -192,10 +210,10 @@ def _described(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator
 
 @functools.lru_cache(maxsize=64)
 def _fused(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
-    """The same as HugeCTR runs them.
+    """The operators as HugeCTR runs them.
 
-    An activation is part of the kernel of the product before it, forward and backward, as cuBLASLt
-    offers it. The other kernels load vectors.
+    An activation is part of the kernel of the product before it, forward and backward, which
+    cuBLASLt offers; such activations are left out. All other kernels load vectors.
     """
     kept: list[Operator] = []
     for operator in operators:
@@ -205,7 +223,7 @@ def _fused(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
 
 
 def _is_activation(operator: Operator, before: Operator) -> bool:
-    """Whether an operator only reads what the product before it gives, and writes as much."""
+    """Whether an operator reads the result of the product ``before`` it, and writes as much."""
     if before.product is None or operator.kind is not OperatorKind.ELEMENTWISE:
         return False
     given = before.product.count * before.product.m * before.product.n * operator.dtype.num_bytes
@@ -214,7 +232,16 @@ def _is_activation(operator: Operator, before: Operator) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -> Built:
-    """What the layers of a dense part do; kept, for a search asks for the same ones many times."""
+    """The operators of a dense part that is described by layers, or by the keys of a DLRM.
+
+    The result is kept, because a search asks for the same dense part many times.
+
+    Args:
+        arch: the dense part.
+        before: what reaches its first layer.
+        num_vectors: looked-up vectors per sample.
+        num_elements: elements of these vectors together, per sample.
+    """
     if not arch.layers:
         return _dlrm(arch, before, num_vectors, num_elements)
     tables = Flow(batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements)
@@ -222,7 +249,7 @@ def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -
 
 
 def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -> Built:
-    """TorchRec's DLRM (Naumov et al. 2019; DCNv2: Wang et al. 2021)."""
+    """The operators of TorchRec's DLRM (Naumov et al. 2019; DCN V2: Wang et al. 2021)."""
     sizes = (before.width, *arch.bottom_mlp)
     bottom = _parts.mlp("bottom", before.batch_size, sizes, arch.dtype)
     if not arch.top_mlp:
@@ -246,10 +273,13 @@ def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) ->
 
 
 def _looked_up(workload: Workload, *, is_padded: bool) -> tuple[int, int]:
-    """Vectors that the tables give per sample, and their elements.
+    """How many vectors a sample gets from the tables, and how many elements these have together.
 
-    A sequence has one vector per position, padded to the mean length, where ``is_padded``; for the
-    keys of a DLRM it counts as one vector.
+    Args:
+        workload: has the tables.
+        is_padded: whether an unpooled feature gives a vector for each position of a sequence of its
+            mean length, rounded up. Otherwise an unpooled table gives the elements of one vector in
+            all, because the keys of a DLRM know no sequences.
     """
     vectors = sum(len(t.features) for t in workload.tables)
     elements = 0
@@ -266,6 +296,7 @@ def _looked_up(workload: Workload, *, is_padded: bool) -> tuple[int, int]:
 
 
 def _grouped(operators: tuple[Operator, ...]) -> tuple[Layer, ...]:
+    """Operators that follow each other and share a name, joined to layers."""
     groups = groupby(operators, key=lambda operator: operator.name)
     return tuple(Layer(name=name, operators=tuple(group)) for name, group in groups)
 
@@ -277,9 +308,10 @@ def dense_parameters(workload: Workload) -> int:
 
 
 def unrated_remark(workload: Workload, device: Device) -> str | None:
-    """What to say where the device lists no rate for products of the dense part; None if it does.
+    """A remark that the device lists no rate for a type of the products; None if it lists all.
 
-    Products in tf32 need no word: PyTorch runs them in fp32 on devices that do not have it.
+    A missing rate of tf32 is not remarked, because PyTorch runs such products in fp32 on devices
+    without tf32.
     """
     before, after = dense_operators(workload)
     kinds = (*PRODUCTS, OperatorKind.ATTENTION)
@@ -295,7 +327,7 @@ def unrated_remark(workload: Workload, device: Device) -> str | None:
 
 
 def activation_bytes(workload: Workload) -> float:
-    """Activations kept for the backward pass, bytes per rank."""
+    """Bytes of activations that a rank keeps for its backward pass."""
     layers = dense_layers(workload)
     operators = [o for layer in (*layers.bottom, *layers.top) for o in layer.operators]
     return sum(o.num_repeats * o.saved_bytes for o in operators)

@@ -1,4 +1,4 @@
-"""Layer-wise roofline: matrix rate with an efficiency curve, or memory, whichever is slower."""
+"""The dense part of a device, operator by operator: matrix units and memory limit each kernel."""
 
 from __future__ import annotations
 
@@ -30,28 +30,39 @@ from costmodels.topology import Device, Topology
 from costmodels.workload import DenseParallelism, Workload
 
 _BACKWARD_KERNELS = 2.0
+"""Kernels of a backward pass over those of its forward pass: a product has two products backward,
+one for the gradient of each operand, and other operators are counted alike."""
 _SORT_PASSES = 2.7
-"""Sorts of the elements that a dot interaction picks, in its backward pass: 390 us for 2048 samples
-of 27 vectors on V100 (Lin et al.'s trace of DLRM_MLPerf)."""
+"""Seconds of the sort in the backward pass of an index, over those of one sort of as many numbers
+at the device's sort rate. It comes from 390 us on V100, in which the backward pass of a dot
+interaction sorts the elements that were picked from 2048 samples of 27 vectors (Lin et al. 2022,
+trace of DLRM_MLPerf)."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Roofline(AbstractDenseModel):
-    """Matrix products by tiles, then other operators by memory, plus gaps between kernels.
+    """The seconds of all operators, and the gaps between their kernels.
 
-    Products are timed by :mod:`costmodels.dense._tiles`, fused attention by
-    :mod:`costmodels.dense._attention`. All other operators (activation, norm, softmax,
-    concatenation) move their bytes at streaming bandwidth. The backward pass computes the products
-    for the operands that need a gradient, moves the bytes that the other operators say (twice those
-    of the forward pass where they do not), and runs again what was not kept. The optimizer moves
-    its bytes of every parameter. Where dense compute fills a step, products and memory reach a
-    share of their rates (:mod:`costmodels.sustained`), which is that of the device and of each
-    operator's type, or ``shares`` where given. The longer lookups are beside it, the nearer it
-    comes to the rates of a short burst; where ``lookup_s`` is not known, those of tables are taken
-    to be long enough.
+    - Forward: a matrix product takes what :mod:`costmodels.dense._tiles` says, a fused attention
+      what :mod:`costmodels.dense._attention` says. Every other operator (activation, norm, softmax,
+      concatenation) takes as long as its bytes need to move.
+    - Backward: a product needs one more product for each operand that has a gradient. Every other
+      operator moves its ``backward_bytes``, or twice the bytes of its forward pass if it has none.
+      Operators whose results were not kept run forward once more.
+    - The optimizer reads and writes its bytes of every parameter at the streaming bandwidth.
 
-    Valid for batches of some hundred samples and more; smaller ones are launch bound.
+    In a step that is filled with dense compute, products and memory reach only a share of their
+    rates (:mod:`costmodels.sustained`). Beside lookups the times lie between those and the times at
+    full rates: the longer the lookups, the nearer to full rates.
+
+    Valid for batches of some hundred samples and more. Smaller batches are limited by launches.
+
+    Args:
+        shares: the shares of the rates for all operators; None for those of the device and of each
+            operator's type.
+        lookup_s: seconds of the lookups in a step. None if they are not known; the lookups of
+            tables are then taken to be long enough for full rates.
     """
 
     sources: ClassVar[tuple[str, ...]] = (
@@ -62,11 +73,11 @@ class Roofline(AbstractDenseModel):
     lookup_s: float | None = None
 
     def beside(self, lookup_s: Callable[[], float]) -> Roofline:
-        """The same with these lookups in the step."""
+        """The same model with these lookups in the step."""
         return replace(self, lookup_s=lookup_s())
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
-        """Sum over layers, between those of a burst and those of a step filled with them."""
+        """Sums over the layers, interpolated between a short burst and a step filled with them."""
         ratio = self.sustained_ratio(workload, topology)
         burst = self._stages(workload, topology, BURSTS) if ratio < 1.0 else None
         filled = self._stages(workload, topology, self.shares) if ratio > 0.0 else None
@@ -75,7 +86,10 @@ class Roofline(AbstractDenseModel):
         return DenseTimes(**dict(zip([f.name for f in fields(DenseTimes)], mixed, strict=True)))
 
     def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
-        """By what sustained rates add, and the lookups in a step."""
+        """From the seconds that sustained rates add, and the lookups of the step.
+
+        Shares above those of a short burst are cut to these first, so that no seconds are negative.
+        """
         if not self.lookup_s:
             return 0.0 if workload.tables and self.lookup_s is None else 1.0
         burst = self._stages(workload, topology, BURSTS)
@@ -103,16 +117,16 @@ def _stages(
     shares: Shares | None,
     is_capped: bool,  # noqa: FBT001 - by position, as arguments of a cache
 ) -> tuple[float, ...]:
-    """Seconds in the order of the fields of :class:`DenseTimes`; kept between pipelines.
+    """Seconds in the order of the fields of :class:`DenseTimes`, kept for further pipelines.
 
     Args:
         layers: the dense part.
         device: what it runs on.
         slowest_ratio: as in :class:`_Run`.
-        moved_bytes: of the optimizer.
-        dtype: of the dense part, whose shares the optimizer reaches.
-        shares: of all operators; None for those of the device.
-        is_capped: whether no share is above that of a short burst.
+        moved_bytes: bytes that the optimizer reads and writes in a step.
+        dtype: type of the dense part; the optimizer reaches the shares of this type.
+        shares: shares of the rates for all operators; None for those of the device.
+        is_capped: whether shares above 1, which is that of a short burst, are cut to 1.
     """
 
     def shares_in(used: DataType) -> Shares:
@@ -130,7 +144,7 @@ def _stages(
 
 
 def _owned(workload: Workload, topology: Topology, layers: DenseLayers) -> float:
-    """Trained elements of the dense part that a rank updates."""
+    """Trained elements of the dense part that one rank updates: with FSDP its part of them."""
     trained = layers.bottom_parameters + layers.top_parameters
     if workload.dense_parallelism is not DenseParallelism.FSDP:
         return trained
@@ -138,19 +152,19 @@ def _owned(workload: Workload, topology: Topology, layers: DenseLayers) -> float
 
 
 def product_s(product: Product, dtype: DataType, device: Device) -> float:
-    """Seconds of one matrix product alone, as the layers are timed."""
+    """Seconds of one matrix product alone, at the full rates of the device."""
     return product_time(product, dtype, device)
 
 
 def attention_s(operator: Operator, device: Device, works: Works, *, is_backward: bool) -> float:
-    """Seconds of one fused attention alone, by a kernel that takes ``works``."""
+    """Seconds of one fused attention alone, by a kernel with the work per score ``works``."""
     return kernel_time(operator, device, BURSTS, works, is_backward=is_backward)
 
 
 def slowest_sigmas(ranks: int) -> float:
-    """How many standard deviations the slowest of some ranks lies above the mean, on average.
+    """How many standard deviations the slowest of ``ranks`` ranks is above the mean, on average.
 
-    Blom's approximation of the expected largest of ``ranks`` normal draws.
+    The expected largest of so many normal draws, by the approximation of Blom 1958.
     """
     if ranks < 2:
         return 0.0
@@ -161,7 +175,11 @@ def slowest_sigmas(ranks: int) -> float:
 class _Run:
     """What operators run on.
 
-    ``slowest_ratio`` is how far the slowest rank lies above the mean, in standard deviations.
+    Attributes:
+        device: the device of every rank.
+        shares: returns the shares of the rates for operators of a type.
+        slowest_ratio: how far the work of the slowest rank is above the mean, in standard
+            deviations of the work.
     """
 
     device: Device
@@ -169,18 +187,20 @@ class _Run:
     slowest_ratio: float
 
     def longest(self, operator: Operator) -> float:
-        """Work of the rank that has the most of an operator, over the mean, for all repeats."""
+        """Repeats of an operator, times the work of the rank with most of it over the mean."""
         slowest = 1.0 + self.slowest_ratio * operator.deviation_ratio
         most = operator.most_ratio
         return operator.num_repeats * (min(slowest, most) if most else slowest)
 
 
 def _forward_s(layer: Layer, run: _Run) -> float:
+    """Seconds of the forward pass of a layer on its slowest rank, with the gaps of its kernels."""
     computed_s = sum(run.longest(o) * _operator_s(o, run) for o in layer.operators)
     return computed_s + layer.num_kernels * run.device.kernel_latency_s
 
 
 def _backward_s(layer: Layer, run: _Run) -> float:
+    """Seconds of the backward pass of a layer on its slowest rank, with what it recomputes."""
     again = [o for o in layer.operators if o.is_recomputed]
     computed_s = sum(run.longest(o) * _gradient_s(o, run) for o in layer.operators)
     computed_s += sum(run.longest(o) * _operator_s(o, run) for o in again)
@@ -192,7 +212,7 @@ def _backward_s(layer: Layer, run: _Run) -> float:
 
 
 def _operator_s(operator: Operator, run: _Run) -> float:
-    """Forward pass of one repeat without the gaps between its kernels."""
+    """Seconds of one repeat of an operator forward, without the gaps between its kernels."""
     device, shares = run.device, run.shares(operator.dtype)
     if operator.product is not None:
         return product_time(operator.product, operator.dtype, device, shares)
@@ -202,7 +222,7 @@ def _operator_s(operator: Operator, run: _Run) -> float:
 
 
 def _gradient_s(operator: Operator, run: _Run) -> float:
-    """Gradients of one repeat without the gaps between its kernels."""
+    """Seconds of the gradients of one repeat of an operator, without the gaps of its kernels."""
     device, shares = run.device, run.shares(operator.dtype)
     if not operator.has_gradient:
         return 0.0
