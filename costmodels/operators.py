@@ -1,8 +1,8 @@
-"""The operators of a dense part: what each computes, moves, trains and keeps, on one rank.
+"""The operators of a dense part: what each of them computes, moves, trains and keeps on one rank.
 
-A list of operators is the common language of the dense part. The old DLRM keys, the layers of a
-workload file and a traced PyTorch module all become such a list, and only the list is priced. Every
-entry describes a forward operator; what its backward pass computes follows from it.
+The DLRM keys of a workload file, its layers, and a traced PyTorch module all become such a list of
+operators, and only the list is priced. Every entry describes an operator of the forward pass. What
+the backward pass computes follows from it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from costmodels.errors import require
 
 
 class OperatorKind(StrEnum):
-    """What decides how long an operator takes."""
+    """What kind of work an operator does; the kind decides how its seconds are computed."""
 
     MATMUL = "matmul"
     BATCHED_MATMUL = "batched_matmul"
@@ -32,18 +32,20 @@ class OperatorKind(StrEnum):
 PRODUCTS = (OperatorKind.MATMUL, OperatorKind.BATCHED_MATMUL)
 """Kinds that are matrix products."""
 BATCHED = (OperatorKind.BATCHED_MATMUL, OperatorKind.ATTENTION)
-"""Kinds that take each sequence by itself."""
+"""Kinds that compute each sequence of a batch by itself."""
 _SHAPE_LENGTH = {
     OperatorKind.MATMUL: 4,
     OperatorKind.BATCHED_MATMUL: 4,
     OperatorKind.ATTENTION: 5,
 }
+"""Numbers in ``shape`` of the kinds whose shape is not that of a tensor."""
 _MOST = 2**53
+"""Largest size and count. A float holds every whole number up to it exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """``count`` matrix products m x k times k x n."""
+    """``count`` matrix products of the same size: an m x k matrix times a k x n matrix."""
 
     m: int
     k: int
@@ -52,50 +54,64 @@ class Product:
 
     @property
     def flops(self) -> float:
-        """Multiply-adds count twice."""
+        """FLOP of all the products; a multiplication and its addition are two."""
         return 2.0 * self.count * self.m * self.k * self.n
 
     @property
     def largest_elements(self) -> float:
-        """Elements of the largest of both operands and the result."""
+        """Elements of the largest tensor of all products: an operand or the result."""
         return float(self.count) * max(self.m * self.k, self.k * self.n, self.m * self.n)
 
     @property
     def num_elements(self) -> float:
-        """Elements of both operands and the result."""
+        """Elements of both operands and of the result together, of all products."""
         return float(self.count) * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator of the forward pass, ``num_repeats`` times; all figures are of one repeat.
+    """One operator of the forward pass of one rank.
 
-    Operators of the same name that follow each other belong to one layer of the model.
+    All figures are those of one repeat.
 
-    ``shape`` is ``(count, m, k, n)`` of a matrix product, ``(sequences times heads, queries, keys,
-    columns of a query, columns of a value)`` of a fused attention, and the shape of the largest
-    tensor of any other operator.
-
-    ``left_gradient`` and ``right_gradient`` say which operands of a product need a gradient; an
-    attention without both has no backward pass. A
-    ``is_causal`` attention skips the half of the scores that its mask hides; its FLOP still count
-    them, as ``torch.utils.flop_counter`` does. ``parameter_bytes`` are those of the trained
-    elements, ``saved_bytes`` what is kept for the backward pass. The device runs ``num_kernels``
-    kernels, which the host issues as ``num_calls`` operators. ``num_sorted`` elements are picked by
-    an index, so that the backward pass sorts them to add their gradients up. The backward pass of
-    an operator that is no product moves ``backward_bytes``; None means twice those of the forward
-    pass. With ``is_recomputed`` the backward pass runs the forward operator once more, since what
-    it gave was not kept (activation checkpointing). ``flash_version`` is the generation of a fused
-    attention's kernel: 1 for FlashAttention and Triton's of 2023, 2 for FlashAttention-2, 3 for
-    FlashAttention-3 and cuDNN's. An attention that ``is_pointwise`` applies an activation to each
-    score in the place of softmax, by HSTU's kernels: Triton's as version 1, CUTLASS's otherwise.
-    All kernels of an operator that ``is_vectorized`` load vectors, as those of a compiler do.
-    ``deviation_ratio`` is the standard deviation of its work between the batches of ranks over the
-    mean, where sequences differ in length, and ``most_ratio`` the most that a batch can have over
-    the mean (0: not known). Ranks that share a layer add up ``shared_bytes`` after
-    it, and again in the backward pass. ``function`` is PyTorch's name of an operator that is no
-    product, such as ``gelu``, where it is known: on a CPU core functions of one kind differ in what
-    an element takes.
+    Attributes:
+        name: operators of the same name that follow each other belong to one layer of the model.
+        kind: decides how its seconds are computed.
+        shape: ``(count, m, k, n)`` of a matrix product; ``(sequences times heads, queries, keys,
+            columns of a query, columns of a value)`` of a fused attention; the shape of the largest
+            tensor of any other operator.
+        dtype: type of its tensors.
+        read_bytes: device bytes that the forward pass reads.
+        written_bytes: device bytes that the forward pass writes.
+        num_parameters: trained elements.
+        parameter_bytes: bytes of the trained elements.
+        saved_bytes: bytes that are kept for the backward pass.
+        num_kernels: kernels that the device runs forward.
+        num_calls: operators as which the host issues these kernels.
+        num_repeats: how often the operator runs in a forward pass.
+        left_gradient: whether the left operand of a product needs a gradient. An attention has no
+            backward pass if neither operand needs one.
+        right_gradient: the same for the right operand.
+        is_causal: whether an attention skips the half of its scores that a mask hides. Its FLOP
+            count them all the same, as ``torch.utils.flop_counter`` does.
+        num_sorted: elements that are picked by an index. The backward pass sorts their indices, in
+            order to add up the gradients of equal ones.
+        backward_bytes: device bytes that the backward pass of an operator that is no product reads
+            and writes; None means twice those of the forward pass.
+        is_recomputed: whether the backward pass runs the operator forward once more, because its
+            result was not kept (activation checkpointing).
+        flash_version: generation of a fused attention's kernel. 1: FlashAttention and Triton's
+            kernel of 2023. 2: FlashAttention-2. 3: FlashAttention-3 and cuDNN's.
+        is_pointwise: whether an attention applies an activation to each score in the place of
+            softmax, by HSTU's kernels: Triton's if ``flash_version`` is 1, CUTLASS's otherwise.
+        is_vectorized: whether all its kernels load vectors, as those of a compiler do.
+        deviation_ratio: standard deviation of its work between the batches of the ranks, over the
+            mean, where sequences differ in length.
+        most_ratio: the most work that a batch can have, over the mean; 0 if that is not known.
+        shared_bytes: bytes that the ranks that share a layer (``tensor_parallel``) add up by an
+            all-reduce after the operator, and again in the backward pass.
+        function: PyTorch's name of an operator that is no product, such as ``gelu``, where it is
+            known. On a CPU core, functions of one kind take different times per element.
     """
 
     name: str
@@ -162,14 +178,14 @@ class Operator:
 
     @property
     def has_gradient(self) -> bool:
-        """Whether the backward pass does anything for it; not for frozen parts of a model."""
+        """Whether the backward pass does anything for it; False in frozen parts of a model."""
         if self.kind in PRODUCTS or self.kind is OperatorKind.ATTENTION:
             return self.left_gradient or self.right_gradient
         return self.backward_bytes != 0
 
     @property
     def product(self) -> Product | None:
-        """The matrix product of the kinds that are one."""
+        """The matrix product that the operator is; None for other kinds."""
         if self.kind not in PRODUCTS:
             return None
         count, m, k, n = self.shape
@@ -177,7 +193,7 @@ class Operator:
 
     @property
     def backward_products(self) -> tuple[Product, ...]:
-        """Products of the backward pass: for the left operand, then for the right one."""
+        """Products that give the gradients of the left and of the right operand, in this order."""
         if self.kind not in PRODUCTS:
             return ()
         count, m, k, n = self.shape
@@ -187,7 +203,7 @@ class Operator:
 
     @property
     def forward_flop(self) -> float:
-        """FLOP of one forward pass as ``torch.utils.flop_counter`` counts them: products only."""
+        """FLOP of one forward pass, of products only, as ``torch.utils.flop_counter`` counts."""
         if self.kind is OperatorKind.ATTENTION:
             heads, queries, keys, width, value_width = self.shape
             return 2.0 * heads * queries * keys * (width + value_width)
@@ -196,17 +212,17 @@ class Operator:
 
     @property
     def backward_flop(self) -> float:
-        """FLOP of one backward pass, with those of what it recomputes.
-
-        A fused attention computes its scores once more, then four products (Dao et al. 2022,
-        algorithm 4), all of which ``torch.utils.flop_counter`` counts.
-        """
+        """FLOP of one backward pass, with those of the forward operator if it is recomputed."""
         again = self.forward_flop if self.is_recomputed else 0.0
         return again + self.gradient_flop
 
     @property
     def gradient_flop(self) -> float:
-        """FLOP of the gradients alone."""
+        """FLOP of the gradients alone.
+
+        A fused attention computes its scores once more and then four products (Dao et al. 2022,
+        algorithm 4); ``torch.utils.flop_counter`` counts all five.
+        """
         if self.kind is OperatorKind.ATTENTION and self.has_gradient:
             heads, queries, keys, width, value_width = self.shape
             return 2.0 * heads * queries * keys * (3.0 * width + 2.0 * value_width)
@@ -219,7 +235,7 @@ class Operator:
 
     @property
     def backward_moved_bytes(self) -> float:
-        """Bytes that the gradients of an operator that is no product read and write."""
+        """Bytes that the backward pass of an operator that is no product reads and writes."""
         return 2.0 * self.moved_bytes if self.backward_bytes is None else self.backward_bytes
 
     @property

@@ -1,15 +1,16 @@
 """The shares of a device's rates that dense compute reaches when it fills most of a training step.
 
-The efficiency of a device is that of one large product alone on a cool card. Attention models keep
-the matrix units busy for most of a step. The card then runs at its power limit and lowers its
-clock, and the products of a model are not all large. What such steps reach is a share of the rate
-for each generation of devices and precision; operators between products reach a share of the
-streaming rate. While rows are looked up, the matrix units rest, so that products between long
-lookups reach the full rate (:func:`sustained_ratio`).
+The efficiency in a system file is that of one large product alone on a cool card. Attention models
+keep the matrix units busy for most of a step. The card then reaches its power limit and lowers its
+clock, and not all products of a model are large. So such a step reaches only a share of the rate
+for products, which depends on the generation of the device and on the precision. Operators between
+products reach a share of the streaming bandwidth. While rows are looked up, the matrix units rest.
+Products between long lookups therefore reach the full rate (:func:`sustained_ratio`).
 
 ``shardplan validate published --what transformers --fit`` computes ``SHARES`` from the measured
-training steps of configs/published/transformers.csv and prints them; without ``--fit`` the command
-holds them against the steps, with models and families left out.
+training steps of configs/published/transformers.csv and prints them. Without ``--fit`` the command
+compares predicted steps with the measured ones, also with shares that are fitted without the model
+or the family that is predicted.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from costmodels.topology import Device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Shares of a device's rates, by what limits an operator.
+    """Shares of a device's rates; 1 is the rate of a short burst, and a fit may exceed it a little.
 
     Attributes:
-        product_ratio: share of the rate that large products reach.
-        memory_ratio: share of the streaming bandwidth.
-        flash_1_ratio: rate of FlashAttention over that of FlashAttention-2.
+        product_ratio: rate of large products over that of one large product alone.
+        memory_ratio: rate of operators between products over the streaming bandwidth.
+        flash_1_ratio: rate of the kernels of FlashAttention 1 over that of FlashAttention-2. The
+            default 0.6 is the value that fits are pulled to; nothing is measured there.
     """
 
     product_ratio: float
@@ -36,7 +38,7 @@ class Shares:
     flash_1_ratio: float = 0.6
 
     def capped(self) -> Shares:
-        """The same shares, none of them above 1, the share of a short burst."""
+        """The same shares of products and memory, cut to 1, which is that of a short burst."""
         product, memory = min(1.0, self.product_ratio), min(1.0, self.memory_ratio)
         return replace(self, product_ratio=product, memory_ratio=memory)
 
@@ -44,44 +46,53 @@ class Shares:
 BURSTS: Final = Shares(product_ratio=1.0, memory_ratio=1.0)
 """For short dense parts between long lookups, as in a DLRM: the full rates of the device."""
 PRIOR: Final = Shares(product_ratio=0.85, memory_ratio=0.9)
-"""Each fit is pulled towards these shares, with the weight of one measurement."""
+"""Shares that a device is expected to have before anything is measured on it. Each fit adds a
+penalty for the distance from them, so that few measurements do not decide alone."""
 PRIOR_SIGMA: Final = 0.15
-"""Log-standard deviation of the share of products around the prior, in the fits."""
+"""Standard deviation of ln(share of products) around ``PRIOR`` that the penalty assumes. The
+interval of a predicted step is widened by it on devices to which no share is fitted."""
 SHARES: Final = {
     "A100 half": Shares(product_ratio=0.847, memory_ratio=0.807, flash_1_ratio=0.668),
     "H100 half": Shares(product_ratio=0.769, memory_ratio=0.961, flash_1_ratio=0.680),
     "V100 fp32": Shares(product_ratio=0.980, memory_ratio=0.787),
     "V100 half": Shares(product_ratio=0.720, memory_ratio=0.787),
 }
-"""By generation and precision: printed by the command above with ``--fit``, rounded."""
+"""Shares by generation and precision ("half": two bytes or fewer an element), as the command above
+prints them with ``--fit``, rounded to 0.001."""
 UNMEASURED: Final = Shares(product_ratio=0.777, memory_ratio=0.848)
-"""For generations to which nothing is fitted: the geometric means of the others. Large products in
-fp8 on GB200, repeated for long on random numbers, reach 0.797 of the rate of a short burst: 2907
-TFLOP/s (Azure/AI-benchmarking-guide, ND GB200 v6) of 0.729 times 5000."""
+"""Shares of generations to which nothing is fitted: the geometric means of the fitted generations
+in half precision. One measurement agrees with 0.777: large products in fp8 on GB200, repeated for
+long on random numbers, reach 2907 TFLOP/s (Azure/AI-benchmarking-guide, ND GB200 v6). That is 0.797
+of the rate of a short burst, which is 0.729 of the 5000 TFLOP/s of the datasheet."""
 UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=0.98)
-"""The same of products in fp32. They do not use the matrix units, which is what takes a card to its
-power limit: steps of BERT on V100, the only ones in fp32 that a share is fitted to, nearly reach
-the rate of bursts."""
+"""The same for products in fp32, with the share of V100. Products in fp32 do not use the matrix
+units, whose power is what makes a card lower its clock. The steps of BERT on V100, the only ones in
+fp32 to which a share is fitted, therefore nearly reach the rate of a short burst."""
 STEP_GROUPS: Final = (
     0.116, 0.172, 0.094, 0.060, 0.189, 0.184, 0.085, 0.038, 0.030, 0.031, 0.067, 0.044, 0.066,
     0.066, 0.013,
 )  # fmt: skip
-"""Root mean square of ln(predicted / measured) per model, with shares fitted without it: BERT-large
-and its fine-tuning, BERT-base and its; MPT from 70b to 125m; GPT-2; Llama 2. The command prints
-them by model and device."""
+"""Root mean square of ln(predicted / measured) of the steps of each model, with shares fitted
+without that model. In this order: BERT-large, fine-tuned BERT-large, BERT-base, fine-tuned
+BERT-base; the nine sizes of MPT from 70b down to 125m; GPT-2; Llama 2. The command above prints the
+errors by model and device. They say how wrong the step of a further model may be
+(:mod:`costmodels.uncertainty`)."""
 GENERATIONS: Final = ("V100", "A100", "H100", "B200")
+"""Generations of devices, which are looked for in the name of a device."""
 _SAME: Final = {"A800": "A100", "H200": "H100", "GH200": "H100", "H800": "H100", "B300": "B200"}
+"""Devices with the chip of a generation under another name, or with the next step of that chip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreWork:
-    """How long a kernel of fused attention takes in one pass.
+    """What determines the seconds of a kernel of fused attention in one pass.
 
     Attributes:
-        product_ratio: rate of its products over that of large products.
-        score_flops: the activation of one score (softmax or another) takes as long as so many FLOP
-            of its products.
-        block_s: seconds of a block beside its scores, in which its data arrive and leave.
+        product_ratio: rate of the kernel's matrix products over that of large products.
+        score_flops: the activation of one score (softmax or another one) takes as long as this
+            number of FLOP does at the rate of large products.
+        block_s: seconds that a block of queries takes beside its scores, in which its data arrive
+            and leave.
     """
 
     product_ratio: float
@@ -89,7 +100,7 @@ class ScoreWork:
     block_s: float = 0.0
 
     def slowed(self, ratio: float) -> ScoreWork:
-        """The work of a kernel that reaches ``ratio`` of this rate."""
+        """The work of a kernel that takes ``1 / ratio`` times as long as this one in every part."""
         return ScoreWork(
             product_ratio=self.product_ratio * ratio,
             score_flops=self.score_flops / ratio,
@@ -98,7 +109,7 @@ class ScoreWork:
 
 
 Works = tuple[ScoreWork, ScoreWork]
-"""Work of the forward and of the backward pass."""
+"""What determines the seconds of the forward pass, and of the backward pass."""
 
 _SOFTMAX: Final[dict[tuple[int, bool], Works]] = {
     (2, False): (ScoreWork(product_ratio=0.75), ScoreWork(product_ratio=0.6)),
@@ -108,19 +119,27 @@ _SOFTMAX: Final[dict[tuple[int, bool], Works]] = {
         ScoreWork(product_ratio=0.65),
     ),
 }
-"""FlashAttention by version of the kernel and whether the device is an H100 or later. Version 2
-reaches 50 to 73 % of an A100's peak forward and less backward (Dao 2023, arXiv 2307.08691), and
-35 % of an H100's; version 3 up to 75 % of that, 1.5 to 1.75 times version 2 backward (Shah et al.
-2024, arXiv 2407.08608); large products reach 87 and 80 %. The middle of these ranges, not fitted.
-Version 3 is limited by the activation of scores where heads are narrow: that takes what those of
-``POINTWISE`` take forward, and heads of 128 elements reach 80 % of the rate of large products."""
+"""Attention with softmax. Keys are the version of FlashAttention, and whether the device is an H100
+or later. The values are not fitted, but chosen inside published ranges:
+
+- Version 2 reaches 50 to 73 % of the peak of an A100 forward, and less backward (Dao 2023, arXiv
+  2307.08691). It reaches 35 % of the peak of an H100 (Shah et al. 2024, arXiv 2407.08608).
+- Version 3 reaches up to 75 % of the peak of an H100 forward, and 1.5 to 1.75 times the rate of
+  version 2 backward (Shah et al. 2024).
+- Large products reach 87 % of the peak of an A100 and 80 % of that of an H100, by which these
+  figures are divided.
+
+Where heads are narrow, version 3 is limited by the activation of scores. It is taken to cost 276
+FLOP a score forward, the mean of the two generations of ``POINTWISE``. Heads of 128 elements then
+reach 80 % of the rate of large products."""
 _SOFTMAX_2_B200: Final[Works] = (
     ScoreWork(product_ratio=0.205),
     ScoreWork(product_ratio=0.18),
 )
-"""Version 2 on B200 and later, whose matrix units its instructions do not fill: 374 TFLOP/s forward
-on GB200, where H100 reached 328 in the same program (Azure/AI-benchmarking-guide, results of ND
-GB200 v6 and ND H100 v5); backward as much less as on H100."""
+"""FlashAttention-2 on B200 and later, whose matrix units its instructions cannot keep busy. Forward
+it reached 374 TFLOP/s on GB200, and 328 on H100 in the same program (Azure/AI-benchmarking-guide,
+results of ND GB200 v6 and ND H100 v5). Backward was not measured; it is taken to be slower than
+forward by the same factor as on H100."""
 POINTWISE: Final[dict[str, Works]] = {
     "B200": (
         ScoreWork(product_ratio=1.0, score_flops=274.0, block_s=5.55e-6),
@@ -131,21 +150,27 @@ POINTWISE: Final[dict[str, Works]] = {
         ScoreWork(product_ratio=0.558, score_flops=0.0, block_s=4.83e-6),
     ),
 }
-"""Attention without softmax (HSTU) by generation of the device. ``shardplan validate published
---what attention --fit`` computes it from the times in configs/published/hstu_attention.csv and
-prints it; without ``--fit`` the command holds the model against them, also with a width of heads or
-a device left out."""
+"""Attention without softmax (HSTU), by generation of the device. ``shardplan validate published
+--what attention --fit`` computes these values from the times in
+configs/published/hstu_attention.csv and prints them. Without ``--fit`` the command compares the
+model with the times, also with a width of heads or a device left out of the fit."""
 _UNMEASURED: Final = "H100"
-"""The generation whose constants pointwise attention has on devices that were not measured."""
+"""Generation whose values are used for pointwise attention on devices that were not measured."""
 _TRITON_RATIO: Final = 0.46
-"""Rate of Triton's kernels of pointwise attention over CUTLASS's. With them a layer of HSTU with 4
-heads of 256 elements takes so much longer on an H100 that its attention must take 2.13 to 2.24
-times as long, at 1024 to 8192 positions (NVIDIA/recsys-examples, hstu_layer_perf.png beside the
-kernels' times)."""
+"""Rate of Triton's kernels of pointwise attention over that of CUTLASS's. It follows from the time
+of a layer of HSTU with 4 heads of 256 elements on an H100: with Triton's kernels the layer is so
+much longer that its attention takes 2.13 to 2.24 times as long, at 1024 to 8192 positions
+(NVIDIA/recsys-examples, hstu_layer_perf.png, and the times of CUTLASS's kernels)."""
 
 
 def softmax_works(version: int, device: Device, shares: Shares) -> Works:
-    """The work of a kernel of FlashAttention of this version on this device."""
+    """What determines the seconds of a kernel of FlashAttention.
+
+    Args:
+        version: 1, 2 or 3. Version 3 exists on H100 and later only; elsewhere version 2 is taken.
+        device: what runs the kernel.
+        shares: gives the rate of version 1 over that of version 2.
+    """
     generation = generation_of(device)
     is_late = generation in ("H100", "B200")
     forward, backward = _SOFTMAX[version if is_late and version > 2 else 2, is_late]
@@ -158,7 +183,10 @@ def softmax_works(version: int, device: Device, shares: Shares) -> Works:
 
 
 def pointwise_works(version: int, device: Device) -> Works:
-    """The work of a kernel of HSTU's attention: version 1 is Triton's, any other CUTLASS's."""
+    """What determines the seconds of a kernel of HSTU's attention on a device.
+
+    Version 1 is Triton's kernel, any other version CUTLASS's.
+    """
     forward, backward = POINTWISE.get(generation_of(device), POINTWISE[_UNMEASURED])
     if version == 1:
         return forward.slowed(_TRITON_RATIO), backward.slowed(_TRITON_RATIO)
@@ -166,14 +194,14 @@ def pointwise_works(version: int, device: Device) -> Works:
 
 
 def generation_of(device: Device) -> str:
-    """The generation by which kernels of attention differ."""
+    """The generation of a device, by which kernels of attention differ; its name if unknown."""
     return group_of(device, DataType.BF16).split()[0]
 
 
 def group_of(device: Device, dtype: DataType) -> str:
-    """Generation and precision, as keys of ``SHARES`` have them.
+    """Generation and precision of operators in ``dtype``, such as "A100 half", a key of ``SHARES``.
 
-    A device of no known generation has its own name in place of one.
+    The name of the device stands in the place of the generation if that is not known.
     """
     names = {**_SAME, **{g: g for g in GENERATIONS}}
     found = next((names[n] for n in sorted(names, key=len, reverse=True) if n in device.name), "")
@@ -184,8 +212,8 @@ def group_of(device: Device, dtype: DataType) -> str:
 def shares_of(device: Device, dtype: DataType) -> Shares:
     """The shares for operators in ``dtype``; those of unmeasured devices if none were fitted.
 
-    Products in other types are never slower than those in fp32, because a library takes the faster
-    kernel. (On some cards the listed rate in tf32 is that in fp32.)
+    The share of products is raised where products in ``dtype`` would be slower than products in
+    fp32, because a library takes the faster kernel. (Some cards list the same rate for both.)
     """
     known = _priced_as(device, dtype)
     own, plain = _group_shares(device, known), _group_shares(device, DataType.FP32)
@@ -194,31 +222,35 @@ def shares_of(device: Device, dtype: DataType) -> Shares:
 
 
 def _group_shares(device: Device, dtype: DataType) -> Shares:
+    """The shares fitted to the device's generation in this precision, or the unmeasured ones."""
     other = UNMEASURED_FP32 if dtype is DataType.FP32 else UNMEASURED
     return SHARES.get(group_of(device, dtype), other)
 
 
 def is_fitted(device: Device, dtype: DataType) -> bool:
-    """Whether the shares were fitted to measured steps of this generation and precision."""
+    """Whether the shares for ``dtype`` were fitted to steps on this generation of devices."""
     return group_of(device, _priced_as(device, dtype)) in SHARES
 
 
 def _priced_as(device: Device, dtype: DataType) -> DataType:
-    """The type whose rate products in ``dtype`` get: the slowest listed one if it is not listed."""
+    """The type at whose rate products in ``dtype`` are priced: ``dtype`` if the device lists it.
+
+    Otherwise it is the listed type with the lowest rate.
+    """
     rates = dict(device.flops_per_s)
     return dtype if dtype in rates else min(rates, key=lambda listed: rates[listed])
 
 
 def sustained_ratio(added_s: float, lookup_s: float) -> float:
-    """How far a dense part is from a short burst (0) to one that fills the whole step (1).
+    """Where a dense part lies between a short burst (0) and one that fills the whole step (1).
 
-    Dense part and lookups together take the longer of two times: what they take at the full rates,
-    or what the dense part alone takes at sustained rates. A step with longer lookups, or with a
-    larger dense part, is therefore never shorter. Where lookups get faster, the dense part may take
-    longer, but by no more than what the lookups gain.
+    The ratio is chosen so that dense part and lookups together take the longer of two times: what
+    both take at full rates, or what the dense part alone takes at sustained rates. So a step never
+    gets shorter by longer lookups or by a larger dense part. If lookups get faster, the dense part
+    may take longer, but by no more than the lookups gain.
 
     Args:
-        added_s: how much longer the dense part takes at sustained rates than in a burst.
+        added_s: seconds that the dense part takes longer at sustained rates than in a short burst.
         lookup_s: seconds of lookups in the same step.
     """
     if not lookup_s:
