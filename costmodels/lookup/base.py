@@ -1,8 +1,9 @@
-"""The interface of a lookup model: work adds up over shards, time is a function of the sum.
+"""The interface of a lookup model: work adds up over shards, and time is a function of the sum.
 
-TorchRec fuses all tables of one kernel group on a rank into one call, so bytes add and times do
-not. A model therefore answers twice: what one shard contributes (``LookupWork``), and how long one
-fused call takes on the sum of the contributions.
+On each rank TorchRec looks up all shards of one sharding type and kernel by one fused call. The
+bytes of such a call are the sum over its shards, but its seconds are not the sum of the seconds of
+single lookups. A model therefore answers two questions: what one shard adds to the work of a call
+(``LookupWork``), and how many seconds a call with a given work takes.
 """
 
 from __future__ import annotations
@@ -23,16 +24,25 @@ from costmodels.training.row_updates import RowUpdate
 from costmodels.workload import Optimizer, Pooling, Table
 
 KERNELS: Final = tuple(ComputeKernel)
-"""Kernels in the order in which columns of shards number them."""
+"""All compute kernels; the column ``kernel`` of shards holds positions in this tuple."""
 
 
 class LookupWork(IntEnum):
-    """Columns of a lookup's work: additive over the shards of one kernel group on one rank.
+    """Columns of the work of lookups on one rank in an iteration, which add up over shards.
 
-    Byte columns ending in ``DRAM`` are effective bytes: real bytes divided by the efficiency of the
-    access pattern, so that dividing by the streaming bandwidth gives the time; so are those ending
-    in ``HOST_LINK``, for one direction of the link. ``BACKWARD_ROWS_DRAM`` includes the gradients
-    of bags; ``CACHE_INDICES`` are looked up in a cache in front of host memory.
+    Columns ending in ``DRAM``, ``L2`` or ``HOST_LINK`` are bytes of device memory, of the device's
+    second-level cache, and of the link to the host. Bytes of ``DRAM`` and ``HOST_LINK`` are
+    *effective*: they are divided by the efficiency of the access pattern, so that the streaming
+    bandwidth (for the link, that of one direction) turns them into seconds.
+
+    - ``INDICES``: indices that the backward pass sorts.
+    - ``STREAM_DRAM``: indices, weights, offsets and outputs of the forward pass.
+    - ``FORWARD_ROWS_DRAM``, ``FORWARD_ROWS_L2``, ``FORWARD_HOST_LINK``: rows that are looked up,
+      and rows that move between a cache and host memory before that.
+    - ``BACKWARD_GRADIENTS_L2``: gradients of bags, each time they are read but the first.
+    - ``BACKWARD_ROWS_DRAM``: rows that are updated, and the first read of the gradients of bags.
+    - ``BACKWARD_HOST_LINK``: rows, or optimizer states, that are updated in host memory.
+    - ``CACHE_INDICES``: indices that are searched in a cache in front of host memory.
     """
 
     INDICES = 0
@@ -51,11 +61,24 @@ NUM_LOOKUP_WORK = len(LookupWork)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupShard:
-    """One shard as the lookup sees it, per iteration.
+    """One shard as a lookup model sees it, with what arrives at it in one iteration.
 
-    ``num_indices`` lookups arrive at this shard out of ``num_table_indices`` drawn for the whole
-    table; ``num_bags`` output vectors of ``num_cols`` elements leave it. A cache is filled from the
-    next ``lookahead_batches``.
+    Attributes:
+        table: the table that the shard is cut from.
+        kernel: the compute kernel that looks it up.
+        row_offset: first row of the shard.
+        num_rows: rows of the shard.
+        num_cols: columns of the shard.
+        num_indices: indices that the shard looks up.
+        num_table_indices: indices that are drawn for the whole table; ``num_indices`` of them fall
+            on the rows of the shard.
+        num_bags: output vectors of ``num_cols`` elements that leave the shard.
+        output_element_bytes: bytes of an element of these vectors.
+        index_bytes: bytes of an index.
+        optimizer: what updates the rows in the backward pass.
+        cache_load_factor_ratio: rows of a cache in front of host memory, over the rows of the
+            shard; None without a cache.
+        lookahead_batches: how many coming batches are known to the cache, which keeps their rows.
     """
 
     table: Table
@@ -75,9 +98,10 @@ class LookupShard:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableColumns:
-    """What shards need of their tables: arrays with one entry per table.
+    """What shards need to know of their tables, as arrays ``[T]`` with one entry for each table.
 
-    ``law[i]`` is the position of table i's law in ``laws``; equal laws are there once.
+    ``laws`` holds the index distributions of all tables, equal ones only once; ``law[i]`` is the
+    position of that of table i.
     """
 
     tables: tuple[Table, ...]
@@ -97,7 +121,7 @@ class TableColumns:
 
     @staticmethod
     def of(tables: Sequence[Table]) -> TableColumns:
-        """Read the tables once."""
+        """The columns of these tables."""
         known = {law: i for i, law in enumerate(dict.fromkeys(t.distribution for t in tables))}
         return TableColumns(
             tables=tuple(tables),
@@ -121,12 +145,13 @@ class TableColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LookupShards:
-    """Many shards as columns ``[n]``; the fields of the same name are those of ``LookupShard``.
+    """Many shards as columns ``[n]``; other fields mean what they mean in ``LookupShard``.
 
     Attributes:
-        tables: the tables; ``table`` numbers them.
-        kernel: positions in ``KERNELS``.
-        cache_load_factor_ratio: 0 where there is none.
+        tables: the tables that the shards are cut from.
+        table: ``[n]`` position of each shard's table in ``tables``.
+        kernel: ``[n]`` position of each shard's kernel in ``KERNELS``.
+        cache_load_factor_ratio: ``[n]``; 0 without a cache.
     """
 
     tables: TableColumns
@@ -169,7 +194,7 @@ class LookupShards:
         )
 
     def shard(self, index: int) -> LookupShard:
-        """One of the shards."""
+        """The shard at one position."""
         kernel = KERNELS[int(self.kernel[index])]
         ratio = float(self.cache_load_factor_ratio[index])
         return LookupShard(
@@ -189,7 +214,7 @@ class LookupShards:
         )
 
     def chosen(self, where: BoolArray | IntArray) -> LookupShards:
-        """Some of the shards."""
+        """The shards at some positions, or those where a mask ``[n]`` is True."""
         return LookupShards(
             tables=self.tables,
             table=self.table[where],
@@ -209,43 +234,43 @@ class LookupShards:
 
     @property
     def is_used(self) -> BoolArray:
-        """Shards that have rows and receive indices; the others are not looked up."""
+        """``[n]`` whether a shard has rows and receives indices; others are not looked up."""
         return np.asarray((self.num_rows > 0) & (self.num_indices > 0))
 
     @property
     def laws(self) -> Laws:
-        """The laws of all tables; ``law`` numbers them."""
+        """The index distributions of all tables."""
         return self.tables.laws
 
     @property
     def law(self) -> IntArray:
-        """Position of each shard's law."""
+        """``[n]`` position in ``laws`` of the distribution of each shard's table."""
         return np.asarray(self.tables.law[self.table])
 
     @property
     def row_bytes(self) -> FloatArray:
-        """Bytes of weights of one row of each shard."""
+        """``[n]`` bytes of the weights in one row of each shard."""
         return np.asarray(self.num_cols * self.tables.element_bytes[self.table])
 
     @property
     def rows_ratio(self) -> FloatArray:
-        """Share (0..1) of the table's rows that each shard holds."""
+        """``[n]`` share (0..1) of the table's rows that each shard holds."""
         return np.minimum(1.0, self.num_rows / self.tables.num_embeddings[self.table])
 
     @property
     def state_bytes_per_row(self) -> FloatArray:
-        """Bytes of optimizer state of one row of each shard."""
+        """``[n]`` bytes of the optimizer state of one row of each shard."""
         widths, index = np.unique(self.num_cols, return_inverse=True)
         state = [self.optimizer.state_bytes_per_row(int(width)) for width in widths]
         return np.array(state, dtype=float)[index]
 
     def runs(self, kernel: ComputeKernel) -> BoolArray:
-        """Shards of one kernel."""
+        """``[n]`` whether a shard is looked up by this kernel."""
         return np.asarray(self.kernel == KERNELS.index(kernel))
 
 
 class AbstractLookupModel(ABC):
-    """Predicts the time of fused table-batched lookups on one kind of device."""
+    """Predicts the seconds of fused table-batched lookups on one kind of device."""
 
     __slots__ = ()
 
@@ -253,13 +278,13 @@ class AbstractLookupModel(ABC):
 
     @abstractmethod
     def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """What the shard adds to its kernel group, shape ``[NUM_LOOKUP_WORK]``, non-negative."""
+        """What the shard adds to the work of its call, ``[NUM_LOOKUP_WORK]``, never negative."""
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
         """:meth:`shard_work` of many shards, ``[n, NUM_LOOKUP_WORK]``.
 
-        Models that can, replace it by arithmetic on the columns: a large plan has many thousands of
-        shards that differ.
+        A model may replace this loop by arithmetic on the columns, because a large plan has many
+        thousands of different shards.
         """
         work = np.zeros((len(shards), NUM_LOOKUP_WORK))
         for index in range(len(shards)):
@@ -268,21 +293,26 @@ class AbstractLookupModel(ABC):
 
     @abstractmethod
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
-        """Seconds of the forward call on summed work ``[..., NUM_LOOKUP_WORK]``.
+        """Seconds ``[...]`` of the forward pass of a call, without the fixed cost of launches.
 
-        Without the fixed cost of a launch; convex, homogeneous and non-decreasing in the work.
+        The result must be convex in the work and never fall when work is added, and twice the work
+        must take twice as long: the lower bounds of a search rest on this.
+
+        Args:
+            work: ``[..., NUM_LOOKUP_WORK]``, summed over the shards of the call.
+            topology: has the device and the link to its host.
         """
 
     @abstractmethod
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
-        """Seconds of backward and optimizer update, with the same properties."""
+        """Seconds ``[...]`` of the backward pass with its update; as for :meth:`forward_time`."""
 
     def prefers_device(self, topology: Topology) -> bool:
-        """Whether no lookup gets faster where shards move from device memory to host memory.
+        """Whether no lookup gets faster if shards move from device memory to host memory.
 
-        Shards of any tables, all at once, from ``fused`` to kernels that keep weights in host
-        memory. A search then need not look at those as long as device memory suffices. False unless
-        a model knows better.
+        True means: for any tables, if any number of shards change from ``fused`` to kernels that
+        keep weights in host memory, the seconds of no call fall. A search then leaves such kernels
+        out as long as device memory suffices. False if a model does not know.
         """
         del topology
         return False

@@ -1,4 +1,4 @@
-"""A learned factor on top of another lookup model, per shard and phase."""
+"""A learned factor on the work that another lookup model counts, for each shard and pass."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ from costmodels.lookup.base import (
 from costmodels.topology import Topology
 
 _REUSE_BINS: Final = 17
+"""Bins of the reuse histogram, as in Lin et al. 2024: rows accessed once, twice, up to 4 times, up
+to 8, and so on to 2^15; the last bin has the rest."""
 _SMALLEST: Final = 1e-3
+"""Smallest size of which a logarithm is taken, so that a size of 0 gives a finite feature."""
 NUM_FEATURES: Final = 6 + _REUSE_BINS
+"""Numbers that describe a shard; see :func:`shard_features`."""
 _FORWARD: Final = np.array(
     [
         LookupWork.STREAM_DRAM,
@@ -42,10 +46,18 @@ _BACKWARD: Final = np.array(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedFactor:
-    """exp(intercept + weights . (features - center) / spread), cut to exp(+-limit).
+    """A factor exp(intercept + weights . (features - center) / spread), at most exp(+-limit).
 
-    Nothing but numbers: whoever fits it (:mod:`costmodels.calibration.fit_residual`) needs
-    scikit-learn, whoever uses it does not.
+    It consists of numbers only. :mod:`costmodels.calibration.fit_residual`, which fits it, needs
+    scikit-learn; using it does not.
+
+    Attributes:
+        center_ratio: mean of each feature over the points of the fit, ``NUM_FEATURES`` numbers.
+        spread_ratio: standard deviation of each feature over these points.
+        weights_ratio: weight of each feature after it was centred and divided by its spread.
+        intercept_ratio: logarithm of the factor of a shard whose features are the means.
+        limit_ratio: largest absolute value of the logarithm of the factor; ln 2 by default, so that
+            the factor stays between 1/2 and 2.
     """
 
     center_ratio: tuple[float, ...]
@@ -71,7 +83,7 @@ class LearnedFactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupResidual:
-    """Factors of both phases; None where the fit found that one does not help."""
+    """The factors of forward and backward pass; None if the fit found that one does not help."""
 
     forward: LearnedFactor | None = None
     backward: LearnedFactor | None = None
@@ -80,10 +92,12 @@ class LookupResidual:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected(AbstractLookupModel):
-    """The work of ``inner``, each shard's forward and backward columns times a learned factor.
+    """The lookup model ``inner``, with the work of each shard multiplied by learned factors.
 
-    The factor is cut to 1/2 .. 2, so that it can correct but not invent. It acts on a shard's work,
-    not on a call's time: work still adds up over shards, and times stay convex in it.
+    One factor multiplies the columns of the forward pass, another one those of the backward pass.
+    Factors lie between 1/2 and 2, so that shards unlike those of the fit are never far from
+    ``inner``. They act on the work of a shard and not on the seconds of a call. Work therefore
+    still adds up over shards, and seconds stay convex in the work.
 
     Args:
         inner: the model that is corrected.
@@ -98,15 +112,16 @@ class Corrected(AbstractLookupModel):
     )
 
     def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """Work of ``inner``, corrected."""
+        """Work of one shard by ``inner``, times the factors."""
         work = self.inner.shard_work(shard, topology)
         return np.asarray(self._corrected(LookupShards.of(shard), work)[0])
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
-        """Work of ``inner``, corrected, of many shards."""
+        """Work of many shards by ``inner``, times the factors."""
         return self._corrected(shards, self.inner.shards_work(shards, topology))
 
     def _corrected(self, shards: LookupShards, work: FloatArray) -> FloatArray:
+        """The work ``[n, NUM_LOOKUP_WORK]`` times the factors; shards without indices have none."""
         work, used = work.reshape(len(shards), NUM_LOOKUP_WORK).copy(), shards.is_used
         factors = (self.residual.forward, self.residual.backward)
         if not used.any() or factors == (None, None):
@@ -118,23 +133,26 @@ class Corrected(AbstractLookupModel):
         return work
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
-        """As ``inner``."""
+        """Seconds of the forward pass by ``inner``, on the work that is already corrected."""
         return self.inner.forward_time(work, topology)
 
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
-        """As ``inner``."""
+        """Seconds of the backward pass by ``inner``, on the work that is already corrected."""
         return self.inner.backward_time(work, topology)
 
     def prefers_device(self, topology: Topology) -> bool:
-        """As ``inner``: a factor does not depend on where the rows are."""
+        """The answer of ``inner``, because a factor does not depend on where the rows are."""
         return self.inner.prefers_device(topology)
 
 
 def shard_features(shard: LookupShard) -> FloatArray:
-    """What the factor knows of a shard, ``[NUM_FEATURES]``.
+    """The numbers ``[NUM_FEATURES]`` that a learned factor sees of a shard.
 
-    Logarithms of bags, rows, mean bag, columns (Lin et al.), distinct rows and reuse; then the
-    share of the batch's distinct rows that it touches (2^(k-1), 2^k] times, the last bin open.
+    First the logarithms of six sizes: bags, rows, mean indices of a bag, columns (these four as in
+    Lin et al. 2024), expected distinct rows in a batch, and indices for each distinct row. Then the
+    reuse histogram of the table: entry 0 is the share of the distinct rows of a batch that are
+    accessed once, entry k the share of those accessed more than 2^(k-1) and up to 2^k times, and
+    the last entry the share of all others.
     """
     return np.asarray(shards_features(LookupShards.of(shard))[0])
 
@@ -159,7 +177,15 @@ def shards_features(shards: LookupShards) -> FloatArray:
 
 
 def _reuse_shares(rows: FloatArray, probability: FloatArray, draws: float) -> FloatArray:
-    """Lin et al.'s reuse factors, by expectation: counts of a row are Poisson."""
+    """The reuse histogram ``[_REUSE_BINS]`` that is expected in a batch of a law.
+
+    How often a row is drawn is taken to follow a Poisson law with the mean p N.
+
+    Args:
+        rows: rows of each bin of the law.
+        probability: probability of one row of each bin.
+        draws: independent draws N of the batch.
+    """
     from scipy.special import pdtr
 
     mean = probability * draws

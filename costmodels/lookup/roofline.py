@@ -1,4 +1,4 @@
-"""Lookup time from the traffic that the index distribution causes."""
+"""Seconds of lookups from the memory traffic that an index distribution causes."""
 
 from __future__ import annotations
 
@@ -19,54 +19,75 @@ from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 
 _OFFSET_BYTES = 8.0
+"""Bytes of the offset that each bag has: int64, as FBGEMM's kernels take it."""
+_WEIGHT_BYTES = 4.0
+"""Bytes of the fp32 weight of an index of a weighted table."""
 _GRADIENT_ELEMENT_BYTES = 4.0
+"""Bytes per element of gradients, which are fp32."""
 _DENSE_PASSES = 6.0
+"""Reads and writes of a whole replicated table in a backward pass: two each for writing, reducing
+and applying its gradient. Not fitted, because no such kernel is among the measured ones."""
 _SEQUENCE_EFFICIENCY = 0.644
-"""Share of streaming bandwidth at which an unpooled lookup writes one output row per index.
+"""Share of the streaming bandwidth at which an unpooled lookup writes one output row per index.
 
-This and those below are fitted to the ``calibrate`` rows of ``configs/published/lookup_points.csv``
-(FBGEMM on an H100, dim 128, unpooled, power law); ``benchmarks/lookup_gpu.py`` prints what is left.
+This constant and those from here to ``_CACHE_UPDATE_PASSES`` are fitted to the ``calibrate`` rows
+of ``configs/published/lookup_points.csv`` (FBGEMM on an H100, 128 columns, unpooled, power law).
+``benchmarks/lookup_gpu.py`` prints the errors on rows that were left out of the fit.
 """
 _HELD_BYTES = 112 * 1024.0
-"""Rows read from host memory that are still on the chip: the second-level cache keeps none."""
+"""Bytes of rows of host memory that the chip still holds when they are read again. Fitted. The
+second-level cache, which is much larger, keeps no rows of host memory."""
 _BOTH_WAYS = 1.66
-"""Bytes in and out together, over those of one direction, when rows are read and written back."""
+"""Rate of the host link when rows are read and written back, both directions together, over the
+rate of one direction."""
 _CACHE_PASSES = 8.0
-"""Looking an index up in a cache in front of host memory takes as long as sorting it 8 times."""
+"""Seconds to find one index in a cache in front of host memory, over those to sort it."""
 _CACHE_UPDATE_PASSES = 0.7
-"""The same for the update, which finds rows by their place in the cache."""
+"""The same ratio for the update, which already knows the place of each row in the cache."""
 ATOMIC_PASSES = 10.6
-"""Reads of a row from the second-level cache that adding to it atomically takes as long as.
+"""Seconds to add to a row by atomic additions, over those to read it from the second-level cache.
 
-Fitted to the ``calibrate`` rows of V100 (Lin et al.'s update without deduplication). Their counters
-see 4 reads and 4 writes of that cache for each byte of a row.
+Fitted to the ``calibrate`` rows of V100 in ``configs/published/lookup_points_v100.csv`` (the update
+without deduplication that Lin et al. 2022 measured). Their hardware counters show 4 reads and 4
+writes of the second-level cache for each byte of a row.
 """
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Roofline(AbstractLookupModel):
-    """DRAM and L2 roofline over expected misses and unique rows.
+    """A roofline of device memory and second-level cache, over expected misses and distinct rows.
 
-    With N indices, U distinct rows, M misses of an LRU second-level cache (Che's approximation),
-    row bytes R, and row efficiency R / (R + h) where h is the device's ``row_half_bytes``:
+    The work of a call is described by N indices, U expected distinct rows, M expected misses of the
+    second-level cache, taken as LRU (Che's approximation), R bytes of a row, R_grad bytes of its
+    gradient, s bytes of its optimizer state, and G gradient bytes of all bags. The device has the
+    bandwidths b_dram and b_l2, h = ``row_half_bytes`` (so that an access of a row has the
+    efficiency R / (R + h)), and rho = ``update_efficiency_ratio``; b_link is the bandwidth of the
+    link to the host. Then ``fused`` takes the following seconds:
 
-    - forward: t = ((D / b_dram)^4 + (N R / b_l2)^4)^(1/4) + host link bytes / b_link, where
-      D = M (R + h) + index bytes + output bytes (those of unpooled lookups over 0.644);
-    - backward with fused update: t = N / sort rate + G / b_dram + (N R_grad - G) / b_l2
-      + 2 U (R + s + h) / (rho b_dram) + host link bytes / b_link, with G the gradient bytes of all
-      bags, s optimizer bytes per row and rho the device's ``update_efficiency_ratio``.
+    - forward: t = ((D / b_dram)^4 + (N R / b_l2)^4)^(1/4), where D = M (R + h) + index bytes +
+      output bytes, those of unpooled lookups divided by 0.644;
+    - backward: t = N / sort rate + G / b_dram + (N R_grad - G) / b_l2
+      + 2 U (R + s + h) / (rho b_dram).
 
-    ``dense`` (replicated tables) instead writes, reduces and applies a gradient of the whole table:
-    six passes over it. ``fused_uvm`` reads rows over the host link, M' of them, the misses of a
-    cache of 112 KiB; updates read and write 2 U (R + s + h) at 1.66 times the link's rate, both
-    directions at once. ``fused_uvm_caching`` keeps optimizer state in host memory; missing rows
-    come in and evicted ones go out before the forward, and every index costs eight times its sort.
+    Other kernels differ from it as follows:
 
-    A table whose ``row_update`` is ``per_index`` sorts nothing and updates M rows instead of U,
-    while every index's row is read 10.6 times from the second-level cache: the root of the sum of
-    squares of the times of device memory and of that cache. ``deduplicated_without_sort`` leaves
-    out the sort.
+    - ``dense`` (replicated tables) adds a gradient of the whole table instead of updating rows in
+      place: six passes over the table, and one access of the U rows instead of two.
+    - ``fused_uvm`` reads rows over the host link, M' (R + h) bytes at b_link, where M' are the
+      misses of a cache of 112 KiB. Updates move 2 U (R + s + h) bytes at 1.66 b_link, both
+      directions together.
+    - ``fused_uvm_caching`` has rows in a cache on the device, and their optimizer state in host
+      memory. Before the forward pass, rows that the cache lacks come in and others go out, 2 (R +
+      h) bytes for each at 1.66 b_link, and finding an index takes as long as sorting it 8 times.
+      The update moves 2 U (s + h) bytes of state at 1.66 b_link, and takes 0.7 sorts more.
+
+    The ``row_update`` of a table may change the backward pass:
+
+    - ``per_index`` sorts nothing and updates M rows instead of U. Besides, the row of every index
+      costs 10.6 reads from the second-level cache. The seconds of device memory and of that cache
+      are joined as the square root of the sum of their squares.
+    - ``deduplicated_without_sort`` leaves out the sort.
 
     Valid for batches that fill the device (more than some 10^4 rows per call).
     """
@@ -78,18 +99,21 @@ class Roofline(AbstractLookupModel):
     )
 
     def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """Traffic of one shard; see the class for the formulas."""
+        """The traffic of one shard; the class has the formulas."""
         return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
-        """Traffic of many shards."""
+        """The traffic of many shards, ``[n, NUM_LOOKUP_WORK]``."""
         work = np.zeros((len(shards), NUM_LOOKUP_WORK))
         used = shards.is_used
         work[used] = _traffic(shards.chosen(used), topology)
         return work
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
-        """Smooth maximum of DRAM and L2 time, plus the host link and the cache in front of it."""
+        """Smooth maximum of device memory and second-level cache, plus host link and cache search.
+
+        The host link and the search for indices in a cache are not overlapped with the rest.
+        """
         device = topology.device
         dram = work[..., LookupWork.STREAM_DRAM] + work[..., LookupWork.FORWARD_ROWS_DRAM]
         dram_s = dram / device.hbm_bandwidth_bytes_per_s
@@ -101,7 +125,7 @@ class Roofline(AbstractLookupModel):
         return np.asarray(both_s + link_s + passes_s)
 
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
-        """Sort, gradient reads, row updates and the host link, one after the other."""
+        """Sort, reads of gradients, row updates and the host link, one after the other."""
         device = topology.device
         return np.asarray(
             work[..., LookupWork.INDICES] / device.sort_rate_per_s
@@ -113,10 +137,12 @@ class Roofline(AbstractLookupModel):
         )
 
     def prefers_device(self, topology: Topology) -> bool:
-        """Where rows come faster from device memory than over the host link, read and updated.
+        """Whether device memory is faster than the host link, for reads and for updates of rows.
 
-        What a shard saves in the smooth maximum of a forward call is no more than its rows take in
-        device memory, which is less than they take over the link; backward times just add up.
+        Then no lookup gets faster by a move to host memory. Forward, the call loses at most the
+        seconds that the rows of the shard take in device memory alone, because a smooth maximum
+        grows by no more than what is added to one of its parts; the rows take longer over the link.
+        Backward, seconds add up.
         """
         device, link = topology.device, topology.host.device_link_bandwidth_bytes_per_s
         update = device.update_efficiency_ratio * device.hbm_bandwidth_bytes_per_s
@@ -124,10 +150,11 @@ class Roofline(AbstractLookupModel):
 
 
 def _traffic(shards: LookupShards, topology: Topology) -> FloatArray:
-    """Work of shards that are looked up, ``[n, NUM_LOOKUP_WORK]``."""
+    """Work ``[n, NUM_LOOKUP_WORK]`` of shards that all have rows and receive indices."""
     work = np.zeros((len(shards), NUM_LOOKUP_WORK))
     indices, bags = shards.num_indices, shards.num_bags
     gradient = shards.num_cols * _GRADIENT_ELEMENT_BYTES
+    # The first read of a bag's gradient is one of device memory, each further one hits the cache.
     first = np.minimum(bags, indices)
     each = _updates_each(shards)
     sorts = shards.tables.sorts[shards.table] | shards.runs(ComputeKernel.DENSE)
@@ -149,8 +176,8 @@ def _traffic(shards: LookupShards, topology: Topology) -> FloatArray:
 
 
 def _streamed(shards: LookupShards) -> FloatArray:
-    """Bytes of indices, weights, offsets and outputs."""
-    weight = np.where(shards.tables.is_weighted[shards.table], 4.0, 0.0)
+    """Device bytes ``[n]`` of indices, weights, offsets and outputs in a forward pass."""
+    weight = np.where(shards.tables.is_weighted[shards.table], _WEIGHT_BYTES, 0.0)
     pooled = shards.tables.is_pooled[shards.table]
     output = (
         shards.num_cols * shards.output_element_bytes / np.where(pooled, 1.0, _SEQUENCE_EFFICIENCY)
@@ -160,7 +187,16 @@ def _streamed(shards: LookupShards) -> FloatArray:
 
 
 def _misses(shards: LookupShards, unique: FloatArray, cache_bytes: float) -> FloatArray:
-    """Rows that a cache of the device fetches, at least once each."""
+    """Rows ``[n]`` that a cache on the device fetches in a call, each distinct row at least once.
+
+    The rows of a shard compete with those of the same shard only. A shard with a share of the rows
+    of its table is taken to see the law of the whole table, with a cache larger by that share.
+
+    Args:
+        shards: the shards.
+        unique: ``[n]`` expected distinct rows of each shard in the call.
+        cache_bytes: size of the cache.
+    """
     share = shards.rows_ratio
     held = cache_bytes / shards.row_bytes / share
     misses = share * shards.laws.expected_misses(shards.law, shards.num_table_indices, held)
@@ -168,13 +204,19 @@ def _misses(shards: LookupShards, unique: FloatArray, cache_bytes: float) -> Flo
 
 
 def _updates_each(shards: LookupShards) -> BoolArray:
-    """Shards whose rows are updated once per index; replicated tables add into a gradient."""
+    """``[n]`` whether the rows of a shard are updated once for each index.
+
+    Never for replicated tables: their kernel adds to a gradient of the whole table.
+    """
     each = shards.tables.updates_each_index[shards.table]
     return np.asarray(each & ~shards.runs(ComputeKernel.DENSE))
 
 
 def _atomics(shards: LookupShards, topology: Topology) -> FloatArray:
-    """Effective bytes of atomic additions to one row per index; 0 where rows are deduplicated."""
+    """Bytes ``[n]`` of device memory that take as long as the atomic additions to rows.
+
+    There is one addition for each index; 0 if rows are updated once.
+    """
     device = topology.device
     slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
     added = ATOMIC_PASSES * shards.num_indices * shards.row_bytes * slower
@@ -184,7 +226,7 @@ def _atomics(shards: LookupShards, topology: Topology) -> FloatArray:
 def _add_host_rows(
     work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
 ) -> None:
-    """Rows that stay in host memory: read over the link, updated in place over the link."""
+    """Fill in the rows of ``fused_uvm``, which are read and updated over the link to the host."""
     device, row = topology.device, shards.row_bytes
     half = device.row_half_bytes
     misses = _misses(shards, unique, min(_HELD_BYTES, device.l2_capacity_bytes))
@@ -199,7 +241,7 @@ def _add_host_rows(
 def _add_device_rows(
     work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
 ) -> None:
-    """Rows in device memory, read and updated; with a cache, what it exchanges with the host."""
+    """Fill in rows in device memory, and what a cache exchanges with the host."""
     device, row, state = topology.device, shards.row_bytes, shards.state_bytes_per_row
     half, rho = device.row_half_bytes, device.update_efficiency_ratio
     misses = _misses(shards, unique, device.l2_capacity_bytes)
@@ -224,7 +266,7 @@ def _add_device_rows(
 
 
 def _missing(shards: LookupShards) -> FloatArray:
-    """Rows of a batch that a cache in front of host memory does not hold."""
+    """Distinct rows ``[n]`` of a batch that a cache in front of host memory does not hold."""
     tables = shards.tables
     cached = shards.cache_load_factor_ratio * tables.num_embeddings[shards.table]
     share = shards.num_rows / tables.num_embeddings[shards.table]
