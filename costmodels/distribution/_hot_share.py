@@ -1,15 +1,18 @@
-"""What a sample can tell about the share of accesses that falls on the hottest rows.
+"""What a sample of accesses tells about the share of accesses on the hottest rows of a table.
 
-Rows that a sample shows once or never look alike, however unlike they are. Two shares enclose the
-truth:
+Rows that a sample shows once or never look alike, although some may be much hotter than others. So
+a sample gives only a lower and an upper bound on the share:
 
-- Held out: leave each access out in turn and rank rows by the others. What falls on the rows ranked
-  first is, in expectation, no more than falls on the rows that are hottest (Good 1953: rows seen k
-  times hold (k + 1) N_(k+1) / n of all accesses, N_k of them).
-- Most uneven: rows whose sum and sum of squares of probabilities are known hold no more on a part f
-  of them than f + sqrt(f (1 - f)) times their coefficient of variation (Cauchy and Schwarz). Pairs
-  of accesses to one row tell the sum of squares. Rows seen more than some times count as they were
-  seen; the least of the bounds for several such times is taken.
+- Lower bound, by leaving out: each access is left out in turn, and rows are ranked by the accesses
+  that remain. The rows that are ranked first get, in expectation, no more of the left-out accesses
+  than the rows that are really hottest. (Good 1953: the N_k rows that are seen k times hold
+  (k + 1) N_(k+1) / n of all accesses, of which the sample has n.)
+- Upper bound, by the most uneven law: let the sum and the sum of squares of the probabilities of
+  some rows be known, and let c be their coefficient of variation. A part f of these rows then holds
+  at most the share f + c sqrt(f (1 - f)) of their accesses (Cauchy and Schwarz). The sum of squares
+  is estimated from pairs of accesses to the same row. Rows that are seen often are left out of this
+  and hold the share that they were seen with. The bound is computed for several meanings of "often"
+  (``_SEEN_OFTEN``), and the lowest one is taken.
 """
 
 from __future__ import annotations
@@ -22,29 +25,33 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 
 _SEEN_OFTEN: Final = (-1, 0, 1, 2, 4, 8, 16, 32, 64, 128)
-"""Counts above which rows count as they were seen; the first means all rows are bounded by their
-pairs, rows never seen too."""
+"""Counts above which a row is taken to be seen often. With -1 no row is: all rows of the table are
+bounded by their pairs of accesses, those that were never seen included."""
 _ALIKE: Final = 128
-"""Above this count one access more or less changes no ranking worth speaking of."""
+"""Rows with more accesses keep their rank when one access is left out; that changes little."""
 _QUANTILE_95: Final = 1.645
+"""95 % quantile of the normal law: the number of pairs is raised by so many standard deviations."""
 _LARGEST: Final = 256
+"""Largest count that the expected counts of a sample list one by one. Bins with an expected count
+above half of it are listed with that count, because then counts of single rows matter little."""
 _DOUBLINGS: Final = 20
+"""How often a sample is doubled in thought; 2^20 is about a million."""
 HOTTEST_RATIO: Final = 0.01
-"""Rows whose share of the accesses is asked for, over all rows of a table."""
+"""Hottest rows whose share of the accesses is asked for, over all rows of a table."""
 WIDEST_RANGE_RATIO: Final = 0.05
-"""Range of that share beyond which a sample counts as too small."""
+"""Widest range of that share with which a sample counts as large enough."""
 
 
 def hot_share_range(
     counts: FloatArray, rows: FloatArray, num_embeddings: float, num_hottest: float
 ) -> tuple[float, float]:
-    """Shares (0..1) of the hottest rows, the least and the most that the sample allows.
+    """The least and the most share (0..1) of accesses that the hottest rows may have.
 
     Args:
-        counts: distinct counts of accesses, ascending, each at least 1.
-        rows: rows that were accessed so often.
+        counts: ``[n]`` different counts of accesses, ascending, each at least 1.
+        rows: ``[n]`` rows that were accessed so often.
         num_embeddings: rows of the table.
-        num_hottest: how many hottest rows, up to all.
+        num_hottest: how many hottest rows are asked about, up to all rows.
     """
     low = _held_out(counts, rows, num_embeddings, num_hottest)
     bounds = [_bound(counts, rows, num_embeddings, num_hottest, often) for often in _SEEN_OFTEN]
@@ -54,7 +61,10 @@ def hot_share_range(
 def _held_out(
     counts: FloatArray, rows: FloatArray, num_embeddings: float, num_hottest: float
 ) -> float:
+    """The lower bound, by leaving out each access in turn; arguments as in the caller."""
     accesses = counts * rows
+    # An access to a row with count k is left out, so that the row is ranked among those with k - 1.
+    # ``ranked`` is how many rows are ranked as high as that row or higher.
     shift = np.where(counts <= _ALIKE + 1, counts - 1, counts)
     ranked = np.array([rows[counts >= max(k, 1)].sum() for k in shift[::-1]])
     ranked[shift[::-1] == 0] = num_embeddings
@@ -65,7 +75,7 @@ def _held_out(
 def _bound(
     counts: FloatArray, rows: FloatArray, num_embeddings: float, num_hottest: float, often: int
 ) -> float:
-    """Most that the hottest rows can hold if those seen more than ``often`` times are known."""
+    """The upper bound if the rows seen more than ``often`` times hold what they were seen with."""
     total = float(counts @ rows)
     known = counts > often if often >= 0 else np.zeros(len(counts), dtype=bool)
     num_known = float(rows[known].sum())
@@ -73,6 +83,9 @@ def _bound(
         above = np.cumsum(rows[::-1])
         share = np.cumsum((counts * rows)[::-1]) / total
         return float(np.interp(num_hottest, [0.0, *above], [0.0, *share]))
+    # The other rows were seen at most ``often`` times. As for the lower bound, what they hold is
+    # estimated from the accesses whose row has no more than ``often`` others, and their squares
+    # from the pairs of accesses whose row has no more than ``often`` others.
     others = num_embeddings - num_known
     single = counts <= often + 1 if often >= 0 else np.ones(len(counts), dtype=bool)
     double = counts <= often + 2 if often >= 0 else single
@@ -91,17 +104,18 @@ def _bound(
 def draws_needed(
     bins: tuple[FloatArray, FloatArray], num_draws: float, num_hottest: float
 ) -> float | None:
-    """Accesses of a sample that tells the share of the hottest rows, were this the law.
+    """How many accesses a sample needs to tell the share of the hottest rows, if this is the law.
 
-    The range is computed for the counts expected of 2, 4, 8 ... times as many accesses.
+    The range of the share is computed from the counts that are expected in samples with 2, 4, 8 ...
+    times as many accesses as the sample at hand.
 
     Args:
-        bins: rows and probabilities of the law.
-        num_draws: accesses of the sample there is.
-        num_hottest: how many hottest rows.
+        bins: rows of each bin of the law, and the probability of one row of each bin.
+        num_draws: accesses of the sample at hand.
+        num_hottest: how many hottest rows are asked about.
 
     Returns:
-        None if a million times as many would not do.
+        The number of accesses; None if a million times as many as at hand are too few.
     """
     rows, probability = bins
     every = np.arange(1.0, _LARGEST + 1)
@@ -121,5 +135,5 @@ def draws_needed(
 
 
 def tells(low_ratio: float, high_ratio: float) -> bool:
-    """Whether a range of shares is narrow enough to plan with."""
+    """Whether a range of shares is narrow enough to plan with (``WIDEST_RANGE_RATIO``)."""
     return high_ratio - low_ratio <= WIDEST_RANGE_RATIO

@@ -1,7 +1,8 @@
-"""Many index laws side by side: what follows from their frequency bins, for arrays of queries.
+"""Answers for many index laws at once: what follows from their frequency bins.
 
-A query names its law by position. The formulas stand here once; the methods of
-:class:`~costmodels.distribution.base.AbstractIndexDistribution` ask them about one law.
+Questions come as arrays with one entry per query, and each query names its law by position. All
+formulas are here; the methods of :class:`~costmodels.distribution.base.AbstractIndexDistribution`
+ask this module about a single law.
 """
 
 from __future__ import annotations
@@ -13,76 +14,42 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.distribution._bins import Bins
 
 if TYPE_CHECKING:
     from costmodels.distribution.base import AbstractIndexDistribution
 
 
 _CURVE_POINTS: Final = 256
+"""Points of a law's cache curve, log-spaced in draws. Between them the curve is interpolated."""
 _LAST: Final = _CURVE_POINTS - 1
 _FEWEST_DRAWS: Final = 0.5
+"""Draws at the first point of a cache curve. Before it the curve is a straight line from 0."""
 _FULL: Final = 14.0
-"""After this many draws of its coldest row a law's cache curve ends: 1e-6 of the rows are left."""
-_CERTAIN: Final = 1.0 - 1e-12
+"""Expected draws of the coldest row at the last point of a cache curve. The cache then lacks
+exp(-14), about 1e-6, of the coldest rows, and fewer of all others."""
 _COARSE: Final = 16
+"""Distance of the points of a curve that are looked at first, when a number of rows is searched."""
 _HALVINGS: Final = 40
+"""Steps of a bisection over draws; they leave an interval of 1e-12 of the first one."""
 _FEW_BINS: Final = 64
-"""Laws with no more bins have their whole cache curve computed at once."""
+"""Laws with no more bins get all points of their cache curve at once, which is cheap and saves
+later calls. Other laws get only the points that are asked for."""
 _ROUNDING: Final = 1.0 + 1e-9
-
-
-class _Bins:
-    """The frequency bins of one law, hottest first."""
-
-    __slots__ = ("drawn_probability", "drawn_rows", "probability", "rows")
-
-    def __init__(self, law: AbstractIndexDistribution) -> None:
-        self.rows, self.probability = law.frequency_bins()
-        drawn = self.probability > 0
-        every = bool(drawn.all())
-        self.drawn_rows = self.rows if every else self.rows[drawn]
-        self.drawn_probability = self.probability if every else self.probability[drawn]
-
-    def touched(self, draws: float) -> FloatArray:
-        """Expected share of each bin's rows that ``draws`` draws touch: 1 - (1 - p)^N, per bin."""
-        if draws < 1.0:
-            return np.asarray(self.probability * draws)
-        missed = np.log1p(-np.minimum(self.probability, _CERTAIN))
-        return np.asarray(-np.expm1(draws * missed))
-
-    def cache(self, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Rows an LRU cache holds after so many draws, and its hit ratio (0..1) then, ``[n]``."""
-        missed = np.outer(draws, -self.drawn_probability)
-        np.expm1(missed, out=missed)
-        mass = self.drawn_rows * self.drawn_probability
-        held, hits = (-np.einsum("nb,b->n", missed, weight) for weight in (self.drawn_rows, mass))
-        return held, hits
-
-    def kept(self, draws: float, batch_draws: float) -> float:
-        """Rows that the batch to come does not use, but one before and one after it do.
-
-        The two are at most ``draws / batch_draws`` = K batches apart. With q the probability that a
-        batch does not touch a row, that is q (1 - q^K) - K (1 - q) q^K: not used now, and at least
-        twice in K other batches around it. That is nothing for K of at most 1.
-        """
-        batches, apart = draws / batch_draws, self.drawn_probability * batch_draws
-        again = np.exp(-apart) * -np.expm1(-batches * apart)
-        once = batches * -np.expm1(-apart) * np.exp(-batches * apart)
-        share = again - once
-        return float(self.drawn_rows @ np.maximum(share, 0.0))
+"""Factor on the rows that are ever drawn, above which a cache surely holds all of them."""
 
 
 class Laws:
     """Formulas over the frequency bins of several laws.
 
-    Every method takes columns with one entry per query: ``law`` is the position of its law, and the
-    other arguments are those of the method of the same purpose in
-    :class:`~costmodels.distribution.base.AbstractIndexDistribution`. What a law has been asked is
-    remembered: unique rows by batch size, and points of the curve that says how a cache fills.
+    Every method takes columns ``[n]`` with one entry per query and returns ``[n]`` answers. ``law``
+    holds positions in ``laws``. The other arguments are those of the method with the same purpose
+    in :class:`~costmodels.distribution.base.AbstractIndexDistribution`. Two things are kept for
+    later queries: distinct rows by batch size, and points of the cache curves.
     """
 
     def __init__(self, laws: Sequence[AbstractIndexDistribution]) -> None:
-        """Nothing is computed yet."""
+        """Keep the laws; their bins are asked for when they are needed."""
         self.laws = tuple(laws)
         self._num_embeddings = np.array([float(law.num_embeddings) for law in self.laws])
         self._scattered = np.array([law.scattered for law in self.laws], dtype=bool)
@@ -158,10 +125,10 @@ class Laws:
         cached_rows: FloatArray,
         lookahead_batches: int = 0,
     ) -> FloatArray:
-        """Distinct rows of a batch that a warm LRU cache does not hold when the batch starts.
+        """Distinct rows of a batch that a warm cache does not hold when the batch starts.
 
-        A cache that knows the next batches keeps what they need for as long as
-        :meth:`lookahead_draws` says, or as an LRU cache would if that is longer.
+        The cache is LRU. If it also knows the next ``lookahead_batches``, it keeps their rows over
+        :meth:`lookahead_draws` draws, or as long as an LRU cache does if that is longer.
         """
         draws, effective = self._filled(law, cached_rows)[0], self.effective_draws(law, num_indices)
         if lookahead_batches:
@@ -180,10 +147,11 @@ class Laws:
     def lookahead_draws(
         self, law: IntArray, num_indices: FloatArray, cached_rows: FloatArray, batches: int
     ) -> FloatArray:
-        """Draws over which a cache keeps rows that it knows will be needed again.
+        """Draws over which a cache keeps rows because a coming batch needs them.
 
-        Those of the next ``batches``, or fewer where the cache has no room. Beside the rows of the
-        batch to come it holds those that are between two uses, see ``_Bins.kept``.
+        These are the draws of the next ``batches``, or fewer if the cache has no room. Beside the
+        rows of the batch to come, it holds rows that are between two uses (``Bins.kept``). Their
+        number grows with the draws, so that the draws that just fit are found by bisection.
         """
         first, back = _distinct(law, num_indices, cached_rows)
         law, num_indices = law[first], num_indices[first]
@@ -207,17 +175,18 @@ class Laws:
     # -- private ----------------------------------------------------------------------------------
 
     @cached_property
-    def _bins(self) -> list[_Bins]:
-        return [_Bins(law) for law in self.laws]
+    def _bins(self) -> list[Bins]:
+        return [Bins(law) for law in self.laws]
 
     def _counted(self, law: IntArray, num_indices: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Unique rows, and effective draws."""
+        """Expected distinct rows, and effective draws, of each query."""
         first, back = _distinct(law, num_indices)
         pairs = zip(law[first].tolist(), num_indices[first].tolist(), strict=True)
         found = np.array([self._count(*pair) for pair in pairs]).reshape(-1, 2)[back]
         return found[:, 0], found[:, 1]
 
     def _count(self, at: int, num_indices: float) -> tuple[float, float]:
+        """The same for one law and one number of indices; the result is kept."""
         known = self._counts.get((at, num_indices))
         if known is None:
             bins, draws = self._bins[at], self.laws[at].effective_draws(num_indices)
@@ -228,10 +197,19 @@ class Laws:
     def _range_sums(
         self, at: int, row_offset: IntArray, num_rows: IntArray, weight: FloatArray
     ) -> FloatArray:
-        """Sum of ``weight`` (per bin, of one row) over the rows of each range, ``[n]``."""
+        """Sums of a weight over the rows of id ranges, ``[n]``.
+
+        Args:
+            at: position of the law.
+            row_offset: ``[n]`` first id of each range.
+            num_rows: ``[n]`` ids of each range.
+            weight: ``[bins]`` weight of one row of each bin.
+        """
         law = self.laws[at]
         if not law.is_ordered:
             return np.asarray((law.ranges_rows(row_offset, num_rows) * weight).sum(axis=-1))
+        # Ids are in the order of the bins, so that a range is some neighbouring bins, of which the
+        # outer two may be cut. All pairs of a range and one of its bins stand in one list.
         ends = np.cumsum(self._bins[at].rows)
         begins, last = ends - self._bins[at].rows, len(ends) - 1
         low, high = row_offset.astype(float), (row_offset + num_rows).astype(float)
@@ -244,12 +222,13 @@ class Laws:
         inside = np.minimum(ends[bin_], high[query]) - np.maximum(begins[bin_], low[query])
         return np.asarray(np.add.reduceat(np.maximum(inside, 0.0) * weight[bin_], starts))
 
-    # The curve of a law gives the rows held and the hit ratio at log-spaced numbers of draws. Its
-    # points are computed when they are asked for; those not known yet are NaN.
+    # The cache curve of a law gives, at log-spaced numbers of draws T, the rows that an LRU cache
+    # holds which forgets a row after T draws, and its hit ratio. Points are computed when they are
+    # asked for; points that are not known yet are NaN.
 
     @cached_property
     def _grid(self) -> FloatArray:
-        """Draws at each point, ``[laws, points]``."""
+        """Draws T at each point, ``[laws, points]``."""
         coldest = np.array([bins.drawn_probability.min() for bins in self._bins])
         return np.geomspace(_FEWEST_DRAWS, _FULL / coldest, _CURVE_POINTS, axis=-1)
 
@@ -263,11 +242,11 @@ class Laws:
 
     @cached_property
     def _drawn_rows(self) -> FloatArray:
-        """Rows that are ever drawn; no cache holds more."""
+        """Rows of each law that are ever drawn, ``[laws]``; no cache holds more."""
         return np.array([float(bins.drawn_rows.sum()) for bins in self._bins])
 
     def _held_at(self, law: IntArray, point: IntArray) -> FloatArray:
-        """Rows held at a point of each query's law."""
+        """Rows that a cache holds at point ``point`` of the curve of each query's law, ``[n]``."""
         held = self._held[law, point]
         unknown = np.flatnonzero(np.isnan(held))
         if len(unknown):
@@ -276,7 +255,7 @@ class Laws:
         return np.asarray(held)
 
     def _compute(self, codes: IntArray) -> None:
-        """Points of the curves, as ascending codes law x points + point."""
+        """Compute points, given as ascending codes: law times ``_CURVE_POINTS`` plus point."""
         laws, points = np.divmod(codes, _CURVE_POINTS)
         starts = np.flatnonzero(np.diff(laws, prepend=-1))
         for at, chosen in zip(laws[starts].tolist(), np.split(points, starts[1:]), strict=True):
@@ -289,20 +268,20 @@ class Laws:
                 self._held[at, chosen], self._hits[at, chosen] = held, hits
 
     def _position_after(self, law: IntArray, draws: FloatArray) -> IntArray:
-        """A point of the curve at more than ``draws`` draws; the last where there is none."""
+        """A point of each query's curve at more than ``draws`` draws; the last point if none is."""
         ends = np.log(self._grid[law, -1] / _FEWEST_DRAWS)
         with np.errstate(divide="ignore"):
             position = np.log(draws / _FEWEST_DRAWS) * (_LAST / ends)
         return np.asarray(np.clip(np.ceil(position) + 1.0, 0, _LAST)).astype(np.int64)
 
     def _holds_more(self, law: IntArray, cached: FloatArray, point: IntArray) -> BoolArray:
-        """Where more rows than ``cached`` would be held at a point of the curve."""
+        """``[n]`` whether the curve of a law is above ``cached`` rows at the given point."""
         open_ = cached < self._drawn_rows[law] * _ROUNDING
         open_[open_] = cached[open_] < self._held_at(law[open_], point[open_])
         return np.asarray(open_)
 
     def _filled(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(draws, hit ratio) when a cache is full; infinity and 1 where all rows drawn fit."""
+        """Draws after which a cache is full and its hit ratio; infinity and 1 if all rows fit."""
         last = np.full(len(law), _LAST)
         draws, hits = np.full(len(law), np.inf), np.ones(len(law))
         fills = self._holds_more(law, cached, last)
@@ -310,7 +289,11 @@ class Laws:
         return draws, hits
 
     def _interpolated(self, law: IntArray, cached: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(draws, hit ratio) read off the curves, where ``cached`` is below their last points."""
+        """Draws and hit ratio at which caches hold ``cached`` rows, read off the curves.
+
+        All ``cached`` must be below the last point of their curve. Draws are interpolated between
+        two points in the logarithms of rows and draws, hit ratios in the logarithm of draws.
+        """
         grid, held, hits = self._grid, self._held, self._hits
         zero = np.zeros(len(law), dtype=np.int64)
         least = self._held_at(law, zero)
@@ -329,10 +312,11 @@ class Laws:
         return draws, ratio
 
     def _below(self, law: IntArray, cached: FloatArray) -> IntArray:
-        """The point of the curve after which ``cached`` rows are held.
+        """The last point of each query's curve at which a cache holds no more than ``cached`` rows.
 
-        Among every sixteenth point first; then two neighbouring points at a time, at the place that
-        is likely by interpolation, later half-way.
+        Every sixteenth point is looked at first. Between two of those, two neighbouring points are
+        looked at in each step: first where interpolation expects the answer, then half-way. So few
+        points of a curve have to be computed.
         """
         coarse = np.arange(0, _CURVE_POINTS + _COARSE, _COARSE)
         coarse[-1] = _LAST
@@ -361,7 +345,11 @@ class Laws:
 
 
 def _distinct(*columns: FloatArray | IntArray) -> tuple[IntArray, IntArray]:
-    """Positions of one query of each kind, and for each query the kind it is of."""
+    """The different rows of some columns.
+
+    Returns:
+        The position of one query of each kind, and for each query ``[n]`` the number of its kind.
+    """
     size = len(columns[0])
     order = np.lexsort(columns[::-1])
     new = np.zeros(size, dtype=bool)
@@ -377,7 +365,7 @@ def _distinct(*columns: FloatArray | IntArray) -> tuple[IntArray, IntArray]:
 def _groups(
     chosen: BoolArray, law: IntArray, value: FloatArray
 ) -> list[tuple[int, float, IntArray]]:
-    """(law, value, positions) of the chosen queries, by law and value."""
+    """The chosen queries in groups of the same law and value: (law, value, their positions)."""
     where = np.flatnonzero(chosen)
     if not len(where):
         return []

@@ -1,11 +1,15 @@
-"""From how often rows were seen to how likely they are: smoothing of sample counts.
+"""Smoothing of a sample: from how often rows were seen to how likely they are.
 
-A row seen once in a sample is not a row of probability 1/n, and a row never seen is not one of
-probability 0. Counts are Poisson with mean n p, so the law behind them is found by the
-non-parametric maximum likelihood of a Poisson mixture (Kiefer and Wolfowitz 1956; fitted by EM),
-with the rows never seen as counts of zero. Where the counts do not speak against rows that are all
-equally likely, that is the law. In expectation the mass it leaves to unseen rows is that
-of Good and Turing, N1 / n. Rows seen more than ``LOW_COUNT`` times keep the frequency they show.
+A row that was seen once in n accesses need not have the probability 1/n, and a row that was never
+seen need not have the probability 0. The count of a row of probability p follows a Poisson law of
+mean n p. The law behind the counts is therefore a mixture of Poisson laws. It is found by
+non-parametric maximum likelihood (Kiefer and Wolfowitz 1956), computed by the EM algorithm, in
+which rows that were never seen have the count 0. If the counts do not contradict a law with equally
+likely rows, that law is taken instead. Rows that were seen more than ``LOW_COUNT`` times keep the
+frequency that they were seen with.
+
+In expectation, the law gives to the rows that were never seen the probability of Good and Turing,
+N1 / n, where N1 rows were seen once.
 """
 
 from __future__ import annotations
@@ -19,16 +23,26 @@ from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
 
 LOW_COUNT: Final = 128
+"""Largest count that is smoothed. Above it the relative error of a count is below 9 %."""
 _LOW_CLASSES: Final = (0, 1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97)
+"""Smallest count of each class up to ``LOW_COUNT``; classes get wider where counts tell less."""
 _EXACT_RANKS: Final = 16
+"""Rows above ``LOW_COUNT``, hottest first, that have classes of their own."""
 _RANK_RATIO: Final = 1.25
+"""Rank at the end of a class over that at its start, for all other rows above ``LOW_COUNT``."""
 _GRID_POINTS: Final = 72
+"""Means that the mixture may have. More would make each round slower, fewer the law coarser."""
 _ROUNDS: Final = 500
+"""Accelerated rounds of EM for the law of a table. EM gains ever less with each round."""
 _ROUNDS_PER_RANGE: Final = 300
+"""Plain rounds of EM for an id range. They begin near the answer, at the law of the table."""
 _SMALLEST_MASS: Final = 1e-9
+"""Share of all accesses below which a mean of the mixture is left out of the law."""
 _QUANTILE_999: Final = 3.09
+"""99.9 % quantile of the normal law, for the test in :func:`_looks_even`."""
 _MOST_EVEN_COUNT: Final = LOW_COUNT / 2
-"""Mean count up to which no row of an even law is seen more than ``LOW_COUNT`` times."""
+"""Largest mean count of a row for which that test is made. At this mean, no row of a law with
+equally likely rows is seen more than ``LOW_COUNT`` times, so that no count is cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +50,15 @@ class Smoothed:
     """A smoothed law.
 
     Attributes:
-        class_low: smallest count of each count class, ascending; the first class is "never seen".
-        num_rows_per_class: rows of each class.
-        num_rows: rows of each bin of the law, hottest first; the last bin holds the rows of
-            probability 0, and may be empty.
-        probability_ratio: of one row of each bin.
-        num_draws: accesses expected of one row of each bin in the sample.
-        head_bins: bin of each class above ``LOW_COUNT``, ascending; the other bins share the rest.
+        class_low: ``[classes]`` smallest count of each class of counts, ascending; the first class
+            is that of the rows never seen.
+        num_rows_per_class: ``[classes]`` rows that were seen so often.
+        num_rows: ``[bins]`` rows of each bin of the law, hottest first; the last bin holds the rows
+            of probability 0, and may be empty.
+        probability_ratio: ``[bins]`` probability of one row of each bin.
+        num_draws: ``[bins]`` accesses of one row of each bin that are expected in the sample.
+        head_bins: the bin of each class above ``LOW_COUNT``, in the order of the classes; all other
+            bins belong to the mixture.
     """
 
     class_low: IntArray
@@ -57,9 +73,13 @@ def smooth(counts: IntArray, rows: IntArray, num_embeddings: int) -> Smoothed:
     """The law behind a sample.
 
     Args:
-        counts: distinct counts of accesses, ascending, each at least 1.
-        rows: number of rows that were accessed so often.
+        counts: ``[n]`` different counts of accesses, ascending, each at least 1.
+        rows: ``[n]`` rows that were accessed so often.
         num_embeddings: rows of the table, those never seen included.
+
+    Raises:
+        InvalidValueError: the sample is empty, its counts do not ascend, or it has more rows than
+            the table.
     """
     counts, rows = np.asarray(counts, dtype=np.int64), np.asarray(rows, dtype=np.int64)
     seen = int(rows.sum())
@@ -77,6 +97,7 @@ def smooth(counts: IntArray, rows: IntArray, num_embeddings: int) -> Smoothed:
 
     few = values <= LOW_COUNT
     means, mixed = _mixture(values[few], number[few])
+    # The mixture must have as many accesses as the sample: EM ends before this is quite exact.
     if mixed @ means > 0:
         means = means * (float(values[few] @ number[few]) / float(mixed @ means))
 
@@ -97,15 +118,16 @@ def smooth(counts: IntArray, rows: IntArray, num_embeddings: int) -> Smoothed:
 
 
 def smooth_ranges(law: Smoothed, low_counts: FloatArray, head_rows: FloatArray) -> FloatArray:
-    """The bins of a law in each of several id ranges, ``[ranges, bins]``.
+    """The rows of each bin of a law in each of several id ranges, ``[ranges, bins]``.
 
-    Each range is smoothed by itself, starting from the law of the whole table: a row seen once in a
-    hot range is likely to be hotter than one seen once in a cold range.
+    Each range is smoothed by itself, beginning with the law of the whole table. A row that was seen
+    once in a hot range is likely to be hotter than one that was seen once in a cold range.
 
     Args:
-        law: of all ranges together.
-        low_counts: ``[ranges, LOW_COUNT + 1]``: rows seen 0, 1, 2 ... times.
-        head_rows: ``[ranges, classes above LOW_COUNT]``: rows of each class, ascending.
+        law: the law of all ranges together.
+        low_counts: ``[ranges, LOW_COUNT + 1]`` rows of each range that were seen 0, 1, 2 ... times.
+        head_rows: ``[ranges, classes above LOW_COUNT]`` rows of each range in each of these
+            classes, in the order of the classes.
     """
     result = np.zeros((len(low_counts), len(law.num_rows)))
     result[:, law.head_bins] = head_rows
@@ -125,9 +147,15 @@ def smooth_ranges(law: Smoothed, low_counts: FloatArray, head_rows: FloatArray) 
 
 
 def _from_seen(poisson: FloatArray, counts: FloatArray, start: FloatArray) -> FloatArray:
-    """Rows of each mean by range, from the rows seen alone; at most as many as there are.
+    """Rows of each mean in each range, ``[ranges, means]``, fitted to the rows that were seen.
 
-    Zero-truncated: to u rows seen of mean m belong u e^-m / (1 - e^-m) that were not.
+    If u rows of mean m were seen, u e^-m / (1 - e^-m) more rows of this mean are expected that were
+    not seen. These are added, scaled down if the range has fewer rows that were never seen.
+
+    Args:
+        poisson: ``[LOW_COUNT + 1, means]`` probability of each count.
+        counts: ``[ranges, LOW_COUNT + 1]`` rows seen 0, 1, 2 ... times.
+        start: ``[means]`` proportions of the means that the fit begins with.
     """
     kernel = poisson[1:] / poisson[1:].sum(axis=0)
     seen = counts[:, 1:]
@@ -140,7 +168,7 @@ def _from_seen(poisson: FloatArray, counts: FloatArray, start: FloatArray) -> Fl
 
 
 def _class_bounds(counts: IntArray, rows: IntArray) -> IntArray:
-    """Smallest count of each class: fixed up to ``LOW_COUNT``, then by log-spaced rank."""
+    """Smallest count of each class: ``_LOW_CLASSES``, then classes by rank in hotness."""
     hot = counts > LOW_COUNT
     values, number = counts[hot][::-1], rows[hot][::-1]
     rows_above = np.cumsum(number) - number
@@ -150,7 +178,7 @@ def _class_bounds(counts: IntArray, rows: IntArray) -> IntArray:
 
 
 def _rank_edges(last: float) -> FloatArray:
-    """Ranks at which a new class starts: each of the first, then ever wider."""
+    """Ranks at which a new class starts, up to ``last``: each of the first ones, then wider."""
     edges = np.arange(1.0, _EXACT_RANKS + 1)
     if last <= _EXACT_RANKS:
         return edges
@@ -159,12 +187,20 @@ def _rank_edges(last: float) -> FloatArray:
 
 
 def _mixture(values: IntArray, number: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Means of a Poisson mixture, the first of them 0, and the rows that have them.
+    """The means of a mixture of Poisson laws, and how many rows have each mean.
 
-    Counts above ``LOW_COUNT`` were cut off, so each Poisson law is the one conditional on that.
-    First the rows seen are explained, by zero-truncated laws. If the rows never seen that belong to
-    these are no more than there are, the others have mean 0, and this is the maximum; otherwise
-    none has, and all rows are explained together.
+    Rows with counts above ``LOW_COUNT`` are left out, so each Poisson law is conditional on a count
+    up to it. First a mixture is fitted to the rows that were seen, by Poisson laws without the
+    count 0. It implies a number of rows that were never seen. If the table has at least as many,
+    the remaining ones have mean 0, and this is the maximum of the likelihood. Otherwise no row has
+    mean 0, and a mixture is fitted to all rows.
+
+    Args:
+        values: ``[n]`` different counts, ascending, the first of them 0.
+        number: ``[n]`` rows with each count.
+
+    Returns:
+        Means, of which the first is 0, and the rows with each mean.
     """
     never, counts = float(number[0]), np.zeros(LOW_COUNT + 1)
     counts[values] = number
@@ -186,11 +222,12 @@ def _mixture(values: IntArray, number: FloatArray) -> tuple[FloatArray, FloatArr
 
 
 def _looks_even(counts: FloatArray, num_rows: float) -> bool:
-    """Whether no more pairs of accesses meet in a row than if all rows were equally likely.
+    """Whether the counts do not contradict a law with equally likely rows.
 
-    Of n accesses to E rows n (n - 1) / 2E pairs are expected then, with a variance of that size.
-    The maximum of the likelihood follows the few rows that chance has put above the others, so the
-    plainer law is kept unless a test at 0.1 % speaks against it.
+    Then n accesses to E rows have n (n - 1) / 2E pairs of accesses to the same row in expectation,
+    with a variance of the same size. More pairs than that contradict the law in a test at 0.1 %.
+    Without this test the maximum of the likelihood would give a higher probability to the few rows
+    that chance has put above the others.
     """
     every = np.arange(LOW_COUNT + 1.0)
     draws = float(every @ counts)
@@ -201,10 +238,17 @@ def _looks_even(counts: FloatArray, num_rows: float) -> bool:
 
 
 def _grid(never: float, once: float) -> FloatArray:
-    """Log-spaced means.
+    """The log-spaced means that a mixture may have.
 
-    The smallest would spread the unseen mass over twice the rows never seen, or leave one row seen
-    twice: what is smaller cannot be told apart.
+    The smallest mean is the larger of two, and at most 0.02. With the first, the probability of the
+    rows never seen would be spread over twice as many rows as there are. With the second, one row
+    would be expected to be seen twice, beside the rows seen once. Smaller means cannot be told
+    apart. The largest mean is above ``LOW_COUNT``, because rows of such means may have counts below
+    it.
+
+    Args:
+        never: rows that were never seen.
+        once: rows that were seen once.
     """
     spread = 0.5 * once / max(never, 1.0)
     smallest = min(0.02, max(spread, 2.0 / max(once, 1.0)))
@@ -212,7 +256,7 @@ def _grid(never: float, once: float) -> FloatArray:
 
 
 def _poisson(means: FloatArray) -> FloatArray:
-    """P(count | mean) for counts up to ``LOW_COUNT``, ``[counts, means]``."""
+    """Probability of each count up to ``LOW_COUNT`` for each mean, ``[counts, means]``."""
     every = np.arange(LOW_COUNT + 1.0)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(every[1:]))])
     log_mean = np.log(np.maximum(means, 1e-300))
@@ -220,7 +264,13 @@ def _poisson(means: FloatArray) -> FloatArray:
 
 
 def _maximum(poisson: FloatArray, counts: FloatArray, weights: FloatArray) -> FloatArray:
-    """Weights of the maximum likelihood, by accelerated EM."""
+    """Rows of each mean ``[means]`` with the largest likelihood, by accelerated EM.
+
+    Args:
+        poisson: ``[counts, means]`` probability of each count, up to a factor for each mean.
+        counts: ``[counts]`` rows with each count.
+        weights: ``[means]`` the rows of each mean that the rounds begin with, all above 0.
+    """
     kernel = poisson / poisson.sum(axis=0)
     for _ in range(_ROUNDS):
         weights = _accelerated(kernel, counts, weights)
@@ -228,7 +278,11 @@ def _maximum(poisson: FloatArray, counts: FloatArray, weights: FloatArray) -> Fl
 
 
 def _accelerated(kernel: FloatArray, counts: FloatArray, weights: FloatArray) -> FloatArray:
-    """Three rounds of EM, the third from an extrapolated point (SQUAREM, Varadhan 2008)."""
+    """Three rounds of EM, the third from an extrapolation of the first two.
+
+    This is SQUAREM (Varadhan and Roland 2008). Weights that the extrapolation would make negative
+    are taken from the second round.
+    """
     first = _round(kernel, counts, weights)
     second = _round(kernel, counts, first)
     step, bend = first - weights, (second - first) - (first - weights)
@@ -241,6 +295,12 @@ def _accelerated(kernel: FloatArray, counts: FloatArray, weights: FloatArray) ->
 
 
 def _round(kernel: FloatArray, counts: FloatArray, weights: FloatArray) -> FloatArray:
-    """One round of EM; any number of samples at once, one a row."""
+    """One round of EM, for one sample ``[means]`` or many ``[samples, means]``.
+
+    Args:
+        kernel: ``[counts, means]`` probability of each count, summing to 1 over counts.
+        counts: ``[..., counts]`` rows with each count.
+        weights: ``[..., means]`` rows of each mean so far.
+    """
     expected = np.maximum(weights @ kernel.T, 1e-300)
     return np.asarray(weights * ((counts / expected) @ kernel))

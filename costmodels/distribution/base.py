@@ -1,4 +1,4 @@
-"""The interface of an index distribution, and all that follows from its frequency bins."""
+"""The interface of an index distribution, and everything that follows from its frequency bins."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ __all__ = [
 
 
 class AbstractIndexDistribution(ABC):
-    """Probability law of the row ids drawn from one table.
+    """The probability law of the row ids that are drawn from one table.
 
-    A law is a list of bins, hottest first: ``rows[k]`` rows, each drawn with probability
-    ``probability[k]``. Everything below is exact for such a law. A new law therefore only has to
-    give its bins.
+    A law is a list of frequency bins, hottest first: bin k has ``rows[k]`` rows, each of which is
+    drawn with the probability ``probability[k]``. All methods work on these bins, so that a new law
+    only has to give its bins.
 
-    ``scattered`` says where hot rows live: True when ids are hashed, so that hot rows spread evenly
-    over any id range; False when ids are ordered by frequency, so that the first row-wise shard
-    gets the heat.
+    A law that was measured from data may know more than its bins: which ids its hot rows have
+    (``range_rows``, ``ranges_rows``), how much more often than by chance ids repeat inside a batch
+    (``effective_draws``), and which other laws the data allow (``alternatives``). These are the
+    only concrete methods that a law may replace.
 
-    A law measured from data may know more than its bins: where its hot rows are (``range_rows``)
-    and how much more often than by chance ids repeat inside a batch (``effective_draws``), and how
-    well it is known (``alternatives``). Those are the only concrete methods that a law may replace.
+    Attributes:
+        num_embeddings: rows of the table.
+        scattered: where hot rows are. True if ids are hashed, so that hot rows are spread evenly
+            over all ids. False if ids are ordered by frequency, so that the first shard of a
+            row-wise table has the hottest rows, or if the law knows the rows of each id range.
     """
 
     __slots__ = ()
@@ -46,16 +49,21 @@ class AbstractIndexDistribution(ABC):
 
     @abstractmethod
     def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
-        """``(rows, probability)`` per bin, hottest first; rows sum to the table, mass to 1."""
+        """The rows of each bin, and the probability of one row of each bin, ``[bins]`` both.
+
+        The hottest bin comes first. The rows sum to ``num_embeddings``; rows times probabilities
+        sum to 1.
+        """
 
     def alternatives(self) -> tuple[AbstractIndexDistribution, ...]:
-        """Other laws that the data allow; none where the law is known."""
+        """Other laws that the data allow as well; none if the law is known."""
         return ()
 
     def range_rows(self, row_offset: int, num_rows: int) -> FloatArray:
-        """Rows of every bin among the ids ``row_offset .. row_offset + num_rows - 1``.
+        """Rows ``[bins]`` of each bin among the ids ``row_offset .. row_offset + num_rows - 1``.
 
-        An even share when scattered, else rows in the order of their bins.
+        If hot rows are scattered, each bin has its even share in the range. Otherwise ids are taken
+        to be in the order of the bins.
         """
         rows, _ = _bins(self)
         if self.scattered:
@@ -67,21 +75,22 @@ class AbstractIndexDistribution(ABC):
     def effective_draws(self, num_indices: float) -> float:
         """Independent draws that touch as many rows as ``num_indices`` indices of one batch do.
 
-        The indices themselves, unless ids were seen to repeat more often (or less) than by chance.
+        The result is ``num_indices``, unless a law was seen to repeat ids inside a batch more often
+        or less often than independent draws would.
         """
         return num_indices
 
     def ranges_rows(self, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
         """:meth:`range_rows` of several id ranges, ``[ranges, bins]``.
 
-        A law whose :meth:`range_rows` is slow may replace this one too.
+        A law whose :meth:`range_rows` is slow may replace this loop.
         """
         pairs = zip(row_offset.tolist(), num_rows.tolist(), strict=True)
         return np.array([self.range_rows(offset, rows) for offset, rows in pairs])
 
     @property
     def is_ordered(self) -> bool:
-        """Whether ids stand in the order of the bins, so that an id range is a range of bins."""
+        """Whether ids are in the order of the bins, so that an id range is a range of bins."""
         in_order = type(self).range_rows is AbstractIndexDistribution.range_rows
         return in_order and not self.scattered
 
@@ -92,52 +101,52 @@ class AbstractIndexDistribution(ABC):
 
     @final
     def expected_unique_rows(self, num_indices: float) -> float:
-        """Distinct rows expected in ``num_indices`` indices: sum_k 1 - (1 - p_k)^N.
+        """Distinct rows expected in ``num_indices`` indices: sum over rows of 1 - (1 - p)^N.
 
-        N is the effective number of independent draws.
+        N is the number of effective draws; the result is never above ``num_indices``.
         """
         return float(_alone(self).unique_rows(_FIRST, _one(num_indices))[0])
 
     @final
     def access_share(self, num_hottest_rows: float) -> float:
-        """Share (0..1) of accesses that fall on the ``num_hottest_rows`` hottest rows."""
+        """Share (0..1) of all accesses that fall on the ``num_hottest_rows`` hottest rows."""
         rows, mass = _cumulative(self)
         return float(np.interp(num_hottest_rows, rows, mass))
 
     @final
     def range_share(self, row_offset: int, num_rows: int) -> float:
-        """Share (0..1) of accesses on the ids ``row_offset .. row_offset + num_rows - 1``."""
+        """Share (0..1) of all accesses on the ids ``row_offset .. row_offset + num_rows - 1``."""
         return float(
             _alone(self).range_share(_FIRST, np.array([row_offset]), np.array([num_rows]))[0]
         )
 
     @final
     def unique_rows_in_range(self, num_indices: float, row_offset: int, num_rows: int) -> float:
-        """Distinct rows of an id range expected when the *table* receives ``num_indices`` draws."""
+        """Distinct rows expected in an id range if the whole *table* receives ``num_indices``."""
         offset, rows = np.array([row_offset]), np.array([num_rows])
         return float(_alone(self).unique_rows_in_range(_FIRST, _one(num_indices), offset, rows)[0])
 
     @final
     def characteristic_draws(self, cached_rows: float) -> float:
-        """Draws after which an LRU cache of ``cached_rows`` rows forgets a row (Che et al. 2002).
+        """Draws T after which an LRU cache of ``cached_rows`` rows forgets a row (Che et al. 2002).
 
-        The root T of sum_k 1 - exp(-p_k T) = cached_rows, read off a curve of 256 log-spaced T;
-        infinite when every row that is ever drawn fits.
+        T solves: sum over rows of 1 - exp(-p T) = ``cached_rows``. It is read off a curve of 256
+        log-spaced values of T, and infinite if every row that is ever drawn fits.
         """
         return float(_alone(self).characteristic_draws(_FIRST, _one(cached_rows))[0])
 
     @final
     def hit_ratio(self, cached_rows: float) -> float:
-        """Steady-state hit ratio (0..1) of an LRU cache, by Che's approximation."""
+        """Hit ratio (0..1) of a warm LRU cache of ``cached_rows`` rows, by Che's approximation."""
         return float(_alone(self).hit_ratio(_FIRST, _one(cached_rows))[0])
 
     @final
     def expected_misses(self, num_indices: float, cached_rows: float) -> float:
-        """Misses of a cold LRU cache in ``num_indices`` draws.
+        """Misses of an empty LRU cache of ``cached_rows`` rows in ``num_indices`` indices.
 
-        With T the characteristic draws, h the hit ratio and N the effective draws: ``cached_rows``
-        misses while the cache fills, then (N - T)(1 - h). The expected unique rows when the working
-        set fits.
+        Let T be the characteristic draws, h the hit ratio and N the effective draws. The cache
+        misses ``cached_rows`` times while it fills, and (N - T) (1 - h) times after that. If the
+        rows of the batch fit into the cache, the misses are the expected distinct rows.
         """
         return float(_alone(self).expected_misses(_FIRST, _one(num_indices), _one(cached_rows))[0])
 
@@ -145,19 +154,24 @@ class AbstractIndexDistribution(ABC):
     def expected_unique_misses(self, num_indices: float, cached_rows: float) -> float:
         """Distinct rows of a batch that a warm LRU cache does not hold when the batch starts.
 
-        A row is held if drawn in the last T draws, so: sum_k (1 - (1-p_k)^N) exp(-p_k T).
+        A row is held if it was drawn in the last T draws, where T are the characteristic draws. So
+        the result is the sum over rows of (1 - (1 - p)^N) exp(-p T).
         """
         cached = _one(cached_rows)
         return float(_alone(self).expected_unique_misses(_FIRST, _one(num_indices), cached)[0])
 
 
 def side_by_side(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
-    """Laws that are asked together; what they were asked is remembered between calls."""
+    """The given laws as columns; answers are kept, so that later calls get them for free."""
     return _alone(laws[0]) if len(laws) == 1 else _together(laws)
 
 
 def check_rows(num_embeddings: int) -> None:
-    """Refuse an empty table, and rows that are no whole number."""
+    """Check the number of rows of a table.
+
+    Raises:
+        InvalidValueError: it is no whole number, or below 1.
+    """
     good = is_whole(num_embeddings)
     require(good, f"rows of a table must be a whole number, got {num_embeddings!r}")
     require(num_embeddings >= 1, f"a table needs at least 1 row, got {num_embeddings}")
@@ -165,25 +179,33 @@ def check_rows(num_embeddings: int) -> None:
 
 _FIRST: Final = np.zeros(1, dtype=np.int64)
 _FIRST.flags.writeable = False
+"""The column ``law`` of a single query about the only law of a :class:`Laws`."""
 
 
 def _one(value: float) -> FloatArray:
+    """A column with a single entry."""
     return np.array([value], dtype=float)
 
 
 @lru_cache(maxsize=8192)
 def _alone(law: AbstractIndexDistribution) -> Laws:
+    """A :class:`Laws` of one law, kept so that its answers are."""
     return Laws((law,))
 
 
 @lru_cache(maxsize=4)
 def _together(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
-    """Those of a workload: it is priced under one system, batch size or pipeline after another."""
+    """A :class:`Laws` of all laws of a workload.
+
+    A few of them are kept, because a workload is priced on one system, with one batch size and in
+    one pipeline after another.
+    """
     return Laws(laws)
 
 
 @lru_cache(maxsize=8192)
 def _bins(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
+    """The bins of a law, made once; read-only, because all callers share them."""
     rows, probability = law.frequency_bins()
     rows.flags.writeable = False
     probability.flags.writeable = False
@@ -192,6 +214,7 @@ def _bins(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
 
 @lru_cache(maxsize=8192)
 def _cumulative(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
+    """Numbers of hottest rows and their shares of accesses at the ends of the bins, from (0, 0)."""
     rows, probability = _bins(law)
     return (
         np.concatenate([[0.0], np.cumsum(rows)]),

@@ -1,4 +1,4 @@
-"""The law of a table as it was seen in data: `shardplan profile` measures it."""
+"""The index law of a table as it was seen in data, which ``shardplan profile`` measures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from costmodels.distribution.base import AbstractIndexDistribution, check_rows
 from costmodels.errors import InvalidValueError, require
 
 _TOLERANCE_RATIO: Final = 1e-6
+"""Relative error of sums that are given as text with a limited number of digits."""
 _SAME_RATIO: Final = 0.003
+"""Relative difference of distinct rows below which indices count as independent draws."""
 _MOST_REPEATS: Final = 64.0
+"""Most indices that may count as one draw, also in a batch whose ids repeat even more often."""
 _FEWEST_REPEATS: Final = 1.0 / 16.0
+"""Fewest indices that may count as one draw: below 1 if ids repeat less often than by chance."""
 _HALVINGS: Final = 60
+"""Steps of a bisection over the logarithm of draws, which exhaust the digits of a float."""
 
 
 @final
@@ -27,23 +32,23 @@ _HALVINGS: Final = 60
 class Empirical(AbstractIndexDistribution):
     """A law given by frequency bins that were fitted to a sample of indices.
 
-    Build it with :meth:`from_counts` (smooths: rows that the sample never touched share the mass of
-    Good and Turing, so a larger batch keeps finding new rows) or :meth:`from_bins` (takes the bins
-    as they are). Valid for batches up to a few times the size of the sample; beyond it the number
-    of rows that are never drawn is a guess.
+    :meth:`from_counts` smooths the counts of a sample: the rows that it never touched get the
+    probability of Good and Turing, so that a larger batch keeps finding new rows. :meth:`from_bins`
+    takes bins as they are. Valid for batches up to a few times the size of the sample; for larger
+    batches the number of rows that are never drawn is a guess.
 
     Args:
         num_embeddings: rows E of the table.
-        num_rows_per_bin: rows of each bin, hottest first; sum to E.
-        probability_ratio: probability of one row of each bin; times rows, they sum to 1.
-        num_rows_per_range: where the rows are: for each of several equal id ranges its rows per
-            bin. Empty when hot rows are spread evenly.
-        num_ids_in_ranges: ids ``0 .. num_ids_in_ranges - 1`` that the ranges divide; ids beyond
-            were never seen and hold rows of probability 0.
-        num_unique_curve: measured ``(indices, distinct rows)`` per batch, ascending; taken in
-            preference to independent draws.
-        hot_share_ratio: least and most that the hottest 1 % of rows may hold of the accesses, where
-            the sample was too small to tell; empty otherwise.
+        num_rows_per_bin: rows of each bin, hottest first; their sum is E.
+        probability_ratio: probability of one row of each bin; times the rows, their sum is 1.
+        num_rows_per_range: which ids the rows have: for each of several equal id ranges, the rows
+            that it has of each bin. Empty if hot rows are spread evenly over all ids.
+        num_ids_in_ranges: the ranges divide the ids ``0 .. num_ids_in_ranges - 1``. Larger ids were
+            never seen, and their rows have probability 0.
+        num_unique_curve: measured pairs ``(indices, distinct rows)`` of batches, ascending. Where
+            they are given, they decide how many independent draws a batch counts as.
+        hot_share_ratio: the least and the most share of accesses that the hottest 1 % of rows may
+            have, if the sample was too small to tell; empty otherwise.
 
     ``scattered`` is False where ranges are given.
 
@@ -62,7 +67,7 @@ class Empirical(AbstractIndexDistribution):
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check bins, ranges and curve."""
+        """Check the bins, the id ranges, the curve, and the share of the hottest rows."""
         check_rows(self.num_embeddings)
         object.__setattr__(self, "scattered", not self.num_rows_per_range)
         self._check_bins()
@@ -82,7 +87,7 @@ class Empirical(AbstractIndexDistribution):
         object.__setattr__(self, "_hash", hash((self.num_embeddings, *self._content())))
 
     def __hash__(self) -> int:
-        """Computed once: laws are keys of caches."""
+        """The hash that was computed when the law was made, because laws are keys of caches."""
         return self._hash
 
     @classmethod
@@ -96,9 +101,14 @@ class Empirical(AbstractIndexDistribution):
         """The smoothed law of a sample.
 
         Args:
-            counts: accesses of each row that was seen, in any order; zeros are rows never seen.
+            counts: accesses of each row that was seen, in any order. Zeros are ignored; all other
+                rows of the table count as never seen.
             num_embeddings: rows of the table.
             num_unique_curve: see the class.
+
+        Raises:
+            InvalidValueError: a count is negative, all are zero, or they are of more rows than the
+                table has.
         """
         array = np.asarray(counts, dtype=np.int64)
         require(bool(np.all(array >= 0)), "counts of accesses must not be negative")
@@ -120,20 +130,25 @@ class Empirical(AbstractIndexDistribution):
         num_unique_curve: tuple[tuple[float, float], ...] = (),
         hot_share_ratio: tuple[float, ...] = (),
     ) -> Self:
-        """A law from bins, hottest first; fitted to the table and normalised.
+        """A law from bins, hottest first, which are fitted to the table and normalised.
 
-        A table larger than the bins gets rows of probability 0; from a smaller one the coldest rows
-        are taken away.
+        If the table has more rows than the bins, rows of probability 0 are added. If it has fewer,
+        the coldest rows are taken away.
 
         Args:
-            rows: per bin.
-            probability: of one row per bin; need not be normalised.
+            rows: ``[bins]`` rows of each bin.
+            probability: ``[bins]`` of one row of each bin, up to a common factor.
             num_embeddings: rows of the table.
-            range_rows: ``[ranges, bins]``, or None.
+            range_rows: ``[ranges, bins]`` rows of each bin in each id range; None if hot rows are
+                spread evenly.
             num_ids_in_ranges: see the class.
             num_unique_curve: see the class.
             hot_share_ratio: see the class.
+
+        Raises:
+            InvalidValueError: no row is ever drawn, or see the class.
         """
+        # A bin of probability 0 at the end takes the rows that the bins lack.
         rows = np.append(np.maximum(rows, 0.0), 0.0)
         probability = np.append(np.maximum(probability, 0.0), 0.0)
         before = np.concatenate([[0.0], np.cumsum(rows)[:-1]])
@@ -157,12 +172,19 @@ class Empirical(AbstractIndexDistribution):
         )
 
     def alternatives(self) -> tuple[Empirical, ...]:
-        """The law with the least and with the most on its hottest 1 % of rows that data allow."""
+        """Two laws, with the least and the most share on the hottest 1 % of rows that data allow.
+
+        There are none if the sample was large enough.
+        """
         return tuple(self._with_hot_share(share) for share in self.hot_share_ratio)
 
     def _with_hot_share(self, share_ratio: float) -> Empirical:
-        """Accesses of the hottest rows and of the others scaled to this share and the rest."""
+        """The law in which the hottest 1 % of rows have this share (0..1) of the accesses.
+
+        The probabilities of these rows are scaled by one factor, those of all others by another.
+        """
         rows, probability = self.frequency_bins()
+        # Each bin is divided into its hottest rows and the others; then bins are sorted again.
         hot = np.clip(HOTTEST_RATIO * self.num_embeddings - (np.cumsum(rows) - rows), 0.0, rows)
         now = float(hot @ probability)
         if not 0.0 < now < 1.0:
@@ -189,16 +211,17 @@ class Empirical(AbstractIndexDistribution):
         return np.array(self.num_rows_per_bin), np.array(self.probability_ratio)
 
     def range_rows(self, row_offset: int, num_rows: int) -> FloatArray:
-        """Rows of every bin among some ids, as they were seen; even inside one range."""
+        """Rows ``[bins]`` of each bin among some ids, as seen; spread evenly inside an id range."""
         if self.scattered:
             return np.array(self.num_rows_per_bin) * (num_rows / self.num_embeddings)
         found: FloatArray = self.ranges_rows(np.array([row_offset]), np.array([num_rows]))[0]
         return found
 
     def ranges_rows(self, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
-        """The same of several id ranges."""
+        """:meth:`range_rows` of several parts of the ids, ``[n, bins]``."""
         if self.scattered:
             return np.outer(num_rows / self.num_embeddings, self.num_rows_per_bin)
+        # Rows below an id are interpolated between the starts of the ranges around it.
         cumulative = _range_curve(self)
         ranges = len(cumulative) - 1
         ends = np.array([row_offset, row_offset + num_rows]) * (ranges / self.num_ids_in_ranges)
@@ -209,9 +232,12 @@ class Empirical(AbstractIndexDistribution):
         return np.asarray(np.maximum(high - low, 0.0))
 
     def effective_draws(self, num_indices: float) -> float:
-        """Independent draws that touch as many rows as were measured in a batch of that size.
+        """Independent draws that touch as many rows as were measured in batches of this size.
 
-        Log-linear between measured sizes; outside them the ratio is kept, down to one draw.
+        Between measured sizes the logarithm of draws is interpolated in the logarithm of indices.
+        Above the largest and below the smallest size, a draw stays as many indices as there; below,
+        there is at least one draw. If ids repeat less often than by chance at the smallest size,
+        draws are interpolated between it and one index.
         """
         if not self.num_unique_curve or num_indices <= 1:
             return num_indices
@@ -271,16 +297,17 @@ def _require_sum(value: float, expected: float, name: str) -> None:
 
 @lru_cache(maxsize=1024)
 def _range_curve(law: Empirical) -> FloatArray:
-    """Rows per bin below the start of every range, and below the end of the last."""
+    """Rows ``[ranges + 1, bins]`` below the start of each id range, then below the last end."""
     rows = np.array(law.num_rows_per_range)
     return np.concatenate([np.zeros((1, rows.shape[1])), np.cumsum(rows, axis=0)])
 
 
 @lru_cache(maxsize=1024)
 def _draws_curve(law: Empirical) -> tuple[FloatArray, FloatArray]:
-    """Logs of measured batch sizes (one index first) and of the draws they are worth."""
+    """Logarithms of measured batch sizes, beginning with one index, and of draws they count as."""
     points = [(1.0, 1.0)]
     for indices, unique in law.num_unique_curve:
+        # Larger batches never count as fewer draws, even if their measured rows say so.
         if indices > 1:
             points.append((indices, max(_draws_for(law, indices, unique), points[-1][1])))
     if len(points) == 1:
@@ -290,11 +317,12 @@ def _draws_curve(law: Empirical) -> tuple[FloatArray, FloatArray]:
 
 
 def _draws_for(law: Empirical, indices: float, unique: float) -> float:
-    """Draws that are expected to touch ``unique`` rows; ``indices`` itself where that is so."""
+    """Draws that touch ``unique`` rows in expectation; ``indices`` if these draws nearly do."""
     rows, probability = law.frequency_bins()
     log_missed = np.log1p(-np.minimum(probability, 1.0 - 1e-12))
 
     def expected(draws: float) -> float:
+        """Distinct rows of so many draws."""
         return float(rows @ -np.expm1(draws * log_missed))
 
     if abs(expected(indices) - unique) <= _SAME_RATIO * unique:

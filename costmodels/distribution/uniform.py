@@ -34,7 +34,7 @@ class Uniform(AbstractIndexDistribution):
     scattered: bool = True
 
     def __post_init__(self) -> None:
-        """Check the rows."""
+        """Check the number of rows."""
         check_rows(self.num_embeddings)
 
     def frequency_bins(self) -> tuple[FloatArray, FloatArray]:

@@ -1,0 +1,78 @@
+"""The frequency bins of one index law: which rows draws touch, and which rows a cache holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from costmodels.datatypes import FloatArray
+
+if TYPE_CHECKING:
+    from costmodels.distribution.base import AbstractIndexDistribution
+
+_CERTAIN: Final = 1.0 - 1e-12
+"""Largest probability of which ln(1 - p) is taken; a table of one row has p = 1."""
+
+
+class Bins:
+    """The frequency bins of one law, hottest first.
+
+    Attributes:
+        rows: ``[b]`` rows of each bin.
+        probability: ``[b]`` probability of one row of each bin.
+        drawn_rows: the rows of the bins whose rows are ever drawn.
+        drawn_probability: the probabilities of these bins, all above 0.
+    """
+
+    __slots__ = ("drawn_probability", "drawn_rows", "probability", "rows")
+
+    def __init__(self, law: AbstractIndexDistribution) -> None:
+        """Ask the law for its bins."""
+        self.rows, self.probability = law.frequency_bins()
+        drawn = self.probability > 0
+        every = bool(drawn.all())
+        self.drawn_rows = self.rows if every else self.rows[drawn]
+        self.drawn_probability = self.probability if every else self.probability[drawn]
+
+    def touched(self, draws: float) -> FloatArray:
+        """Expected share (0..1) of each bin's rows that N = ``draws`` draws touch, ``[b]``.
+
+        It is 1 - (1 - p)^N. Below one draw it is p N, so that it is never more than the draws.
+        """
+        if draws < 1.0:
+            return np.asarray(self.probability * draws)
+        missed = np.log1p(-np.minimum(self.probability, _CERTAIN))
+        return np.asarray(-np.expm1(draws * missed))
+
+    def cache(self, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The rows that an LRU cache holds, and its hit ratio, if it forgets a row after T draws.
+
+        By Che's approximation a row is held with the probability 1 - exp(-p T).
+
+        Args:
+            draws: ``[n]`` values of T.
+
+        Returns:
+            Rows held ``[n]``, and hit ratios (0..1) ``[n]``.
+        """
+        missed = np.outer(draws, -self.drawn_probability)
+        np.expm1(missed, out=missed)
+        mass = self.drawn_rows * self.drawn_probability
+        held, hits = (-np.einsum("nb,b->n", missed, weight) for weight in (self.drawn_rows, mass))
+        return held, hits
+
+    def kept(self, draws: float, batch_draws: float) -> float:
+        """Rows that the batch to come does not use, but a batch before and a batch after it do.
+
+        The last use before and the first use after must be at most K = ``draws / batch_draws``
+        batches apart. Let q be the probability that a batch does not touch a row. A last use i
+        batches ago and a next use in j batches have the probability (1 - q)^2 q^(i + j - 2). The
+        sum of this over all i + j <= K, times q, is q (1 - q^K) - K (1 - q) q^K. It is 0 for K up
+        to 1.
+        """
+        batches, apart = draws / batch_draws, self.drawn_probability * batch_draws
+        again = np.exp(-apart) * -np.expm1(-batches * apart)
+        once = batches * -np.expm1(-apart) * np.exp(-batches * apart)
+        share = again - once
+        return float(self.drawn_rows @ np.maximum(share, 0.0))
