@@ -1,8 +1,9 @@
-"""Quantized communication: what travels between ranks instead of the vectors as they are.
+"""Quantized communication: the format in which looked-up vectors travel between ranks.
 
-TorchRec compresses three exchanges of embeddings and their gradients, each with a codec per
-direction (``qcomm_codecs_registry`` of a sharder); FBGEMM's ``quantize_comm.py`` and
-``quantize_utils.py``, 1.8, do it. Index exchanges and replicated tables are never compressed.
+TorchRec can compress three exchanges of vectors and of their gradients, each with one codec forward
+and one backward (``qcomm_codecs_registry`` of a sharder). The formats are those of FBGEMM 1.8,
+``quantize_comm.py`` and ``quantize_utils.py``. Index exchanges and replicated tables are never
+compressed.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Final
 from costmodels.errors import require
 
 _SCALED_TOGETHER: Final = 32
+"""Elements that share a scale in int8 and mx4 by FBGEMM's default."""
 _SCALE_BYTES: Final = 8.0
-"""A scale and an offset in fp32 per row of int8, or of fp8 with rows."""
+"""Bytes that a row of int8, or of fp8 with rows, has beside its elements: a scale and an offset in
+fp32."""
 
 
 class Precision(StrEnum):
-    """Element type on the wire; fp32 means that vectors travel as they are."""
+    """Element type between ranks ("on the wire"); fp32 means that vectors travel as they are."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -38,61 +41,75 @@ _ELEMENT_BYTES: Final = {
     Precision.MX4: 0.5,
 }
 _FURTHER_PASSES: Final = {Precision.FP16: 2, Precision.BF16: 2, Precision.INT8: 1}
-"""Passes over the vectors before the one that writes the wire: a clamped copy, or a row's range."""
+"""Reads and writes of the vectors beside the read of the kernel that writes the compressed ones:
+a clamped copy for fp16 and bf16, a read that finds the range of each row for int8."""
 _SUMMED: Final = (Precision.FP32, Precision.FP16, Precision.BF16)
+"""Formats whose values can be added up, because they have no scales."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """One codec. ``row_dim`` elements share a scale; 0 means FBGEMM's default, none for fp8."""
+    """What compresses vectors in one direction of one exchange.
+
+    Attributes:
+        precision: format on the wire.
+        row_dim: elements that share a scale (a *row* of the codec). 0 means FBGEMM's default: 32
+            for int8 and mx4, no scales for fp8.
+    """
 
     precision: Precision = Precision.FP32
     row_dim: int = 0
 
     def __post_init__(self) -> None:
-        """Check the rows."""
+        """Check the elements of a row."""
         require(0 <= self.row_dim <= 2**31, f"row_dim must be 0..2^31, got {self.row_dim}")
 
     @property
     def compresses(self) -> bool:
-        """Whether anything changes on the wire."""
+        """Whether anything is compressed: with fp32, vectors travel as they are."""
         return self.precision is not Precision.FP32
 
     @property
     def scaled_together(self) -> int:
-        """Elements of a row, all of which share a scale; 0 for a codec without scales."""
+        """Elements that share a scale; 0 for a codec without scales."""
         if self.precision in (Precision.INT8, Precision.MX4):
             return self.row_dim or _SCALED_TOGETHER
         return self.row_dim if self.precision is Precision.FP8 else 0
 
     @property
     def wire_bytes(self) -> float:
-        """Bytes per element on the wire, with the scales of its row."""
+        """Bytes per element on the wire, with the element's part of the scales."""
         row = self.scaled_together
         if not row:
             return _ELEMENT_BYTES[self.precision]
         if self.precision is Precision.MX4:
+            # A row of mx4 has one exponent of a byte.
             return 0.5 + 1.0 / row
+        # Rows of one-byte elements are padded to whole 4 bytes.
         return (-(-row // 4) * 4 + _SCALE_BYTES) / row
 
     @property
     def torchrec_bytes(self) -> float:
-        """Bytes per element in TorchRec's estimates: the size of the wire's element type."""
+        """Bytes per element by which TorchRec's estimates count: without scales, 1 for mx4."""
         return 1.0 if self.precision is Precision.MX4 else _ELEMENT_BYTES[self.precision]
 
     @property
     def can_be_summed(self) -> bool:
-        """Whether collectives that add can carry it: scales of rows have no sum."""
+        """Whether a reduce-scatter can add up compressed values: not if they have scales."""
         return self.precision in _SUMMED
 
     def encode_bytes(self, element_bytes: float) -> float:
-        """Device bytes per element that quantizing reads and writes."""
+        """Device bytes per element that compressing reads and writes.
+
+        Args:
+            element_bytes: bytes of an element of the vectors as they are.
+        """
         if not self.compresses:
             return 0.0
         return (1 + _FURTHER_PASSES.get(self.precision, 0)) * element_bytes + self.wire_bytes
 
     def decode_bytes(self, element_bytes: float) -> float:
-        """Device bytes per element that reading the wire and writing vectors takes."""
+        """Device bytes per element that decompressing reads and writes; as ``encode_bytes``."""
         return self.wire_bytes + element_bytes if self.compresses else 0.0
 
 
@@ -101,28 +118,31 @@ _PLAIN: Final = Codec()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codecs:
-    """Codecs of one exchange: of vectors forward, of their gradients backward."""
+    """The codecs of one exchange: of its vectors forward, and of their gradients backward."""
 
     forward: Codec = _PLAIN
     backward: Codec = _PLAIN
 
     @property
     def compresses(self) -> bool:
-        """Whether either direction does."""
+        """Whether anything is compressed in either direction."""
         return self.forward.compresses or self.backward.compresses
 
     @property
     def can_be_summed(self) -> bool:
-        """Whether both directions survive a reduce-scatter and its all-gather."""
+        """Whether the values of both directions can be added up."""
         return self.forward.can_be_summed and self.backward.can_be_summed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """Codecs of a table's exchanges; None where its sharder names none for that exchange.
+    """The codecs of a table's exchanges; None if its sharder names none for an exchange.
 
-    ``all_to_all`` is of pooled vectors, ``reduce_scatter`` of the partial sums of row blocks, with
-    the all-gather of their gradients, ``sequence`` of unpooled vectors.
+    Attributes:
+        all_to_all: codecs of pooled vectors.
+        reduce_scatter: codecs of partial sums, if a table is cut by rows. Backward, the gradients
+            of these sums travel by an all-gather.
+        sequence: codecs of unpooled vectors.
     """
 
     all_to_all: Codecs | None = None
@@ -133,10 +153,14 @@ class Communication:
     def of(
         forward: Precision = Precision.FP32, backward: Precision = Precision.FP32
     ) -> Communication:
-        """One pair of precisions for all exchanges, as TorchRec's ``get_qcomm_codecs_registry``.
+        """The same formats for all exchanges, as TorchRec's ``get_qcomm_codecs_registry`` sets.
 
-        Fp8 and mx4 cannot be summed, so reduce-scatter takes fp16 forward and bf16 backward
-        instead. Int8 has no such fallback: see :attr:`sums_rows`.
+        Values in fp8 and mx4 cannot be added up. A reduce-scatter therefore takes fp16 forward and
+        bf16 backward in their place. There is no such replacement for int8; see :attr:`sums_rows`.
+
+        Args:
+            forward: format of vectors.
+            backward: format of their gradients.
         """
         if forward is Precision.FP32 and backward is Precision.FP32:
             return Communication()
@@ -150,24 +174,25 @@ class Communication:
 
     @property
     def compresses(self) -> bool:
-        """Whether any exchange does."""
+        """Whether anything is compressed in any exchange."""
         every = (self.all_to_all, self.reduce_scatter, self.sequence)
         return any(c is not None and c.compresses for c in every)
 
     @property
     def sums_rows(self) -> bool:
-        """Whether pooled tables can be cut by rows: their partial sums travel and are added."""
+        """Whether pooled tables can be cut by rows, because their partial sums can be added up."""
         return self.reduce_scatter is None or self.reduce_scatter.can_be_summed
 
     def exchange(self, *, sums: bool, is_pooled: bool) -> Codecs:
-        """Codecs of one exchange.
+        """The codecs of one exchange; those of unpooled vectors do not depend on ``sums``.
 
         Args:
-            sums: partial sums of row blocks are added on the way.
-            is_pooled: bags become one vector.
+            sums: whether the exchange adds up partial sums of tables that are cut by rows.
+            is_pooled: whether the vectors are pooled.
         """
         pooled = self.reduce_scatter if sums else self.all_to_all
         return (pooled if is_pooled else self.sequence) or Codecs()
 
 
 NOT_COMPRESSED: Final = Communication()
+"""No exchange is compressed."""

@@ -1,4 +1,4 @@
-"""Optimizers of the embedding tables and of the dense part, by what they keep and move."""
+"""Optimizers of tables and of the dense part: bytes of their states, and bytes that they move."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class Optimizer(StrEnum):
     NONE = "none"
 
     def state_bytes_per_row(self, num_cols: int) -> float:
-        """State of one row of a shard ``num_cols`` wide, in bytes; states are kept in fp32.
+        """Bytes of the fp32 states of one row of a shard with ``num_cols`` columns.
 
-        Row-wise states are kept once per row *of each column shard*, as FBGEMM does.
+        A row-wise optimizer has one state per row of a shard. A table that is cut by columns has
+        one in each of its shards, as in FBGEMM.
         """
         return {
             Optimizer.SGD: 0.0,
@@ -33,8 +34,10 @@ class Optimizer(StrEnum):
 class DenseOptimizer(StrEnum):
     """Optimizer of the dense part.
 
-    ``adagrad`` has one state; ``adam`` is one fused kernel, ``adam_foreach`` PyTorch's default of
-    some kernels for all tensors; ``lamb`` also reads norms of every tensor.
+    - ``sgd`` without momentum, and ``adagrad`` with one state per parameter.
+    - ``adam`` runs as one fused kernel, ``adam_foreach`` as some kernels that each work on all
+      tensors, which is PyTorch's default.
+    - ``lamb`` scales the update of Adam by norms of each tensor.
     """
 
     SGD = "sgd"
@@ -45,16 +48,21 @@ class DenseOptimizer(StrEnum):
 
     @property
     def num_states(self) -> int:
-        """States of 4 bytes that each parameter has."""
+        """States that each parameter has, of 4 bytes each."""
         return {"sgd": 0, "adagrad": 1}.get(self.value, 2)
 
     @property
     def update_bytes(self) -> float:
-        """Bytes that a step reads and writes per parameter in fp32.
+        """Device bytes that a step reads and writes for each parameter in fp32.
 
-        Adam reads weight, gradient and both states and writes all but the gradient. Its kernels
-        over all tensors read and write 18 times 4 bytes; LAMB reads and writes 15 times: those of
-        Adam into an update, norms of weight, gradient and update, and the update's application.
+        Counted in passes of 4 bytes over all parameters:
+
+        - ``sgd``: reads weight and gradient, writes the weight: 3.
+        - ``adagrad``: one more than ``sgd``, for its state: 4.
+        - ``adam``: reads weight, gradient and both states, writes all of them but the gradient: 7.
+        - ``adam_foreach``: 18 for its kernels together.
+        - ``lamb``: 15, for Adam's passes that write an update, for the norms of weight, gradient
+          and update, and for applying the update.
         """
         passes = {"sgd": 3, "adagrad": 4, "adam": 7, "adam_foreach": 18, "lamb": 15}
         return 4.0 * passes[self.value]

@@ -6,12 +6,14 @@ from enum import StrEnum
 
 
 class RowUpdate(StrEnum):
-    """What a backward kernel does where several indices name the same row.
+    """What a backward kernel does if several indices of a batch name the same row.
 
-    ``deduplicated`` is FBGEMM's exact update: indices are sorted, then every distinct row is
-    updated once. ``deduplicated_without_sort`` is the same where the sort is no part of the time,
-    as in a trace that lists the update kernel alone. ``per_index`` updates a row once for each of
-    its indices by atomic additions and sorts nothing, as kernels before FBGEMM did.
+    - ``deduplicated``: FBGEMM's exact update. Indices are sorted; then every distinct row is
+      updated once.
+    - ``deduplicated_without_sort``: the same update, if the time of the sort is not asked for, as
+      for a trace that lists the update kernel alone.
+    - ``per_index``: a row is updated once for each of its indices, by atomic additions and without
+      a sort, as kernels before FBGEMM did.
     """
 
     DEDUPLICATED = "deduplicated"
