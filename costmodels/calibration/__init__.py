@@ -1,1 +1,1 @@
-"""Constants of one machine, fitted to microbenchmarks that were run on it."""
+"""Fits the constants of cost models to microbenchmarks that were run on a machine."""

@@ -1,4 +1,4 @@
-"""Which points to measure: random designs that cover small and large models alike."""
+"""Which points a calibration measures: random ones, from small tables and models to large ones."""
 
 from __future__ import annotations
 
@@ -21,39 +21,66 @@ from costmodels.sharding import (
 )
 from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Table, Workload
 
+# Sizes are limited so that a full calibration fits into the memory of a small host and into some
+# minutes. Inside the limits, points are spread over orders of magnitude.
 _DIMS = (4, 8, 16, 32, 64, 128)
+"""Columns of tables."""
 _MAX_TABLE_BYTES = 2e8
+"""Largest table that is looked up alone."""
 _MAX_DENSE_BYTES = 3e7
+"""Largest replicated table that is looked up alone: its backward pass writes a whole gradient."""
 _MAX_STEP_BYTES = 2.5e8
+"""All tables of a training step together; a single one has at most half of that."""
 _MAX_STEP_INDICES = 5e5
+"""All indices of a rank's batch in a training step."""
 _MAX_REPLICATED_BYTES = 8e6
+"""Largest replicated table of a training step: its gradient is reduced in every step."""
 _MAX_POOLING = 50.0
+"""Largest mean number of indices of a bag; drawn log-uniformly from 1 on."""
 _BAGS, _FEW_BAGS = (1024, 2048, 4096, 8192), (256, 512, 1024, 2048, 4096)
+"""Bags of a lookup, and bags of a lookup of an unpooled table."""
 _MAX_UNPOOLED = 1e5
+"""Indices of a lookup of an unpooled table, each of which gives a vector."""
 _MAX_EXPONENT = 1.4
+"""Largest exponent of the Zipf laws that indices are drawn from."""
 _UNIFORM_SHARE = 0.15
+"""Share of tables whose indices are drawn uniformly (exponent 0)."""
 _ELEMENT_BYTES = 4
+"""Bytes of an fp32 element."""
 _LEAST_SHARE = 0.25
+"""Smallest share of the points of an effort that a rank measures, however many ranks there are."""
 _MOST_WHOLE_BYTES = 32 * 2**20
-"""Of the parts of all ranks in one collective together."""
+"""Largest collective: bytes of the parts of all ranks together."""
 _SMALLEST = 10
-"""The smallest part of a rank, 1 KiB, as a power of two."""
+"""Smallest part of a rank in a collective as a power of two: 2^10 bytes are 1 KiB."""
 _KINDS = (
     ShardingType.TABLE_WISE,
     ShardingType.ROW_WISE,
     ShardingType.COLUMN_WISE,
     ShardingType.DATA_PARALLEL,
 )
+"""Sharding types of the tables of a training step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much each of two ranks measures; steps they measure together.
+    """How much is measured if there are two ranks.
 
-    Lookups are measured ``num_passes`` times, each time among other tables and elsewhere in memory,
-    ``repeats`` times in a row: two such places differ by 12 to 25 %. Steps run once, in
-    ``num_blocks`` blocks of ``iterations``, of which ``warm_up`` are dropped. ``num_operators``
-    single operators and ``num_chains`` chains of them are measured once on each rank.
+    Each rank measures lookups and operators of its own; both measure training steps together.
+
+    Attributes:
+        num_lookups: pooled tables that a rank looks up.
+        num_dense_lookups: replicated tables that a rank looks up.
+        num_sequence_lookups: unpooled tables that a rank looks up.
+        num_steps: training steps.
+        num_passes: how often each lookup is measured, each time among other tables and at another
+            place in memory. The times at two such places differ by 12 to 25 %.
+        repeats: how often a lookup is measured at one place.
+        num_operators: single operators that a rank measures.
+        num_chains: chains of operators that a rank measures.
+        num_blocks: blocks in which the iterations of a training step are measured.
+        iterations: iterations of a block.
+        warm_up: first iterations of a block, which are not counted.
     """
 
     num_lookups: int
@@ -69,9 +96,10 @@ class Effort:
     warm_up: int = 3
 
     def shared_by(self, world_size: int) -> Effort:
-        """About as many points in all, from other than two ranks: each measures fewer.
+        """The effort of each rank if there are ``world_size`` ranks.
 
-        Each measures at least a quarter, so that every kind of point is still among its own.
+        More ranks measure about as many points in all as two ranks do, so that each measures fewer.
+        A rank measures at least a quarter of the points, so that it still has points of each kind.
         """
         share = min(1.0, max(2.0 / world_size, _LEAST_SHARE))
         counts = ("lookups", "dense_lookups", "sequence_lookups", "steps", "operators", "chains")
@@ -89,6 +117,7 @@ FULL = Effort(
     num_operators=320,
     num_chains=160,
 )
+"""A full calibration, which takes some five minutes."""
 QUICK = Effort(
     num_lookups=36,
     num_dense_lookups=12,
@@ -100,10 +129,17 @@ QUICK = Effort(
     num_chains=60,
     num_blocks=2,
 )
+"""A calibration of about a minute: fewer points, each of them measured fewer times."""
 
 
 def lookup_points(count: int, kernel: CpuKernel, rng: np.random.Generator) -> list[LookupPoint]:
-    """Tables of 100 to 2 million rows; replicated ones up to 30 MB, unpooled ones of less work."""
+    """Random tables of 100 to 2 million rows, each looked up alone.
+
+    Args:
+        count: how many tables.
+        kernel: what looks them up; it limits the size of a table or the number of indices.
+        rng: draws the tables.
+    """
     limit = _MAX_DENSE_BYTES if kernel is CpuKernel.DENSE else _MAX_TABLE_BYTES
     few = kernel is CpuKernel.SEQUENCE
     points: list[LookupPoint] = []
@@ -126,12 +162,24 @@ def lookup_points(count: int, kernel: CpuKernel, rng: np.random.Generator) -> li
 
 
 def step_points(count: int, world_size: int, rng: np.random.Generator) -> list[StepPoint]:
-    """Small random models: 1 to 14 tables, any mix of sharding types, even to one-sided."""
+    """Training steps of small random models with 1 to 14 tables.
+
+    Some have tables of one sharding type, others of all; some load the ranks evenly, others load
+    mostly one rank.
+
+    Args:
+        count: how many steps.
+        world_size: ranks that measure them together.
+        rng: draws models and plans.
+    """
     return [_step(f"step-{i}", world_size, rng) for i in range(count)]
 
 
 def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
+    """A random model and a random plan for it."""
     batch = int(rng.choice([512, 1024, 2048, 4096]))
+    # The parameter of a Dirichlet law says how even its draws are: 0.3 gives nearly everything to
+    # one rank, 20 nearly the same to each. So do 0.1 and 3 for sharding types.
     leaning = rng.dirichlet(np.full(world_size, rng.choice([0.3, 2.0, 20.0])))
     mix = rng.dirichlet(np.full(len(_KINDS), rng.choice([0.1, 0.5, 3.0])))
     room_bytes, room_indices = _MAX_STEP_BYTES, _MAX_STEP_INDICES / batch
@@ -163,6 +211,7 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
 
 
 def _table(name: str, rng: np.random.Generator) -> Table:
+    """A random pooled table with one feature."""
     while True:
         rows, dim = int(10 ** rng.uniform(2.0, 6.3)), int(rng.choice(_DIMS))
         if rows * dim * _ELEMENT_BYTES <= _MAX_STEP_BYTES / 2:
@@ -185,7 +234,15 @@ def _table(name: str, rng: np.random.Generator) -> Table:
 def _placed(
     table: Table, kind: ShardingType, leaning: FloatArray, rng: np.random.Generator
 ) -> TablePlacement:
-    """The sharding type where the table allows it, else table-wise."""
+    """The table at random ranks, by a sharding type if the table allows it, else table-wise.
+
+    Args:
+        table: the table.
+        kind: the sharding type. Replicated tables must be small; column-wise tables are cut into
+            two halves.
+        leaning: ``[world_size]`` probability of each rank to get a table.
+        rng: draws the ranks.
+    """
     replicated = kind is ShardingType.DATA_PARALLEL
     halves = kind is ShardingType.COLUMN_WISE
     too_large = replicated and table.weight_bytes > _MAX_REPLICATED_BYTES
@@ -212,7 +269,11 @@ def _placed(
 
 
 def collective_points(world_size: int) -> list[CollectivePoint]:
-    """Raw collectives of 1 KiB per rank to 32 MiB over all ranks, even and imbalanced."""
+    """Collectives of 1 KiB per rank up to 32 MiB over all ranks, by powers of two.
+
+    In all collectives ranks send and keep the same. In further all-to-alls the first rank sends
+    most, every other rank sends a share of 0, 0.2 or 0.5 of that, and nobody keeps anything.
+    """
     points = []
     largest = max(_MOST_WHOLE_BYTES // world_size, 2**_SMALLEST)
     for exponent in range(_SMALLEST, largest.bit_length()):
@@ -236,9 +297,11 @@ def collective_points(world_size: int) -> list[CollectivePoint]:
 
 
 def _pooling(rng: np.random.Generator) -> float:
+    """A random mean number of indices of a bag, to one decimal."""
     return float(np.round(np.exp(rng.uniform(0.0, math.log(_MAX_POOLING))), 1))
 
 
 def _widths(rng: np.random.Generator) -> tuple[int, ...]:
+    """The widths of one to three random layers of an MLP."""
     layers = int(rng.integers(1, 4))
     return tuple(int(w) for w in rng.choice([8, 16, 32, 64, 128], layers))

@@ -1,4 +1,4 @@
-"""All constants of a machine from all its points."""
+"""Fits all constants of a machine to all points that were measured on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from costmodels.uncertainty import MACHINE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Constants and how well they fit."""
+    """The constants of a machine, and the error of each fit."""
 
     constants: CpuConstants
     errors: tuple[FitError, ...]
@@ -31,7 +31,14 @@ class Fitted:
 def fit_machine(
     points: CalibrationPoints, caches: Caches, *, machine: str, world_size: int
 ) -> Fitted:
-    """Fit every model of a machine whose ranks are CPU cores."""
+    """Fit every model of a machine whose ranks are CPU cores.
+
+    Args:
+        points: what was measured.
+        caches: sizes of the caches of a core.
+        machine: name of the machine.
+        world_size: ranks that were measured.
+    """
     fused, fused_errors = fit_lookups(points.lookups, caches, CpuKernel.FUSED)
     replicated, replicated_errors = fit_lookups(points.lookups, caches, CpuKernel.DENSE)
     has_sequences = any(p.kernel is CpuKernel.SEQUENCE for p in points.lookups)
@@ -91,14 +98,17 @@ def _fit_collectives(
 
 
 def _words(point: CollectivePoint) -> str:
-    """What one rank sends and keeps at most, for people who look for a point that is off."""
+    """A collective in words: what one rank sends and keeps at most, for reports of odd points."""
     sent, kept = max(point.sent_bytes) / 2**10, max(point.kept_bytes) / 2**10
     even = "" if len({*point.sent_bytes}) == 1 else ", uneven"
     return f"{point.world_size} ranks, {sent:.0f} KiB sent, {kept:.0f} KiB kept{even}"
 
 
 def collective_counts(point: CollectivePoint) -> FloatArray:
-    """Counts of the slowest rank in the order of :class:`costmodels.cpu.gloo.Gloo`."""
+    """Counts of a collective, in the order of the constants of :class:`costmodels.cpu.gloo.Gloo`.
+
+    For an all-to-all, each count is the largest of all ranks.
+    """
     if point.operation == "all_to_all":
         total, world = sum(point.sent_bytes), point.world_size
         rows = []

@@ -1,4 +1,4 @@
-"""Constants of single operators from points that each are one operator or a chain of them."""
+"""Fits the constants of single operators to points of one operator, or of a chain of operators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from costmodels.operators import Operator
 CHAIN: Final = "chain"
 """Name of the points that are chains of operators."""
 _CHAIN_WEIGHT: Final = 3
-"""Times a chain counts: in it, data and code are as cold as in a model."""
+"""How often a chain counts in the fit. It counts more than a single operator, because in a chain
+data and code are as cold as in a model."""
 
 _ByClass = tuple[tuple[str, tuple[float, ...]], ...]
 
@@ -31,12 +32,16 @@ _ByClass = tuple[tuple[str, tuple[float, ...]], ...]
 def fit_operators(
     points: Sequence[OperatorPoint],
 ) -> tuple[OperatorConstants | None, tuple[FitError, ...]]:
-    """Fit forward, backward and update; None without points.
+    """Fit the forward pass, the backward pass and the update of operators.
 
-    The classes are fitted together, since the times of chains are those of all their operators.
+    All classes of operators are fitted together, because the time of a chain is that of all its
+    operators.
 
     Args:
         points: measured operators and chains.
+
+    Returns:
+        The constants, None if there are no points, and the errors of the three fits.
     """
     if not points:
         return None, ()
@@ -69,7 +74,18 @@ def _fit(
     times_s: FloatArray,
     phase: str,
 ) -> tuple[_ByClass, FitError, FloatArray]:
-    """Seconds per count of every class, and of every point without it and its copies."""
+    """Fit one pass.
+
+    Args:
+        points: measured operators and chains; a chain is in the list several times.
+        counted: counts of some operators by class, given the bytes that a step holds.
+        times_s: ``[points]`` measured seconds of this pass.
+        phase: name of the pass.
+
+    Returns:
+        For each class its seconds per count; the errors; and the seconds that are predicted for
+        each point if the point and its copies are left out of the fit.
+    """
     found = [counted(p.operators, held_bytes(p.operators)) for p in points]
     names = sorted({name for counts in found for name in counts})
     table: FloatArray = np.zeros((len(points), len(names), OPERATOR_COUNTS))

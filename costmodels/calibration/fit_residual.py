@@ -1,4 +1,4 @@
-"""Fits the learned factor of a lookup model, and keeps it only where it helps."""
+"""Fits the learned factor of a lookup model, and keeps it only if it predicts new tables better."""
 
 from __future__ import annotations
 
@@ -15,17 +15,34 @@ from costmodels.errors import require
 from costmodels.lookup.residual import LearnedFactor
 
 _FEWEST_POINTS: Final = 24
+"""Fewest points of a fit: about as many as a shard has features."""
 _FEWEST_TABLES: Final = 6
+"""Fewest tables of a fit, so that each fold of tables still leaves several for the fit."""
 _FOLDS: Final = 5
+"""Parts of the tables that are left out in turn. More parts leave fewer tables out of each fit,
+and take more fits."""
 _PENALTIES: Final = (0.1, 1.0, 10.0, 100.0)
+"""Penalties of the ridge regression that are tried; the best one on tables left out is taken."""
 _LIMIT: Final = math.log(2.0)
+"""Largest absolute value of the logarithm of a factor."""
 _WORTH: Final = 0.95
-"""A factor must lower the held-out error by a twentieth to be kept."""
+"""Error with the factor over the error without it, above which the factor is not kept. A smaller
+gain may be chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidualFit:
-    """The outcome: the factor, or None; held-out errors without and with it; why."""
+    """The result of a fit.
+
+    Attributes:
+        factor: the learned factor; None if it was not kept.
+        num_points: points of the fit.
+        num_tables: different tables that the points measure.
+        analytic_ratio: geometric mean error of the lookup model without the factor.
+        corrected_ratio: the same with the factor, on tables that were left out of its fit; NaN if
+            there were too few points.
+        reason: why the factor was kept or not.
+    """
 
     factor: LearnedFactor | None
     num_points: int
@@ -38,14 +55,19 @@ class ResidualFit:
 def fit_residual(
     features: FloatArray, log_ratio: FloatArray, tables: Sequence[object]
 ) -> ResidualFit:
-    """A ridge regression of ``log_ratio`` = ln(measured / predicted) on a shard's features.
+    """Fit ln(measured / predicted) of lookups by a ridge regression on the features of shards.
 
-    Tables are held out in turn, a fifth of them at a time; the penalty is chosen inside the rest.
+    A fifth of the tables is left out at a time. The penalty is chosen among the other tables, by
+    leaving out a fifth of those in turn.
 
     Args:
-        features: ``[points, NUM_FEATURES]``.
-        log_ratio: ``[points]``.
-        tables: which table each point measures; points of one table stay together.
+        features: ``[points, NUM_FEATURES]`` numbers that describe each shard.
+        log_ratio: ``[points]`` ln(measured / predicted).
+        tables: ``[points]`` which table each point measures. Points of one table are left out
+            together.
+
+    Raises:
+        InvalidValueError: the arguments have different lengths.
     """
     require(
         len(features) == len(log_ratio) == len(tables), "one row, ratio and table per point needed"
@@ -77,7 +99,7 @@ def fit_residual(
 
 
 def _held_out(features: FloatArray, log_ratio: FloatArray, tables: FloatArray) -> FloatArray:
-    """Errors that are left on tables the factor has not seen."""
+    """Logarithmic errors ``[points]`` that remain with a factor fitted without a point's table."""
     from sklearn.model_selection import GroupKFold
 
     left = np.zeros_like(log_ratio)
@@ -89,6 +111,7 @@ def _held_out(features: FloatArray, log_ratio: FloatArray, tables: FloatArray) -
 
 
 def _fit(features: FloatArray, log_ratio: FloatArray, tables: FloatArray) -> LearnedFactor:
+    """The factor that fits these points, with the penalty that predicts left-out tables best."""
     from sklearn.linear_model import Ridge
     from sklearn.model_selection import GridSearchCV, GroupKFold
 

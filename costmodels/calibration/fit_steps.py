@@ -1,4 +1,4 @@
-"""Stages of training steps: fused lookups, exchanges, dense layers, update."""
+"""Fits the constants of the stages of training steps: lookups, exchanges, dense layers, update."""
 
 from __future__ import annotations
 
@@ -27,12 +27,27 @@ from costmodels.dense.base import dense_layers
 from costmodels.sharding import ShardingType
 
 KINDS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)
+"""Sharding types with exchanges, in the order of their counts."""
 _EXCHANGES = {"indices": "input_s", "vectors": "output_s", "gradients": "gradient_s"}
+"""From a stage that is an exchange to its field of ``ExchangeConstants``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFit:
-    """Constants of everything but lookups of single tables and raw collectives."""
+    """All constants that are fitted to training steps.
+
+    Attributes:
+        call_s: seconds of a fused call without work, forward and backward together.
+        fused: how lookups in a step differ from lookups of single tables, for fused tables.
+        replicated: the same for replicated tables.
+        exchange_s: seconds that the exchanges of indices, vectors and gradients take once in a
+            step, whatever the number of sharding types.
+        exchanges: constants of each sharding type.
+        dense: constants of the dense part.
+        gradient: constants of the reduction of gradients that every rank holds.
+        errors: the error of each fit.
+        sigmas_ratio: standard deviation of ln(predicted / measured) of each kind of time.
+    """
 
     call_s: float
     fused: GroupConstants
@@ -47,7 +62,14 @@ class StepFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """One rank of one step."""
+    """What one rank measured in one step.
+
+    Attributes:
+        step: number of the step.
+        rank: the rank.
+        point: the step.
+        loads: the shards of all ranks, with what arrives at them.
+    """
 
     step: int
     rank: int
@@ -55,15 +77,17 @@ class _Seen:
     loads: tuple[ShardLoad, ...]
 
     def seconds(self, stage: str) -> float:
+        """Measured seconds of a stage on this rank."""
         return self.point.stages_s[self.rank][STAGES.index(stage)]
 
     @property
     def exchanges(self) -> bool:
-        """Whether any table is not replicated; else features are not even split by type."""
+        """Whether the step has exchanges: TorchRec makes none if all tables are replicated."""
         return any(not x.replicated for x in self.loads)
 
     @property
     def own(self) -> tuple[ShardLoad, ...]:
+        """The shards on this rank."""
         return tuple(x for x in self.loads if x.rank == self.rank)
 
 
@@ -73,7 +97,14 @@ def fit_steps(
     replicated: LookupConstants,
     caches: Caches,
 ) -> StepFit:
-    """Fit each stage by itself; steps held out as a whole."""
+    """Fit each stage by itself; in errors on points left out, a step is left out as a whole.
+
+    Args:
+        points: measured training steps.
+        fused: constants of fused tables that are looked up alone.
+        replicated: constants of replicated tables that are looked up alone.
+        caches: sizes of the caches of a core.
+    """
     seen = [
         _Seen(step=i, rank=r, point=p, loads=shard_loads(p.workload, p.plan, len(p.stages_s)))
         for i, p in enumerate(points)
@@ -108,6 +139,7 @@ _DENSE = {
     "dense_backward": "dense backward",
     "update": "bottom backward and update",
 }
+"""Stages of the dense part, with the names of their fits."""
 _PHASES = ("forward", "backward")
 
 
@@ -117,7 +149,7 @@ def _fit_calls(
     constants: tuple[LookupConstants, LookupConstants],
     caches: Caches,
 ) -> tuple[tuple[float, ...], FitError]:
-    """Calls, then for fused and for replicated tables: time alone, tables, bags, elements."""
+    """Fit the lookups of one pass: seconds for each of the counts of :func:`call_counts`."""
     used = [s for s in seen if s.own]
     counts = np.array([call_counts(s.own, phase, constants, caches) for s in used])
     times = np.array([s.seconds(f"lookup_{phase}") for s in used])
@@ -136,7 +168,19 @@ def call_counts(
     constants: tuple[LookupConstants, LookupConstants],
     caches: Caches,
 ) -> FloatArray:
-    """Calls of a rank, then seconds alone, tables, bags, elements: fused, and replicated."""
+    """What the lookups of a rank consist of in one pass, as counts.
+
+    Args:
+        loads: the shards of the rank.
+        phase: ``forward`` or ``backward``.
+        constants: constants of fused and of replicated tables that are looked up alone.
+        caches: sizes of the caches of a core.
+
+    Returns:
+        First the number of fused calls. Then five sums over fused tables: seconds of the lookups
+        alone, and the counts of :data:`costmodels.cpu.lookup.TOGETHER` (tables, bags, elements,
+        indices). Then the same five sums over replicated tables.
+    """
     counts = np.zeros(3 + 2 * len(TOGETHER))
     counts[0] = len({x.sharding_type for x in loads})
     for load in loads:
@@ -156,7 +200,15 @@ def call_counts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Exchanges:
-    """Constants per sharding type and once per step; what replicated tables cost there."""
+    """The fitted constants of exchanges.
+
+    Attributes:
+        kinds: constants of each sharding type.
+        once_s: seconds that each exchange takes once in a step.
+        replicated_s: for each exchange, what replicated tables cost there: once if there are any,
+            and for each of the counts of ``TOGETHER``.
+        errors: the error of each fit.
+    """
 
     kinds: dict[ShardingType, ExchangeConstants]
     once_s: tuple[float, ...]
@@ -165,6 +217,7 @@ class _Exchanges:
 
 
 def _fit_exchanges(seen: Sequence[_Seen]) -> _Exchanges:
+    """Fit the exchanges of indices, vectors and gradients."""
     seen = [s for s in seen if s.exchanges]
     found: dict[str, tuple[float, ...]] = {}
     errors = []
@@ -189,7 +242,16 @@ def _fit_exchanges(seen: Sequence[_Seen]) -> _Exchanges:
 
 
 def _exchange_counts(seen: _Seen, column: int) -> FloatArray:
-    """1; replicated tables: present, number, bags, elements, indices; counts of each type."""
+    """What an exchange of a rank consists of, as counts.
+
+    Args:
+        seen: the rank and its step.
+        column: 0 for the exchange of indices, 1 for vectors and their gradients.
+
+    Returns:
+        First 1. Then 1 if the rank has replicated tables, and their counts of ``TOGETHER``: tables,
+        bags, elements, indices. Then the counts of each sharding type of ``KINDS``.
+    """
     world = len(seen.point.stages_s)
     replicated = np.zeros(1 + len(TOGETHER))
     for load in seen.own:
@@ -201,14 +263,28 @@ def _exchange_counts(seen: _Seen, column: int) -> FloatArray:
 
 
 def _handed_on(group: tuple[float, ...], *extra: tuple[float, ...]) -> tuple[float, ...]:
-    """Replicated tables exchange nothing, but their features pass by: that joins their lookups."""
+    """Constants of the lookups of replicated tables, with what these tables cost in exchanges.
+
+    Replicated tables exchange nothing, but their features are separated from the others in those
+    stages. The seconds that this takes are counted with the lookups.
+
+    Args:
+        group: fitted constants of the lookups: a factor on the seconds alone, then seconds for each
+            of the counts of ``TOGETHER``.
+        extra: for each exchange of this pass, seconds once, then for each of these counts.
+    """
     alone, *others = group
     added = np.sum([costs[1:] for costs in extra], axis=0)
     return (alone, *(float(x) for x in np.array(others) + added))
 
 
 def _fit_dense(seen: Sequence[_Seen]) -> tuple[DenseConstants, tuple[float, ...], list[FitError]]:
-    """Dense layers, (reduction of replicated tables, per byte), and errors."""
+    """Fit the dense part.
+
+    Returns:
+        The constants of the layers; seconds of the reduction of gradients, once if there are
+        replicated tables and per byte; and the errors.
+    """
     (forward, first), (backward, second), (update, third) = (
         _fit_stage(seen, [_dense_counts(s, stage) for s in seen], stage, name)
         for stage, name in _DENSE.items()
@@ -222,7 +298,10 @@ def _fit_dense(seen: Sequence[_Seen]) -> tuple[DenseConstants, tuple[float, ...]
 
 
 def _dense_counts(seen: _Seen, stage: str) -> FloatArray:
-    """All layers forward, the top backward; in the update also what is reduced."""
+    """Counts of a stage of the dense part: all layers forward, or the top's layers backward.
+
+    The stage ``update`` counts the bottom's layers backward, the optimizer and what is reduced.
+    """
     workload = seen.point.workload
     if stage == "update":
         return np.concatenate([update_counts(workload), _reduced(seen)])
@@ -235,7 +314,7 @@ def _dense_counts(seen: _Seen, stage: str) -> FloatArray:
 
 
 def _reduced(seen: _Seen) -> FloatArray:
-    """Whether tables are replicated, bytes reduced."""
+    """1 if the rank has replicated tables, else 0; and the bytes of gradients that are reduced."""
     layers = dense_layers(seen.point.workload)
     num_bytes = 4.0 * (layers.bottom_parameters + layers.top_parameters)
     replicated = [x.access for x in seen.own if x.replicated]
@@ -246,15 +325,23 @@ def _reduced(seen: _Seen) -> FloatArray:
 def _sigmas(
     seen: Sequence[_Seen], constants: tuple[LookupConstants, LookupConstants], caches: Caches
 ) -> tuple[tuple[str, float], ...]:
-    """Root mean square of ln(predicted / measured) per kind of time, steps held out.
+    """Root mean square of ln(predicted / measured) of each kind of time, with steps left out.
 
-    Stages of one kind are added first, for what one has too much another may have too little of.
+    The stages of one kind are added up before they are compared, because errors of single stages
+    partly cancel out in a step.
+
+    Args:
+        seen: all ranks of all steps.
+        constants: constants of fused and of replicated tables that are looked up alone.
+        caches: sizes of the caches of a core.
     """
 
     def calls(s: _Seen, stage: str) -> FloatArray:
+        """Counts of a lookup stage."""
         return call_counts(s.own, stage.removeprefix("lookup_"), constants, caches)
 
     def exchange(s: _Seen, stage: str) -> FloatArray:
+        """Counts of an exchange stage."""
         return _exchange_counts(s, 0 if stage == "indices" else 1)
 
     kinds: dict[str, tuple[Callable[[_Seen, str], FloatArray], tuple[str, ...]]] = {
@@ -280,6 +367,7 @@ def _sigmas(
 def _fit_stage(
     seen: Sequence[_Seen], counts: Sequence[FloatArray], stage: str, name: str
 ) -> tuple[tuple[float, ...], FitError]:
+    """Seconds per count of one stage; ``name`` is what reports call the fit."""
     return fit_counts(
         np.array(counts),
         np.array([s.seconds(stage) for s in seen]),
@@ -290,6 +378,7 @@ def _fit_stage(
 
 
 def _describe(seen: _Seen) -> str:
+    """A rank of a step in words; a letter for each table says its sharding type."""
     kinds = "".join(p.sharding_type.value[0].upper() for p in seen.point.plan.placements)
     batch = seen.point.workload.local_batch_size
     return f"rank {seen.rank} of {seen.point.workload.name}, batch {batch}, tables {kinds}"

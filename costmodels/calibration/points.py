@@ -1,4 +1,8 @@
-"""What is measured: one frozen dataclass per kind of microbenchmark, with its result."""
+"""The points of a calibration: one dataclass per kind of microbenchmark, with what it measured.
+
+A point is made without times by :mod:`costmodels.calibration.designs`, and with times once it is
+measured. All seconds are processor seconds of a rank.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,18 @@ from costmodels.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupPoint:
-    """One table looked up and updated, alone in a call.
+    """One table that is looked up and updated by a call of its own.
 
-    ``num_bags`` bags with ``pooling_factor`` indices each on average, drawn from a Zipf law.
-    ``kernel`` is fused (row-wise Adagrad in the backward pass), dense (gradient of the table), or
-    sequence (as fused, but that indices are not pooled).
+    Attributes:
+        kernel: fused (row-wise Adagrad in the backward pass), dense (a gradient of the whole
+            table), or sequence (as fused, but indices are not pooled).
+        num_embeddings: rows of the table.
+        embedding_dim: columns of the table.
+        num_bags: bags in the call.
+        pooling_factor: mean indices of a bag.
+        exponent: of the Zipf law that indices are drawn from; 0 is uniform.
+        forward_s: measured seconds of the lookup.
+        backward_s: measured seconds of its backward pass, with the update.
     """
 
     kernel: CpuKernel
@@ -32,10 +43,15 @@ class LookupPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectivePoint:
-    """One raw collective; per-rank bytes that leave for other ranks, and stay.
+    """One collective without the copies that TorchRec makes around it.
 
-    ``sent_bytes[r]`` leaves rank r for its peers together (in equal parts), ``kept_bytes[r]`` is
-    its message to itself. ``time_s`` is the processor time of the slowest rank.
+    Attributes:
+        operation: ``all_to_all``, ``reduce_scatter``, ``all_gather`` or ``all_reduce``.
+        world_size: ranks that take part.
+        sent_bytes: ``[world_size]`` bytes that each rank sends to all other ranks together, in
+            equal parts.
+        kept_bytes: ``[world_size]`` bytes of each rank's message to itself.
+        time_s: measured seconds of the slowest rank.
     """
 
     operation: str
@@ -47,11 +63,16 @@ class CollectivePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPoint:
-    """A training step of a small random model, in processor seconds.
+    """A training step of a small random model.
 
-    ``stages_s[rank]`` are in the order of :data:`costmodels.cpu.run_stages.STAGES`.
-    Measured as a step because code and data are then as cold as in training; only its stages are
-    used, one by one, never their sum.
+    Its stages are measured inside a step, because code and data are then as cold as in training. A
+    fit uses the stages one by one and never their sum.
+
+    Attributes:
+        workload: the model.
+        plan: where its tables are.
+        stages_s: ``[world_size][stages]`` measured seconds of each rank, in the order of
+            :data:`costmodels.cpu.run_stages.STAGES`.
     """
 
     workload: Workload
@@ -61,9 +82,14 @@ class StepPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPoint:
-    """One operator, or a few in a row, forward, backward, and a step of the optimizer.
+    """One operator, or a chain of a few: forward, backward, and a step of the optimizer.
 
-    ``operators`` is what tracing the same module lists. ``update_s`` is 0 without parameters.
+    Attributes:
+        name: kind of the operator, or ``CHAIN`` of :mod:`costmodels.calibration.fit_operators`.
+        operators: the operators that a trace of the measured module lists.
+        forward_s: measured seconds of the forward pass.
+        backward_s: measured seconds of the backward pass.
+        update_s: measured seconds of a step of the optimizer; 0 without parameters.
     """
 
     name: str
@@ -77,12 +103,13 @@ Point = TypeVar("Point", LookupPoint, CollectivePoint, StepPoint, OperatorPoint)
 
 
 def scaled(point: Point, factor: float) -> Point:
-    """The same point with all its measured seconds, the fields named ``_s``, times ``factor``."""
+    """The point with all its measured seconds (the fields that end in ``_s``) times ``factor``."""
     seconds = {f.name: getattr(point, f.name) for f in fields(point) if f.name.endswith("_s")}
     return replace(point, **{name: _times(value, factor) for name, value in seconds.items()})
 
 
 def _times(seconds: Any, factor: float) -> Any:
+    """Seconds, or nested tuples of seconds, times ``factor``."""
     if isinstance(seconds, tuple):
         return tuple(_times(s, factor) for s in seconds)
     return seconds * factor
@@ -90,11 +117,19 @@ def _times(seconds: Any, factor: float) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationPoints:
-    """Everything measured on one machine.
+    """Everything that was measured on one machine.
 
-    ``pace_s`` is what fixed work typically took meanwhile, in processor seconds (geometric mean
-    over ranks); the seconds of all points are those of this pace. ``pace_sigma_ratio`` is the
-    log-standard deviation of the pace from one half minute to another.
+    The same fixed work is timed beside the points, and tells how slow the machine is at that
+    moment: its *pace*. The seconds of all points are converted to one pace.
+
+    Attributes:
+        lookups: lookups of single tables.
+        steps: training steps.
+        collectives: collectives.
+        operators: operators of dense parts, and chains of them.
+        pace_s: seconds of the fixed work at the pace of the points: what it typically took, as the
+            geometric mean over ranks. None in calibrations that are older than its measurement.
+        pace_sigma_ratio: standard deviation of ln(pace) from one half minute to another.
     """
 
     lookups: tuple[LookupPoint, ...]
