@@ -139,7 +139,10 @@ class ProgramBuilder:
         return step
 
     def _share(self, seconds: FloatArray, index: int, count: int) -> FloatArray:
-        """One piece's part of a stage; pieces are equal unless the dense part is sharded."""
+        """The part of a stage that piece ``index`` of ``count`` takes.
+
+        Pieces are equal unless the dense part is sharded over the ranks.
+        """
         shares = self.times.piece_ratio
         return seconds * shares[index] if shares else seconds / count
 
@@ -313,7 +316,9 @@ def _seconds(value: FloatArray | float) -> FloatArray:
 
 
 def _numbered(name: str, index: int, count: int) -> str:
+    """The name of one of several pieces of a step; the name itself if there is one piece."""
     return f"{name} {index + 1}/{count}" if count > 1 else name
 
 
 _REVERSED = {"reduce-scatter": "all-gather"}
+"""What a collective of the output exchange becomes for gradients, if it is not the same."""

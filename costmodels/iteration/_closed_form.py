@@ -1,10 +1,14 @@
 """The iteration time in closed form, for many plans at once.
 
 Steps of a stream run in order, and all ranks run the same program. So all finish times follow from
-one pass over the steps: finish = max(stream, host, dependencies, [latest rank]) + duration. That
-communication slows compute down is one correction: compute steps become longer by the slow-down
-ratio times the communication that ran beside them in a first pass. Tests check that the times are
-equal to those of the event simulation.
+one pass over the steps. A step starts when its stream is free, when the host has issued it, and
+when the steps have finished that it depends on; a collective also waits for the latest rank. The
+step finishes after its duration.
+
+Communication slows compute down that runs beside it. This is one correction: after a first pass,
+each compute step gets longer by the slow-down ratio times the seconds of communication that ran
+beside it, and a second pass gives the times. Tests check that they are equal to those of the event
+simulation.
 """
 
 from __future__ import annotations
@@ -27,7 +31,11 @@ class Schedule:
 
 
 def differing_ranks(program: Program, num_ranks: int) -> IntArray:
-    """One rank of each kind, for a program of one plan: all others are like one of them."""
+    """Ranks that differ from each other in some time of a program of one plan.
+
+    Every other rank has the same times as one of them, so that the iteration can be computed with
+    these ranks alone (:func:`on_ranks`).
+    """
     columns = [
         np.broadcast_to(values, (num_ranks,))
         for step in program.steps
@@ -41,7 +49,10 @@ def differing_ranks(program: Program, num_ranks: int) -> IntArray:
 
 
 def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
-    """The program with some ranks only; it takes as long if all others are like one of these."""
+    """The program of some ranks only, out of ``num_ranks``.
+
+    It takes as long as the whole program if every other rank has the times of one of these.
+    """
     if len(ranks) == num_ranks:
         return program
 
@@ -56,7 +67,7 @@ def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
 
 
 def schedule(program: Program, shape: tuple[int, ...]) -> Schedule:
-    """Run the program for plans and ranks of ``shape`` = ``(..., R)``."""
+    """Start and finish of all steps, for plans and ranks of ``shape`` = ``(..., R)``."""
     durations = [step.duration_s for step in program.steps]
     first = _run(program.steps, durations, shape)
     if program.overlap_slowdown_ratio <= 0:
@@ -66,8 +77,9 @@ def schedule(program: Program, shape: tuple[int, ...]) -> Schedule:
 
 
 def _run(steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int, ...]) -> Schedule:
-    """One pass over the steps: ``host`` and ``streams`` hold when each is free again."""
+    """One pass over the steps; no compute step is slowed down by communication beside it."""
     zero = np.zeros(shape)
+    # ``host`` and ``streams`` hold the moments at which the host and each stream are free again.
     host: FloatArray = zero
     streams: dict[Stream, FloatArray] = dict.fromkeys(Stream, zero)
     starts: list[FloatArray] = []
@@ -99,7 +111,7 @@ def _run(steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int,
 
 
 def _slowed(program: Program, durations: list[FloatArray], first: Schedule) -> list[FloatArray]:
-    """The durations, those of compute lengthened by the communication beside them."""
+    """The durations, with compute steps lengthened by the communication that ran beside them."""
     moving = [i for i, s in enumerate(program.steps) if s.collective]
     before = _awaited(program.steps)
     slowed = list(durations)
@@ -109,7 +121,7 @@ def _slowed(program: Program, durations: list[FloatArray], first: Schedule) -> l
         beside: FloatArray = np.zeros(1)
         for j in moving:
             if before[i] >> j & 1 or before[j] >> i & 1:
-                continue  # one always waits for the other, so that they never overlap
+                continue  # One of the two always waits for the other, so that they never overlap.
             start = np.maximum(first.start_s[i], first.start_s[j])
             finish = np.minimum(first.finish_s[i], first.finish_s[j])
             beside = beside + np.maximum(finish - start, 0.0)

@@ -1,4 +1,4 @@
-"""From a simulation to what the iteration waits for, and to the sums of each rank."""
+"""What an iteration waits for, and the sums of times of each rank, from a simulation."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalSte
     step waited for the host thread is a step "host"; time in which the iteration waited for the
     data source is a step "input".
     """
+    # Walk back from the step that finished last. ``until`` is the moment up to which the time is
+    # not explained yet.
     path: list[CriticalStep] = []
     node = simulation.last
     until = simulation.iteration_time_s
@@ -46,10 +48,10 @@ def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalSte
 
 
 def _cause(simulation: Simulation, node: Node) -> Node | None:
-    """What a (rank, step) waited for last.
+    """The (rank, step) that a (rank, step) waited for last; None if it was the host, or nothing.
 
-    A rank that joined a collective early waited for the late rank; the cause is then what that rank
-    waited for.
+    A rank that arrives early at a collective waits for the late rank. The cause is then what the
+    late rank waited for.
     """
     cause = simulation.released_by.get(node)
     if cause is not None and cause[1] == node[1] and cause[0] != node[0]:
@@ -58,11 +60,12 @@ def _cause(simulation: Simulation, node: Node) -> Node | None:
 
 
 def _step(rank: int, name: str, start: float, finish: float) -> CriticalStep:
+    """A step of the path from ``start`` to ``finish`` seconds."""
     return CriticalStep(rank=rank, stage=name, start_s=start, duration_s=finish - start)
 
 
 def stage_times(program: Program, simulation: Simulation) -> tuple[StageTime, ...]:
-    """The times of every step that takes time on some rank."""
+    """Start and duration on every rank, of the steps that take time on some rank."""
     spans = simulation.finish_s - simulation.start_s
     return tuple(
         StageTime(

@@ -1,8 +1,9 @@
 """The iteration by event simulation: the reference that the closed form must be equal to.
 
-Each rank has a host thread and streams that run in order. Events are kept in a heap by time. Every
-rank enters a collective, which is released when the last rank has arrived. One plan is simulated at
-a time. The simulation also records what each step waited for, which gives the critical path.
+Each rank has a host thread, and streams that run their steps in order. Events are kept in a heap by
+their time. A collective starts on all ranks when the last rank has arrived at it. One plan is
+simulated at a time. The simulation also records what each step waited for, which gives the critical
+path.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ Node = tuple[int, int]
 """(rank, step index)."""
 
 _Lane = Stream | int
-"""The queue in which a step waits: its stream, or one of its own if the plan lacks the step."""
+"""The queue in which a step waits: its stream, or a queue of its own (numbered as the step) if the
+plan does not have the step, which then holds up no other step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +30,10 @@ class Simulation:
     """One simulated iteration.
 
     Attributes:
-        arrival_s: ``[steps, R]`` when nothing of the rank itself holds a step back any more.
-        start_s: ``[steps, R]``; later than the arrival only in collectives, which wait for others.
-        finish_s: ``[steps, R]``.
+        arrival_s: ``[steps, R]`` when a step could start, if it did not have to wait for other
+            ranks.
+        start_s: ``[steps, R]`` when it starts; later than the arrival only in collectives.
+        finish_s: ``[steps, R]`` when it finishes.
         iteration_time_s: when all ranks have finished.
         released_by: from a (rank, step) to the (rank, step) that it waited for last; None if it was
             the host thread, or nothing.
@@ -47,11 +50,19 @@ class Simulation:
 
 @dataclass
 class _Rank:
-    """State of one rank: its next step to issue, host clock, queues, and finished steps."""
+    """The state of one rank.
+
+    Attributes:
+        issued: how many steps the host has issued; also the next step to issue.
+        host_s: the moment up to which the host thread is busy.
+        queues: the steps that were issued and have not finished, in order.
+        busy: the queues whose first step has arrived.
+        finished: when each step finished.
+        waits_for: the step that the host thread waits for; None if it does not wait.
+    """
 
     issued: int = 0
     host_s: float = 0.0
-    issue_s: dict[int, float] = field(default_factory=dict)
     queues: dict[_Lane, list[int]] = field(default_factory=lambda: {s: [] for s in Stream})
     busy: set[_Lane] = field(default_factory=set)
     finished: dict[int, float] = field(default_factory=dict)
@@ -76,11 +87,15 @@ def simulate(program: Program, num_ranks: int) -> Simulation:
 
 
 def _durations(steps: tuple[Step, ...], num_ranks: int) -> FloatArray:
+    """Durations ``[steps, R]``, without the slow-down by communication."""
     return np.stack([np.broadcast_to(s.duration_s, (num_ranks,)) for s in steps])
 
 
 def _with_overlap(program: Program, first: Simulation, num_ranks: int) -> FloatArray:
-    """Durations with compute slowed down by the communication that ran beside it."""
+    """Durations ``[steps, R]``, with compute slowed down by the communication beside it.
+
+    ``first`` is a simulation without the slow-down, which tells what ran beside what.
+    """
     slowed = np.array(_durations(program.steps, num_ranks))
     for rank in range(num_ranks):
         moving = [
@@ -97,9 +112,10 @@ def _with_overlap(program: Program, first: Simulation, num_ranks: int) -> FloatA
 
 
 class _Simulator:
-    """One run of the event loop."""
+    """One run of the event loop, with durations ``[steps, R]``."""
 
     def __init__(self, steps: tuple[Step, ...], durations: FloatArray, num_ranks: int) -> None:
+        """Start at time 0 with no step issued."""
         self.steps = steps
         self.durations = durations
         self.ranks = [_Rank() for _ in range(num_ranks)]
@@ -139,6 +155,10 @@ class _Simulator:
         )
 
     def _push(self, time_s: float, rank: int, kind: str, index: int) -> None:
+        """Plan an event: step ``index`` is "issued" or "finished" on a rank.
+
+        Events of the same time are handled in the order in which they were planned.
+        """
         self.sequence += 1
         heapq.heappush(self.heap, (time_s, self.sequence, rank, kind, index))
 
@@ -153,8 +173,8 @@ class _Simulator:
         self._push(state.host_s, rank, "issued", index)
 
     def _enqueue(self, rank: int, index: int, time_s: float) -> None:
+        """A step was issued: it enters its queue. The host goes on unless the step blocks it."""
         state, step = self.ranks[rank], self.steps[index]
-        state.issue_s[index] = time_s
         state.queues.setdefault(self._lane(index), []).append(index)
         if step.blocks_host:
             state.waits_for = index
@@ -163,10 +183,18 @@ class _Simulator:
             self._issue(rank)
 
     def _lane(self, index: int) -> _Lane:
+        """The queue of a step."""
         return self.steps[index].stream if self.steps[index].is_present else index
 
     def _advance(self, rank: int, lane: _Lane, time_s: float, releaser: Node | None) -> None:
-        """Start the first step of a queue if nothing holds it back any more."""
+        """Let the first step of a queue arrive, if nothing of the rank itself holds it back.
+
+        Args:
+            rank: the rank.
+            lane: the queue.
+            time_s: the present moment.
+            releaser: the (rank, step) that has just finished; None if a step was issued.
+        """
         state = self.ranks[rank]
         if lane in state.busy or not state.queues[lane]:
             return
@@ -183,6 +211,7 @@ class _Simulator:
             self._start(rank, index, time_s, releaser)
 
     def _join(self, rank: int, index: int, time_s: float) -> None:
+        """A rank arrives at a collective, which starts on all ranks if it is the last one."""
         arrived = self.joined.setdefault(index, {})
         arrived[rank] = time_s
         if len(arrived) < len(self.ranks):
@@ -192,11 +221,13 @@ class _Simulator:
             self._start(member, index, time_s, held_by)
 
     def _start(self, rank: int, index: int, time_s: float, releaser: Node | None) -> None:
+        """Start a step on a rank; ``releaser`` is the (rank, step) that it waited for last."""
         self.start[index, rank] = time_s
         self.released_by[rank, index] = releaser
         self._push(time_s + float(self.durations[index, rank]), rank, "finished", index)
 
     def _finished(self, rank: int, index: int, time_s: float) -> None:
+        """A step has finished: other steps of the rank may arrive, and its host may go on."""
         state, lane = self.ranks[rank], self._lane(index)
         self.finish[index, rank] = time_s
         state.finished[index] = time_s

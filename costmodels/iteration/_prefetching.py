@@ -1,4 +1,4 @@
-"""What the pipelines with a cache fetch on a stream of its own have in common."""
+"""What the pipelines have in common that fill caches on a stream of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AbstractPrefetching(AbstractPipeline):
 
     @property
     def exposes_fetch(self) -> bool:
-        """False: rows are fetched beside the iteration before."""
+        """False: rows are fetched beside the iteration of the batch before."""
         return False
 
     @property

@@ -1,10 +1,11 @@
-"""One plan by the closed form, with what every step waited for.
+"""The iteration of one plan by the closed form, with what every step waited for.
 
 The times are those of :mod:`costmodels.iteration._events` (tests check that), but they are computed
 as arrays over ranks, so that thousands of ranks take little longer than a few. What a step waited
-for is found only when it is asked for. If several things ended at the same moment, the cause is the
-host thread rather than a step, the later of two steps, and the rank that came last in the
-collective before.
+for is found only when it is asked for. If a step waited for several things that ended at the same
+moment, the host thread counts as the cause before any step, and a later step before an earlier one.
+If several ranks arrived last at a collective, the cause is the one that arrived later at the
+collective before it.
 """
 
 from __future__ import annotations
@@ -91,7 +92,10 @@ class Causes(Mapping[Node, Node | None]):
 
 
 def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
-    """The rank that each collective waits for; of several, the one that was last before."""
+    """The rank that each collective waits for.
+
+    Of several ranks that arrive last, it is the one that came later in the collectives before.
+    """
     found: dict[int, int] = {}
     turn = np.arange(arrival.shape[1])
     for i, step in enumerate(steps):

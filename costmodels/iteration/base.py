@@ -19,6 +19,7 @@ from costmodels.datatypes import BoolArray, FloatArray
 LOOKUP_FORWARD: Final = "lookup forward"
 LOOKUP_BACKWARD: Final = "lookup backward"
 INPUT_COPY: Final = "input copy"
+"""Names of steps that other modules look for in a program."""
 
 
 class Stream(StrEnum):
@@ -41,7 +42,7 @@ class Step:
         duration_s: seconds, broadcastable to ``[..., R]`` (plans, R ranks).
         after: indices of earlier steps that must have finished on the same rank.
         host_s: seconds that the host needs to issue it, broadcastable to ``[..., R]``.
-        collective: whether it starts only when all ranks have arrived.
+        collective: whether it starts only when all ranks have arrived at it.
         present: ``[..., 1]``, False for plans that do not have this step; None if all have it. A
             step that is not there holds up no other step of its stream, and takes no time.
         blocks_host: whether the host waits until it has finished.
@@ -99,7 +100,15 @@ class FamilyTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecTimes:
-    """Durations ``[..., R]`` of the kernels of quantized communication; host seconds of each."""
+    """Seconds ``[..., R]`` of the kernels of quantized communication.
+
+    Attributes:
+        quantize_s: encoding of the vectors that a rank sends.
+        dequantize_s: decoding of the vectors that arrive.
+        quantize_gradient_s: encoding of the gradients that a rank sends.
+        dequantize_gradient_s: decoding of the gradients that arrive.
+        host_s: seconds that the host needs to issue each of these four steps.
+    """
 
     quantize_s: FloatArray
     dequantize_s: FloatArray
@@ -116,6 +125,7 @@ class StageTimes:
     dense part before the looked-up vectors arrive, ``top`` the rest of it.
 
     Attributes:
+        cache_fetch_s: what caches in front of host memory do before the lookup.
         families: collectives of each sharding type.
         input_splits_s: exchange of the sizes of the index exchange.
         bucket_s: all-reduces of gradients beside the backward pass; with a sharded dense part, the
@@ -126,7 +136,8 @@ class StageTimes:
         dense_names: names of bottom and top, for people.
         single_stream: whether everything runs one after the other, and inputs are not copied.
         has_tables: whether there is anything to look up.
-        input_copy_s: the copy of a batch to the device.
+        input_copy_s: the copy of a batch to the device, and what is done to indices there.
+        copy_host_s: host seconds that issuing the copy takes, and those between two steps.
         copy_blocks_host: whether the host waits for that copy.
         codecs: None where no exchange is compressed.
         piece_ratio: a dense part that is sharded over the ranks runs in pieces; this is the share

@@ -17,12 +17,17 @@ from costmodels.iteration.base import (
 @final
 @dataclass(frozen=True, slots=True)
 class HugeCtr(AbstractPipeline):
-    """Exchanges beside the bottom MLP, the dense all-reduce beside the table update.
+    """Exchanges run beside the bottom MLP, the dense all-reduce beside the table update.
 
-    Order as in HugeCTR's ``model_pipeline.cpp`` with both overlaps on: lookup; its output exchange
-    beside the bottom MLP; top forward and backward; the gradient exchange beside the bottom
-    backward; then the table update beside the all-reduce of dense gradients. The indices of the
-    next batch travel on a stream of their own.
+    The order is that of HugeCTR's ``model_pipeline.cpp`` with both overlaps on:
+
+    1. the lookup;
+    2. the exchange of its vectors, beside the forward pass of the bottom MLP;
+    3. forward and backward pass of the top;
+    4. the exchange of gradients, beside the backward pass of the bottom MLP;
+    5. the table update, beside the all-reduce of dense gradients.
+
+    The indices of the next batch travel on a stream of their own.
     """
 
     @property

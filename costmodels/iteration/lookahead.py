@@ -11,8 +11,8 @@ from costmodels.iteration._prefetching import AbstractPrefetching
 @final
 @dataclass(frozen=True, slots=True)
 class Lookahead(AbstractPrefetching):
-    """Like prefetch_sparse_dist, with caches that keep rows that the next batches need.
+    """Like prefetch_sparse_dist, but caches keep rows that one of the next batches needs.
 
-    How many rows still have to be fetched is counted with the lookups (``Laws.lookahead_draws``).
-    The rows of a coming batch travel beside the work of this one.
+    The steps and their order are the same. That fewer rows are fetched follows from the work of
+    lookups (``Laws.lookahead_draws``).
     """

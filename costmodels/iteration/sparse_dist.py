@@ -12,7 +12,7 @@ from costmodels.iteration.base import AbstractPipeline, Program, StageTimes, Str
 @final
 @dataclass(frozen=True, slots=True)
 class SparseDist(AbstractPipeline):
-    """Exchanges the next batch's split sizes before the forward pass, its indices beside it."""
+    """Exchanges the next batch's split sizes before the forward pass, and its indices beside it."""
 
     @property
     def exposes_input_dist(self) -> bool:
