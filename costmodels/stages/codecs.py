@@ -19,10 +19,11 @@ from costmodels.uncertainty import Scale
 class CodecModel:
     """Prices the codecs of one workload on one topology.
 
-    A rank encodes what its own shards send, before the exchange, and decodes the gradients that
-    they get back, after it. It also decodes the vectors that it receives, which takes the same time
-    on every rank. Replicated tables are counted among these like the others. Where sharding types
-    have different codecs, the type that costs most counts.
+    A rank encodes what its own shards send before the exchange, and decodes the gradients that they
+    get back after it. These depend on the plan. A rank also decodes the vectors that it receives
+    for its batch and encodes their gradients. That takes the same time on every rank: all tables
+    count as if they were exchanged, replicated ones too. If sharding types have different codecs,
+    all vectors count with the one that takes longest.
     """
 
     def __init__(self, wire: Wire, topology: Topology, host: HostCosts) -> None:
@@ -31,7 +32,7 @@ class CodecModel:
         Args:
             wire: bytes per element, and what codecs read and write.
             topology: the system.
-            host: what issuing a kernel takes.
+            host: what the host needs to issue a kernel.
         """
         self.rate_bytes_per_s = topology.device.hbm_bandwidth_bytes_per_s
         self._received_s = wire.received_bytes.T / self.rate_bytes_per_s
@@ -52,7 +53,7 @@ class CodecModel:
         Args:
             work: ``[..., W, columns]``.
             families: the sharding types that any of the plans has.
-            speeds: of the ranks, ``[W]``.
+            speeds: ``[W]`` speed of each rank, as a factor on the rates of the device.
             scale: factors on all times.
         """
         present = np.zeros((*work.shape[:-2], 1, len(EXCHANGING_TYPES)))
@@ -67,7 +68,7 @@ class CodecModel:
 
         Args:
             types: sharding types of the plans.
-            speed: of the fastest rank.
+            speed: speed of the fastest rank.
             size: number of ranks.
         """
         present = np.array([[float(f in types) for f in EXCHANGING_TYPES]])
@@ -81,6 +82,14 @@ class CodecModel:
         speeds: FloatArray,
         scale: Scale,
     ) -> CodecTimes:
+        """Times from the seconds of each rank's own shards at its speed, forward and backward.
+
+        Args:
+            own_s: seconds ``[..., W]`` forward, and backward.
+            present: ``[..., 1, types]`` 1 for each sharding type that a plan has, else 0.
+            speeds: ``[W]`` speed of each rank.
+            scale: factors on all times.
+        """
         calls, ratio = present.sum(axis=-1), scale.lookup_ratio
         gap_s = calls * self._latency_s
         ends_s = [

@@ -30,16 +30,25 @@ from costmodels.topology import Topology
 from costmodels.workload import Pooling, Workload
 
 _AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
+"""Prices an all-to-all from the bytes that each rank sends and receives by level of links."""
 
 
 class _Reduction(Protocol):
+    """Prices a reduce-scatter from the bytes of its whole buffer."""
+
     def __call__(
         self, num_bytes: FloatArray, topology: Topology, /, *, within_host: bool
     ) -> FloatArray: ...
 
 
 class EmbeddingExchanges:
-    """Prices the exchanges of each sharding type; work arrays are ``[..., W, columns]``."""
+    """Prices the exchanges of each sharding type; work arrays are ``[..., W, columns]``.
+
+    Attributes:
+        wire: bytes of compressed exchanges; None if nothing is compressed.
+        batch_ratio: ``[W]`` batch of each rank over the mean; None if batches are equal.
+        lengths_s: seconds of the exchange of lengths, which is taken to be empty.
+    """
 
     def __init__(self, workload: Workload, topology: Topology, models: CostModels) -> None:
         """Price what does not depend on the plan."""
@@ -64,10 +73,10 @@ class EmbeddingExchanges:
         return self.models.exchange is not None or not self.models.collective.full_duplex
 
     def output_exchanges(self, kind: ShardingType) -> range:
-        """Which collectives of the output exchange run: the first, the second, or both in turn.
+        """Which collectives of the output exchange run: the first (0), the second (1), or both.
 
-        TorchRec's ``comm_ops.py`` runs no collective among a single rank: not across hosts if there
-        is one host, and not inside hosts of one rank.
+        The second exists for types by hosts only. TorchRec's ``comm_ops.py`` runs no collective of
+        a single rank: none across hosts if there is one host, none inside hosts of one rank.
         """
         if kind not in BY_HOSTS or self.topology.num_hosts == 1:
             return range(1)
@@ -75,10 +84,11 @@ class EmbeddingExchanges:
         return range(1 if alone else 0, 2)
 
     def growth(self, work: FloatArray, family: int) -> tuple[FloatArray, ...]:
-        """Growing parts of each rank: first exchange, second exchange, index exchange.
+        """Growing parts ``[..., W]`` of the first, the second and the index exchange of a type.
 
-        Where batches are unequal, every rank counts with the smallest batch, so that the result is
-        below the real times.
+        The growing part of an exchange is its seconds without what is fixed. If batches are
+        unequal, every rank counts with the smallest batch, so that the result is never above the
+        real times.
         """
         if self.models.exchange is not None:
             kind, traffic = EXCHANGING_TYPES[family], _traffic(work, family)
@@ -103,7 +113,7 @@ class EmbeddingExchanges:
         reduce_scatter: _Reduction,
         ratio: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
-        """First and second exchange of each rank, priced by the given functions."""
+        """First and second exchange of vectors on each rank, priced by the given functions."""
         first, second = sent
         return (
             self.first_exchange(kind, first, all_to_all, reduce_scatter, ratio),
@@ -143,20 +153,27 @@ class EmbeddingExchanges:
     def index_exchange(
         self, arriving: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None
     ) -> FloatArray:
-        """The exchange of indices; each rank sends ``arriving`` bytes times its ``ratio``."""
+        """Seconds of the exchange of indices on each rank.
+
+        Args:
+            arriving: bytes that arrive at each rank from each rank with a mean batch.
+            all_to_all: prices an all-to-all.
+            ratio: ``[W]`` batch of each rank over the mean; a rank sends in proportion to it.
+        """
         own, others = self._by_level(arriving, ratio)
         return all_to_all(others, own, self.topology)
 
     def _by_level(
         self, per_peer: FloatArray, ratio: FloatArray | None
     ) -> tuple[FloatArray, FloatArray]:
+        """:func:`_weighted` over all ranks."""
         local, domain = self.topology.local_world_size, self.topology.domain_size
         return _weighted(per_peer, local, domain, ratio)
 
     def across_hosts(
         self, per_peer: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None
     ) -> FloatArray:
-        """The all-to-all among ranks of the same local index, one on each host."""
+        """Seconds of the all-to-all among ranks of the same local index, one on each host."""
         topology = self.topology
         hosts, local = topology.num_hosts, topology.local_world_size
         if hosts == 1:
@@ -225,7 +242,11 @@ class EmbeddingExchanges:
 def _weighted(
     per_peer: FloatArray, local: int, domain: int, ratio: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
-    """As ``spread_by_level``, with the bytes of a rank's samples multiplied by its ``ratio``."""
+    """Bytes that each rank sends and that it gets, by level of links, as ``spread_by_level``.
+
+    A rank sends ``per_peer`` bytes to a rank with a mean batch, and in proportion to the batch to
+    others. ``ratio`` has the batches over their mean; None if they are equal.
+    """
     own, others = spread_by_level(per_peer, local=local, domain=domain)
     if ratio is None:
         return own, others
@@ -234,7 +255,7 @@ def _weighted(
 
 
 def _traffic(work: FloatArray, family: int) -> Traffic:
-    """What one sharding type exchanges, from the work."""
+    """The bytes that one sharding type exchanges and the number of its shards, on each rank."""
     calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
     return Traffic(
         arriving_bytes=work[..., INPUT + family],

@@ -30,14 +30,15 @@ class HostLaunches:
         per_gradient_ratio: adding up the gradient of one tensor.
         per_update_ratio: zeroing one tensor's gradient and updating the tensor.
         update_ratio: the optimizer's step and its zeroing of gradients, without the single tensors.
-        lookup_forward_ratio: T1 + T2 + T3 of a fused lookup.
-        lookup_backward_ratio: the same of its backward.
+        lookup_forward_ratio: T1 + T2 + T3 of the forward pass of a fused lookup.
+        lookup_backward_ratio: T1 + T2 + T3 of its backward pass.
         collective_ratio: issuing one collective.
         copy_ratio: issuing one copy of an input tensor to the device.
         loss_ratio: the loss, forward and backward.
-        between_steps_ratio: reading the loss and fetching the next batch; the device has no work.
-        launch_ratio: T4; 0 where a captured graph is replayed.
-        copies_block: the host waits for copies, as it does from memory that is not pinned.
+        between_steps_ratio: reading the loss and fetching the next batch, in which the device has
+            no work.
+        launch_ratio: T4 of one kernel; 0 if a captured graph is replayed.
+        copies_block: whether the host waits for copies, as it does if memory is not pinned.
         source: where the figures come from.
     """
 
@@ -119,11 +120,20 @@ PROFILES: Final = {
     HostProfile.EAGER_2021: _EAGER_2021,
     HostProfile.CUDA_GRAPH: _CUDA_GRAPH,
 }
+_LOOKUP_KERNELS: Final = 3.0
+"""Kernels that the host launches for a fused lookup, and for its backward pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCosts:
-    """Seconds that the host of a rank takes to issue work, under a profile."""
+    """Seconds that the host of a rank takes to issue work.
+
+    All methods and properties return host seconds.
+
+    Attributes:
+        profile: the software that issues the work.
+        launch_s: seconds of one kernel launch on this system.
+    """
 
     profile: HostLaunches
     launch_s: float
@@ -136,24 +146,25 @@ class HostCosts:
     def forward_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the part of a forward pass that the device has to wait for.
 
-        Of blocks that repeat, the device waits only for the first one; see :meth:`repeats_s`.
+        Of a block that repeats, the device waits for the first repeat only; see :meth:`repeats_s`.
         """
         calls = sum(layer.first_calls for layer in layers)
         kernels = sum(layer.first_kernels for layer in layers)
         return self._operators_s(calls, kernels)
 
     def repeats_s(self, layers: Sequence[Layer]) -> float:
-        """Issuing the repeated blocks of a forward pass, which the host does during compute."""
+        """Issuing all repeats of blocks but the first, while the device computes those before."""
         calls = sum(layer.num_calls - layer.first_calls for layer in layers)
         kernels = sum(layer.num_kernels - layer.first_kernels for layer in layers)
         return self._operators_s(calls, kernels)
 
     def _operators_s(self, calls: int, kernels: int) -> float:
+        """Issuing ``calls`` operators that have ``kernels`` kernels together."""
         launches = calls * self.profile.operator_ratio + kernels * self.profile.launch_ratio
         return launches * self.launch_s
 
     def backward_s(self, layers: Sequence[Layer]) -> float:
-        """Issuing the backward pass of layers, with the sums of their gradients."""
+        """Issuing the backward pass of layers, and adding up the gradients of their tensors."""
         gradients = _num_tensors(layers) * self.profile.per_gradient_ratio * self.launch_s
         return self.profile.backward_ratio * self.forward_s(layers) + gradients
 
@@ -177,15 +188,15 @@ class HostCosts:
 
     @property
     def lookup_s(self) -> float:
-        """Issuing a fused lookup of three kernels."""
-        return (self.profile.lookup_forward_ratio + 3.0 * self.profile.launch_ratio) * self.launch_s
+        """Issuing a fused lookup."""
+        launches = self.profile.lookup_forward_ratio + _LOOKUP_KERNELS * self.profile.launch_ratio
+        return launches * self.launch_s
 
     @property
     def lookup_backward_s(self) -> float:
-        """Issuing the backward pass of a fused lookup, of three kernels."""
-        return (
-            self.profile.lookup_backward_ratio + 3.0 * self.profile.launch_ratio
-        ) * self.launch_s
+        """Issuing the backward pass of a fused lookup."""
+        launches = self.profile.lookup_backward_ratio + _LOOKUP_KERNELS * self.profile.launch_ratio
+        return launches * self.launch_s
 
     @property
     def collective_s(self) -> float:
@@ -198,7 +209,10 @@ class HostCosts:
         return self.profile.loss_ratio * self.launch_s
 
     def between_steps_s(self, workload: Workload) -> float:
-        """Host time from the end of a step's work to the first operator of the next step."""
+        """Time from the end of a step's work to the first operator of the next step.
+
+        It is that of the workload if it gives one, else that of the profile.
+        """
         given_s = workload.between_steps_s
         return self.profile.between_steps_ratio * self.launch_s if given_s is None else given_s
 
@@ -212,8 +226,9 @@ class HostCosts:
 def input_bytes(workload: Workload) -> float:
     """Bytes of a rank's batch that are copied to its device.
 
-    Indices with a length per feature and sample, weights of weighted tables, dense features, and
-    one label per sample. A feature that several tables look up is in the batch once.
+    These are indices, a length for each feature and sample (as wide as an index), weights of
+    weighted tables, dense features, and one label per sample. A feature that several tables look up
+    is in the batch once.
     """
     weighted: dict[Feature, bool] = {}
     for table in workload.tables:
@@ -227,7 +242,10 @@ def input_bytes(workload: Workload) -> float:
 
 
 def _num_tensors(layers: Sequence[Layer]) -> int:
-    """Number of trained tensors: a matrix for each product, and a bias, in each repeat."""
+    """Number of trained tensors of layers, repeats included.
+
+    Each matrix product of a layer with parameters has a matrix, and each such layer a bias.
+    """
     trained = [layer for layer in layers if layer.num_parameters]
     biases = sum(max(o.num_repeats for o in layer.operators) for layer in trained)
     return biases + sum(len(layer.products) for layer in trained)

@@ -17,8 +17,10 @@ from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseParallelism, Workload
 
 _BUCKET_BYTES: Final = 25 * 1024**2
-"""Default bucket of DistributedDataParallel."""
+"""Bytes of gradients in one all-reduce: the default bucket of DistributedDataParallel."""
 _MAX_BUCKETS: Final = 8
+"""Most pieces in which a dense part and its collectives are priced. More would follow large models
+more closely and make every program longer."""
 
 
 class DenseReduction:
@@ -52,7 +54,7 @@ class DenseReduction:
             self._topology = topology.resized(topology.num_hosts, local // self._split)
 
     def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
-        """An all-reduce over the ranks that have the same part of every layer."""
+        """Seconds of an all-reduce over the ranks that have the same part of every layer."""
         return self._collective.all_reduce_s(num_bytes, self._topology) * (num_bytes > 0)
 
     @cached_property
@@ -85,7 +87,7 @@ class DenseReduction:
 
     @cached_property
     def buckets(self) -> tuple[float, ...]:
-        """Bytes of each all-reduce of the top's gradients; the last also has the bottom's."""
+        """Bytes of the top's gradients in each all-reduce; the last one also has the bottom's."""
         top = self._layers.top_parameters * self._workload.gradient_dtype.num_bytes
         count = min(_MAX_BUCKETS, max(1, math.ceil(top / _BUCKET_BYTES)))
         return (top / count,) * count
@@ -114,7 +116,7 @@ class DenseReduction:
 
     @property
     def gathered_bytes(self) -> float:
-        """Bytes of all gathered parameters: each as wide as in products, but at least 2 bytes."""
+        """Bytes of all gathered parameters, in the type of the products or in 2 bytes at least."""
         element = max(self._workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
         return float(self.num_parameters * element)
 
@@ -125,9 +127,10 @@ class DenseReduction:
 
     @property
     def cast_s(self) -> float:
-        """Seconds in which a micro-batch's gradients get the type that they are reduced in.
+        """Seconds to convert a micro-batch's gradients to the type in which they are reduced.
 
-        Where parameters are sharded, whole gradients are in the type of the products first.
+        This happens if parameters are sharded, because gradients then are in the type of the
+        products first. Otherwise the result is 0.
         """
         computed = max(self._workload.dense.dtype.num_bytes, DataType.BF16.num_bytes)
         reduced = self._workload.gradient_dtype.num_bytes
@@ -157,7 +160,10 @@ class DenseReduction:
     def beside_backward_s(
         self, all_reduce_s: Callable[[FloatArray], FloatArray]
     ) -> tuple[FloatArray, ...]:
-        """Seconds of the gradients' collectives beside the backward pass: all but the last one."""
+        """Seconds of the collectives that reduce gradients beside the backward pass.
+
+        These are all but the last one. ``all_reduce_s`` prices an all-reduce of so many bytes.
+        """
         if self.is_sharded:
             return self.scatters_s[:-1]
         return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
@@ -179,13 +185,14 @@ class DenseReduction:
         Args:
             passes_s: seconds of forward and backward pass of a micro-batch on each rank.
             issued_s: seconds that the host needs to issue them.
-            dense_ratio: factor on compute, divided by the speeds of the ranks.
+            dense_ratio: ``[W]`` factor on compute, divided by the speed of each rank.
             collective_ratio: factor on collectives.
         """
         earlier, device = self._workload.gradient_accumulation - 1, self._topology.device
         if not earlier:
             return None
         if not self.is_sharded:
+            # Two reads and one write add the gradients of a micro-batch to those before it.
             added_s = 3.0 * self.gathered_bytes / device.hbm_bandwidth_bytes_per_s
             return earlier * np.maximum(passes_s + added_s * dense_ratio, issued_s)
         none = np.zeros(())
