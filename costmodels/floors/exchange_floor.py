@@ -25,7 +25,7 @@ Seconds = Callable[[FloatArray], FloatArray]
 """From growing parts ``[N]`` to seconds ``[N]``; the function never falls."""
 
 _MOST_ENTRIES: Final = 500_000
-"""Sizes times ranks that are priced in one call."""
+"""Sizes times ranks that are priced in one call, so that arrays fit into some megabytes."""
 
 NUM_EXCHANGES: Final = 3
 FIRST, SECOND, INDICES = range(NUM_EXCHANGES)

@@ -12,12 +12,12 @@ of everything else no more than every plan has. This rank is never slower than a
 - the rank that is slowest in a lookup makes at least as many fused calls as are counted here
   (:meth:`IterationFloor.num_calls`);
 - dense layers run on the fastest device, and communication does not slow compute down. Where
-  devices
-  or batches differ, one more made-up rank has the longest dense part;
+  devices or batches differ, one more made-up rank has the longest dense part;
 - a stage whose duration is not a phase takes as long as it does with nothing to do;
-- a phase that covers several steps is counted at the first of them. Where gradients are decoded
-  before the backward lookup, this is the decoding, because the host may issue the lookup only after
-  it. One more made-up rank has the backward lookup without the decoding: that follows the issue.
+- a phase that covers several steps is counted at the first of them. Where exchanges are
+  compressed, the phase of the backward lookup also covers the decoding of gradients before it. It
+  is counted at the decoding, because the host may issue the lookup later than that. One more
+  made-up rank has the backward lookup without the decoding, counted at the lookup.
 
 Durations that depend on the plan are the leaves of :mod:`costmodels.floors.type_floor`.
 """
@@ -66,7 +66,7 @@ class IterationFloor:
     """Makes the :class:`TypeFloor` of each set of sharding types of one workload and system."""
 
     def __init__(self, stages: StageModel, pipeline: AbstractPipeline) -> None:
-        """Keep both; nothing is computed yet.
+        """Keep the arguments; floors are made when they are asked for.
 
         Args:
             stages: prices the stages of an iteration.

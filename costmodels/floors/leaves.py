@@ -32,11 +32,16 @@ def line(phase: int) -> Leaf:
 
 
 def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
-    """A duration with a line under it.
+    """A leaf with a straight line that is never above its duration.
 
-    Between two points the duration is at least that at the lower point, because it never falls.
-    Beyond the last point the line is below ``share_ratio`` times the phase, and durations never
-    are.
+    The slope of the line is fixed. Its constant is the least distance between the duration and a
+    line of this slope through 0, over all phases (:func:`_least_room`). Beyond the last phase that
+    is looked at, the line is below ``share_ratio`` times the phase, and durations never are.
+
+    Args:
+        phase: index of the phase that the duration depends on.
+        duration_s: from the phase to the duration; it never falls.
+        share_ratio: the least duration over the phase, for long phases.
     """
     last_s, slope = share_ratio * float(_PHASES_S[-1]), share_ratio * _SHRINK
     constant_s = max(0.0, min(_least_room(duration_s, slope), (1.0 - _SHRINK) * last_s))

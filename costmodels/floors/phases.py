@@ -42,7 +42,8 @@ FORWARD_ALONE: Final = FETCH + 1
 BACKWARD_ALONE: Final = FORWARD_ALONE + 1
 """Indices of the last phases, which are parts of the first two: see :meth:`PhaseModel.times`."""
 _STEP = 1e-4
-"""Relative step of the differences that give tangents; tangents are also lowered by this share."""
+"""Relative step of the differences that give tangents. Tangents are lowered by the same share, so
+that they stay below the phase although differences are not exact."""
 _FLOOR = 1e-4
 """Least entry of a point at which a tangent is taken, relative to the largest entry.
 
@@ -76,7 +77,7 @@ class PhaseModel:
     """Phases of one workload on one topology under one training pipeline."""
 
     def __init__(self, stages: StageModel, pipeline: AbstractPipeline) -> None:
-        """Keep both; nothing is computed yet."""
+        """Keep the arguments; nothing is computed yet."""
         self._stages = stages
         self._pipeline = pipeline
         self._num_columns = NUM_COLUMNS if stages.exchanges.wire is None else NUM_COMPRESSED_COLUMNS
@@ -111,8 +112,10 @@ class PhaseModel:
         """``[W, K]`` how many times as long a phase takes on each rank as on the fastest device.
 
         None if all devices are alike. Exchanges and cache fetches do not depend on the device.
-        Where plans may have a fetch that the lookup waits for (``fetches``), the phase with both
-        counts as on the fastest device, which is a valid lower bound.
+
+        Args:
+            fetches: whether plans may have a cache fetch that the forward lookup waits for. The
+                phase of both then counts as on the fastest device, which is a valid lower bound.
         """
         speeds = self._stages.speeds
         if speeds.min() == speeds.max():

@@ -19,8 +19,9 @@ from costmodels.floors.exchange_floor import Seconds
 from costmodels.iteration.base import Program, Step
 
 _FOREVER_S: Final = 1e6
+"""Seconds of a leaf that takes longer than everything else in an iteration."""
 _ROUNDING: Final = 1e-13
-"""Share taken off sums of durations."""
+"""Share by which sums of durations are lowered, so that rounding cannot raise a bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,6 +148,7 @@ class TypeFloor:
         return walk.before[True, i, rank] == (False, i, rank)
 
     def _named(self, step_name: str) -> int:
+        """Position of the step with this name."""
         return next(i for i, step in enumerate(self._steps) if step.name == step_name)
 
 
@@ -198,4 +200,5 @@ class _Walk:
 
 
 def _time(found: tuple[float, _Node | None]) -> float:
+    """The moment of a pair of moment and node, by which pairs are compared."""
     return found[0]

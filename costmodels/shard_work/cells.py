@@ -64,11 +64,12 @@ class Layout(NamedTuple):
     Attributes:
         blocks: the different row blocks, as (offset, rows).
         widths: the different widths of column pieces.
-        where: which pair of a width and a block each shard is, as width index times the number of
-            blocks plus block index: ``[W]``, ``[pieces]`` or ``[pieces, L]``, as in
+        where: for each shard the number of its pair of a width and a block, which is the position
+            of the width times the number of blocks plus the position of the block. Shaped ``[W]``,
+            ``[pieces]`` or ``[pieces, L]``, as in
             :class:`costmodels.shard_work.option_work.OptionWork`.
         may_repeat: whether neighbouring blocks may cost the same although they differ.
-        batch_ratio: of each block, as in :class:`Cells`; empty where all are 1.
+        batch_ratio: ``batch_ratio`` of :class:`Cells` for each block; empty if all are 1.
     """
 
     blocks: tuple[_Block, ...]
@@ -145,6 +146,7 @@ class OptionCells:
         return cells, [cuts[i] for i in cut_of]
 
     def _layout(self, option: ShardingOption) -> Layout:
+        """How one option is cut."""
         kind, at = option.sharding_type, self._position[option.table]
         num_embeddings = self._columns.tables[at].num_embeddings
         uniform = option.is_uniform
@@ -166,6 +168,7 @@ class OptionCells:
 
 
 _KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
+"""Position of each kernel in ``KERNELS``."""
 _Shape = tuple[int, ...]
 """How many neighbouring row blocks each of the different blocks stands for."""
 _MOST_EVEN: Final = 3
@@ -174,6 +177,7 @@ _MOST_EVEN: Final = 3
 
 @lru_cache(maxsize=64)
 def _everywhere(world_size: int) -> IntArray:
+    """The layout of an option of which every rank has the same single cell, ``[W]``."""
     return _read_only(np.zeros(world_size, dtype=np.int64))
 
 
@@ -186,7 +190,11 @@ def _pieces(widths: tuple[int, ...]) -> tuple[tuple[int, ...], IntArray]:
 
 @lru_cache(maxsize=65536)
 def _even_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
-    """Row blocks of different sizes; only sizes count where hot rows are spread evenly."""
+    """The row blocks of a table whose hot rows are spread evenly, so that only sizes matter.
+
+    Returns:
+        The blocks of different sizes, at offset 0, and how many parts have each size.
+    """
     size = -(-num_embeddings // parts)
     whole, rest = divmod(num_embeddings, size)
     cut = int(rest > 0)
@@ -196,26 +204,27 @@ def _even_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _
 
 
 def _own_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
-    """All row blocks; the empty blocks at the end are kept once."""
+    """All row blocks of a table, and how many parts each stands for; empty blocks are kept once."""
     counts = Counter(row_blocks(num_embeddings, parts))
     return tuple(counts), tuple(counts.values())
 
 
 @lru_cache(maxsize=4096)
 def _rows(shape: _Shape) -> IntArray:
-    """Which of the different blocks each part of the rows is."""
+    """For each part of the rows, the position of its block among the different blocks."""
     return _read_only(np.repeat(np.arange(len(shape)), shape))
 
 
 @lru_cache(maxsize=4096)
 def _grid(widths: tuple[int, ...], shape: _Shape) -> IntArray:
-    """Which of the different cells is where in a grid of column pieces and row blocks."""
+    """For each column piece and each part of the rows, the number of its cell: ``[pieces, L]``."""
     _, piece = _pieces(widths)
     rows = _rows(shape)
     return _read_only(piece[:, None] * len(shape) + rows)
 
 
 def _read_only(array: IntArray) -> IntArray:
+    """The array, protected against changes, because options share it."""
     array.flags.writeable = False
     return array
 
@@ -296,7 +305,10 @@ def _kinds(
     world_size: int,
     local_world_size: int,
 ) -> IntArray:
-    """Number of the table, of the family of its sharding type and of its kernel, ``[n, 3]``."""
+    """For each placement the positions of its table, its family and its kernel, ``[n, 3]``.
+
+    The family is the sharding type whose collectives the placement uses, see :func:`_family`.
+    """
     position = {t.name: i for i, t in enumerate(columns.tables)}
     numbers = [
         (

@@ -24,14 +24,15 @@ from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 
 _PASS_BYTES: Final = 56.0
-"""Bytes per index that FBGEMM's kernels read and write beside the sort: they number the ids of all
-tables, find where sorted ids change, count runs, add up, and scatter the inverse."""
+"""Device bytes per index that FBGEMM's kernels read and write beside the sort. They number the ids
+of all tables, find where sorted ids change, count runs of equal ids, add up these counts, and write
+for each index which distinct id it is. Counted from the kernels; not measured."""
 _INVERSE_BYTES: Final = 16.0
 """An id and its place among the distinct ones, both of 8 bytes, per index."""
 
 
 def exchanged_indices(table: Table, batch_size: int) -> float:
-    """How many indices of a rank's batch travel: all, or the expected number of distinct ones."""
+    """Indices of a rank's batch that travel: all, or the distinct ones that are expected."""
     indices = batch_size * table.pooling_factor
     if not table.deduplicates_indices:
         return indices
@@ -83,8 +84,10 @@ def kept_bytes(workload: Workload) -> float:
 
 
 def _deduplicated(workload: Workload) -> list[Table]:
+    """The tables whose indices are exchanged once for each distinct row."""
     return [t for t in workload.tables if t.deduplicates_indices]
 
 
 def _indices(workload: Workload, table: Table) -> float:
+    """Indices of a rank's batch for a table."""
     return workload.local_batch_size * table.pooling_factor

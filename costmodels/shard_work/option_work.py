@@ -15,7 +15,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray, IntArray
 
 _AT_ONCE: Final = 32_768
-"""Rows that are multiplied in one call, so that no second copy of all rows is made."""
+"""Rows that are multiplied in one call. All rows at once would need a second copy of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,7 +41,7 @@ class OptionWork:
 
     @property
     def full(self) -> FloatArray:
-        """The work in full."""
+        """The work with every row, ``[..., F]``, as ``option_work`` returns it."""
         return np.asarray(self.rows[self.index])
 
     def merged(self) -> OptionWork:

@@ -30,20 +30,24 @@ on hosts of one rank, the last three on a single host."""
 BY_HOSTS: Final = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
 """Types whose partial sums are added up inside a host first, and then sent to other hosts."""
 BY_ROWS: Final = (ShardingType.ROW_WISE, *BY_HOSTS)
+"""Types that cut tables by rows, so that partial sums have to be added up."""
 FORWARD, BACKWARD = range(2)
+"""Positions of the directions of an exchange: vectors, and their gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Wire:
-    """Bytes of exchanges and codecs, by sharding type, direction and table.
+    """Bytes of exchanges and codecs, by sharding type ("family"), direction and table.
 
     Attributes:
-        element_bytes: ``[families, 2, 2, T]`` bytes per element on the wire: in the first exchange
-            of a type and (for types by hosts) in the second; forward and backward.
-        source_bytes: ``[families, 2, T]`` bytes that the codecs of a rank read and write for each
-            element that one of its shards sends to one rank; forward and backward.
-        received_bytes: ``[families, 2]`` bytes that the codecs of a rank read and write for all the
-            vectors that it receives in an iteration, if all tables were of that type.
+        element_bytes: ``[families, 2, 2, T]`` bytes per element between ranks. The second axis is
+            the first exchange of a type and (for types by hosts) its second one; the third axis is
+            the direction.
+        source_bytes: ``[families, 2, T]`` device bytes that the codecs of a rank read and write for
+            each element that one of its shards sends to one rank, in each direction.
+        received_bytes: ``[families, 2]`` device bytes that the codecs of a rank read and write for
+            all vectors that it receives in an iteration, in each direction, if all tables were of
+            that type.
     """
 
     element_bytes: FloatArray
@@ -80,7 +84,10 @@ class Wire:
 
     @property
     def least_shares(self) -> FloatArray:
-        """``[families, 2, 2]`` the least that a direction sends, as a share of the mean of both."""
+        """``[families, 2, 2]`` bytes of a direction over the mean of both, the least of all tables.
+
+        The axes are those of ``element_bytes``.
+        """
         mean = self.element_bytes.mean(axis=2, keepdims=True)
         return np.asarray((self.element_bytes / mean).min(axis=-1))
 

@@ -66,13 +66,20 @@ PIPELINE_DEPTH: Final = {
 ``lookahead`` adds."""
 
 _LENGTH_BYTES: Final = 4.0
+"""Bytes in the index exchange for the length of a bag, an int32."""
 _DISTINCT_LENGTH_BYTES: Final = 8.0
-"""FBGEMM's ``jagged_unique_indices`` gives lengths of the type of its offsets, int64."""
+"""The same with distinct indices: FBGEMM's ``jagged_unique_indices`` gives lengths of the type of
+its offsets, int64."""
 _GRADIENT_BYTES: Final = 4.0
+"""Bytes of an element of the gradient of a replicated table, which is fp32."""
 
 
 class Memory(IntEnum):
-    """The columns of memory, which follow those of lookups and communication."""
+    """The columns of memory, which follow those of lookups and communication; all are bytes.
+
+    ``HOST`` is host memory, all others are device memory. ``CACHE`` is what a cache in front of
+    host memory takes, ``BUFFERS`` what indices and vectors take that are exchanged.
+    """
 
     WEIGHTS = 0
     OPTIMIZER = 1
@@ -306,12 +313,14 @@ class WorkModel:
         return work
 
     def _sent_indices(self, cells: Cells, indices: FloatArray, mine: FloatArray) -> FloatArray:
-        """Indices that each rank sends to each cell; only distinct ones where tables say so.
+        """Indices that each rank sends to each cell, ``[n]``.
+
+        They are only the distinct ones if the table says so.
 
         Args:
-            cells: ``[n]``.
-            indices: of one rank for the whole table of each cell.
-            mine: the part of them that falls on the cell.
+            cells: the cells.
+            indices: ``[n]`` indices of one rank for the whole table of each cell.
+            mine: ``[n]`` those of them that fall on the cell.
         """
         tables = self.columns
         once = tables.deduplicates_indices[cells.table]
@@ -353,10 +362,13 @@ def _compress(
 
 
 _REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)
+"""Number of replicated tables in ``Cells.family``."""
 _FAMILY_OF_TYPE: Final = np.array(
     [EXCHANGING_TYPES.index(t) if t in EXCHANGING_TYPES else -1 for t in TYPES]
 )
+"""From a position in ``TYPES`` to one in ``EXCHANGING_TYPES``; -1 for types without exchanges."""
 _CALL_COLUMNS: Final = np.array([[call_column(t, k) for k in KERNELS] for t in TYPES])
+"""``[types, kernels]`` the column that counts the shards of each fused call."""
 
 
 def _fill_memory(memory: FloatArray, shards: LookupShards) -> None:
@@ -370,7 +382,7 @@ def _fill_memory(memory: FloatArray, shards: LookupShards) -> None:
     memory[on_device, Memory.WEIGHTS] = weights[on_device]
     memory[on_device, Memory.OPTIMIZER] = state[on_device]
     memory[in_host_memory, Memory.HOST] = (weights + state)[in_host_memory]
-    # FBGEMM keeps 4 bytes for each row of the table, and 16 for each row of the cache.
+    # For each row of the table FBGEMM keeps 4 bytes, and for each row of the cache 16 bytes.
     ratio = shards.cache_load_factor_ratio
     bookkeeping = np.where(ratio > 0, rows * (4.0 + 16.0 * ratio), 0.0)
     cache = ratio * (weights + state) + bookkeeping
