@@ -29,7 +29,7 @@ _MOST_ENTRIES: Final = 500_000
 
 NUM_EXCHANGES: Final = 3
 FIRST, SECOND, INDICES = range(NUM_EXCHANGES)
-"""The exchanges of one sharding type, in the order of :meth:`StageModel.family_growth`."""
+"""The exchanges of one sharding type, in the order of ``EmbeddingExchanges.growth``."""
 
 
 def exchange_floor(
