@@ -84,6 +84,7 @@ def fit_machine(
 def _fit_collectives(
     points: Sequence[CollectivePoint],
 ) -> tuple[CollectiveConstants, tuple[FitError, ...]]:
+    """Fit each collective by itself."""
     found, errors = {}, []
     for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
         seen = [p for p in points if p.operation == operation]

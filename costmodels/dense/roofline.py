@@ -100,6 +100,7 @@ class Roofline(AbstractDenseModel):
     def _stages(
         workload: Workload, topology: Topology, shares: Shares | None, *, is_capped: bool = False
     ) -> tuple[float, ...]:
+        """:func:`_stages` of a workload; ``shares`` and ``is_capped`` are arguments of that."""
         layers = dense_layers(workload)
         updated = workload.dense_update_bytes * _owned(workload, topology, layers)
         slowest = slowest_sigmas(topology.world_size)
@@ -130,6 +131,7 @@ def _stages(
     """
 
     def shares_in(used: DataType) -> Shares:
+        """The shares of the rates for operators in a type."""
         known = shares or shares_of(device, used)
         return known.capped() if is_capped else known
 

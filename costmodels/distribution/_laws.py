@@ -176,6 +176,7 @@ class Laws:
 
     @cached_property
     def _bins(self) -> list[Bins]:
+        """The bins of each law."""
         return [Bins(law) for law in self.laws]
 
     def _counted(self, law: IntArray, num_indices: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -234,10 +235,12 @@ class Laws:
 
     @cached_property
     def _held(self) -> FloatArray:
+        """Rows that a cache holds at each point, ``[laws, points]``."""
         return np.full((len(self.laws), _CURVE_POINTS), np.nan)
 
     @cached_property
     def _hits(self) -> FloatArray:
+        """Hit ratio (0..1) at each point, ``[laws, points]``."""
         return np.full((len(self.laws), _CURVE_POINTS), np.nan)
 
     @cached_property

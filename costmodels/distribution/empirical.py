@@ -249,6 +249,7 @@ class Empirical(AbstractIndexDistribution):
         return float(np.exp(np.interp(at, log_indices, log_draws) + beyond))
 
     def _check_bins(self) -> None:
+        """Check that bins are finite, hottest first, and have the sums of the class's docstring."""
         rows, probability = np.array(self.num_rows_per_bin), np.array(self.probability_ratio)
         require(
             len(rows) == len(probability) >= 1, "a law needs as many probabilities as bins of rows"
@@ -263,6 +264,7 @@ class Empirical(AbstractIndexDistribution):
         _require_sum(float(rows @ probability), 1.0, "probabilities of all rows")
 
     def _check_ranges(self) -> None:
+        """Check that id ranges have a number for each bin, and hold all accesses together."""
         if self.scattered:
             ids = self.num_ids_in_ranges
             require(ids == 0, f"ids_in_ranges {ids} needs rows_per_range, the rows of each range")
@@ -280,6 +282,7 @@ class Empirical(AbstractIndexDistribution):
         require(abs(drawn - 1.0) < 1e-3, f"the id ranges hold {drawn:.4f} of all accesses, not 1")
 
     def _content(self) -> tuple[object, ...]:
+        """All fields that tell laws of the same table apart."""
         return (
             self.num_rows_per_bin,
             self.probability_ratio,
@@ -291,6 +294,7 @@ class Empirical(AbstractIndexDistribution):
 
 
 def _require_sum(value: float, expected: float, name: str) -> None:
+    """Check that a sum is as expected, up to ``_TOLERANCE_RATIO``."""
     good = abs(value - expected) <= _TOLERANCE_RATIO * expected
     require(good, f"{name} must sum to {expected:g}, got {value:.9g}")
 

@@ -56,6 +56,7 @@ def exchange_floor(
     lengths_s = stages.exchanges.lengths_s if which == INDICES else 0.0
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
+        """Least seconds ``[N]`` of the exchange if its growing part is ``growth_s`` ``[N]``."""
         per_peer = growth_s * share_ratio / unit_s if unit_s > 0 else np.zeros_like(growth_s)
         parts = np.array_split(per_peer, max(per_peer.size * world // _MOST_ENTRIES, 1))
         times = []
@@ -79,6 +80,7 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
     least = stages.exchanges.least_collective
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
+        """Least seconds ``[N]`` of the all-reduce if tables add a growing part ``growth_s``."""
         num_bytes = growth_s / unit_s if unit_s > 0 else np.zeros_like(growth_s)
         if whole is not None:
             fixed_s = whole.gradient_fixed_s if replicates else 0.0

@@ -57,6 +57,7 @@ def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
         return program
 
     def chosen(values: FloatArray) -> FloatArray:
+        """The values of the chosen ranks; a single value stands for all ranks."""
         return values[..., ranks] if values.shape[-1] == num_ranks else values
 
     steps = (

@@ -34,6 +34,7 @@ _FORWARD: Final = np.array(
         LookupWork.FORWARD_HOST_LINK,
     ]
 )
+"""Columns of the work that the forward factor multiplies."""
 _BACKWARD: Final = np.array(
     [
         LookupWork.INDICES,
@@ -42,6 +43,7 @@ _BACKWARD: Final = np.array(
         LookupWork.BACKWARD_HOST_LINK,
     ]
 )
+"""Columns of the work that the backward factor multiplies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

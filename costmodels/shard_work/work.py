@@ -177,6 +177,7 @@ class WorkModel:
 
     @cached_property
     def _layout(self) -> OptionCells:
+        """Makes the cells of options."""
         local = self.topology.local_world_size
         return OptionCells(self.columns, self.topology.world_size, local, self._batch_ratio)
 

@@ -50,6 +50,7 @@ _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
 _CACHED_CALLS = [
     call_column(family, ComputeKernel.FUSED_UVM_CACHING) for family in EXCHANGING_TYPES
 ]
+"""Columns of the work that count shards with a cache in front of host memory."""
 
 
 class _Ranks(NamedTuple):
@@ -191,6 +192,7 @@ class StageModel:
 
     @property
     def _ranks(self) -> _Ranks:
+        """The ranks as they are."""
         return _Ranks(self.speeds, self.dense, self.input_copy_s)
 
     @cached_property
@@ -274,6 +276,7 @@ class StageModel:
 
     @staticmethod
     def _scaled(collectives_s: tuple[FloatArray, ...], scale: Scale) -> tuple[FloatArray, ...]:
+        """Seconds of collectives, times their factor in ``scale``."""
         return tuple(seconds * scale.collective_ratio for seconds in collectives_s)
 
     @property
