@@ -13,9 +13,9 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.arrays import FloatArray
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
+from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostModels
 from costmodels.topology import Topology
 from costmodels.units import format_time
