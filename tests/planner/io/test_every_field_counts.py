@@ -99,12 +99,12 @@ WHOLE: Final[dict[str, tuple[str, Keys, Any]]] = {
 
 ONE, TWO = {"tables": "whole"}, ["whole", "cached"]
 PAIR: Final = {"tables": TWO}
-NOT_BY_ROWS: Final = ["data_parallel", "table_wise", "column_wise", "table_column_wise"]
+BY_ROWS: Final = ["row_wise", "table_row_wise", "grid_shard"]
 COLUMNS: Final = {"sharding_types": ["column_wise"]}
 UVM: Final = {**ONE, "kernels": ["fused_uvm_caching"]}
 RULES: Final[dict[str, tuple[Json, Json]]] = {
-    "sharding_types": (ONE, {**ONE, "sharding_types": ["row_wise"]}),
-    "forbid_sharding_types": (ONE, {**ONE, "forbid_sharding_types": NOT_BY_ROWS}),
+    "sharding_types": (ONE, {**ONE, "sharding_types": ["table_wise"]}),
+    "forbid_sharding_types": (ONE, {**ONE, "forbid_sharding_types": BY_ROWS}),
     "kernels": (ONE, UVM),
     "forbid_kernels": (ONE, {**ONE, "forbid_kernels": ["fused", "dense"]}),
     "ranks": ({**ONE, "ranks": [0]}, {**ONE, "ranks": [1]}),

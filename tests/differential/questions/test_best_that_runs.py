@@ -20,7 +20,7 @@ SHOWN = (9_900_026, 9_900_031, 9_900_044, 9_900_109)
 
 
 def best_that_runs(case: Case) -> tuple[float, float]:
-    """The least value of all plans, and of those that TorchRec runs correctly; priced one by one."""
+    """The least value of all plans, and the least of those that TorchRec runs correctly."""
     space = Enumerator(case)
     priced = space.all_values()
     least = float(priced.min(initial=math.inf))
