@@ -1,4 +1,8 @@
-"""Which measured curve answers for a group, as it is or carried over to its shape and links."""
+"""Finds the measured curve that tells the time of a collective in a group of ranks.
+
+If there is no curve of the group's shape on the group's links, the nearest one is carried over to
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,16 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from costmodels.collective._confidence import (
+    confidence_of,
+    is_large,
+    of_another_site,
+    spread_around,
+)
 from costmodels.collective._consistent import (
     RINGS,
     Family,
@@ -24,68 +33,44 @@ from costmodels.collective._curve import (
     TimeCurve,
     between,
     joined,
-    left_out_residuals,
     with_floor,
 )
+from costmodels.collective._group import Group, at_typical_latency, on_usual_link
 from costmodels.collective._law import (
-    TYPICAL_EFFICIENCY,
-    Group,
     Law,
-    at_typical_latency,
     bus_factor,
     busiest_factor,
     fabric_law,
     longer_s,
     network_law,
-    on_usual_link,
 )
-from costmodels.collective.base import Basis, Collective, CollectiveCurve, Confidence
+from costmodels.collective._nearest import (
+    best,
+    distance,
+    group_measured,
+    is_on_like_link,
+    is_repeat,
+)
+from costmodels.collective.base import Collective, CollectiveCurve, Confidence
 
-_LARGE_BYTES: Final = 2**20
-_SAME_LINK: Final = (0.55, 1.15)
-"""Achieved over nominal rate of a network link within which it counts as the one measured."""
 _PLAUSIBLE: Final = (0.6, 1.3)
-"""Measured over expected rate that may be carried over to another network."""
+"""The least and the greatest ratio of measured to expected rate that is carried over to another
+network. Ratios beyond these limits say more of the measured cluster than of the collective."""
 _MIRRORED: Final = {
     Collective.ALL_GATHER: Collective.REDUCE_SCATTER,
     Collective.REDUCE_SCATTER: Collective.ALL_GATHER,
 }
-"""Within 5 % of each other wherever both were measured."""
-_SMALLEST_SPREADS: Final = (0.10, 0.05)
-"""Below and above 1 MiB: small messages also tell how kernels were launched."""
-_ONE_VERSION: Final = (0.15, 0.08)
-"""Added, below and above 1 MiB, where one library version alone was measured: what versions of one
-harness differ by in nine cases of ten (``benchmarks/collectives.py``, repeats)."""
-_OTHER_SYSTEM: Final = 0.10
-"""Added spread of figures that come from a like system."""
-_OTHER_LINKS: Final = (0.55, 0.30)
-"""Added, below and above 1 MiB, where curves are rescaled to another link: within this factor nine
-in ten points of A100, H100 and B200 are predicted from one another's curves and the links of both
-(``benchmarks/collectives.py``, moved)."""
-_OTHER_CLUSTER: Final = 0.15
-_OTHER_SITE: Final = (2.0, 0.40)
-"""Below and above 1 MiB: within this factor nine in ten points of another site's harness lie on the
-same device in one host, joined with the rest as independent (``benchmarks/fabrics.py``, one host).
-Over hosts the spread of clusters holds it already."""
-_BY_LAW: Final = (1.3, 1.0)
-"""Over a network that no curve of its kind crosses: within 2.2 and 1.9 times nine in ten points of
-sources that were left out (``benchmarks/fabrics.py``, several hosts), and no less than where a
-curve is carried over."""
-_ONE_CLUSTER: Final = 0.45
-"""Added spread across a network: clusters of one nominal rate differ by more than repeats. Where
-one was measured alone it is that of the three clusters of H100 with 400 Gb/s, apart by 0.3 to 0.4
-in the logarithm from 1 MiB; several that were joined tell it by themselves."""
-_OTHER_SIZE: Final = 0.30
-_OTHER_RANKS: Final = 0.25
-_OTHER_DOMAINS: Final = 1.0
-"""90 % spreads of what was not measured (benchmarks/collectives.py)."""
+"""The collective whose curve stands in for one that was not measured. Wherever both were measured,
+their times are within 5 % of each other."""
+_DOUBLINGS_BY_LAW: Final = 45
+"""A table that is made from the law has one point at each power of two from 1 byte to 16 TiB."""
 
 
 class Catalogue:
-    """The curves of a system, ready to be asked."""
+    """The measured curves of one system, by which times in any group of ranks are found."""
 
     def __init__(self, curves: Sequence[CollectiveCurve]) -> None:
-        """Keep the curves; tables are made when first asked for."""
+        """Keep the curves. The table for a group is made when it is first asked for."""
         self._curves = tuple(curves)
         self._known: dict[tuple[tuple[Collective, ...], Group, Group | None], Family] = {}
         self._spreads: dict[tuple[Collective, Group, bool], float] = {}
@@ -93,14 +78,14 @@ class Catalogue:
     def find(
         self, collective: Collective, group: Group, there: Group | None = None
     ) -> Found | None:
-        """What is known of a collective in a group; None where no curve helps.
+        """The time of a collective in a group as a table over bytes; None if no curve tells it.
 
         Args:
-            collective: which.
-            group: who takes part, on the links of the system.
-            there: the same members on the links that the curves were measured on; None where the
-                curves hold for the system's own links. From another kind of network nothing is
-                carried over: the group's own kind has curves, or its law.
+            collective: the collective.
+            group: the ranks that take part, on the links of the system.
+            there: the same ranks on the links that the curves were measured on; None if the curves
+                hold for the links of the system. If its network is of another kind than the
+                group's, no curve over it is used: curves over the group's own kind are, or the law.
         """
         family = RINGS if collective in RINGS else (collective,)
         there = self._of_own_kind(group, there)
@@ -115,64 +100,41 @@ class Catalogue:
         *,
         elsewhere: bool = False,
     ) -> Confidence | None:
-        """Measured inside a curve's range, extrapolated for other shapes, sizes and links.
+        """What a time rests on, and its interval; None if no curve tells the time.
+
+        The time is measured inside the range of a curve of the group's shape and links, and
+        extrapolated for other shapes, sizes and links.
 
         Args:
-            collective: which.
-            group: who takes part.
-            size_bytes: as nccl-tests states it.
+            collective: the collective.
+            group: the ranks that take part.
+            size_bytes: size as nccl-tests counts it.
             there: as in :meth:`find`.
-            elsewhere: the curves are another site's, whose harness and machines differ.
+            elsewhere: whether the curves were measured at another site, on other machines.
         """
-        own = self._own_confidence(collective, group, size_bytes, there)
-        if own is None or not elsewhere or group.domains > 1:
-            return own
-        site = math.log1p(_OTHER_SITE[bool(size_bytes >= _LARGE_BYTES)])
-        spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
-        return replace(own, spread_ratio=spread)
-
-    def _own_confidence(
-        self, collective: Collective, group: Group, size_bytes: float, there: Group | None
-    ) -> Confidence | None:
-        """At the site where the curves were measured."""
         there = self._of_own_kind(group, there)
         found = self.find(collective, group, there)
         if found is None:
             return None
-        large = bool(size_bytes >= _LARGE_BYTES)
-        if group.domains > 1 and all(c.domains == 1 for c in found.curves):
-            return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=_BY_LAW[large])
-        carried = _OTHER_SYSTEM if any(c.priority for c in found.curves) else 0.0
-        carried += _OTHER_LINKS[large] if found.other_links else 0.0
-        if not found.same_shape:
-            spread = _OTHER_RANKS if group.domains == 1 else _OTHER_DOMAINS
-            return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + carried)
         known = group if there is None or not found.other_links else there
-        as_measured = self.find(collective, known) or found
-        spread = carried + self._spread(collective, known, as_measured, large=large)
-        if len({c.version for c in found.curves}) == 1:
-            spread = math.hypot(spread, _ONE_VERSION[large])
-        if group.domains > 1:
-            clusters = {c.source for c in found.curves}
-            spread += _ONE_CLUSTER if len(clusters) == 1 else _OTHER_CLUSTER
-        smallest = min(c.size_bytes[0] for c in found.curves)
-        largest = max(c.size_bytes[-1] for c in found.curves)
-        if not smallest <= size_bytes <= largest:
-            return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + _OTHER_SIZE)
-        if found.other_links:
-            return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread)
-        basis = Basis.CALIBRATED if carried else Basis.MEASURED
-        return Confidence(basis=basis, spread_ratio=spread)
+
+        def spread_ratio() -> float:
+            measured = self.find(collective, known) or found
+            return self._spread(collective, known, measured, large=is_large(size_bytes))
+
+        own = confidence_of(found, group, size_bytes, spread_ratio)
+        return of_another_site(own, size_bytes) if elsewhere and group.domains == 1 else own
 
     def _spread(self, collective: Collective, group: Group, found: Found, *, large: bool) -> float:
+        """90 % spread of a table around its curves, computed once for each group."""
         key = (collective, group, large)
         if key not in self._spreads:
             factor = busiest_factor(collective, group)
-            self._spreads[key] = _spread(found, factor, large=large)
+            self._spreads[key] = spread_around(found, factor, large=large)
         return self._spreads[key]
 
     def _family(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
-        """Collectives that have to agree with one another and with fewer domains."""
+        """The tables of collectives that have to agree with one another, and with fewer domains."""
         if group.ranks <= 1:
             return {}
         key = (family, group, there)
@@ -181,18 +143,19 @@ class Catalogue:
         return self._known[key]
 
     def _of_own_kind(self, group: Group, there: Group | None) -> Group | None:
-        """The members there, on a network of the group's own kind where theirs is of another."""
+        """``there``, but on a network of the group's kind if its own network is of another kind."""
         if there is None or there.fabric == group.fabric:
             return there
         return there.on_network_of(self._usual(group))
 
     def _usual(self, group: Group) -> Group:
-        """The group on the link that its kind of network has in the curves.
+        """The group on the network link that the curves of its kind of network have.
 
-        The link is that of the best and fastest curves of the kind, whatever the link of the group.
-        The choice between curves therefore stays the same when only a link of the group changes,
-        and a faster link never leads to curves of a slower network. Its rate is 0 where no curve is
-        of that kind, so that the law of the group's own link is asked.
+        Of the curves over that kind, those with the lowest priority number count, and among them
+        the one with the fastest link. The link of the group itself does not matter. The choice
+        between curves therefore stays the same when only a link of the group changes, and a faster
+        link never leads to curves of a slower network. If no curve is of that kind, the rate is 0:
+        the time then follows from the law of the group's own link.
         """
         curves = self._crossing(group)
         known = [(-c.priority, c.network_bytes_per_s) for c in curves if c.network_bytes_per_s]
@@ -201,25 +164,29 @@ class Catalogue:
         return group if curves else group._replace(network_rate=0.0)
 
     def rates_of_other_links(self, group: Group) -> tuple[float, ...]:
-        """Nominal rates of the network links that were measured, where none is like the group's.
+        """Nominal rates of the network links that were measured, if none is like the group's link.
 
         Returns:
-            Rising, in bytes per second; empty where one is like it, and for a single domain.
+            Bytes per second in rising order; empty if one of the links is like that of the group,
+            or if the group lies inside one domain.
         """
         curves = self._crossing(group) if group.domains > 1 else []
-        if any(_same_link(c, group) for c in curves):
+        if any(is_on_like_link(c, group) for c in curves):
             return ()
         return tuple(sorted({c.network_bytes_per_s for c in curves}))
 
     def _crossing(self, group: Group) -> list[CollectiveCurve]:
-        """Curves over a network of the group's kind; of any where one of the two is not named."""
+        """Curves over a network of the group's kind, or if either kind is not known, over any."""
         kinds = ("", group.fabric)
         return [
             c for c in self._curves if c.domains > 1 and (not group.fabric or c.fabric in kinds)
         ]
 
     def _settled(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
+        """The tables of a family, which are kept for later calls."""
         fewer, more = self._neighbours(group)
+        # A rate of 0 says that no curve is of the group's kind of network. ``origin`` is the group
+        # whose table is carried over to the group's links; None to read the curves themselves.
         by_law = there is not None and group.domains > 1 and not there.network_rate
         origin = None if by_law else there
         if more is not None and origin is None:
@@ -246,10 +213,15 @@ class Catalogue:
         return risen(found, group, known, below)
 
     def _neighbours(self, group: Group) -> tuple[int, int | None]:
-        """Numbers of domains, or hosts, just below the group's, and just above unless an anchor.
+        """The anchors just below and just above the number of domains (or hosts) of a group.
 
-        Anchors are powers of two, and what was measured with as many ranks per domain: times of
-        other numbers lie between theirs, so that more domains never take less time.
+        Anchors are the powers of two, and the numbers of domains that were measured with as many
+        ranks per domain. The times of all other numbers lie between those of two anchors, so that
+        more domains never take less time.
+
+        Returns:
+            The anchor below, 0 if there is none; and the anchor above, None if the number of the
+            group is an anchor itself.
         """
         wanted = group.units
         if wanted == 1:
@@ -265,7 +237,7 @@ class Catalogue:
         return below, min({power} | {d for d in measured if d > wanted})
 
     def _carried_over(self, collective: Collective, group: Group, there: Group) -> Found | None:
-        """As measured on the links there, carried over to those of the group."""
+        """The table on the links of ``there``, carried over to the links of the group."""
         found = self.find(collective, there)
         if found is None:
             return None
@@ -281,7 +253,14 @@ class Catalogue:
         return found._replace(table=found.table.on_link(known, law, longer), other_links=True)
 
     def _measured(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
-        """As measured on the group's own links; ``there`` is where the fabric was measured."""
+        """The table for the links of the group, from curves that hold for them.
+
+        Args:
+            collective: the collective; if it was not measured, its counterpart stands in for it.
+            group: the ranks that take part.
+            there: the same ranks on the links that the curves inside a domain were measured on;
+                None if these curves hold for the links of the group.
+        """
 
         def search(one: Collective) -> Found | None:
             inside = group.domains == 1
@@ -294,8 +273,8 @@ class Catalogue:
         return found
 
     def _inside(self, collective: Collective, group: Group) -> Found | None:
-        """Curves of one domain, the best priority that there is."""
-        curves = _best([c for c in self._curves if c.collective is collective and c.domains == 1])
+        """The table inside one domain, from the curves with the lowest priority number."""
+        curves = best([c for c in self._curves if c.collective is collective and c.domains == 1])
         if not curves:
             return None
         by_ranks: dict[int, list[CollectiveCurve]] = defaultdict(list)
@@ -311,15 +290,18 @@ class Catalogue:
         return Found(between(tables, collective, group.ranks), curves, same_shape=False)
 
     def _across(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
-        """Curves over several domains; the nearest shape or the fabric's, moved by the law."""
+        """The table over several domains, carried over from the nearest shape by the law.
+
+        If no curve crosses the network, it is made from the law and the curves inside a domain.
+        """
         curves = [c for c in self._crossing(group) if c.collective is collective]
         if not curves:
             fabric = self.find(collective, group.within_domain, there and there.within_domain)
             return fabric and _by_law(fabric, network_law(collective, group, fabric.table.law))
-        nearest = min(curves, key=lambda c: _distance(c, group))
-        repeats = _best([c for c in curves if _repeats(c, nearest)])
-        alike = _same_link(nearest, group)
-        there = at_typical_latency(_group_there(nearest, group))
+        nearest = min(curves, key=lambda c: distance(c, group))
+        repeats = best([c for c in curves if is_repeat(c, nearest)])
+        alike = is_on_like_link(nearest, group)
+        there = at_typical_latency(group_measured(nearest, group))
         here = at_typical_latency(group) if alike else group
         found = (self.find(collective, g.within_domain) for g in (here, there))
         inner = next((f.table.law for f in found if f is not None), None)
@@ -333,12 +315,20 @@ class Catalogue:
 
 @functools.lru_cache(maxsize=32)
 def catalogue_of(curves: tuple[CollectiveCurve, ...]) -> Catalogue:
-    """The catalogue of these curves. Models of one system share it, so tables are made once."""
+    """The catalogue of these curves, shared by the models of one system."""
     return Catalogue(curves)
 
 
 def _carried(table: TimeCurve, known: Law, law: Law, *, same_link: bool) -> TimeCurve:
-    """A table moved as the law moves; another network keeps the shape, but has its own floor."""
+    """A table whose floor and rate are changed as the law says.
+
+    Args:
+        table: the table of the measured group.
+        known: the law of the measured group.
+        law: the law of the group that is asked for.
+        same_link: whether both have like network links. If not, the floor is that of the law, and
+            only the shape of the curve and how much of the law's rate it reaches are carried over.
+    """
     reached = table.law.rate / known.rate
     if not same_link:
         reached = min(max(reached, _PLAUSIBLE[0]), _PLAUSIBLE[1])
@@ -347,54 +337,12 @@ def _carried(table: TimeCurve, known: Law, law: Law, *, same_link: bool) -> Time
 
 
 def _by_law(fabric: Found, law: Law) -> Found:
-    """No curve crosses the network: the law, with the fabric as measured."""
-    log_bytes = np.arange(45.0) * math.log(2.0)
+    """A table made from the law of a network that no curve crosses.
+
+    Args:
+        fabric: the table inside a domain, whose curves the law rests on.
+        law: the law over several domains.
+    """
+    log_bytes = np.arange(float(_DOUBLINGS_BY_LAW)) * math.log(2.0)
     table = TimeCurve(log_bytes, np.log(law.time_s(np.exp(log_bytes))))
     return Found(table, fabric.curves, same_shape=False)
-
-
-def _best(curves: list[CollectiveCurve]) -> tuple[CollectiveCurve, ...]:
-    first = min((c.priority for c in curves), default=0)
-    return tuple(c for c in curves if c.priority == first)
-
-
-def _repeats(one: CollectiveCurve, other: CollectiveCurve) -> bool:
-    same_network = one.network_bytes_per_s == other.network_bytes_per_s
-    return one.shape == other.shape and same_network
-
-
-def _same_link(curve: CollectiveCurve, group: Group) -> bool:
-    low, high = _SAME_LINK
-    nominal = curve.network_bytes_per_s
-    return not nominal or low <= group.network_rate / nominal <= high
-
-
-def _group_there(curve: CollectiveCurve, group: Group) -> Group:
-    """The group that was measured, on the links of ``group`` unless the network was another."""
-    rate = group.network_rate
-    if not _same_link(curve, group):
-        rate = TYPICAL_EFFICIENCY * curve.network_bytes_per_s
-    return group._replace(
-        ranks=curve.ranks, per_domain=curve.ranks // curve.domains, network_rate=rate
-    )
-
-
-def _distance(curve: CollectiveCurve, group: Group) -> float:
-    """How unlike shape and network are, in doublings; a like system counts half of one."""
-    there = _group_there(curve, group)
-    apart = abs(math.log2(there.per_domain / group.per_domain))
-    apart += abs(math.log2(curve.domains / group.domains))
-    return apart + abs(math.log2(there.network_rate / group.network_rate)) + 0.5 * curve.priority
-
-
-def _spread(found: Found, factor: float, *, large: bool) -> float:
-    """90th percentile of the errors: points left out in turn, and repeats against the whole."""
-    errors: list[float] = []
-    for curve in found.curves:
-        sizes = np.array(curve.size_bytes)
-        whole = found.table.log_time_at(np.log(sizes * factor)) - np.log(curve.time_s)
-        inner, left_out = left_out_residuals(curve)
-        errors.extend(np.abs(whole)[(sizes >= _LARGE_BYTES) == large])
-        errors.extend(np.abs(left_out)[(inner >= _LARGE_BYTES) == large])
-    smallest = _SMALLEST_SPREADS[large]
-    return max(smallest, math.expm1(float(np.quantile(errors, 0.9)))) if errors else smallest

@@ -1,11 +1,16 @@
-"""What holds between collectives, whichever curves they come from.
+"""Makes the tables of different collectives and of different numbers of domains fit together.
 
-- More domains make nothing faster: a table is raised to that of fewer domains.
-- Inside a domain a reduce-scatter and an all-gather together take 0.8 to 1.3 times the all-reduce
-  of the same buffer, where the three rest on different curves or on none. Curves of one source in
-  one shape keep the ratio that was measured there: 1.0 to 1.5 on eight GPUs of a host, up to 1.9 on
-  two. Over several domains nothing of the kind holds: an all-reduce is a tree there and its halves
-  are rings, which take up to 2.8 times as long over two hosts and 130 times over 540, where small.
+The *halves* of an all-reduce are a reduce-scatter and an all-gather of the same buffer. Tables are
+changed so that two rules hold, from whichever curves they come:
+
+- No collective is faster over more domains: its table is raised to that of fewer domains.
+- Inside a domain, both halves together take 0.8 to 1.3 times as long as the all-reduce. This is not
+  asked of three tables that come from one source in one shape: they keep the ratio that was
+  measured, which is 1.0 to 1.5 on eight GPUs of a host and up to 1.9 on two. Nor is it asked over
+  several domains. An all-reduce runs along a tree there and its halves around rings, so that small
+  halves take up to 2.8 times as long as the all-reduce over two hosts, and 130 times over 540.
+
+A *family* is a set of collectives whose tables have to fit together.
 """
 
 from __future__ import annotations
@@ -17,16 +22,27 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from costmodels.collective._curve import TimeCurve
-from costmodels.collective._law import RATIO, Group, busiest_factor
+from costmodels.collective._group import Group
+from costmodels.collective._law import RATIO, busiest_factor
 from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.datatypes import FloatArray
 
 HALVES: Final = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+"""The collectives that together do what an all-reduce does."""
 RINGS: Final = (*HALVES, Collective.ALL_REDUCE)
+"""The family of an all-reduce and its halves."""
 
 
 class Found(NamedTuple):
-    """A table over bytes on the busiest link, and what it rests on."""
+    """The time of one collective as a table, and the curves that it comes from.
+
+    Attributes:
+        table: seconds over bytes on the busiest link.
+        curves: the measured curves that the table was made from.
+        same_shape: whether these curves are of this collective, and of the ranks and domains asked
+            for.
+        other_links: whether the table was rescaled to other links than the curves were measured on.
+    """
 
     table: TimeCurve
     curves: tuple[CollectiveCurve, ...]
@@ -35,10 +51,16 @@ class Found(NamedTuple):
 
 
 Family = dict[Collective, Found]
+"""The tables of a family; collectives that nothing is known of are missing."""
 
 
 def completed(found: Family, group: Group) -> Family:
-    """With an all-reduce from its halves, or halves from an all-reduce, where one was missing."""
+    """The family with an all-reduce made from its halves, or halves made from an all-reduce.
+
+    Args:
+        found: the tables of the family :data:`RINGS` that come from curves.
+        group: the ranks that take part.
+    """
     halves = [found[c] for c in HALVES if c in found]
     whole = found.get(Collective.ALL_REDUCE)
     if halves and whole is None:
@@ -56,10 +78,14 @@ def completed(found: Family, group: Group) -> Family:
 
 
 def agreed(found: Family, group: Group) -> Family:
-    """Inside a domain, with reduce-scatter and all-gather at 0.8 to 1.3 times the all-reduce.
+    """The family with both halves together at 0.8 to 1.3 times the all-reduce, inside a domain.
 
-    The side that was measured on this system in this shape stays; where both were or neither was,
-    each moves half of the way.
+    If only the all-reduce, or only a half, was measured on this system in this shape, the other
+    side is changed. If both were or neither was, each side is changed by half of the difference.
+
+    Args:
+        found: the tables of the family :data:`RINGS`.
+        group: the ranks that take part.
     """
     if not _must_agree(found, group):
         return found
@@ -79,7 +105,14 @@ def agreed(found: Family, group: Group) -> Family:
 
 
 def risen(found: Family, group: Group, fewer: Family, fewer_group: Group) -> Family:
-    """No faster than over fewer domains or hosts; what agreed with an all-reduce still does."""
+    """The family with no table below that of fewer domains; halves still agree with the all-reduce.
+
+    Args:
+        found: the tables in ``group``.
+        group: the ranks that take part.
+        fewer: the tables in ``fewer_group``.
+        fewer_group: ranks in fewer domains, or on fewer hosts of one domain.
+    """
     shared = {c: f for c, f in found.items() if c in fewer}
     if not shared:
         return found
@@ -103,13 +136,13 @@ def risen(found: Family, group: Group, fewer: Family, fewer_group: Group) -> Fam
 
 
 def mixed(low: Family, high: Family, groups: tuple[Group, Group, Group], part: float) -> Family:
-    """A number of domains between two others.
+    """The tables for a number of domains between two others, whose log times are mixed.
 
     Args:
-        low: times over fewer domains.
-        high: times over more.
-        groups: of ``low``, the one wanted, and of ``high``.
-        part: 0 at ``low``, 1 at ``high``.
+        low: the tables over fewer domains.
+        high: the tables over more domains.
+        groups: the group of ``low``, the one that is asked for, and the group of ``high``.
+        part: weight of ``high``, from 0 to 1.
     """
     fewer, wanted, more = groups
     both: Family = {}
@@ -122,7 +155,7 @@ def mixed(low: Family, high: Family, groups: tuple[Group, Group, Group], part: f
 
 
 def _must_agree(found: Mapping[Collective, Found], group: Group) -> bool:
-    """Whether an all-reduce and its halves, inside a domain, rest on different sources."""
+    """Whether all three tables are known, inside a domain, and come from different sources."""
     if group.domains > 1 or len(found) < len(RINGS):
         return False
     priorities = {c.priority for f in found.values() for c in f.curves}
@@ -131,7 +164,7 @@ def _must_agree(found: Mapping[Collective, Found], group: Group) -> bool:
 
 
 def _is_own(found: Found) -> bool:
-    """Whether it was measured on this system in this shape."""
+    """Whether a table was measured on this system in this shape."""
     return found.same_shape and all(c.priority == 0 for c in found.curves)
 
 
@@ -142,7 +175,15 @@ def _changed(
     times: Mapping[Collective, FloatArray],
     changed: Mapping[Collective, FloatArray],
 ) -> Family:
-    """Tables of the changed times; those that are as before stay the same objects."""
+    """The family with the changed times; tables whose times are as before stay the same objects.
+
+    Args:
+        found: the tables before.
+        group: the ranks that take part.
+        grid: logarithms of the sizes at which times are given.
+        times: logarithms of the times before, for each collective of the family.
+        changed: logarithms of the times after.
+    """
     return {
         c: f
         if np.array_equal(times[c], changed[c])
@@ -152,23 +193,26 @@ def _changed(
 
 
 def _on_sizes(found: Family, group: Group) -> tuple[FloatArray, dict[Collective, FloatArray]]:
-    """All corners as logarithms of sizes, and the logarithms of the times there."""
+    """Logarithms of the sizes at which any table has a corner, and of all tables' times there."""
     grid = np.unique(np.concatenate([_log_sizes(f, c, group) for c, f in found.items()]))
     return grid, {c: _at(f.table, c, group, grid) for c, f in found.items()}
 
 
 def _log_sizes(found: Found, collective: Collective, group: Group) -> FloatArray:
+    """Logarithms of the sizes at which a table has corners."""
     return found.table.corners - math.log(busiest_factor(collective, group))
 
 
 def _at(
     table: TimeCurve, collective: Collective, group: Group, log_sizes: FloatArray
 ) -> FloatArray:
+    """Logarithms of the seconds of a table at logarithms of sizes."""
     return table.log_time_at(log_sizes + math.log(busiest_factor(collective, group)))
 
 
 def _table(
     collective: Collective, group: Group, log_sizes: FloatArray, log_time: FloatArray
 ) -> TimeCurve:
+    """The table with these logarithms of seconds at logarithms of sizes, made to rise."""
     log_bytes = log_sizes + math.log(busiest_factor(collective, group))
     return TimeCurve.of_line(log_bytes, np.maximum.accumulate(log_time))

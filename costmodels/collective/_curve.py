@@ -1,4 +1,8 @@
-"""Measured curves: time against size, made monotone, joined, and read between the points."""
+"""Tables of time over bytes, made from measured curves.
+
+Measured times are made to rise with the size, repeats of a shape are joined into one table, and the
+table is read between its points. All of this is done on logarithms (of seconds and of bytes).
+"""
 
 from __future__ import annotations
 
@@ -16,30 +20,43 @@ from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.datatypes import FloatArray
 
 _STEPS_PER_INTERVAL: Final = 8
+"""Straight pieces between two points of a table. More follow the bend from latency to bandwidth
+more closely, and make every reading slower."""
 _OLDER_VERSION_WEIGHT: Final = 0.5
-"""Each older library version counts half of the next: newest fits, the others are repeats."""
+"""Each older version of the library counts half as much as the next one: the newest version is what
+users run, and the older ones serve as repeats of it."""
 _DOUBLINGS_BEYOND: Final = 24
-"""Sizes beyond a table's last that a change of its floor is still added to."""
+"""A change of the floor is added up to this many doublings, less one, beyond the last point of a
+table. Beyond that, time is proportional to bytes again."""
 _SHOWS_FLOOR_BYTES: Final = 128 * 1024
-"""A curve that starts above this size has not seen the floor."""
+"""A curve whose smallest size is above this does not show the floor."""
 
 
 class TimeCurve:
-    """Log time over log bytes on the busiest link, as a fine polyline with a line's slope beyond.
+    """A table of seconds over bytes on the busiest link, with straight pieces between its corners.
 
-    Above the last point time is proportional to bytes; below the first it is constant, or follows
-    the ramp down to a floor that the curve has not reached.
+    Above the last point the time is proportional to the bytes, and below the first it is constant.
     """
 
     def __init__(self, log_bytes: FloatArray, log_time: FloatArray) -> None:
-        """Points must rise in both."""
+        """Make a table of points, with a bend between them (:func:`_refined`).
+
+        Args:
+            log_bytes: ``[n]`` logarithms of bytes; they rise.
+            log_time: ``[n]`` logarithms of seconds; they never fall.
+        """
         self.log_bytes = log_bytes
         self.log_time = log_time
         self._fine_bytes, self._fine_time = _refined(log_bytes, log_time)
 
     @classmethod
     def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> TimeCurve:
-        """A table whose points are joined by straight lines, without a bend between them."""
+        """A table whose points are its corners: straight lines join them.
+
+        Args:
+            log_bytes: ``[n]`` logarithms of bytes; they rise.
+            log_time: ``[n]`` logarithms of seconds; they never fall.
+        """
         table = cls.__new__(cls)
         table.log_bytes, table.log_time = log_bytes, log_time
         table._fine_bytes, table._fine_time = log_bytes, log_time
@@ -47,30 +64,30 @@ class TimeCurve:
 
     @property
     def corners(self) -> FloatArray:
-        """Logarithms of bytes between which the table is a straight line."""
+        """``[m]`` logarithms of the bytes between which the table is a straight line."""
         return self._fine_bytes
 
     def log_time_at(self, log_bytes: FloatArray) -> FloatArray:
-        """Logarithm of seconds at that of bytes."""
+        """``[...]`` logarithms of seconds at logarithms of bytes."""
         inside = np.interp(log_bytes, self._fine_bytes, self._fine_time)
         return np.asarray(inside + np.maximum(log_bytes - self.log_bytes[-1], 0.0))
 
     def time_s(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds for bytes on the busiest link."""
+        """``[...]`` seconds for bytes on the busiest link."""
         return np.exp(self.log_time_at(np.log(np.maximum(num_bytes, 1.0))))
 
     @cached_property
     def law(self) -> Law:
-        """Floor and best rate: time is never below bytes / rate."""
+        """The floor and the best rate of the table; no time is below bytes / rate."""
         rate = math.exp(float((self._fine_bytes - self._fine_time).max()))
         return Law(math.exp(float(self._fine_time[0])), rate)
 
     @cached_property
     def subadditive(self) -> TimeCurve:
-        """The table, or the largest one below it whose time per byte never rises with size.
+        """The greatest table not above this one whose time per byte never rises with size.
 
-        Two messages by this table never take less time than one with the bytes of both. Measured
-        rates drop here and there, where a library changes its protocol.
+        By such a table, two messages never take less time than one message with the bytes of both.
+        Measured rates can drop at sizes where a library changes its protocol.
         """
         rate = self._fine_time - self._fine_bytes
         least = np.minimum.accumulate(rate)
@@ -82,11 +99,16 @@ class TimeCurve:
         return lower
 
     def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> TimeCurve:
-        """The table when the link's law changes from ``known`` to ``law``.
+        """The table on other links.
 
-        Bytes count by the new rate. What the floor grows by, and ``longer_s`` at least, is added at
-        every size, so that a longer latency is felt by large messages too. A shorter latency takes
-        its share of the measured floor away, which leaves every time above 0.
+        Bytes count by the new rate. If the floor grows, its growth is added to the time of every
+        size, so that a longer latency lengthens large messages too. If the floor shrinks, the same
+        share of the measured floor is taken away from every time, which leaves it above 0.
+
+        Args:
+            known: the law of the links that the table holds for.
+            law: the law of the other links.
+            longer_s: seconds that are added at least.
         """
         wider = math.log(law.rate / known.rate)
         added = max(law.floor_s - known.floor_s, longer_s)
@@ -98,7 +120,7 @@ class TimeCurve:
         return TimeCurve.of_line(fine + wider, np.maximum.accumulate(times))
 
     def moved(self, law: Law) -> TimeCurve:
-        """The same shape between another floor and another rate."""
+        """A table of the same shape with the floor and the rate of ``law``."""
         own = self.law
         slower = math.log(law.floor_s / own.floor_s)
         wider = slower + math.log(law.rate / own.rate)
@@ -107,7 +129,7 @@ class TimeCurve:
         return line
 
     def followed_by(self, other: TimeCurve) -> TimeCurve:
-        """This table up to its last point, which is the first one of the other, and then that."""
+        """This table, continued by another one whose first point is the last one of this table."""
         line = TimeCurve.of_line(
             np.append(self._fine_bytes[:-1], other.corners),
             np.append(self._fine_time[:-1], other._fine_time),
@@ -118,10 +140,12 @@ class TimeCurve:
 
 
 def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
-    """One table from repeats of a shape: the weighted geometric mean, newest version first.
+    """One table from repeats of a shape: their weighted geometric mean at every measured size.
+
+    Newer versions of the library have more weight.
 
     Args:
-        curves: same collective and shape.
+        curves: curves of one collective in one shape.
         factor: bytes on the busiest link per byte of size.
     """
     log_sizes = np.unique(np.log(np.concatenate([c.size_bytes for c in curves])))
@@ -136,7 +160,14 @@ def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
 
 
 def with_floor(table: TimeCurve, floor_s: float) -> TimeCurve:
-    """Continue a table that starts at large sizes down to a floor; its own part stays as it is."""
+    """A table that is continued to smaller sizes if its first point is too large to show the floor.
+
+    The new part follows the law with q = 0.6 and ends at the first point of the table.
+
+    Args:
+        table: the table.
+        floor_s: seconds without bytes.
+    """
     first_bytes, first_time = float(table.log_bytes[0]), float(table.log_time[0])
     floor_s = min(floor_s, math.exp(first_time))
     if first_bytes <= math.log(_SHOWS_FLOOR_BYTES):
@@ -152,11 +183,17 @@ def with_floor(table: TimeCurve, floor_s: float) -> TimeCurve:
 
 
 def between(tables: dict[int, TimeCurve], collective: Collective, ranks: int) -> TimeCurve:
-    """A rank count that was not measured, from those that were; all inside one domain.
+    """The table for a number of ranks that was not measured, inside one domain.
 
-    The floor is a power of the ranks (above the largest known it grows as the law says), the rate
-    a function of 1 / ranks, so that it levels off, and the shape between floor and rate is that of
-    the two nearest, mixed.
+    Between two measured numbers, the floor is a power of the number of ranks, and the logarithm of
+    the rate is linear in 1 / ranks, so that the rate levels off. Above the largest measured number
+    the floor grows as the law says. The shape between floor and rate is mixed from the tables of
+    the two nearest numbers.
+
+    Args:
+        tables: the tables by number of ranks; at least one.
+        collective: the collective.
+        ranks: the number of ranks that is asked for.
     """
     known = sorted(tables)
     upper = min(max(bisect.bisect_right(known, ranks), 1), len(known) - 1)
@@ -176,6 +213,7 @@ def between(tables: dict[int, TimeCurve], collective: Collective, ranks: int) ->
 
 
 def _mixed(low: TimeCurve, high: TimeCurve, part: float) -> TimeCurve:
+    """The table between two others; ``part`` is the weight of ``high``, from 0 to 1."""
     grid = np.unique(np.concatenate([low.log_bytes, high.log_bytes]))
     times = (1 - part) * low.log_time_at(grid) + part * high.log_time_at(grid)
     return TimeCurve(grid, _isotonic(times))
@@ -183,7 +221,12 @@ def _mixed(low: TimeCurve, high: TimeCurve, part: float) -> TimeCurve:
 
 @functools.cache
 def left_out_residuals(curve: CollectiveCurve) -> tuple[FloatArray, FloatArray]:
-    """Sizes, and ln(predicted / measured) when each inner point is left out in turn."""
+    """How well each inner point of a curve is predicted from all its other points.
+
+    Returns:
+        ``(sizes, residuals)``, ``[n]`` each: the sizes of the inner points in bytes, and
+        ln(predicted / measured) of their times.
+    """
     log_sizes, raw = np.log(curve.size_bytes), np.log(curve.time_s)
     inner = range(1, len(raw) - 1)
     residuals = []
@@ -195,7 +238,14 @@ def left_out_residuals(curve: CollectiveCurve) -> tuple[FloatArray, FloatArray]:
 
 
 def cleaned(log_time: FloatArray) -> FloatArray:
-    """Monotone times: single spikes replaced by the median of three, then isotonic regression."""
+    """Logarithms of times, made to rise with the size.
+
+    First each time is replaced by the median of it and its two neighbours, which removes single
+    spikes. Then isotonic regression makes the times rise.
+
+    Args:
+        log_time: ``[n]`` logarithms of measured seconds, in the order of sizes.
+    """
     if len(log_time) < 3:
         return _isotonic(log_time)
     windows = np.stack([log_time[:-2], log_time[1:-1], log_time[2:]])
@@ -206,7 +256,7 @@ def cleaned(log_time: FloatArray) -> FloatArray:
 
 
 def _weights(curves: Sequence[CollectiveCurve]) -> list[float]:
-    """1 for the newest version and for unknown ones, half as much for each older."""
+    """The weight of each curve: 1 for the newest and for unknown versions, half for each older."""
     versions = sorted({_version(c.version) for c in curves} - {()}, reverse=True)
     return [
         _OLDER_VERSION_WEIGHT ** versions.index(_version(c.version)) if _version(c.version) else 1.0
@@ -215,12 +265,13 @@ def _weights(curves: Sequence[CollectiveCurve]) -> list[float]:
 
 
 def _version(text: str) -> tuple[int, ...]:
+    """A version such as ``2.18.3`` as numbers; empty if it has other parts than numbers."""
     parts = text.split(".")
     return tuple(int(p) for p in parts) if all(p.isdecimal() for p in parts) else ()
 
 
 def _isotonic(values: FloatArray) -> FloatArray:
-    """Least-squares non-decreasing fit (pool adjacent violators)."""
+    """The non-decreasing numbers nearest to the given ones in squares (pool adjacent violators)."""
     means: list[float] = []
     counts: list[int] = []
     for value in values:
@@ -234,10 +285,16 @@ def _isotonic(values: FloatArray) -> FloatArray:
 
 
 def _refined(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Points between those given: alpha-beta from the first time to the best rate, scaled.
+    """The points of a table with further points between them.
 
-    The logarithm of measured over alpha-beta is interpolated linearly, which bends the line where
-    latency gives way to bandwidth; each piece stays between its two ends.
+    Alpha-beta with the first time as latency and the best rate as bandwidth guides the new points:
+    the logarithm of measured over alpha-beta is interpolated linearly between two points. This
+    bends the curve where latency gives way to bandwidth. New points are kept between the times of
+    the points on both sides.
+
+    Args:
+        x: ``[n]`` logarithms of bytes.
+        y: ``[n]`` logarithms of seconds.
     """
     floor_s, rate = math.exp(float(y[0])), math.exp(float((x - y).max()))
     part = np.arange(_STEPS_PER_INTERVAL) / _STEPS_PER_INTERVAL

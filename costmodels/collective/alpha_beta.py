@@ -1,4 +1,4 @@
-"""Latency plus bytes over bandwidth, per link level."""
+"""``alpha_beta``: latency plus bytes over bandwidth, per link level."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective._law import crowding, group_of, group_of_peers, is_pcie
+from costmodels.collective._group import group_of, group_of_peers
+from costmodels.collective._law import crowding, is_pcie
 from costmodels.collective.base import (
     AbstractCollectiveModel,
     Collective,
@@ -21,17 +22,20 @@ from costmodels.topology import Topology
 @final
 @dataclass(frozen=True, slots=True)
 class AlphaBeta(AbstractCollectiveModel):
-    """t = alpha + max(scale-up bytes / b, network bytes / b_network) on the busiest direction.
+    """t = latency + max(host / b_host + domain / b_domain, network / b_network) for an all-to-all.
 
-    Scale-up links (host and domain) are one fabric, so their times add; the network works beside
-    them, unless the fabric is PCIe, through which network cards are reached as well. Links are full
-    duplex: the larger of sent and received counts.
-    Reduce-scatter and all-gather of S bytes over n members move S (n - 1) / n per rank; across
-    domains every rank of a domain of d ranks drives its own network link, so the rings run at
-    min(b_fabric, d b_network), with one latency per doubling of the domains.
+    Host, domain and network stand for the bytes on these levels of links, and the b are bandwidths
+    of links in bytes per second. Links are full duplex, so that on each level the larger of sent
+    and received bytes counts. The links inside a domain are one fabric, so that their times add up.
+    The network works beside the fabric. If the fabric is PCIe, over which the network cards are
+    reached too, the network bytes are also added to the fabric's time.
 
-    Valid for messages large enough to reach the achieved bandwidth (some MiB); below that the
-    latency term dominates and carries the interval.
+    In a reduce-scatter or all-gather of S bytes, each of n members moves S (n - 1) / n bytes. Over
+    several domains with d ranks each, every rank of a domain uses its own network link, so that
+    rings run at min(b_fabric, d * b_network), with one latency for each doubling of the domains.
+
+    Valid for messages that reach the bandwidth of the links (from some MiB on). Smaller messages
+    take longer than this model says, because they reach less than the bandwidth.
     """
 
     sources: ClassVar[tuple[str, ...]] = (
@@ -40,7 +44,7 @@ class AlphaBeta(AbstractCollectiveModel):
     )
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
-        """Latency of the outermost level crossed."""
+        """The latency of the outermost level of links that the ranks cross, in seconds."""
         if ranks <= 1:
             return 0.0
         if not across_hosts:
@@ -50,7 +54,7 @@ class AlphaBeta(AbstractCollectiveModel):
         return topology.network_link.latency_s
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """Busiest link of each rank."""
+        """The seconds of each rank's busiest link."""
         busiest = np.maximum(send, receive)
         fabric_s = (
             busiest[..., Level.HOST] / topology.host_link.bandwidth_bytes_per_s
@@ -66,7 +70,7 @@ class AlphaBeta(AbstractCollectiveModel):
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Ring over the members."""
+        """The seconds of a ring over the members."""
         local, domain = topology.local_world_size, topology.domain_size
         members = local if within_host else topology.world_size
         bandwidth = topology.host_link.bandwidth_bytes_per_s
@@ -79,5 +83,5 @@ class AlphaBeta(AbstractCollectiveModel):
         return np.asarray(num_bytes * ((members - 1) / members) / bandwidth)
 
     def plan_spread_ratio(self, topology: Topology) -> float:
-        """That of link rates alone."""
+        """The spread of a time that follows from the rates of links alone."""
         return analytic_spread_ratio(topology)

@@ -1,16 +1,16 @@
-"""The interface of a collective model.
+"""The interface of a collective model, which predicts how long ranks take to exchange bytes.
 
-Bytes are what crosses links: what a rank keeps for itself is not counted. They are split by link
-level, last axis: ``HOST`` (same host), ``DOMAIN`` (same scale-up domain, other host), ``NETWORK``.
+Bytes that a rank sends or receives are those that cross links; what it keeps for itself is not
+counted. The last axis of such arrays is the link level (:class:`Level`).
 
-Two sets of methods. Those that end in ``_s`` give the time of a collective, start to end. Those
-without (``all_to_all``, ``reduce_scatter``, ``all_reduce``) give a convex, homogeneous part of it
-that is never above it: what a search needs to prove a bound.
+A model has two sets of methods. Those whose names end in ``_s`` give the seconds of a whole
+collective, from start to end. ``all_to_all``, ``reduce_scatter`` and ``all_reduce`` give its
+*growing part*: a convex, homogeneous function of the bytes that is never above these seconds. A
+search needs it to prove a bound.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import itertools
 import math
@@ -22,19 +22,26 @@ from typing import ClassVar, final
 import numpy as np
 
 from costmodels import discovery
+from costmodels.collective._peers import group_sums, num_peers
 from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.topology import Topology
 
 ANALYTIC_SPREAD = 1.0
-"""Within 1.8 times the law of link rates alone lie nine in ten points of the shipped curves; joined
-with what sites differ by (``benchmarks/collectives.py``, links; ``benchmarks/fabrics.py``)."""
+"""90 % spread of a time inside one scale-up domain if only the rates of its links are known: the
+true time is within a factor of 1 + this. Nine in ten points of the shipped curves lie within a
+factor of 1.8 of the law of link rates (``benchmarks/collectives.py``, links); the spread also
+includes how much sites differ (``benchmarks/fabrics.py``)."""
 ANALYTIC_NETWORK_SPREAD = 1.6
-"""The same over several domains, where no curve inside one helps either."""
+"""The same spread over several domains, if there is no curve inside a domain either."""
 
 
 class Level(IntEnum):
-    """Link levels, innermost first."""
+    """Levels of links by which one rank reaches another, the innermost first.
+
+    ``HOST``: both ranks are on one host. ``DOMAIN``: they are on different hosts of one scale-up
+    domain. ``NETWORK``: they are in different domains.
+    """
 
     HOST = 0
     DOMAIN = 1
@@ -45,10 +52,10 @@ NUM_LEVELS = len(Level)
 
 
 class Collective(StrEnum):
-    """What the ranks do together. Sizes follow nccl-tests.
+    """What the ranks do together. Sizes are counted in bytes as nccl-tests counts them.
 
-    Bytes each rank sends in all (all-to-all), gets in all (all-gather), gives in all
-    (reduce-scatter), or holds (all-reduce).
+    The size is, for each rank: all that it sends, its own part included (all-to-all); its whole
+    output (all-gather); its whole input (reduce-scatter); its buffer (all-reduce).
     """
 
     ALL_TO_ALL = "all_to_all"
@@ -58,11 +65,12 @@ class Collective(StrEnum):
 
 
 class Basis(StrEnum):
-    """What a predicted time rests on, strongest first.
+    """What a predicted time rests on, the strongest basis first.
 
-    Measured on this system in this shape and at this size; calibrated: carried over from measured
-    figures of a like system; analytic: from link rates alone; extrapolated: measured figures of
-    another shape or size.
+    ``MEASURED``: times that were measured on this system, in this shape and around this size.
+    ``CALIBRATED``: times that were measured on a like system. ``ANALYTIC``: the rates of links
+    alone. ``EXTRAPOLATED``: times that were measured in another shape, at other sizes, or over
+    other links.
     """
 
     MEASURED = "measured"
@@ -73,7 +81,13 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confidence:
-    """Basis of a time and its 90 % interval, ``time * (1 + spread)`` to either side."""
+    """What a time rests on, and its 90 % interval.
+
+    Attributes:
+        basis: what the time rests on.
+        spread_ratio: the interval is from ``time / (1 + spread_ratio)`` to
+            ``time * (1 + spread_ratio)``.
+    """
 
     basis: Basis
     spread_ratio: float
@@ -81,13 +95,25 @@ class Confidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveCurve:
-    """Time of one collective against size (as nccl-tests states it) for one shape.
+    """Measured times of one collective in one shape, at several sizes.
 
-    ``domains`` scale-up domains take part with ``ranks / domains`` ranks each.
-    ``network_bytes_per_s`` is the nominal rate of a rank's network link, 0 where none is used or
-    it is not known. ``priority`` 0 is the system's own curve; curves of like systems have 1 and
-    more and serve only where there is none of a lower number. ``fabric`` is the kind of network
-    (:mod:`costmodels.fabrics`), empty where none is used or it is not known.
+    Attributes:
+        collective: the collective.
+        ranks: how many ranks take part.
+        domains: over how many scale-up domains they are spread evenly.
+        size_bytes: sizes as nccl-tests counts them (:class:`Collective`); they rise.
+        time_s: seconds at each size.
+        network_bytes_per_s: nominal rate of a rank's network link; 0 if the collective uses no
+            network or the rate is not known.
+        version: version of the library that ran the collective; empty if not known.
+        source: where the times come from.
+        priority: 0 for curves of the system itself. Curves of like systems have higher numbers, and
+            are used only if there is no curve with a lower number.
+        fabric: kind of network (:mod:`costmodels.fabrics`); empty if the collective uses none or it
+            is not known.
+
+    Raises:
+        InvalidValueError: ranks, sizes or times do not fit together.
     """
 
     collective: Collective
@@ -125,93 +151,127 @@ class CollectiveCurve:
 
 
 class AbstractCollectiveModel(ABC):
-    """Predicts how long a rank is busy in a collective once every member has arrived.
+    """Predicts the seconds of each rank in a collective, from when its last member has arrived.
 
-    The collective ends when its slowest member does. ``fixed_s`` is the time of an empty one;
-    ``all_to_all``, ``reduce_scatter`` and ``all_reduce`` grow with bytes: convex, homogeneous,
-    non-decreasing, and never above the time that the ``_s`` methods give.
+    A collective ends when its slowest member does. The growing parts, ``all_to_all``,
+    ``reduce_scatter`` and ``all_reduce``, have to be convex, homogeneous and non-decreasing in the
+    bytes, and never above the seconds that the ``_s`` methods give.
+
+    In a reduce-scatter, all-gather or all-reduce all members have the same number of bytes. Its
+    members are all ranks, or the ranks of one host with ``within_host``.
     """
 
     __slots__ = ()
 
     sources: ClassVar[tuple[str, ...]]
+    """What the model is taken from: papers, documentation, measurements."""
 
     @property
     def full_duplex(self) -> bool:
-        """Whether sending and receiving at once takes no longer than the longer of both."""
+        """Whether a rank sends and receives at the same time, so that the longer of both counts."""
         return True
 
     @abstractmethod
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
-        """Seconds an empty collective takes; 0 for a single rank."""
+        """Seconds that an all-to-all without bytes takes; 0 for a single rank.
+
+        Args:
+            topology: the system.
+            ranks: how many ranks take part.
+            across_hosts: whether they are on several hosts.
+        """
 
     @abstractmethod
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """Seconds per rank for bytes sent and received per level, ``[..., R, NUM_LEVELS]`` each."""
+        """Growing part of an all-to-all, ``[..., R]`` seconds.
+
+        Args:
+            send: ``[..., R, NUM_LEVELS]`` bytes that each rank sends. R is the world size if all
+                ranks take part, and the number of hosts if one rank of each host does.
+            receive: ``[..., R, NUM_LEVELS]`` bytes that each rank receives.
+            topology: the system.
+        """
 
     @abstractmethod
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Seconds for an input of ``num_bytes`` on each member (all-gather: its output)."""
+        """Growing part of a reduce-scatter, and of an all-gather, ``[...]`` seconds.
+
+        Args:
+            num_bytes: ``[...]`` bytes of the input of each member of a reduce-scatter, or of the
+                output of each member of an all-gather.
+            topology: the system.
+            within_host: whether only the ranks of one host take part.
+        """
 
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """Reduce-scatter, then all-gather, of a buffer of ``num_bytes``."""
+        """Growing part of an all-reduce of a buffer of ``num_bytes``, ``[...]`` seconds.
+
+        It is that of a reduce-scatter and an all-gather.
+        """
         return 2.0 * self.reduce_scatter(num_bytes, topology, within_host=within_host)
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """Seconds each rank takes, ``[..., R]``; arguments as in :meth:`all_to_all`.
-
-        R is the world size, or the number of hosts for one rank of each.
-        """
+        """Seconds of each rank in an all-to-all, ``[..., R]``; arguments as :meth:`all_to_all`."""
         fixed = self.fixed_s(topology, ranks=send.shape[-2], across_hosts=topology.num_hosts > 1)
         return self.all_to_all(send, receive, topology) + fixed
 
     def reduce_scatter_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Seconds to reduce and scatter an input of ``num_bytes`` on each member."""
+        """Seconds ``[...]`` of a reduce-scatter; each member's input has ``num_bytes``."""
         fixed = self._ring_fixed_s(topology, within_host=within_host)
         return self.reduce_scatter(num_bytes, topology, within_host=within_host) + fixed
 
     def all_gather_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Seconds to gather an output of ``num_bytes``."""
+        """Seconds ``[...]`` of an all-gather; each member's output has ``num_bytes``."""
         return self.reduce_scatter_s(num_bytes, topology, within_host=within_host)
 
     def all_reduce_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """Seconds to add up a buffer of ``num_bytes`` over all members."""
+        """Seconds ``[...]`` of an all-reduce; each member's buffer has ``num_bytes``."""
         fixed = 2.0 * self._ring_fixed_s(topology, within_host=within_host)
         return self.all_reduce(num_bytes, topology, within_host=within_host) + fixed
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology
     ) -> Confidence:
-        """How far to trust the time of a balanced collective over all ranks."""
+        """What the time of a balanced collective over all ranks rests on, and its interval.
+
+        Args:
+            collective: the collective.
+            size_bytes: its size, as nccl-tests counts it.
+            topology: the system.
+        """
         del collective, size_bytes
         return Confidence(basis=Basis.ANALYTIC, spread_ratio=analytic_spread_ratio(topology))
 
     def plan_spread_ratio(self, topology: Topology) -> float | None:
-        """90 % spread of a plan's exchanges where measured curves tell it; None otherwise."""
+        """90 % spread (as in :class:`Confidence`) of the exchanges of a plan.
+
+        None if the model does not know it.
+        """
         del topology
         return None
 
     def remarks(self, topology: Topology) -> tuple[str, ...]:
-        """What people should know about the times on this system, in whole sentences."""
+        """What users should know about the times on this system, in whole sentences."""
         del topology
         return ()
 
     def subadditive(self) -> AbstractCollectiveModel:
-        """This model, or one nowhere above it in which two collectives never take less than one.
+        """A subadditive model that is nowhere above this one; this one if it is subadditive.
 
-        One stands for a collective with the bytes of both. A fixed time plus a growing part is so;
-        a model with ``_s`` methods of its own should say which one is, or its growing part has to
-        do.
+        In a subadditive model two collectives never take less time than one collective with the
+        bytes of both. A fixed time plus a growing part is subadditive. A model that has ``_s``
+        methods of its own should override this method; otherwise its growing part alone is used,
+        which is subadditive but may be far below the model.
         """
         own, base = type(self), AbstractCollectiveModel
         names = ("all_to_all_s", "reduce_scatter_s", "all_gather_s", "all_reduce_s")
@@ -219,6 +279,7 @@ class AbstractCollectiveModel(ABC):
         return self if plain else GrowingPart(inner=self)
 
     def _ring_fixed_s(self, topology: Topology, *, within_host: bool) -> float:
+        """Seconds of an empty reduce-scatter or all-gather: once for each doubling of domains."""
         ranks = topology.local_world_size if within_host else topology.world_size
         across = not within_host and topology.num_hosts > 1
         domains = -(-topology.world_size // topology.domain_size) if across else 1
@@ -229,35 +290,39 @@ class AbstractCollectiveModel(ABC):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowingPart(AbstractCollectiveModel):
-    """The growing part of another model alone: what is known of every model's times."""
+    """The growing part of another model, as a model of its own.
+
+    Args:
+        inner: the other model.
+    """
 
     inner: AbstractCollectiveModel
     sources: ClassVar[tuple[str, ...]] = ("growing part of the model it wraps",)
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
-        """Nothing."""
+        """Always 0."""
         del topology, ranks, across_hosts
         return 0.0
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """That of the model."""
+        """The growing part of ``inner``."""
         return self.inner.all_to_all(send, receive, topology)
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """That of the model."""
+        """The growing part of ``inner``."""
         return self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
 
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """That of the model."""
+        """The growing part of ``inner``."""
         return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
 
 
 def analytic_spread_ratio(topology: Topology) -> float:
-    """90 % spread of collectives over all ranks where nothing was measured; 0 for one rank."""
+    """90 % spread of a collective over all ranks if nothing was measured; 0 for a single rank."""
     if topology.world_size == 1:
         return 0.0
     crosses = topology.world_size > topology.domain_size
@@ -265,7 +330,7 @@ def analytic_spread_ratio(topology: Topology) -> float:
 
 
 def default_model() -> AbstractCollectiveModel:
-    """The model that needs nothing but link rates."""
+    """A model that needs nothing but the latencies and rates of links (``ramp``)."""
     package = importlib.import_module("costmodels.collective")
     return discovery.load(package, "ramp", AbstractCollectiveModel)()
 
@@ -276,7 +341,14 @@ def balanced_s(
     size_bytes: FloatArray,
     topology: Topology,
 ) -> FloatArray:
-    """Seconds of balanced collectives over all ranks; sizes ``[...]`` as in nccl-tests."""
+    """Seconds ``[...]`` of balanced collectives over all ranks.
+
+    Args:
+        model: predicts the seconds.
+        collective: the collective.
+        size_bytes: ``[...]`` sizes as nccl-tests counts them.
+        topology: the system.
+    """
     if collective is Collective.ALL_TO_ALL:
         world = topology.world_size
         per_peer = np.repeat(np.asarray(size_bytes)[..., None] / world, world, axis=-1)
@@ -294,21 +366,23 @@ def balanced_s(
 def spread_by_level(
     per_peer: FloatArray, *, local: int, domain: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Bytes by level when rank r exchanges ``per_peer[r]`` with every other rank.
+    """Bytes by link level if each rank r sends ``per_peer[r]`` bytes to every other rank.
+
+    If instead rank r receives ``per_peer[r]`` bytes from every other rank, the two results change
+    places.
 
     Args:
-        per_peer: ``[..., R]`` bytes between rank r and each other rank.
+        per_peer: ``[..., R]`` bytes from rank r to each other rank.
         local: ranks per host.
         domain: ranks per scale-up domain.
 
     Returns:
-        ``(own, others)``, each ``[..., R, NUM_LEVELS]``: ``per_peer[r]`` times the peers of r, and
-        the sum of the peers' ``per_peer``. For bytes sent the first is what r sends and the second
-        what it receives; for bytes received the other way round.
+        ``(own, others)``, ``[..., R, NUM_LEVELS]`` each: the bytes that each rank sends over each
+        level, and the bytes that it receives over each level.
     """
     world = per_peer.shape[-1]
     domain = min(domain, world)
-    own = per_peer[..., None] * _num_peers(world, local, domain)
+    own = per_peer[..., None] * num_peers(world, local, domain)
     others = np.zeros((*per_peer.shape, NUM_LEVELS))
     inside = group_sums(per_peer, local)
     np.subtract(inside, per_peer, out=others[..., Level.HOST])
@@ -319,26 +393,3 @@ def spread_by_level(
         total = per_peer.sum(axis=-1, keepdims=True)
         np.subtract(total, inside, out=others[..., Level.NETWORK])
     return own, np.maximum(others, 0.0, out=others)
-
-
-@functools.cache
-def _num_peers(world: int, local: int, domain: int) -> FloatArray:
-    """How many ranks each rank reaches over each level, ``[world, NUM_LEVELS]``."""
-    in_domain = group_sums(np.ones(world), domain)
-    counts = (np.full(world, local - 1.0), in_domain - local, world - in_domain)
-    return np.stack(counts, axis=-1)
-
-
-def group_sums(values: FloatArray, size: int) -> FloatArray:
-    """For each rank, the sum over its group of ``size`` consecutive ranks; ``[..., R]``."""
-    ranks = values.shape[-1]
-    if size == 1:
-        return values
-    whole = ranks - ranks % size
-    grouped = values[..., :whole].reshape(*values.shape[:-1], -1, size)
-    sums = np.repeat(grouped.sum(axis=-1), size, axis=-1)
-    if whole == ranks:
-        return sums
-    rest = values[..., whole:]
-    tail = np.broadcast_to(rest.sum(axis=-1, keepdims=True), rest.shape)
-    return np.concatenate([sums, tail], axis=-1)

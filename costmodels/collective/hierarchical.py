@@ -1,4 +1,4 @@
-"""All-to-all in two steps: inside the scale-up domain, then between domains."""
+"""``hierarchical``: an all-to-all in two steps, inside the scale-up domains and between them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from costmodels.topology import Topology
 @final
 @dataclass(frozen=True, slots=True)
 class Hierarchical(AbstractCollectiveModel):
-    """t = t_domain(all bytes) + t_network(bytes that leave the domain, one rank per domain).
+    """All-to-all: t = t_domain(all bytes) + t_network(bytes that leave the domain).
 
-    First every rank hands what is meant for rank j of any domain to rank j of its own; then equal
-    ranks of all domains exchange. Of what leaves the domain, (D - 1) / D crosses the fabric first.
-    The network sees few large messages instead of many small ones. Bytes are taken as even over
-    the destinations inside a domain, so in the second step each rank sends its part of what the
-    whole domain sends, and receives what is meant for it.
-    Other collectives are those of ``inner``. With one domain so is the all-to-all.
+    In the first step, every rank hands the bytes for the j-th rank of any domain to the j-th rank
+    of its own domain. In the second step, the j-th ranks of all domains exchange these bytes. The
+    network therefore carries few large messages instead of many small ones. With D ranks per
+    domain, (D - 1) / D of the bytes that leave a domain cross its fabric in the first step.
+
+    Bytes are taken to be spread evenly over the ranks of the domain that receives them. In the
+    second step, each rank therefore sends an equal part of what leaves its domain, and receives
+    what is meant for it. All other collectives are those of ``inner``. So is the all-to-all, unless
+    there are several whole domains of more than one rank.
 
     Args:
         inner: prices each step.
@@ -41,7 +44,7 @@ class Hierarchical(AbstractCollectiveModel):
     )
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
-        """Both steps."""
+        """Seconds of both steps without bytes."""
         whole = self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)
         if ranks != topology.world_size or not _has_two_steps(topology):
             return whole
@@ -51,7 +54,7 @@ class Hierarchical(AbstractCollectiveModel):
         return inside + across
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """Sum of the growing parts."""
+        """The sum of the growing parts of both steps."""
         if send.shape[-2] != topology.world_size or not _has_two_steps(topology):
             return self.inner.all_to_all(send, receive, topology)
         one, domains = _one_domain(topology), _domains_as_hosts(topology)
@@ -60,7 +63,7 @@ class Hierarchical(AbstractCollectiveModel):
         return _flat(inside, across)
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """One step after the other."""
+        """The seconds of both steps, one after the other."""
         if send.shape[-2] != topology.world_size or not _has_two_steps(topology):
             return self.inner.all_to_all_s(send, receive, topology)
         one, domains = _one_domain(topology), _domains_as_hosts(topology)
@@ -71,60 +74,62 @@ class Hierarchical(AbstractCollectiveModel):
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """As the inner model."""
+        """As ``inner``."""
         return self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
 
     def reduce_scatter_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """As the inner model."""
+        """As ``inner``."""
         return self.inner.reduce_scatter_s(num_bytes, topology, within_host=within_host)
 
     def all_gather_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """As the inner model."""
+        """As ``inner``."""
         return self.inner.all_gather_s(num_bytes, topology, within_host=within_host)
 
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """As the inner model."""
+        """As ``inner``."""
         return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
 
     def all_reduce_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """As the inner model."""
+        """As ``inner``."""
         return self.inner.all_reduce_s(num_bytes, topology, within_host=within_host)
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology
     ) -> Confidence:
-        """As the inner model."""
+        """As ``inner``."""
         return self.inner.confidence(collective, size_bytes, topology)
 
     def plan_spread_ratio(self, topology: Topology) -> float | None:
-        """As the inner model."""
+        """As ``inner``."""
         return self.inner.plan_spread_ratio(topology)
 
     def remarks(self, topology: Topology) -> tuple[str, ...]:
-        """As the inner model."""
+        """As ``inner``."""
         return self.inner.remarks(topology)
 
 
 def _has_two_steps(topology: Topology) -> bool:
-    """Several whole domains of more than one rank."""
+    """Whether there are several domains, all of the same size and of more than one rank."""
     domain, world = topology.domain_size, topology.world_size
     return 1 < domain < world and world % domain == 0
 
 
 def _one_domain(topology: Topology) -> Topology:
+    """One domain of a system, in which the first step runs."""
     hosts = topology.domain_size // topology.local_world_size
     return topology.resized(hosts, topology.local_world_size)
 
 
 def _domains_as_hosts(topology: Topology) -> Topology:
+    """A system whose hosts are the domains of another, between which the second step runs."""
     link, local = topology.network_link, topology.local_world_size
     pods = -(-link.pod_hosts * local // topology.domain_size)
     whole = topology.resized(topology.world_size // topology.domain_size, topology.domain_size)
@@ -132,7 +137,15 @@ def _domains_as_hosts(topology: Topology) -> Topology:
 
 
 def _inside(moved: FloatArray, one: Topology) -> FloatArray:
-    """First step, ``[..., domains, D, levels]``: what stays, and what is handed on."""
+    """Bytes of each rank in the first step, ``[..., domains, D, NUM_LEVELS]``.
+
+    They are those that stay in the domain, and those that leave it and are first handed to another
+    rank of the domain.
+
+    Args:
+        moved: ``[..., R, NUM_LEVELS]`` bytes of the whole all-to-all.
+        one: one domain of D ranks.
+    """
     size, local = one.world_size, one.local_world_size
     by_domain = moved.reshape(*moved.shape[:-2], -1, size, moved.shape[-1])
     leaving = by_domain[..., Level.NETWORK]
@@ -142,7 +155,12 @@ def _inside(moved: FloatArray, one: Topology) -> FloatArray:
 
 
 def _across(moved: FloatArray, one: Topology) -> FloatArray:
-    """Second step, ``[..., D, domains, levels]``: equal ranks of all domains."""
+    """Bytes that leave the domain, ``[..., D, domains, NUM_LEVELS]``, by rank inside the domain.
+
+    Args:
+        moved: ``[..., R, NUM_LEVELS]`` bytes of the whole all-to-all.
+        one: one domain of D ranks.
+    """
     by_domain = moved[..., Level.NETWORK].reshape(*moved.shape[:-2], -1, one.world_size)
     leaving = np.moveaxis(by_domain, -1, -2)
     zero = np.zeros_like(leaving)
@@ -150,12 +168,15 @@ def _across(moved: FloatArray, one: Topology) -> FloatArray:
 
 
 def _lanes(send: FloatArray, one: Topology) -> FloatArray:
-    """As :func:`_across` after the first step has shared what a domain sends among its ranks."""
+    """As :func:`_across`, with the bytes of a domain spread evenly over its ranks.
+
+    This is what each rank sends in the second step, because the first step has spread the bytes.
+    """
     leaving = _across(send, one)
     return np.broadcast_to(leaving.mean(axis=-3, keepdims=True), leaving.shape)
 
 
 def _flat(inside: FloatArray, across: FloatArray) -> FloatArray:
-    """Sum of ``[..., domains, D]`` and ``[..., D, domains]`` as ``[..., R]``."""
+    """The sum of ``[..., domains, D]`` and ``[..., D, domains]`` seconds, as ``[..., R]``."""
     seconds = inside + np.moveaxis(across, -1, -2)
     return seconds.reshape(*seconds.shape[:-2], -1)

@@ -1,4 +1,4 @@
-"""Measured curves where there are some, another model where there are none."""
+"""``measured``: measured curves where there are some, and another model where there are none."""
 
 from __future__ import annotations
 
@@ -10,13 +10,8 @@ import numpy as np
 from costmodels.collective._catalogue import Catalogue, catalogue_of
 from costmodels.collective._consistent import Found
 from costmodels.collective._curve import TimeCurve
-from costmodels.collective._law import (
-    Group,
-    bus_factor,
-    busiest_bytes,
-    group_of,
-    group_of_peers,
-)
+from costmodels.collective._group import Group, group_of, group_of_peers
+from costmodels.collective._law import bus_factor, busiest_bytes
 from costmodels.collective.base import (
     AbstractCollectiveModel,
     Collective,
@@ -29,28 +24,32 @@ from costmodels.topology import Link, Links, Topology
 from costmodels.units import format_rate, format_time
 
 _TYPICAL_BYTES: Final = 16.0 * 2**20
-"""A rank's pooled embeddings of some thousand samples."""
+"""The size of an all-to-all by which the spread of a plan's exchanges is taken. It is that of the
+pooled embeddings that a rank sends for some thousand samples."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured(AbstractCollectiveModel):
-    """Log-log curves of time over bytes on the busiest link, one per collective and shape.
+    """Seconds over bytes on the busiest link, from one measured curve per collective and shape.
 
-    Repeats of a shape are joined, newest library first; times are made monotone, and between two
-    points follow alpha-beta. Beyond the largest size time grows with bytes. A number of ranks that
-    was not measured follows from those that were; so does another number of hosts, through the law
-    of link rates. Curves hold for balanced messages: an uneven all-to-all is read at the bytes that
-    leave or enter each rank, whichever is more, so its slowest rank sets the pace. The network
-    works beside the fabric. The growing part is bytes over the best rate seen, never above the
-    curve.
+    Repeats of a shape are joined, with more weight on newer libraries. Times are made to rise with
+    the size, and follow a scaled alpha-beta model between two points. Beyond the largest size, time
+    is proportional to bytes. Times for a number of ranks that was not measured follow from measured
+    numbers; times for another number of hosts follow from the curves and the law of link rates.
+
+    The curves are of balanced messages. In an uneven all-to-all, the time of each rank is read at
+    the bytes that it sends or receives, whichever are more, and the slowest rank ends it last. The
+    network works beside the fabric. The growing part is bytes over the best rate of the curve,
+    which is never above the curve.
 
     Args:
-        curves: of this system, or of like ones with a priority above 0.
-        otherwise: prices what no curve covers.
-        is_subadditive: read curves where their time per byte never rises with size, for bounds.
-        measured_on: links that the curves hold for; on a system with other links they are rescaled.
-            None where they are those of the very system, whatever its links.
+        curves: curves of this system (priority 0) and of like systems (higher priorities).
+        otherwise: prices the collectives that no curve covers.
+        is_subadditive: whether each curve is replaced by the greatest one not above it whose time
+            per byte never rises with size, as bounds need it.
+        measured_on: the links that the curves hold for. On a system with other links they are
+            rescaled. None for curves of the very system that is priced.
     """
 
     curves: tuple[CollectiveCurve, ...] = ()
@@ -71,7 +70,7 @@ class Measured(AbstractCollectiveModel):
     # -- growing part ---------------------------------------------------------------------------
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
-        """Time of an empty all-to-all."""
+        """Seconds of an empty all-to-all."""
         if ranks <= 1:
             return 0.0
         within = not across_hosts and ranks == topology.local_world_size
@@ -81,7 +80,7 @@ class Measured(AbstractCollectiveModel):
         return found.table.law.floor_s
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """Bytes over the best rate, on fabric and network side by side."""
+        """Bytes over the best rate of the curve, on fabric and network side by side."""
         group = group_of_peers(send, topology)
         tables = self._all_to_all_tables(group, group_of_peers(send, topology, self.measured_on))
         if tables is None:
@@ -96,7 +95,7 @@ class Measured(AbstractCollectiveModel):
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Bytes over the best rate of reduce-scatter and all-gather."""
+        """Bytes over the better of the best rates of reduce-scatter and all-gather."""
         group = group_of(topology, within_host=within_host)
         both = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
         each = (self._find(c, topology, within_host=within_host) for c in both)
@@ -109,7 +108,7 @@ class Measured(AbstractCollectiveModel):
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """Bytes over the best rate."""
+        """Bytes over the best rate of the curve of all-reduce."""
         group = group_of(topology, within_host=within_host)
         found = self._find(Collective.ALL_REDUCE, topology, within_host=within_host)
         if found is None:
@@ -120,7 +119,7 @@ class Measured(AbstractCollectiveModel):
     # -- times ----------------------------------------------------------------------------------
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """The curve at each rank's busier direction, on fabric and network side by side."""
+        """The curves at the bytes of each rank, on fabric and network side by side."""
         group = group_of_peers(send, topology)
         tables = self._all_to_all_tables(group, group_of_peers(send, topology, self.measured_on))
         if tables is None:
@@ -138,7 +137,7 @@ class Measured(AbstractCollectiveModel):
     def reduce_scatter_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """The curve of reduce-scatter."""
+        """Seconds by the curve of reduce-scatter."""
         seconds = self._curve_s(
             Collective.REDUCE_SCATTER, num_bytes, topology, within_host=within_host
         )
@@ -149,7 +148,7 @@ class Measured(AbstractCollectiveModel):
     def all_gather_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """The curve of all-gather."""
+        """Seconds by the curve of all-gather."""
         seconds = self._curve_s(Collective.ALL_GATHER, num_bytes, topology, within_host=within_host)
         if seconds is None:
             return self.otherwise.all_gather_s(num_bytes, topology, within_host=within_host)
@@ -158,7 +157,7 @@ class Measured(AbstractCollectiveModel):
     def all_reduce_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """The curve of all-reduce."""
+        """Seconds by the curve of all-reduce."""
         seconds = self._curve_s(Collective.ALL_REDUCE, num_bytes, topology, within_host=within_host)
         if seconds is None:
             return self.otherwise.all_reduce_s(num_bytes, topology, within_host=within_host)
@@ -167,7 +166,7 @@ class Measured(AbstractCollectiveModel):
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology
     ) -> Confidence:
-        """Measured inside a curve's range, extrapolated for other shapes and sizes."""
+        """Measured inside the range of a curve, extrapolated for other shapes, sizes and links."""
         group, there = group_of(topology), group_of(topology, links=self.measured_on)
         known = self._catalogue.confidence(
             collective, group, size_bytes, there, elsewhere=self.measured_on is not None
@@ -175,13 +174,13 @@ class Measured(AbstractCollectiveModel):
         return known or self.otherwise.confidence(collective, size_bytes, topology)
 
     def plan_spread_ratio(self, topology: Topology) -> float | None:
-        """That of an all-to-all of 16 MiB over all ranks."""
+        """The spread of an all-to-all of 16 MiB over all ranks; 0 for a single rank."""
         if topology.world_size == 1:
             return 0.0
         return self.confidence(Collective.ALL_TO_ALL, _TYPICAL_BYTES, topology).spread_ratio
 
     def remarks(self, topology: Topology) -> tuple[str, ...]:
-        """Which links differ from those that the curves were measured on."""
+        """Says which links differ from those that the curves were measured on."""
         then = self.measured_on
         if topology.world_size == 1:
             return ()
@@ -204,13 +203,13 @@ class Measured(AbstractCollectiveModel):
         )
 
     def subadditive(self) -> Measured:
-        """The same curves, lowered where their time per byte rises with size."""
+        """The model whose curves are lowered where their time per byte rises with size."""
         return replace(self, otherwise=self.otherwise.subadditive(), is_subadditive=True)
 
     # -- private --------------------------------------------------------------------------------
 
     def _remarks_on_own_curves(self, topology: Topology) -> tuple[str, ...]:
-        """Whether the network is another than that of curves which have no links beside them."""
+        """Says if curves without known links were measured over another network than this one."""
         rates = self._catalogue.rates_of_other_links(group_of(topology))
         if not rates:
             return ()
@@ -230,6 +229,7 @@ class Measured(AbstractCollectiveModel):
     def _find(
         self, collective: Collective, topology: Topology, *, within_host: bool
     ) -> Found | None:
+        """The table of a collective over all ranks or those of one host; None if none is known."""
         group = group_of(topology, within_host=within_host)
         there = group_of(topology, within_host=within_host, links=self.measured_on)
         return self._catalogue.find(collective, group, there)
@@ -242,6 +242,7 @@ class Measured(AbstractCollectiveModel):
         *,
         within_host: bool,
     ) -> FloatArray | None:
+        """Seconds of a collective other than an all-to-all; None if no curve tells them."""
         ranks = group_of(topology, within_host=within_host).ranks
         if ranks <= 1:
             return np.zeros_like(num_bytes)
@@ -253,7 +254,15 @@ class Measured(AbstractCollectiveModel):
     def _all_to_all_tables(
         self, group: Group, there: Group
     ) -> tuple[TimeCurve | None, TimeCurve | None] | None:
-        """Tables of fabric and network, None for a level that the group lacks or nothing tells."""
+        """The tables of an all-to-all on the fabric and on the network.
+
+        Each is None if the group does not use these links, or if no curve tells its time. The pair
+        is None if :attr:`otherwise` has to price the all-to-all.
+
+        Args:
+            group: the ranks that take part, on the links of the system.
+            there: the same ranks on the links that the curves were measured on.
+        """
         fabric = self._catalogue.find(
             Collective.ALL_TO_ALL, group.within_domain, there.within_domain
         )
@@ -266,7 +275,7 @@ class Measured(AbstractCollectiveModel):
 
 
 def _changed(name: str, measured: Link, link: Link) -> list[str]:
-    """How a link differs from the one that was measured, in words."""
+    """How a link differs from the one that was measured, in words; empty if it does not."""
     told = []
     if link.bandwidth_bytes_per_s != measured.bandwidth_bytes_per_s:
         rates = (link.bandwidth_bytes_per_s, measured.bandwidth_bytes_per_s)

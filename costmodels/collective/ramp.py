@@ -1,4 +1,4 @@
-"""Latency and bandwidth with a slow rise from one to the other."""
+"""``ramp``: latency and bandwidth, with a slow rise from one to the other."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from typing import ClassVar, final
 
 import numpy as np
 
+from costmodels.collective._group import Group, group_of, group_of_peers
 from costmodels.collective._law import (
     RATIO,
     UNNAMED_RATIO,
-    Group,
     Law,
     bus_factor,
     busiest_bytes,
     crossings,
     crowding,
     fabric_law,
-    group_of,
-    group_of_peers,
     network_law,
     num_steps,
 )
@@ -33,11 +31,13 @@ from costmodels.topology import Topology
 class Ramp(AbstractCollectiveModel):
     """t = (floor^q + (bytes / rate)^q)^(1/q) with q = 0.6, on the busiest link of each rank.
 
-    Floor and rate follow from the link levels, the collective and the number of ranks
-    (``_law.py``). The part that grows is bytes / rate, which is never above t.
+    Floor (seconds) and rate (bytes per second) follow from the levels of links, the collective and
+    the number of ranks (``_law.py``). Over a network of a named kind, t follows the law of that
+    kind instead (:mod:`costmodels.fabrics`). The growing part is bytes / rate, which is never above
+    t.
 
-    Valid from empty messages to any size; within 6 % of measured curves where floor and rate are
-    right, some 10 to 30 % where they come from datasheets.
+    Valid for all sizes, also for empty messages. It is within 6 % of measured curves if floor and
+    rate are right, and within some 10 to 30 % if they come from data sheets.
     """
 
     sources: ClassVar[tuple[str, ...]] = (
@@ -46,14 +46,14 @@ class Ramp(AbstractCollectiveModel):
     )
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
-        """Floor of an all-to-all."""
+        """The floor of an all-to-all, in seconds."""
         if ranks <= 1:
             return 0.0
         within = not across_hosts and ranks == topology.local_world_size
         return _law(Collective.ALL_TO_ALL, group_of(topology, within_host=within)).floor_s
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """Busiest link of each rank; the network works beside the fabric."""
+        """Bytes over rate on each rank's busiest link; the network works beside the fabric."""
         group = group_of_peers(send, topology)
         fabric, network = busiest_bytes(send, receive, topology, group)
         fabric_s = fabric / _law(Collective.ALL_TO_ALL, group.within_domain).rate
@@ -63,7 +63,7 @@ class Ramp(AbstractCollectiveModel):
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Ring over the members."""
+        """Bytes over the rate of a ring over the members."""
         group = group_of(topology, within_host=within_host)
         moved = num_bytes * bus_factor(Collective.REDUCE_SCATTER, group.ranks)
         return np.asarray(moved / _law(Collective.REDUCE_SCATTER, group).rate)
@@ -71,13 +71,13 @@ class Ramp(AbstractCollectiveModel):
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """Reduced inside the domains, exchanged between them."""
+        """Bytes over the rate of an all-reduce over the members."""
         group = group_of(topology, within_host=within_host)
         moved = num_bytes * bus_factor(Collective.ALL_REDUCE, group.ranks)
         return np.asarray(moved / _law(Collective.ALL_REDUCE, group).rate)
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """Fabric and network side by side; the slower one counts."""
+        """The slower of fabric and network, which work side by side."""
         group = group_of_peers(send, topology)
         fabric, network = busiest_bytes(send, receive, topology, group)
         if group.ranks <= 1:
@@ -93,7 +93,7 @@ class Ramp(AbstractCollectiveModel):
     def reduce_scatter_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Ring over the members; inside a domain two fifths of the all-reduce at least."""
+        """A ring over the members; inside a domain, at least two fifths of the all-reduce."""
         group = group_of(topology, within_host=within_host)
         half_s, whole_s = self._ring_times_s(num_bytes, group)
         return np.maximum(half_s, 0.5 * RATIO[0] * whole_s) if group.domains == 1 else half_s
@@ -101,25 +101,31 @@ class Ramp(AbstractCollectiveModel):
     def all_reduce_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """Reduced inside the domains, exchanged between them.
+        """Reduced inside the domains, exchanged between them, and spread inside them.
 
-        Inside one domain it takes its halves over 1.3 at least.
+        Inside a single domain it takes at least 1 / 1.3 times as long as the reduce-scatter and the
+        all-gather of the same buffer.
         """
         group = group_of(topology, within_host=within_host)
         half_s, whole_s = self._ring_times_s(num_bytes, group)
         return np.maximum(whole_s, 2.0 / RATIO[1] * half_s) if group.domains == 1 else whole_s
 
     def plan_spread_ratio(self, topology: Topology) -> float:
-        """That of link rates alone."""
+        """The spread of a time that follows from the rates of links alone."""
         return analytic_spread_ratio(topology)
 
     def subadditive(self) -> Ramp:
-        """The model itself: the law's time per byte falls with size."""
+        """The model itself, because under its laws the time per byte never rises with size."""
         return self
 
     @staticmethod
     def _ring_times_s(num_bytes: FloatArray, group: Group) -> tuple[FloatArray, FloatArray]:
-        """Reduce-scatter and all-reduce of a buffer by the law, and no less than in one domain."""
+        """Seconds of a reduce-scatter and of an all-reduce; no less than inside one domain.
+
+        Args:
+            num_bytes: ``[...]`` bytes of the buffer of each member.
+            group: the members.
+        """
         half, whole = np.zeros_like(num_bytes), np.zeros_like(num_bytes)
         for part in (group.within_domain, group):
             if part.ranks > 1:
@@ -133,10 +139,13 @@ class Ramp(AbstractCollectiveModel):
 
 @lru_cache(maxsize=4096)
 def _law(collective: Collective, group: Group) -> Law:
+    """The law of a collective in a group, of which nothing was measured."""
     if group.domains > 1:
         law = network_law(collective, group)
         if group.fabric:
             return law
+        # No curve says how much of the latency one hop takes: here each hop takes all of it, and
+        # there are at least as many hops as rounds in which every domain can be reached.
         inside_s = 0.5 * group.network_latency_s
         if group.per_domain > 1:
             inside_s = fabric_law(collective, group).floor_s

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from costmodels.collective._law import Group, fabric_law
+from costmodels.collective._group import Group
+from costmodels.collective._law import fabric_law
 from costmodels.collective.base import Basis, Collective, CollectiveCurve, GrowingPart
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
