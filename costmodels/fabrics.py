@@ -1,17 +1,25 @@
-"""Kinds of networks between hosts: start-up, half-size message and efficiency of each.
+"""Kinds of networks between hosts: the start-up time, protocol time and efficiency of each.
 
-A message of x bytes over a rank's share of the network cards takes
+A message of x bytes over a rank's share of the network cards takes, in seconds,
 
-    t = start-up + y + protocol sqrt(y / (y + protocol)),   y = x / (efficiency * cards' share).
+    t = start-up + y + protocol * sqrt(y / (y + protocol)),   y = x / (efficiency * cards' rate).
 
-Large messages lose the protocol time, which fills their pipeline; small ones are sent by cheaper
-protocols and lose sqrt(protocol * y). Half of the rate is reached where y is 0.62 protocol times.
-A tree over two domains takes two start-ups, and one more with every doubling of the domains; a ring
-takes one for each domain, and an all-to-all one for every three ranks of other domains, two at
-least. Each doubling loses a protocol time of an exchange and 2.5 of a tree; a ring loses 1.25 with
-each domain (:mod:`costmodels.collective._law`). ``python benchmarks/fabrics.py`` fits the constants
-on the curves of ``configs/calibrations/collectives.csv`` and prints how far off they are for
-sources that are left out.
+The start-up and the protocol time are constants of the kind of network. Large messages lose the
+whole protocol time until their pipeline is full. Small messages are sent by cheaper protocols and
+lose only sqrt(protocol * y). A message reaches half of the rate if y is 0.62 protocol times.
+
+Collectives over several domains take several start-ups and protocol times
+(:mod:`costmodels.collective._law`):
+
+- A tree takes two start-ups over two domains, and one more with each doubling of the domains. It
+  loses 2.5 protocol times with each doubling.
+- A ring takes one start-up and loses 1.25 protocol times for each domain.
+- An all-to-all takes one start-up for every three ranks of other domains, at least two. It loses
+  one protocol time with each doubling of the domains.
+
+``python benchmarks/fabrics.py`` fits the constants to the curves of
+``configs/calibrations/collectives.csv``, and prints how far off they are for sources that are left
+out of the fit.
 """
 
 from __future__ import annotations
@@ -23,12 +31,14 @@ from costmodels.topology import Link
 
 
 class Fabric(NamedTuple):
-    """One kind of network.
+    """The constants of one kind of network.
 
-    ``startup_s`` is what one step of a small collective takes from domain to domain,
-    ``protocol_s`` is what large messages lose in it before they run at the full rate,
-    ``efficiency_ratio`` is the share of the cards' nominal rate that large messages reach,
-    ``num_sources`` says how many sites or systems the figures rest on, and ``source`` which.
+    Attributes:
+        startup_s: seconds that one step of a small collective takes from domain to domain.
+        protocol_s: seconds that a large message loses until it runs at the full rate.
+        efficiency_ratio: share of the nominal rate of the network cards that large messages reach.
+        num_sources: how many sites or systems were measured.
+        source: which sites or systems these are, and how the constants were found.
     """
 
     startup_s: float
@@ -39,6 +49,7 @@ class Fabric(NamedTuple):
 
 
 _CURVES: Final = "benchmarks/fabrics.py on configs/calibrations/collectives.csv"
+"""How the constants were found."""
 
 FABRICS: Final[dict[str, Fabric]] = {
     "infiniband": Fabric(7.2e-6, 133e-6, 0.86, 4, f"{_CURVES}: ABCI A100 and V100, Vultr, H100"),
@@ -56,6 +67,7 @@ FABRICS: Final[dict[str, Fabric]] = {
         "issues 209 and 450, of which this is the geometric mean",
     ),
 }
+"""The kinds of networks by the names that system files use."""
 
 
 def fabric_link(
@@ -67,15 +79,16 @@ def fabric_link(
     efficiency_ratio: float | None = None,
     half_size_bytes: float | None = None,
 ) -> Link:
-    """A rank's link to a network of a kind, as messages see it.
+    """The link of a rank to a network of a kind.
 
     Args:
-        kind: one of :data:`FABRICS`.
-        nic_bytes_per_s: nominal rate of one network card and direction.
-        nics_per_gpu: cards of a host over its GPUs.
-        startup_s: instead of the kind's.
-        efficiency_ratio: instead of the kind's.
-        half_size_bytes: message that reaches half of the rate, instead of the kind's.
+        kind: one of the names in :data:`FABRICS`.
+        nic_bytes_per_s: nominal rate of one network card, in bytes per second and direction.
+        nics_per_gpu: number of network cards of a host divided by the number of its GPUs.
+        startup_s: start-up in seconds; None for that of the kind.
+        efficiency_ratio: share of the nominal rate; None for that of the kind.
+        half_size_bytes: size of the message that reaches half of the rate; None for that which
+            follows from the protocol time of the kind.
     """
     fabric = FABRICS[kind]
     efficiency = fabric.efficiency_ratio if efficiency_ratio is None else efficiency_ratio
@@ -91,16 +104,27 @@ def fabric_link(
 
 
 _HALF: Final = (math.sqrt(5.0) - 1.0) / 2.0
-"""Protocol times that half of the rate is reached at: y = P sqrt(y / (y + P))."""
+"""A message reaches half of the rate if it takes this many protocol times P at the full rate: the
+root of y = P sqrt(y / (y + P)), over P."""
 
 
 def half_size_of(protocol_s: float, bytes_per_s: float) -> float:
-    """The message that reaches half of a rate, without the start-up."""
+    """Size of the message that reaches half of a rate, if the start-up is not counted.
+
+    Args:
+        protocol_s: protocol time in seconds.
+        bytes_per_s: rate that large messages reach.
+    """
     return _HALF * protocol_s * bytes_per_s
 
 
 def protocol_of(half_size_bytes: float, bytes_per_s: float) -> float:
-    """The protocol time at which a message reaches half of a rate."""
+    """Protocol time in seconds with which a message reaches half of a rate.
+
+    Args:
+        half_size_bytes: size of that message.
+        bytes_per_s: rate that large messages reach.
+    """
     return half_size_bytes / (_HALF * bytes_per_s)
 
 
@@ -114,8 +138,10 @@ _WORDS: Final = (
     ("infiniband", "infiniband"),
     ("ethernet", "ethernet"),
 )
+"""Words in the name of a network and the kinds that they stand for; the first word found
+decides."""
 
 
 def fabric_named(text: str) -> str:
-    """The kind that a text such as ``EFA 32x100G per node`` names; empty where it names none."""
+    """The kind that a text such as ``EFA 32x100G per node`` names; empty if it names none."""
     return next((kind for word, kind in _WORDS if word in f"{text.lower()} "), "")

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from costmodels.datatypes import DataType, FloatArray
 from costmodels.dense._repeats import in_blocks
-from costmodels.layers import _parts
+from costmodels.layers import _joins, _parts
 from costmodels.layers.base import Built, Flow, build_layers
 from costmodels.layers.dlrm import Dlrm
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
@@ -262,7 +262,7 @@ def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) ->
         num_vectors=num_vectors,
         num_elements=num_elements,
     )
-    top, out = _parts.dlrm(
+    top, out = _joins.dlrm(
         met,
         arch.interaction.value,
         arch.top_mlp,

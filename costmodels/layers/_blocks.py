@@ -1,12 +1,14 @@
 """Operators of a transformer's blocks, as eager or compiled PyTorch runs them.
 
-Operators between products are limited by memory, so what counts is how often a tensor is read and
-written. Amounts are bytes per element of the forward and the backward pass: every kernel of eager
-PyTorch reads its inputs and writes its result; a compiler joins the kernels between two products.
-Under autocast the weights and the path of residuals are fp32, and norms give fp32, so that casts
-stand before the products. Without it all tensors have the type of the products. Types of one byte
-are those of linear layers alone: each scales and casts its input, weights and gradient, and all
-else, attention too, takes two bytes.
+Operators between matrix products are limited by memory. Their amounts are therefore bytes per
+element: how many bytes the forward and the backward pass read and write for each element of a
+tensor. In eager PyTorch every kernel reads its inputs and writes its result. A compiler joins the
+kernels between two products into one.
+
+Under autocast, weights and residuals are fp32 and norms give fp32, so that casts stand before the
+products. Without autocast, all tensors have the type of the products. Types of one byte are used by
+linear layers only: each of them scales and casts its input, its weights and its gradient, and all
+other operators, attention too, use two bytes per element.
 """
 
 from __future__ import annotations
@@ -19,15 +21,25 @@ from costmodels.layers import _parts
 from costmodels.operators import Operator, OperatorKind
 
 _CAST = 6.0
-"""Bytes of an element that is cast between fp32 and a type of two bytes."""
+"""Bytes per element to cast it between fp32 and a type of two bytes: four on one side, two on the
+other."""
 _SCALED = 6.0
-"""Bytes of an element of two bytes that is scaled to one: read for its largest value and for the
-cast, written as it is and transposed."""
+"""Bytes per element to scale it from a type of two bytes to one of one byte. The tensor is read
+twice, for its largest value and for the cast, and written twice, as it is and transposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How the operators of a block are run."""
+    """How the operators of a block are run.
+
+    Attributes:
+        dtype: type of the products of linear layers.
+        autocast: whether weights and residuals are fp32, and are cast before products.
+        compiled: whether a compiler joins the kernels between products.
+        dropout: whether there is dropout.
+        bias: whether linear layers and norms have a bias.
+        old_bias: whether linear layers add their bias in a kernel of its own.
+    """
 
     dtype: DataType
     autocast: bool = False
@@ -38,32 +50,32 @@ class Style:
 
     @property
     def is_half(self) -> bool:
-        """Whether products take two bytes an element or less."""
+        """Whether elements of products have two bytes or less."""
         return self.dtype.num_bytes < DataType.FP32.num_bytes
 
     @property
     def inner(self) -> DataType:
-        """Type of products that are no linear layers of a block."""
+        """Type of all products that are not linear layers of a block, such as attention."""
         return DataType.BF16 if self.dtype.num_bytes == 1 else self.dtype
 
     @property
     def casts(self) -> bool:
-        """Whether autocast changes anything."""
+        """Whether autocast casts anything: it does not if products are fp32."""
         return self.autocast and self.is_half
 
     @property
     def element(self) -> float:
-        """Bytes of what products take and give."""
+        """Bytes per element of the inputs and results of products."""
         return float(_parts.kept_bytes(self.dtype))
 
     @property
     def residual(self) -> float:
-        """Bytes of an element on the path of residuals."""
+        """Bytes per element on the path of residuals."""
         return 4.0 if self.casts else self.element
 
     @property
     def dropped(self) -> float:
-        """Bytes that dropout reads and writes, with a byte of mask."""
+        """Bytes per element that dropout reads and writes, with one byte of its mask."""
         return 2.0 * self.element + 1.0
 
 
@@ -78,7 +90,18 @@ def moved(
     saved: float = 0.0,
     num_kernels: int = 1,
 ) -> Operator:
-    """An operator that moves so many bytes per element of ``shape`` and keeps ``saved`` bytes."""
+    """An operator whose time depends on the bytes that it moves.
+
+    Args:
+        name: name of the operator.
+        shape: shape of the tensor that it works on.
+        style: how it is run.
+        forward: bytes per element that its forward pass reads and writes; 0 for none.
+        backward: bytes per element that its backward pass reads and writes.
+        kind: kind of the operator.
+        saved: bytes per element that are kept for the backward pass.
+        num_kernels: kernels of the forward pass, if there is one.
+    """
     elements = float(math.prod(shape))
     runs = num_kernels if forward else 0
     return Operator(
@@ -99,7 +122,16 @@ def moved(
 def linear(
     name: str, rows: int, fan_in: int, fan_out: int, style: Style, *, keeps_input: bool = True
 ) -> tuple[Operator, ...]:
-    """A linear layer: its product, the gradient of its bias, and the cast of its weights."""
+    """A linear layer: its product, the sum of its bias's gradient, and the casts that it needs.
+
+    Args:
+        name: name of the operators.
+        rows: rows of its input.
+        fan_in: elements of a row of its input.
+        fan_out: elements of a row of its result.
+        style: how it is run.
+        keeps_input: whether no other operator keeps the input for the backward pass.
+    """
     product = _parts.linear(name, rows, fan_in, fan_out, style.dtype, bias=style.bias)
     if not keeps_input:
         product = replace(product, saved_bytes=0.0)
@@ -119,9 +151,11 @@ def linear(
 
 
 def norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
-    """A norm; two kernels of its backward pass read gradient and input.
+    """A norm of ``rows`` rows of ``width`` elements.
 
-    A compiler joins it with the addition before it and the cast behind it.
+    In the backward pass two kernels read the gradient and the input: one for the gradient of the
+    input, and one for the gradients of the weights. A compiler joins the norm with the addition
+    before it and the cast after it.
     """
     result = 4.0 if style.casts and not style.compiled else style.element
     backward = 2.0 * (result + style.residual) + style.residual
@@ -144,7 +178,10 @@ def norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]
 
 
 def added(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
-    """Dropout, and the addition to the path of residuals; gradients of both paths are added up."""
+    """Dropout, and the addition to the residuals, of ``rows`` rows of ``width`` elements.
+
+    The backward pass adds up the gradients of both paths.
+    """
     shape, path = (rows, width), style.residual
     if style.compiled:
         backward = path + (path + style.element)
@@ -161,7 +198,10 @@ def added(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...
 def activation(
     name: str, rows: int, width: int, style: Style, *, gated: bool
 ) -> tuple[Operator, ...]:
-    """GELU, or SiLU of one half times the other half."""
+    """The activation of a feed-forward network, with results of ``width`` elements in each row.
+
+    It is GELU, or if ``gated`` the product of one half of its input with SiLU of the other half.
+    """
     e, shape = style.element, (rows, width)
     if not gated:
         return (moved(name, shape, style, 2.0 * e, 3.0 * e, saved=e),)
@@ -171,7 +211,10 @@ def activation(
 
 
 def rotation(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
-    """Rotary positions of queries and keys: negate, join, two products and a sum each."""
+    """Rotary positions of queries and keys, which have ``width`` elements together in each row.
+
+    For queries and for keys these are a negation, a join, two products and a sum.
+    """
     bytes_ = (2.0 if style.compiled else 13.0) * style.element
     kernels = 2 if style.compiled else 10
     return (moved(name, (rows, width), style, bytes_, bytes_, num_kernels=kernels),)
@@ -187,16 +230,16 @@ def scores(
 ) -> tuple[Operator, ...]:
     """Attention that writes its scores.
 
-    Queries, keys, values and the result are copied between the orders of their axes. Scores are
-    scaled, masked, normalized and dropped out; autocast normalizes in fp32, where fp16 is cast by
-    the kernel itself and bf16 by one of its own.
+    Queries, keys, values and the result are copied, because their axes change order. Scores are
+    scaled, masked, normalized and dropped out. Under autocast they are normalized in fp32: the
+    kernel of the softmax itself casts fp16, and a kernel of its own casts bf16.
 
     Args:
-        name: of the operators.
-        sizes: samples, heads, queries, keys, elements of a head.
-        style: how they are run.
-        is_causal: positions attend to earlier ones only.
-        is_masked: a mask of the sample is added.
+        name: name of the operators.
+        sizes: samples, heads, queries, keys, and elements of a head.
+        style: how the operators are run.
+        is_causal: whether positions attend only to earlier ones.
+        is_masked: whether a mask of each sample's padding is added.
     """
     batch, heads, queries, keys, width = sizes
     groups, e = batch * heads, style.element
@@ -215,6 +258,7 @@ def scores(
 def _normalized(
     name: str, shape: tuple[int, ...], style: Style, *, is_causal: bool, is_masked: bool
 ) -> tuple[Operator, ...]:
+    """The operators between the two products: scale, masks, softmax and dropout of the scores."""
     e, mask = style.element, 1.0 if style.dropout else 0.0
     if style.compiled:
         return (moved(name, shape, style, 2.0 * e, 3.0 * e, kind=OperatorKind.SOFTMAX, saved=e),)
@@ -238,11 +282,12 @@ def _normalized(
 
 
 def loss(name: str, rows: int, width: int, style: Style, *, is_fused: bool) -> Operator:
-    """Log-softmax and negative log-likelihood over ``width`` classes, in fp32.
+    """Log-softmax and negative log-likelihood of ``rows`` rows over ``width`` classes, in fp32.
 
-    Eager PyTorch casts logits of two bytes first; the backward pass fills the gradient, computes
-    that of the log-softmax and casts it back. A compiler keeps all that in two passes each way, a
-    fused loss in one pass forward and one in place backward.
+    Eager PyTorch first casts logits of two bytes to fp32. Its backward pass fills the gradient,
+    computes that of the log-softmax, and casts it back. Compiled code reads the logits twice in the
+    forward pass. A fused loss (``is_fused``) reads them once in the forward pass, and overwrites
+    them in the backward pass.
     """
     e, kind = style.element, OperatorKind.SOFTMAX
     if is_fused or style.compiled:

@@ -117,4 +117,4 @@ class DenseArch:
 
 
 NO_DENSE_PART: Final = DenseArch()
-"""That of a model whose layers are not described."""
+"""The dense part of a model whose layers are not described."""

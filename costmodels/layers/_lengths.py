@@ -1,4 +1,4 @@
-"""Sequences of different length: what a batch of them holds, and how much batches differ."""
+"""Sequences of different lengths: how much work a batch of them has, and how batches differ."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from costmodels.operators import BATCHED, Operator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Equally likely lengths of a sequence, such as its quantiles; none are empty.
+    """The lengths that sequences have.
 
-    Where they are balanced, the data loader hands sequences out so that ranks have equal work.
+    Attributes:
+        values: equally likely lengths in positions, such as quantiles of the data.
+        is_balanced: whether the data loader hands sequences out so that all ranks have equal work.
     """
 
     values: tuple[int, ...]
@@ -22,10 +24,17 @@ class Lengths:
 
     @classmethod
     def of(cls, where: str, values: tuple[int, ...], seq: int, *, is_balanced: bool) -> Lengths:
-        """Those of a layer of ``seq`` positions; without values all sequences have that many.
+        """The lengths of the sequences that a layer takes.
+
+        Args:
+            where: the name of the layer.
+            values: equally likely lengths; empty if all sequences have ``seq`` positions.
+            seq: the greatest length that the layer takes.
+            is_balanced: as in the class.
 
         Raises:
-            InvalidValueError: a length is not 1 to ``seq``, or there are none to balance.
+            InvalidValueError: a length is not in 1..``seq``, or ``is_balanced`` is given without
+                lengths.
         """
         wrong = [v for v in values if not 1 <= v <= seq]
         require(not wrong, f"layer {where}: lengths must be 1..seq ({seq}), got {wrong[:3]}")
@@ -37,24 +46,33 @@ class Lengths:
 
     @property
     def mean(self) -> float:
-        """Mean length."""
+        """The mean length."""
         return fmean(self.values)
 
     @property
     def seen(self) -> int:
-        """Positions of the sequence of a position picked at random: mean square over mean."""
+        """Mean length of the sequence to which a random position belongs.
+
+        It is the mean of the squared lengths over the mean length, because long sequences have more
+        positions.
+        """
         return round(fmean(v * v for v in self.values) / self.mean)
 
     def rows(self, batch_size: int) -> int:
-        """Positions of a batch, on average."""
+        """Mean number of positions of a batch of ``batch_size`` sequences."""
         return round(batch_size * self.mean)
 
     def uneven(self, operators: tuple[Operator, ...], batch_size: int) -> tuple[Operator, ...]:
-        """The operators with the deviation of their work from batch to batch.
+        """The operators with how much their work differs from batch to batch.
 
-        Attention follows the sum of squared lengths, all else the sum of lengths; of independent
-        sequences the deviation of a sum falls with the root of their number. No batch has more than
-        one of longest sequences.
+        The work of attention is proportional to the sum of the squared lengths of a batch, and all
+        other work to the sum of its lengths. The relative deviation of a sum over independent
+        sequences falls with the root of their number. The most work that a batch can have is that
+        of a batch in which every sequence has the greatest length.
+
+        Args:
+            operators: the operators of a layer.
+            batch_size: sequences of a batch.
         """
         if len(self.values) == 1 or self.is_balanced:
             return operators
@@ -73,5 +91,8 @@ class Lengths:
 
 
 def _is_pairwise(operator: Operator) -> bool:
-    """Whether it works on pairs of positions: attention, its products, and scores by head."""
+    """Whether an operator works on pairs of positions: attention, its products, or its scores.
+
+    Scores are the operators on three axes: heads, queries and keys.
+    """
     return operator.kind in BATCHED or len(operator.shape) == 3

@@ -1,4 +1,9 @@
-"""Operators that several kinds of layers have, as PyTorch runs them one by one."""
+"""Operators that several kinds of layers have, as PyTorch runs them one after the other.
+
+Amounts are those of the forward pass: bytes read and written, trained parameters, and what is kept
+(*saved*) for the backward pass. ``rows`` is the number of rows of the matrix that an operator works
+on; ``width``, ``fan_in`` and ``fan_out`` are numbers of elements of a row.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 from costmodels.datatypes import DataType
-from costmodels.errors import require
-from costmodels.layers._lengths import Lengths
-from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
 
 _MASTER_BYTES = 4.0
-"""Parameters are trained in fp32 whatever the products compute in."""
+"""Bytes of a number in fp32: parameters, and the means and deviations of norms, have this type
+whatever the products compute in."""
 
 
 def kept_bytes(dtype: DataType) -> int:
-    """Bytes of an element that is kept for the backward pass; one-byte types keep two."""
+    """Bytes of an element that is kept for the backward pass: two for types of one byte."""
     return max(dtype.num_bytes, DataType.FP16.num_bytes)
 
 
@@ -29,7 +32,15 @@ def matmul(
     num_parameters: int = 0,
     saved_elements: float = 0.0,
 ) -> Operator:
-    """A product of ``shape`` ``(count, m, k, n)``; a batched one where the count is above 1."""
+    """``count`` matrix products of m x k times k x n; a batched product if the count is above 1.
+
+    Args:
+        name: name of the operator.
+        shape: ``(count, m, k, n)``.
+        dtype: type of operands and result.
+        num_parameters: trained elements.
+        saved_elements: elements that are kept for the backward pass.
+    """
     count, m, k, n = shape
     element = dtype.num_bytes
     return Operator(
@@ -48,7 +59,7 @@ def matmul(
 def linear(
     name: str, rows: int, fan_in: int, fan_out: int, dtype: DataType, *, bias: bool = True
 ) -> Operator:
-    """A linear layer, which keeps its input."""
+    """The product of a linear layer, which keeps its input for the backward pass."""
     return matmul(
         name,
         (1, rows, fan_in, fan_out),
@@ -68,7 +79,17 @@ def streamed(
     kind: OperatorKind = OperatorKind.ELEMENTWISE,
     saved_elements: float = 0.0,
 ) -> Operator:
-    """An operator that reads and writes tensors of one shape so many times."""
+    """An operator whose time depends on the bytes that it reads and writes.
+
+    Args:
+        name: name of the operator.
+        shape: shape of the tensors.
+        dtype: type of their elements.
+        reads: how many tensors of this shape it reads.
+        writes: how many it writes.
+        kind: kind of the operator.
+        saved_elements: elements that are kept for the backward pass.
+    """
     size = float(math.prod(shape)) * dtype.num_bytes
     return Operator(
         name=name,
@@ -82,7 +103,7 @@ def streamed(
 
 
 def norm(name: str, rows: int, width: int, dtype: DataType) -> Operator:
-    """Layer normalization with weight and bias; keeps its input, means and deviations."""
+    """Layer normalization with weight and bias; it keeps its input, means and deviations."""
     made = streamed(name, (rows, width), dtype, kind=OperatorKind.NORM, saved_elements=rows * width)
     return replace(
         made,
@@ -93,7 +114,16 @@ def norm(name: str, rows: int, width: int, dtype: DataType) -> Operator:
 
 
 def mlp(name: str, rows: int, sizes: tuple[int, ...], dtype: DataType) -> tuple[Operator, ...]:
-    """Linear layers; each activation, or what follows the last, reads and writes the output."""
+    """Linear layers, each with an activation or another operator that reads and writes its output.
+
+    A layer without input elements is left out.
+
+    Args:
+        name: the names of the operators begin with it.
+        rows: rows of the matrix.
+        sizes: width of the input, then the output width of each layer.
+        dtype: element type.
+    """
     operators: list[Operator] = []
     for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
         if not fan_in:
@@ -112,128 +142,20 @@ def mlp(name: str, rows: int, sizes: tuple[int, ...], dtype: DataType) -> tuple[
     return tuple(operators)
 
 
-def joined(flow: Flow, name: str = "concat") -> tuple[tuple[Operator, ...], Flow]:
-    """Looked-up vectors and the dense path as one row per sample, if there are vectors.
-
-    The host splits what the tables gave and joins it: two calls, one kernel that copies.
-    """
-    if not flow.num_elements:
-        return (), flow
-    width = flow.num_elements + flow.width * flow.length
-    copy = streamed(name, (flow.batch_size, width), flow.dtype)
-    return (replace(copy, num_calls=2),), _without_vectors(flow, width)
-
-
-def positions(
-    flow: Flow, name: str, widths: tuple[int, int], lengths: Lengths, advice: str
-) -> tuple[tuple[Operator, ...], Flow]:
-    """What reaches a layer of sequences, as positions of one width.
-
-    Args:
-        flow: reaches the layer.
-        name: of the layer.
-        widths: elements of a position that arrive, and that the layer takes; where they differ, a
-            linear layer brings one to the other.
-        lengths: of the sequences.
-        advice: what to change where another number of elements arrives.
-
-    Raises:
-        InvalidValueError: another number of elements arrives.
-    """
-    first, met = joined(flow)
-    elements, count = met.width * met.length, math.ceil(lengths.mean)
-    given, taken = widths
-    require(
-        elements == given * count,
-        f"layer {name}: needs {count} positions of {given} elements, but {elements} elements per "
-        f"sample reach it; {advice}",
-    )
-    if given != taken:
-        product = linear(f"{name}.input", lengths.rows(flow.batch_size), given, taken, flow.dtype)
-        first += lengths.uneven((product,), flow.batch_size)
-    return first, met.after(taken, count)
-
-
-def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
-    """Products of all pairs of vectors, and what the dense path gives (Naumov et al. 2019)."""
-    vectors = flow.num_vectors + (1 if flow.width else 0)
-    elements = flow.num_elements + flow.width
-    batch, width = flow.batch_size, max(1, elements // max(vectors, 1))
-    pairs = vectors * (vectors - 1) // 2
-    concat = replace(streamed("concat", (batch, elements), flow.dtype), num_calls=2)
-    product = matmul(
-        "dot",
-        (batch, vectors, width, vectors),
-        flow.dtype,
-        saved_elements=batch * vectors * (width + vectors),
-    )
-    product = replace(product, kind=OperatorKind.BATCHED_MATMUL)
-    chosen = streamed("dot", (batch, pairs), flow.dtype, kind=OperatorKind.GATHER)
-    chosen = replace(chosen, num_kernels=2, num_sorted=batch * pairs)
-    passed = 0 if flow.is_input else flow.width
-    return (concat, product, chosen), _without_vectors(flow, pairs + passed)
-
-
-def cat(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
-    """All vectors side by side; copied even where there is one."""
-    elements = flow.num_elements + flow.width
-    copy = streamed("concat", (flow.batch_size, elements), flow.dtype)
-    return (replace(copy, num_calls=2),), _without_vectors(flow, elements)
-
-
-def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
-    """Low-rank cross layers x0 * (U (V x) + b) + x (Wang et al. 2021).
-
-    One pass reads x0, the product and x and writes one, by two kernels that the host issues with
-    the products.
-    """
-    batch, width, dtype = flow.batch_size, flow.width, flow.dtype
-    operators: list[Operator] = []
-    for i in range(num_layers):
-        name, kept = f"cross.{i}", batch * (width + rank)
-        down = matmul(
-            name, (1, batch, width, rank), dtype, num_parameters=width * rank, saved_elements=kept
-        )
-        up = matmul(
-            name,
-            (1, batch, rank, width),
-            dtype,
-            num_parameters=width * rank + width,
-            saved_elements=kept,
-        )
-        terms = streamed(name, (batch, width), dtype, reads=3.0)
-        operators += [down, up, replace(terms, num_kernels=2, num_calls=0)]
-    return tuple(operators)
-
-
-def dlrm(
-    flow: Flow,
-    interaction: str,
-    top: tuple[int, ...],
-    *,
-    cross_layers: int = 0,
-    cross_rank: int = 0,
-    name: str = "top",
-) -> tuple[tuple[Operator, ...], Flow]:
-    """What follows the tables of a DLRM: interaction ``dot``, ``cat`` or ``dcn``, and top MLP."""
-    operators, met = dot(flow) if interaction == "dot" else cat(flow)
-    if interaction == "dcn":
-        operators = (*operators, *cross(met, cross_layers, cross_rank))
-    operators = (*operators, *mlp(name, flow.batch_size, (met.width, *top), flow.dtype))
-    return operators, met.after(top[-1])
-
-
-def _without_vectors(flow: Flow, width: int) -> Flow:
-    return replace(flow.after(width, 1), num_vectors=0, num_elements=0)
-
-
 def linear_of_kept(name: str, rows: int, fan_in: int, fan_out: int, dtype: DataType) -> Operator:
-    """A linear layer with bias on a tensor that the operator before keeps already."""
+    """A linear layer with bias whose input is kept by another operator already."""
     return replace(linear(name, rows, fan_in, fan_out, dtype), saved_bytes=0.0)
 
 
 def gather(name: str, shape: tuple[int, ...], dtype: DataType, num_parameters: int) -> Operator:
-    """Rows of a trained matrix, one for each row of ``shape``; keeps 8-byte indices."""
+    """Looks up one row of a trained matrix for each row of ``shape``; it keeps indices of 8 bytes.
+
+    Args:
+        name: name of the operator.
+        shape: shape of the result.
+        dtype: type of its elements.
+        num_parameters: elements of the matrix.
+    """
     made = streamed(name, shape, dtype, kind=OperatorKind.GATHER)
     return replace(
         made,
@@ -251,17 +173,17 @@ def attention(
     is_causal: bool,
     is_fused: bool,
 ) -> tuple[Operator, ...]:
-    """Attention of every position to all of its sample.
+    """Attention of every position to all positions of its sample.
 
-    Fused, it keeps queries, keys, values, the result and a number per row of scores. Otherwise
-    scores are computed, scaled, masked where ``is_causal``, normalized and kept.
+    A fused attention keeps queries, keys, values, the result, and one number in fp32 per row of
+    scores. Otherwise scores are written, scaled, masked if ``is_causal``, normalized, and kept.
 
     Args:
-        name: of the operators.
-        sizes: samples, heads, positions, elements of a head.
-        dtype: of all tensors.
-        is_causal: positions attend to earlier ones only.
-        is_fused: one kernel that writes no scores.
+        name: name of the operators.
+        sizes: samples, heads, positions, and elements of a head.
+        dtype: type of all tensors.
+        is_causal: whether positions attend only to earlier ones.
+        is_fused: whether one kernel computes it without writing scores.
     """
     batch, heads, length, width = sizes
     groups, rows = batch * heads, batch * heads * length
@@ -294,9 +216,17 @@ def attention(
 def tower(
     name: str, rows: int, sizes: tuple[int, ...], dtype: DataType, *, keeps_input: bool = True
 ) -> tuple[Operator, ...]:
-    """An MLP of which every tensor is kept once: the input, if nobody else does, and the outputs.
+    """An MLP that keeps each of its tensors once for the backward pass.
 
-    The MLPs of a DLRM (:func:`mlp`) count inputs and outputs of every product instead.
+    These are the outputs of its layers, and its input unless another operator keeps that. The MLPs
+    of a DLRM (:func:`mlp`) count the input and the output of every product instead.
+
+    Args:
+        name: the names of the operators begin with it.
+        rows: rows of the matrix.
+        sizes: width of the input, then the output width of each layer.
+        dtype: element type.
+        keeps_input: whether no other operator keeps the input.
     """
     operators: list[Operator] = []
     for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
@@ -319,7 +249,7 @@ def batched(
     num_parameters: int = 0,
     saved_elements: float = 0.0,
 ) -> Operator:
-    """A batched product of ``shape`` ``(count, m, k, n)``, also where the count is 1."""
+    """A batched product, also if the count is 1; arguments as :func:`matmul`."""
     made = matmul(name, shape, dtype, num_parameters=num_parameters, saved_elements=saved_elements)
     return replace(made, kind=OperatorKind.BATCHED_MATMUL)
 
@@ -332,23 +262,18 @@ def reduced(
     result: int,
     saved_elements: float = 0.0,
 ) -> Operator:
-    """A tensor of ``shape`` added up to ``result`` elements."""
+    """The sum of a tensor along some of its axes.
+
+    Args:
+        name: name of the operator.
+        shape: shape of the tensor.
+        dtype: type of its elements.
+        result: elements of the result.
+        saved_elements: elements that are kept for the backward pass.
+    """
     made = streamed(name, shape, dtype, writes=0.0, kind=OperatorKind.REDUCTION)
     return replace(
         made,
         written_bytes=float(result * dtype.num_bytes),
         saved_bytes=float(kept_bytes(dtype) * saved_elements),
-    )
-
-
-def need(name: str, flow: Flow) -> None:
-    """Refuse a flow that carries nothing.
-
-    Raises:
-        InvalidValueError: names the layer and what to do.
-    """
-    require(
-        flow.width > 0 or flow.num_elements > 0,
-        f"layer {name}: nothing reaches it; give dense.num_dense_features, or put it behind tables "
-        "or another layer",
     )

@@ -1,22 +1,29 @@
-"""``attention_pooling``: a history pooled by how well each position fits the target."""
+"""``attention_pooling``: a history is summed with weights that say how well it fits a target."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.layers import _parts
+from costmodels.layers import _joins, _parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPooling(AbstractLayer):
-    """An MLP of ``sizes`` and a last product score ``seq`` positions of ``width`` elements.
+    """Pools a history of positions by attention to a target vector.
 
-    It sees target, position, their difference and their product. What comes out is the weighted sum
-    beside the target. The layer takes target and history as they come out of tables; how many
-    elements reach it is not checked. Reference: Zhou et al. 2018 (arXiv 1706.06978), section 4.3.
+    An MLP with a last linear layer scores each position of the history. Its input is the target,
+    the position, their difference and their product. The result is the sum of the positions,
+    weighted by their scores, beside the target. The layer takes target and history as they come out
+    of tables; how many elements reach it is not checked. Reference: Zhou et al. 2018 (arXiv
+    1706.06978), section 4.3.
+
+    Attributes:
+        seq: positions of the history.
+        width: elements of a position, and of the target.
+        sizes: output widths of the layers of the MLP.
     """
 
     seq: int
@@ -24,11 +31,11 @@ class AttentionPooling(AbstractLayer):
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Refuse sizes that are out of range."""
         check_sizes(self.prefix, seq=self.seq, width=self.width, sizes=self.sizes)
 
     def build(self, flow: Flow) -> Built:
-        """Four parts side by side, the MLP on every position, a product with the weights."""
+        """The MLP's input, the MLP on every position, and the product with the weights."""
         batch, dtype, name = flow.batch_size, flow.dtype, self.prefix
         rows, width = batch * self.seq, self.width
         wide = (rows, width)
@@ -41,5 +48,5 @@ class AttentionPooling(AbstractLayer):
             _parts.batched(name, (batch, 1, self.seq, width), dtype, saved_elements=rows),
             _parts.streamed(name, (batch, 2 * width), dtype),
         )
-        met = _parts.joined(flow)[1] if flow.num_elements else flow
+        met = _joins.joined(flow)[1] if flow.num_elements else flow
         return self.placed(operators, met.after(2 * width, 1))

@@ -1,4 +1,4 @@
-"""The interface of a kind of layer: what reaches it, and the operators it runs."""
+"""The interface of a kind of layer: it turns what reaches the layer into a list of operators."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from costmodels.operators import Operator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What has been computed when a layer begins, for the batch of one rank.
+    """What reaches a layer, for the batch of one rank.
 
-    ``width`` elements per position come from the layer before, for ``length`` positions of each
-    sample; ``is_input`` says that no layer has run on them. ``num_vectors`` looked-up vectors of
-    ``num_elements`` elements together wait for the first layer that joins them. ``has_old_bias``
-    says that PyTorch is of 2021 or older, where a linear layer on more than two axes adds its bias
-    in a kernel of its own. ``split`` ranks share each layer (tensor parallelism); the batch is then
-    that of all of them.
+    Attributes:
+        batch_size: samples; those of all ranks that share the layers if ``split`` is above 1.
+        dtype: element type of weights and activations.
+        width: elements at each position that the layer before gives.
+        length: positions of each sample.
+        is_input: whether no layer has run yet on these elements.
+        num_vectors: looked-up vectors per sample that wait for the first layer that joins them.
+        num_elements: elements per sample of all these vectors together.
+        has_old_bias: whether PyTorch is of 2021 or older, which adds the bias of a linear layer on
+            more than two axes in a kernel of its own.
+        split: how many ranks share each layer (tensor parallelism).
     """
 
     batch_size: int
@@ -35,18 +40,29 @@ class Flow:
 
     @property
     def positions(self) -> int:
-        """Rows of a matrix that a layer multiplies."""
+        """Positions of all samples: the rows of the matrix that a linear layer multiplies."""
         return self.batch_size * self.length
 
     def after(self, width: int, length: int | None = None) -> Flow:
-        """Behind a layer that gives ``width`` elements at each of ``length`` positions."""
+        """What comes out of a layer.
+
+        Args:
+            width: elements that the layer gives at each position.
+            length: positions of each sample; None for as many as reach the layer.
+        """
         length = self.length if length is None else length
         return replace(self, width=width, length=length, is_input=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """Operators of a layer before and after the looked-up vectors arrive, and what comes out."""
+    """The operators of one or more layers.
+
+    Attributes:
+        before: operators that run before the looked-up vectors arrive, in the forward pass's order.
+        after: operators that run afterwards.
+        flow: what comes out of the last layer.
+    """
 
     before: tuple[Operator, ...] = ()
     after: tuple[Operator, ...] = ()
@@ -55,47 +71,61 @@ class Built:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbstractLayer(ABC):
-    """One entry under ``dense.layers``; its fields are the keys of the file.
+    """One entry under ``dense.layers`` of a workload file; its fields are the keys of the entry.
 
-    ``name`` begins the names of its operators. Layers with ``before_tables`` run while vectors are
-    looked up, and come before all others.
+    Attributes:
+        name: the names of its operators begin with it; empty for the name of the kind.
+        before_tables: whether the layer runs while vectors are looked up. Such layers stand before
+            all others.
     """
 
     name: str = ""
     before_tables: bool = False
     can_split: ClassVar[bool] = False
-    """Whether ranks can share it (tensor parallelism)."""
+    """Whether ranks can share a layer of this kind (tensor parallelism)."""
 
     @property
     def prefix(self) -> str:
-        """The name, or that of the kind."""
+        """The name of the layer, or that of its kind if it has none."""
         return self.name or type(self).__module__.rpartition(".")[2]
 
     @property
     def remark(self) -> str:
-        """What its price on a GPU assumes that users may not expect, or nothing."""
+        """What users should know about the price of the layer on a GPU; usually empty."""
         return ""
 
     @abstractmethod
     def build(self, flow: Flow) -> Built:
-        """Operators for what reaches the layer.
+        """The operators of the layer, and what comes out of it.
+
+        Args:
+            flow: what reaches the layer.
 
         Raises:
             InvalidValueError: what reaches the layer does not fit it.
         """
 
     def placed(self, operators: tuple[Operator, ...], flow: Flow) -> Built:
-        """All operators on the side of the tables that ``before_tables`` says."""
+        """All operators before or after the tables, as ``before_tables`` says.
+
+        Args:
+            operators: the operators of the layer.
+            flow: what comes out of it.
+        """
         if self.before_tables:
             return Built(before=operators, flow=flow)
         return Built(after=operators, flow=flow)
 
 
 def check_sizes(where: str, **sizes: int | tuple[int, ...]) -> None:
-    """Refuse sizes outside 1..1e6.
+    """Refuse sizes outside 1..1e6, and empty lists of sizes.
+
+    Args:
+        where: the name of the layer.
+        **sizes: one size or several, by key of the file.
 
     Raises:
-        InvalidValueError: names the layer, the key and the value.
+        InvalidValueError: a size is refused; the message names the layer, the key and the value.
     """
     for key, value in sizes.items():
         given = value if isinstance(value, tuple) else (value,)
@@ -104,10 +134,15 @@ def check_sizes(where: str, **sizes: int | tuple[int, ...]) -> None:
 
 
 def check_cross(interaction: str, num_layers: int, low_rank: int) -> None:
-    """Refuse a cross network (DCNv2) without its sizes, and its sizes without a cross network.
+    """Refuse a cross network (DCNv2) without its sizes, and such sizes without a cross network.
+
+    Args:
+        interaction: ``dcn`` for a cross network.
+        num_layers: cross layers; 0 without a cross network.
+        low_rank: rank of their weights; 0 without a cross network.
 
     Raises:
-        InvalidValueError: names the keys.
+        InvalidValueError: sizes are missing, or given for nothing; the message names the keys.
     """
     sizes = (num_layers, low_rank)
     if interaction == "dcn":
@@ -124,12 +159,12 @@ def check_cross(interaction: str, num_layers: int, low_rank: int) -> None:
 
 
 def build_layers(layers: tuple[AbstractLayer, ...], before: Flow, tables: Flow) -> Built:
-    """All layers one after the other.
+    """The operators of all layers, one layer after the other.
 
     Args:
-        layers: those with ``before_tables`` first.
+        layers: the layers; those with ``before_tables`` come first.
         before: what reaches the first layer.
-        tables: has the looked-up vectors, which reach the first layer without ``before_tables``.
+        tables: its looked-up vectors reach the first layer without ``before_tables``.
 
     Raises:
         InvalidValueError: a layer does not fit what reaches it, or stands in the wrong place.

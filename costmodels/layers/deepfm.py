@@ -1,4 +1,4 @@
-"""``deepfm``: first order, pairs of vectors and an MLP."""
+"""``deepfm``: a linear term, all pairs of looked-up vectors, and an MLP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from costmodels.errors import require
-from costmodels.layers import _parts
+from costmodels.layers import _joins, _parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 from costmodels.operators import Operator
 
@@ -14,27 +14,31 @@ from costmodels.operators import Operator
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepFm(AbstractLayer):
-    """A linear term, the pairs of all vectors, and an MLP of ``sizes`` with a last product.
+    """The sum of a linear term, the products of all pairs of looked-up vectors, and an MLP.
 
-    All looked-up vectors need one width. What the dense path has goes into the MLP and the linear
-    term. Reference: Guo et al. 2017 (arXiv 1703.04247), equations 1 to 4.
+    All looked-up vectors need the same width. What comes from the layer before enters the MLP and
+    the linear term. Reference: Guo et al. 2017 (arXiv 1703.04247), equations 1 to 4.
+
+    Attributes:
+        sizes: output widths of the layers of the MLP; a last linear layer turns them into one
+            number.
     """
 
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Refuse sizes that are out of range."""
         check_sizes(self.prefix, sizes=self.sizes)
 
     def build(self, flow: Flow) -> Built:
-        """One result per sample."""
+        """The operators, which give one number per sample."""
         vectors, elements = flow.num_vectors, flow.num_elements
         require(
             vectors > 0 and elements % vectors == 0,
             f"layer {self.prefix}: needs looked-up vectors of one width, but {vectors} vectors of "
             f"{elements} elements reach it",
         )
-        joined, met = _parts.joined(flow)
+        joined, met = _joins.joined(flow)
         batch, dtype, name = met.batch_size, met.dtype, self.prefix
         first = _parts.linear_of_kept(f"{name}.first", batch, met.width, 1, dtype)
         deep = _parts.tower(
@@ -47,7 +51,14 @@ class DeepFm(AbstractLayer):
         return self.placed(operators, met.after(1))
 
     def _pairs(self, batch: int, vectors: int, width: int, flow: Flow) -> tuple[Operator, ...]:
-        """Half of the square of the sum less the sum of squares."""
+        """Products of all pairs: half of the square of the sum less the sum of the squares.
+
+        Args:
+            batch: samples.
+            vectors: looked-up vectors per sample.
+            width: elements of one vector.
+            flow: what reaches the operators.
+        """
         name, dtype, rows = f"{self.prefix}.pairs", flow.dtype, batch * width
         shape, kept = (batch, vectors, width), batch * vectors * width
         return (

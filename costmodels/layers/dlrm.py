@@ -1,4 +1,4 @@
-"""``dlrm``: bottom MLP, interaction and top MLP as one layer."""
+"""``dlrm``: the bottom MLP, the interaction and the top MLP of a DLRM as one layer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from costmodels.errors import require
-from costmodels.layers import _parts
+from costmodels.layers import _joins, _parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross, check_sizes
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dlrm(AbstractLayer):
-    """TorchRec's DLRM: the bottom MLP runs while vectors are looked up.
+    """TorchRec's DLRM, whose bottom MLP runs while vectors are looked up.
 
-    Reference: Naumov et al. 2019 (arXiv 1906.00091); ``dcn``: Wang et al. 2021.
+    Reference: Naumov et al. 2019 (arXiv 1906.00091); for ``dcn`` Wang et al. 2021.
+
+    Attributes:
+        bottom_mlp: output widths of the layers before the interaction.
+        top_mlp: output widths of the layers after it.
+        interaction: how dense and looked-up vectors are combined: by products of all pairs
+            (``dot``), side by side (``cat``), or by cross layers over them (``dcn``).
+        dcn_num_layers: cross layers; 0 for other interactions.
+        dcn_low_rank_dim: rank of the weights of the cross layers; 0 for other interactions.
     """
 
     bottom_mlp: tuple[int, ...]
@@ -25,7 +33,7 @@ class Dlrm(AbstractLayer):
     dcn_low_rank_dim: int = 0
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Refuse sizes that are out of range."""
         check_sizes(self.prefix, bottom_mlp=self.bottom_mlp, top_mlp=self.top_mlp)
         check_cross(self.interaction, self.dcn_num_layers, self.dcn_low_rank_dim)
         require(
@@ -34,11 +42,11 @@ class Dlrm(AbstractLayer):
         )
 
     def build(self, flow: Flow) -> Built:
-        """The bottom MLP before, all else after the tables."""
+        """The bottom MLP before the tables, and all else after them."""
         sizes = (flow.width, *self.bottom_mlp)
         bottom = _parts.mlp("bottom", flow.batch_size, sizes, flow.dtype)
         met = replace(flow, width=self.bottom_mlp[-1], is_input=False)
-        top, out = _parts.dlrm(
+        top, out = _joins.dlrm(
             met,
             self.interaction,
             self.top_mlp,

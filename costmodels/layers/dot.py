@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.layers import _parts
+from costmodels.layers import _joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot(AbstractLayer):
-    """Dot products of all pairs of looked-up vectors and the dense one, beside the dense one.
+    """Dot products of all pairs of vectors, looked-up and dense, followed by the dense vector.
 
     Reference: Naumov et al. 2019 (arXiv 1906.00091).
     """
 
     def build(self, flow: Flow) -> Built:
-        """Copy, batched product, choice of pairs."""
-        operators, met = _parts.dot(flow)
+        """A copy of the vectors side by side, a batched product, and the choice of pairs."""
+        operators, met = _joins.dot(flow)
         return self.placed(operators, met)

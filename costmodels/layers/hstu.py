@@ -7,14 +7,14 @@ from enum import StrEnum
 from typing import final
 
 from costmodels.errors import require
-from costmodels.layers import _parts
+from costmodels.layers import _joins, _parts
 from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 from costmodels.operators import Operator, OperatorKind
 
 
 class Kernel(StrEnum):
-    """Who wrote the kernel of a fused attention: FBGEMM's with CUTLASS, or Triton's."""
+    """The kernels of fused attention: FBGEMM's, which is written with CUTLASS, and Triton's."""
 
     CUTLASS = "cutlass"
     TRITON = "triton"
@@ -23,21 +23,31 @@ class Kernel(StrEnum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hstu(AbstractLayer):
-    """``layers`` of split(silu(in(norm(x)))), silu(q k) v / n, and x + out(norm(that) * u).
+    """Layers of pointwise attention over a history of n positions x.
 
-    ``seq`` positions of ``hidden`` elements in ``heads``. A head has ``qk_width`` elements of
-    queries and keys, and ``value_width`` of values and gates u (0: hidden / heads). Where positions
-    arrive with ``input_width`` elements (0: hidden), a linear layer brings them to ``hidden``.
-    ``lengths`` are equally likely lengths of the history, such as its quantiles: kernels then skip
-    the padding, and pairs of positions follow the sum of squared lengths; the rank with the most
-    work sets the pace, unless the data loader hands histories out ``balanced``.
+    Each layer computes u, v, q, k = split(silu(in(norm(x)))), then a = silu(q k) v / n, and gives
+    x + out(norm(a) * u). Reference: Zhai et al. 2024 (arXiv 2402.17152), equations 1 to 3.
 
-    With ``fused_attention`` a layer runs as Meta's and NVIDIA's code does on GPUs: attention is one
-    ``kernel`` that writes no scores, activation and last sum are part of the products before them,
-    and norm and gate are one. Without it, scores are written, as PyTorch's own operators do.
-    ``causal`` positions attend to earlier ones only.
-
-    Reference: Zhai et al. 2024 (arXiv 2402.17152), equations 1 to 3.
+    Attributes:
+        layers: number of layers.
+        hidden: elements of a position.
+        heads: heads of attention.
+        seq: positions of a history; its greatest length if ``lengths`` are given.
+        qk_width: elements of a head's queries, and of its keys; 0 for hidden / heads.
+        value_width: elements of a head's values, and of its gates u; 0 for hidden / heads.
+        input_width: elements of a position as it arrives; 0 for ``hidden``. If these differ, a
+            linear layer turns one into the other.
+        causal: whether positions attend only to earlier ones.
+        fused_attention: whether layers run as Meta's and NVIDIA's code does on GPUs. Attention is
+            then one kernel that writes no scores; the activation and the last sum are part of the
+            products before them; and norm and gate are one kernel. Otherwise scores are written, as
+            PyTorch's own operators do.
+        kernel: the kernel of a fused attention (:class:`Kernel`).
+        lengths: equally likely lengths of the history, such as quantiles of the data. Kernels then
+            skip the padding. The time of attention depends on the sum of the squared lengths of a
+            batch, and the rank with the most work sets the pace. Empty if all histories have
+            ``seq`` positions.
+        balanced: whether the data loader hands histories out so that all ranks have equal work.
     """
 
     layers: int
@@ -54,7 +64,7 @@ class Hstu(AbstractLayer):
     balanced: bool = False
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Refuse sizes that are out of range, and keys that do not fit together."""
         where = f"layer {self.prefix}"
         check_sizes(
             self.prefix, layers=self.layers, hidden=self.hidden, heads=self.heads, seq=self.seq
@@ -81,7 +91,7 @@ class Hstu(AbstractLayer):
 
     @property
     def remark(self) -> str:
-        """Scores that are written are seldom what runs on a GPU."""
+        """Says that scores are written, which is seldom what runs on a GPU."""
         if self.fused_attention:
             return ""
         return (
@@ -95,19 +105,19 @@ class Hstu(AbstractLayer):
 
     @property
     def _queries(self) -> int:
-        """Elements of the queries of a position, in all heads."""
+        """Elements of a position's queries in all heads; its keys have as many."""
         return (self.qk_width or self.hidden // self.heads) * self.heads
 
     @property
     def _values(self) -> int:
-        """Elements of the values of a position, in all heads."""
+        """Elements of a position's values in all heads; its gates have as many."""
         return (self.value_width or self.hidden // self.heads) * self.heads
 
     def build(self, flow: Flow) -> Built:
-        """One layer's operators with their repeats."""
+        """The operators of one layer, repeated for all layers."""
         lengths = self._lengths
         widths = self.input_width or self.hidden, self.hidden
-        first, met = _parts.positions(
+        first, met = _joins.positions(
             flow, self.prefix, widths, lengths, "change seq, hidden or input_width"
         )
         rows = lengths.rows(flow.batch_size)
@@ -116,7 +126,11 @@ class Hstu(AbstractLayer):
         return self.placed((*first, *lengths.uneven(repeated, flow.batch_size)), met)
 
     def _inner(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
-        """Norm, product and activation; fused, the product writes with and without activation."""
+        """Norm, product and activation of ``rows`` positions.
+
+        With fused attention the product's kernel computes the activation too, and writes its result
+        with and without activation.
+        """
         name, dtype = f"{self.prefix}.in", flow.dtype
         wide = 2 * self._queries + 2 * self._values
         active = _parts.streamed(name, (rows, wide), dtype, saved_elements=2 * rows * wide)
@@ -135,7 +149,7 @@ class Hstu(AbstractLayer):
         )
 
     def _seen(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
-        """What every position sees of the others."""
+        """The attention of every position to the positions of its history."""
         groups, long, seen = flow.batch_size * self.heads, self.seq, self.seq
         if self.lengths:
             groups, long, seen = self.heads, rows, self._lengths.seen
@@ -144,7 +158,13 @@ class Hstu(AbstractLayer):
         return self._scores(flow, rows, (groups, long, seen))
 
     def _attention(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> Operator:
-        """One kernel; others keep what its backward pass reads."""
+        """Fused attention in one kernel; other operators keep what its backward pass reads.
+
+        Args:
+            flow: what reaches the layer.
+            rows: positions of the batch.
+            pairs: groups (sequences times heads), queries, and keys of each group.
+        """
         widths = self._queries // self.heads, self._values // self.heads
         return Operator(
             name=f"{self.prefix}.attention",
@@ -159,7 +179,13 @@ class Hstu(AbstractLayer):
         )
 
     def _scores(self, flow: Flow, rows: int, pairs: tuple[int, int, int]) -> tuple[Operator, ...]:
-        """Copies of queries, keys and values by head, two products, silu, division and mask."""
+        """Attention that writes its scores: copies by head, two products, silu, division and mask.
+
+        Args:
+            flow: what reaches the layer.
+            rows: positions of the batch.
+            pairs: groups (sequences times heads), queries, and keys of each group.
+        """
         name, dtype, (groups, long, seen) = f"{self.prefix}.attention", flow.dtype, pairs
 
         def copied(width: int, *, kept: bool = True) -> Operator:
@@ -182,7 +208,10 @@ class Hstu(AbstractLayer):
         )
 
     def _outer(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
-        """Norm, gate, product and sum; fused, norm and gate are one, and product and sum."""
+        """Norm, gate, product and sum of ``rows`` positions.
+
+        With fused attention, norm and gate are one kernel, and so are product and sum.
+        """
         name, hidden, wide, dtype = f"{self.prefix}.out", self.hidden, self._values, flow.dtype
         norm = _parts.norm(name, rows, wide, dtype)
         gate = _parts.streamed(name, (rows, wide), dtype, reads=2.0, saved_elements=2 * rows * wide)

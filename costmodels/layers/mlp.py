@@ -5,27 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.layers import _parts
+from costmodels.layers import _joins, _parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp(AbstractLayer):
-    """Linear layers with bias of these output ``sizes``, each with an activation.
+    """Linear layers with bias, each followed by an activation.
 
-    Behind tables it takes all vectors side by side.
+    Looked-up vectors enter it side by side.
+
+    Attributes:
+        sizes: output widths of the layers.
     """
 
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Refuse sizes that are out of range."""
         check_sizes(self.prefix, sizes=self.sizes)
 
     def build(self, flow: Flow) -> Built:
-        """A product and an activation for each size."""
-        joined, met = _parts.joined(flow)
-        _parts.need(self.prefix, met)
+        """A matrix product and an activation for each size."""
+        joined, met = _joins.joined(flow)
+        _joins.need(self.prefix, met)
         operators = _parts.mlp(self.prefix, met.positions, (met.width, *self.sizes), met.dtype)
         return self.placed((*joined, *operators), met.after(self.sizes[-1]))

@@ -1,11 +1,11 @@
-"""``mmoe``: experts that every task mixes by a gate of its own."""
+"""``mmoe``: experts whose results each task mixes by a gate of its own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import final
 
-from costmodels.layers import _parts
+from costmodels.layers import _joins, _parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 from costmodels.operators import OperatorKind
 
@@ -13,9 +13,16 @@ from costmodels.operators import OperatorKind
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mmoe(AbstractLayer):
-    """``experts`` MLPs of ``expert_sizes``; each of ``tasks`` mixes them for its ``tower_sizes``.
+    """A multi-gate mixture of experts. Reference: Ma et al. 2018 (KDD), equations 5 to 7.
 
-    Reference: Ma et al. 2018 (KDD), equations 5 to 7.
+    Every expert is an MLP. For each task, a gate weighs the results of all experts, and a tower,
+    which is an MLP too, works on their weighted sum.
+
+    Attributes:
+        experts: number of experts.
+        tasks: number of tasks.
+        expert_sizes: output widths of the layers of an expert.
+        tower_sizes: output widths of the layers of a tower.
     """
 
     experts: int
@@ -24,7 +31,7 @@ class Mmoe(AbstractLayer):
     tower_sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Refuse sizes that are out of range."""
         check_sizes(
             self.prefix,
             experts=self.experts,
@@ -34,9 +41,9 @@ class Mmoe(AbstractLayer):
         )
 
     def build(self, flow: Flow) -> Built:
-        """All experts, then gate, softmax, mix and tower of each task."""
-        _parts.need(self.prefix, flow)
-        joined, met = _parts.joined(flow)
+        """All experts; then gate, softmax, weighted sum and tower of each task."""
+        _joins.need(self.prefix, flow)
+        joined, met = _joins.joined(flow)
         rows, dtype, out = met.positions, met.dtype, self.expert_sizes[-1]
         name, count = self.prefix, self.experts
         expert = _parts.tower(

@@ -1,4 +1,4 @@
-"""``moe``: a mixture of experts of which every position takes some."""
+"""``moe``: a mixture of experts, of which each position uses a few."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from costmodels.errors import require
-from costmodels.layers import _parts
+from costmodels.layers import _joins, _parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 from costmodels.operators import OperatorKind
 
@@ -14,10 +14,15 @@ from costmodels.operators import OperatorKind
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe(AbstractLayer):
-    """Every position goes to ``top`` of ``experts`` networks with ``ffn`` elements inside.
+    """A mixture of experts: a gate sends each position to a few of several small networks.
 
-    Each expert takes an equal share of the positions (capacity factor 1), as batched products.
-    Reference: Lepikhin et al. 2020 (GShard, arXiv 2006.16668), section 2.2.
+    All experts take equal shares of the positions (capacity factor 1), so that they run as batched
+    products. Reference: Lepikhin et al. 2020 (GShard, arXiv 2006.16668), section 2.2.
+
+    Attributes:
+        experts: number of experts.
+        top: to how many experts each position goes.
+        ffn: inner width of an expert, in elements.
     """
 
     experts: int
@@ -25,7 +30,7 @@ class Moe(AbstractLayer):
     ffn: int
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Refuse sizes that are out of range."""
         check_sizes(self.prefix, experts=self.experts, top=self.top, ffn=self.ffn)
         require(
             self.top <= self.experts,
@@ -33,9 +38,9 @@ class Moe(AbstractLayer):
         )
 
     def build(self, flow: Flow) -> Built:
-        """Gate, choice, rows to experts, two products each, rows back."""
-        _parts.need(self.prefix, flow)
-        joined, met = _parts.joined(flow)
+        """The gate, the choice of experts, rows to them, their two products, and rows back."""
+        _joins.need(self.prefix, flow)
+        joined, met = _joins.joined(flow)
         rows, width, dtype = met.positions, met.width, met.dtype
         name, experts, ffn = self.prefix, self.experts, self.ffn
         share = -(-rows * self.top // experts)

@@ -8,22 +8,23 @@ from enum import StrEnum
 from typing import ClassVar, final
 
 from costmodels.errors import require
-from costmodels.layers import _blocks, _parts
+from costmodels.layers import _blocks, _joins, _parts
 from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
 _FLASH = 2
-"""The generation of fused kernels where none is given."""
+"""The generation of the kernel of fused attention, if none is given: FlashAttention-2."""
 
 
 class Checkpoint(StrEnum):
-    """What a backward pass computes once more instead of keeping it.
+    """What the backward pass computes a second time instead of keeping it.
 
-    Nothing; all but products and attention; or everything but the input of each block. ``full``
-    stops where all is there that the backward pass reads, which leaves out a block's last product,
-    as PyTorch since 2.1 does without ``use_reentrant``. ``reentrant`` computes the whole block, as
-    PyTorch does with it, and older PyTorch always.
+    ``none``: nothing. ``selective``: all operators except products and attention. ``full``:
+    everything except the input of each block, up to the last tensor that the backward pass reads;
+    this leaves out the last product of a block, as PyTorch does from 2.1 on without
+    ``use_reentrant``. ``reentrant``: the whole block, as PyTorch does with ``use_reentrant`` and
+    older PyTorch always.
     """
 
     NONE = "none"
@@ -35,33 +36,50 @@ class Checkpoint(StrEnum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer(AbstractLayer):
-    """Blocks x + proj(attention(qkv(norm(x)))), then x + out(gelu(in(norm(x)))), and a last norm.
+    """Blocks of attention and a feed-forward network, and a last norm.
 
-    ``seq`` positions per sample of ``hidden`` elements. With a ``vocabulary``, tokens and positions
-    are looked up first, and at the end every position, or ``predicted`` ones per sample, gets a
-    product with all tokens, log-softmax and a loss; ``tied`` shares that product's weights with the
-    token vectors and ``head_transform`` puts BERT's layer before it. Without one, what reaches the
-    layer has ``hidden`` elements at ``seq`` positions.
+    A block computes x + proj(attention(qkv(norm(x)))), and then x + out(gelu(in(norm(x)))). With a
+    vocabulary, tokens and positions are looked up first. At the end, positions are multiplied by
+    the vectors of all tokens, and a log-softmax and a loss follow. Without a vocabulary, ``hidden``
+    elements at each of ``seq`` positions reach the layer.
 
-    ``kv_heads`` heads of keys and values are shared by all ``heads`` of queries (0: as many).
-    ``gated`` feed-forward networks have two inner products (SwiGLU). ``rotary`` positions take the
-    place of learned ones. ``masked`` attention adds a mask of each sample's padding. Without
-    ``joint_qkv``, queries, keys and values are three products. ``flash`` is the generation of the
-    kernel of a fused attention: 1, 2 or 3 (:class:`costmodels.operators.Operator`). ``lengths``
-    are equally likely lengths of the sequences, such as their quantiles: padding is then left out,
-    fused attention follows the sum of squared lengths, and the rank with the most work sets the
-    pace, unless the data loader hands sequences out ``balanced``. Without them every sequence
-    counts as ``seq`` positions, as padded ones do.
-
-    ``autocast`` keeps weights and residuals in fp32 and casts before products; otherwise all have
-    the type of the dense part. ``compiled`` joins the kernels between products, as torch.compile
-    does; ``fused_loss`` is one kernel without copies in fp32. ``checkpoint`` is ``none``,
-    ``selective``, ``full`` or ``reentrant`` (:class:`Checkpoint`).
-
-    Ranks that share it (tensor parallelism) have each a part of heads, feed-forward and vocabulary,
-    and between those a part of the positions, as in Megatron's sequence parallelism.
+    If ranks share the layer (tensor parallelism), each has a part of the heads, of the feed-forward
+    network and of the vocabulary. Between these, each has a part of the positions, as in Megatron's
+    sequence parallelism.
 
     Reference: Vaswani et al. 2017; norms first as in GPT-2 (Radford et al. 2019).
+
+    Attributes:
+        layers: number of blocks.
+        hidden: elements of a position.
+        heads: heads of the queries.
+        ffn: inner width of the feed-forward network.
+        seq: positions per sample.
+        vocabulary: number of tokens; 0 for a layer without tokens and loss.
+        causal: whether positions attend only to earlier ones.
+        fused_attention: whether one kernel computes attention without writing scores.
+        tied: whether the product with all tokens uses the vectors that tokens are looked up in.
+        kv_heads: heads of keys and values, which the heads of queries share; 0 for ``heads``.
+        gated: whether the feed-forward network has two inner products (SwiGLU).
+        bias: whether linear layers and norms have a bias.
+        rotary: whether positions are rotary instead of learned.
+        masked: whether a mask of each sample's padding is added to the scores.
+        joint_qkv: whether queries, keys and values are one product instead of three.
+        flash: generation of the kernel of fused attention: 1, 2 or 3
+            (:class:`costmodels.operators.Operator`).
+        dropout: whether there is dropout.
+        predicted: positions per sample that have a loss; 0 for all.
+        head_transform: whether BERT's linear layer stands before the product with all tokens.
+        fused_loss: whether the loss is one kernel that makes no copy of the logits in fp32.
+        autocast: whether weights and residuals are fp32 and are cast before products. Otherwise all
+            have the type of the dense part.
+        compiled: whether the kernels between products are joined, as torch.compile does.
+        checkpoint: what the backward pass computes again (:class:`Checkpoint`).
+        lengths: equally likely lengths of the sequences, such as quantiles of the data. Padding is
+            then left out. The time of fused attention depends on the sum of the squared lengths,
+            and the rank with the most work sets the pace. Empty if every sequence counts as ``seq``
+            positions, as padded ones do.
+        balanced: whether the data loader hands sequences out so that all ranks have equal work.
     """
 
     can_split: ClassVar[bool] = True
@@ -93,7 +111,7 @@ class Transformer(AbstractLayer):
     balanced: bool = False
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Refuse sizes that are out of range, and keys that do not fit together."""
         where = f"layer {self.prefix}"
         check_sizes(
             self.prefix,
@@ -133,7 +151,7 @@ class Transformer(AbstractLayer):
         self._check_effects(where)
 
     def _check_effects(self, where: str) -> None:
-        """Refuse what would change nothing beside the other keys."""
+        """Refuse keys that would change nothing, given the other keys."""
         require(
             not (self.masked and self.fused_attention),
             f"{where}: masked needs fused_attention: false; the mask of a fused kernel is not "
@@ -166,14 +184,14 @@ class Transformer(AbstractLayer):
         return self.heads % self.kv_heads == 0
 
     def build(self, flow: Flow) -> Built:
-        """One block's operators with their repeats, between what begins and what ends."""
+        """Tokens, the operators of one block with their repeats, the last norm and the loss."""
         lengths, split = self._lengths, flow.split
         joined: tuple[Operator, ...] = ()
         if self.vocabulary:
             met = flow.after(self.hidden, math.ceil(lengths.mean))
         else:
             advice = "change seq or hidden, or give a vocabulary"
-            joined, met = _parts.positions(
+            joined, met = _joins.positions(
                 flow, self.prefix, (self.hidden, self.hidden), lengths, advice
             )
         rows = lengths.rows(flow.batch_size)
@@ -201,11 +219,11 @@ class Transformer(AbstractLayer):
     def _kept(
         self, block: tuple[Operator, ...], outer: tuple[Operator, ...]
     ) -> tuple[Operator, ...]:
-        """The block with what its backward pass computes again.
+        """The operators of a block, marked with what its backward pass computes again.
 
         Args:
-            block: its operators up to the last product.
-            outer: the last product and what follows it.
+            block: the operators before the last product.
+            outer: the last product and the operators that follow it.
         """
         whole = (*PRODUCTS, OperatorKind.ATTENTION)
         if self.checkpoint == Checkpoint.NONE:
@@ -213,6 +231,7 @@ class Transformer(AbstractLayer):
         if self.checkpoint == Checkpoint.SELECTIVE:
             every = (*block, *outer)
             return tuple(o if o.kind in whole else _again(o) for o in every)
+        # The first norm keeps what it saves, the input of the block: all else follows from that.
         first = replace(_again(block[0]), saved_bytes=block[0].saved_bytes)
         is_read = self.checkpoint == Checkpoint.REENTRANT or self.dropout
         last = tuple(
@@ -222,6 +241,7 @@ class Transformer(AbstractLayer):
         return (first, *map(_again, block[1:]), *last)
 
     def _attention(self, flow: Flow, rows: int, style: _blocks.Style) -> tuple[Operator, ...]:
+        """The first half of a block: norm, queries, keys and values, attention, and addition."""
         name, hidden, width = f"{self.prefix}.attention", self.hidden, self.hidden // self.heads
         others = 2 * width * (self.kv_heads or self.heads) // flow.split
         mine, own = hidden // flow.split, rows // flow.split
@@ -248,6 +268,7 @@ class Transformer(AbstractLayer):
     def _scores(
         self, flow: Flow, rows: int, name: str, style: _blocks.Style
     ) -> tuple[Operator, ...]:
+        """The attention itself, fused or with written scores."""
         width, heads = self.hidden // self.heads, self.heads // flow.split
         if self.fused_attention:
             sizes = (flow.batch_size, heads, self.seq, width)
@@ -260,7 +281,13 @@ class Transformer(AbstractLayer):
         return _blocks.scores(name, wide, style, is_causal=self.causal, is_masked=self.masked)
 
     def _jagged(self, attention: Operator, rows: int, heads: int) -> Operator:
-        """The attention of each sequence to itself: its length, squared and added up."""
+        """Fused attention of sequences without padding, each only to itself.
+
+        Args:
+            attention: the attention of padded sequences.
+            rows: positions of the batch without padding.
+            heads: heads of one rank.
+        """
         share = rows * heads / math.prod(attention.shape[:2])
         return replace(
             attention,
@@ -271,7 +298,7 @@ class Transformer(AbstractLayer):
         )
 
     def _inner(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
-        """The feed-forward network up to its activation."""
+        """The second half of a block up to the activation of the feed-forward network."""
         name, width, own = f"{self.prefix}.feed_forward", self.ffn // split, rows // split
         inner = width * (2 if self.gated else 1)
         return (
@@ -281,12 +308,13 @@ class Transformer(AbstractLayer):
         )
 
     def _outer(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
-        """Its last product, and the addition to the path of residuals."""
+        """The last product of the feed-forward network, and the addition to the residuals."""
         name, width, own = f"{self.prefix}.feed_forward", self.ffn // split, rows // split
         outer = _blocks.linear(name, rows, width, self.hidden, style)
         return (*_shared(outer, split), *_blocks.added(name, own, self.hidden, style))
 
     def _tokens(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
+        """The lookups of tokens and learned positions, for ``rows`` positions of this rank."""
         if not self.vocabulary:
             return ()
         name, shape = f"{self.prefix}.tokens", (rows, self.hidden)
@@ -305,6 +333,7 @@ class Transformer(AbstractLayer):
         return tuple(found)
 
     def _head(self, flow: Flow, style: _blocks.Style) -> tuple[Operator, ...]:
+        """The product with all tokens, and the loss."""
         if not self.vocabulary:
             return ()
         name, hidden = f"{self.prefix}.head", self.hidden
@@ -326,17 +355,20 @@ class Transformer(AbstractLayer):
 
 
 def _again(operator: Operator) -> Operator:
-    """The operator, which the backward pass runs again instead of keeping what it gave."""
+    """The operator, if the backward pass runs it again instead of keeping what it needs."""
     return replace(operator, is_recomputed=True, saved_bytes=0.0)
 
 
 def _unkept(operator: Operator) -> Operator:
-    """The operator, whose input the backward pass has computed again."""
+    """The operator, if the backward pass computes again what it would have kept."""
     return replace(operator, saved_bytes=0.0)
 
 
 def _shared(linear: tuple[Operator, ...], split: int) -> tuple[Operator, ...]:
-    """A linear layer whose result ranks add up, each having a part of its input."""
+    """A linear layer of which each of ``split`` ranks has a part of the input.
+
+    The ranks add up their results.
+    """
     if split == 1:
         return linear
     return (replace(linear[0], shared_bytes=linear[0].written_bytes), *linear[1:])

@@ -1,4 +1,4 @@
-"""``two_tower``: a tower each for users and items, and all pairs of a batch."""
+"""``two_tower``: one MLP for users, one for items, and the scores of all pairs of a batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from costmodels.errors import require
-from costmodels.layers import _parts
+from costmodels.layers import _joins, _parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 from costmodels.operators import OperatorKind
 
@@ -14,17 +14,21 @@ from costmodels.operators import OperatorKind
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoTower(AbstractLayer):
-    """Two MLPs of ``sizes``, the product of all pairs, log-softmax and a loss.
+    """Two MLPs, the products of all pairs of a user and an item of the batch, and a softmax loss.
 
-    The first ``user_elements`` of what reaches the layer are the user's, half of them if 0.
-    Reference: Yi et al. 2019 (RecSys), section 3: softmax over the items of the batch.
+    The softmax is over the items of the batch. Reference: Yi et al. 2019 (RecSys), section 3.
+
+    Attributes:
+        sizes: output widths of the layers of each MLP.
+        user_elements: how many of the elements that reach the layer are the user's; these come
+            first. 0 for half of them.
     """
 
     sizes: tuple[int, ...]
     user_elements: int = 0
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Refuse sizes that are out of range."""
         check_sizes(self.prefix, sizes=self.sizes)
         require(
             self.user_elements >= 0,
@@ -32,9 +36,9 @@ class TwoTower(AbstractLayer):
         )
 
     def build(self, flow: Flow) -> Built:
-        """Both towers, one product of the whole batch, softmax."""
-        _parts.need(self.prefix, flow)
-        joined, met = _parts.joined(flow)
+        """Both MLPs, one product of the whole batch, log-softmax and loss."""
+        _joins.need(self.prefix, flow)
+        joined, met = _joins.joined(flow)
         rows, dtype, name = met.batch_size, met.dtype, self.prefix
         user = self.user_elements or met.width // 2
         item = met.width - user

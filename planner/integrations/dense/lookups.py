@@ -13,7 +13,7 @@ from torchrec import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.models.dlrm import InteractionArch, InteractionDCNArch, SparseArch
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
-from costmodels.layers import _parts
+from costmodels.layers import _joins
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator
 from planner.integrations.dense.kinds import data_type
@@ -65,12 +65,12 @@ def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator,
         num_elements=int(sparse.shape[1]) * int(sparse.shape[2]),
     )
     if isinstance(module, InteractionArch):
-        return _parts.dot(flow)[0]
-    joined, met = _parts.cat(flow)
+        return _joins.dot(flow)[0]
+    joined, met = _joins.cat(flow)
     net = module.crossnet
     if not hasattr(net, "_low_rank"):
         return None
-    return (*joined, *_parts.cross(met, int(net._num_layers), int(net._low_rank)))
+    return (*joined, *_joins.cross(met, int(net._num_layers), int(net._low_rank)))
 
 
 def _type_of(module: nn.Module) -> torch.dtype:

@@ -1,0 +1,172 @@
+"""How layers join what reaches them: looked-up vectors, and the result of the layer before.
+
+Bytes are counted as in :mod:`costmodels.layers._parts`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from costmodels.errors import require
+from costmodels.layers import _parts
+from costmodels.layers._lengths import Lengths
+from costmodels.layers.base import Flow
+from costmodels.operators import Operator, OperatorKind
+
+
+def need(name: str, flow: Flow) -> None:
+    """Refuse a layer that nothing reaches.
+
+    Args:
+        name: name of the layer.
+        flow: what reaches it.
+
+    Raises:
+        InvalidValueError: nothing reaches the layer; the message says what to change.
+    """
+    require(
+        flow.width > 0 or flow.num_elements > 0,
+        f"layer {name}: nothing reaches it; give dense.num_dense_features, or put it behind tables "
+        "or another layer",
+    )
+
+
+def joined(flow: Flow, name: str = "concat") -> tuple[tuple[Operator, ...], Flow]:
+    """Joins the looked-up vectors and what comes from the layer before to one row per sample.
+
+    The host splits what the tables gave and joins it. These are two calls, but one kernel, which
+    copies. Without looked-up vectors nothing is done.
+    """
+    if not flow.num_elements:
+        return (), flow
+    width = flow.num_elements + flow.width * flow.length
+    copy = _parts.streamed(name, (flow.batch_size, width), flow.dtype)
+    return (replace(copy, num_calls=2),), _without_vectors(flow, width)
+
+
+def positions(
+    flow: Flow, name: str, widths: tuple[int, int], lengths: Lengths, advice: str
+) -> tuple[tuple[Operator, ...], Flow]:
+    """Turns what reaches a layer of sequences into positions of the width that the layer takes.
+
+    Args:
+        flow: what reaches the layer.
+        name: name of the layer.
+        widths: elements of a position as they arrive, and as the layer takes them. If these differ,
+            a linear layer turns one into the other.
+        lengths: lengths of the sequences.
+        advice: what the user should change if another number of elements arrives.
+
+    Returns:
+        The operators that are needed, and what comes out of them.
+
+    Raises:
+        InvalidValueError: another number of elements arrives.
+    """
+    first, met = joined(flow)
+    elements, count = met.width * met.length, math.ceil(lengths.mean)
+    given, taken = widths
+    require(
+        elements == given * count,
+        f"layer {name}: needs {count} positions of {given} elements, but {elements} elements per "
+        f"sample reach it; {advice}",
+    )
+    if given != taken:
+        product = _parts.linear(
+            f"{name}.input", lengths.rows(flow.batch_size), given, taken, flow.dtype
+        )
+        first += lengths.uneven((product,), flow.batch_size)
+    return first, met.after(taken, count)
+
+
+def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
+    """Dot products of all pairs of vectors, followed by the dense vector (Naumov et al. 2019).
+
+    The dense vector is one of the vectors. It follows the products only if a layer has made it: the
+    dense features themselves are not passed on.
+    """
+    vectors = flow.num_vectors + (1 if flow.width else 0)
+    elements = flow.num_elements + flow.width
+    batch, width = flow.batch_size, max(1, elements // max(vectors, 1))
+    pairs = vectors * (vectors - 1) // 2
+    concat = replace(_parts.streamed("concat", (batch, elements), flow.dtype), num_calls=2)
+    product = _parts.matmul(
+        "dot",
+        (batch, vectors, width, vectors),
+        flow.dtype,
+        saved_elements=batch * vectors * (width + vectors),
+    )
+    product = replace(product, kind=OperatorKind.BATCHED_MATMUL)
+    chosen = _parts.streamed("dot", (batch, pairs), flow.dtype, kind=OperatorKind.GATHER)
+    chosen = replace(chosen, num_kernels=2, num_sorted=batch * pairs)
+    passed = 0 if flow.is_input else flow.width
+    return (concat, product, chosen), _without_vectors(flow, pairs + passed)
+
+
+def cat(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
+    """All vectors side by side; they are copied even if there is only one."""
+    elements = flow.num_elements + flow.width
+    copy = _parts.streamed("concat", (flow.batch_size, elements), flow.dtype)
+    return (replace(copy, num_calls=2),), _without_vectors(flow, elements)
+
+
+def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
+    """Low-rank cross layers x0 * (U (V x) + b) + x (Wang et al. 2021).
+
+    After both products of a layer, two kernels read x0, the product and x once and write one
+    result. The host issues them together with the products, so that they are no calls of their own.
+
+    Args:
+        flow: what reaches the first layer.
+        num_layers: number of cross layers.
+        rank: rank of U and V.
+    """
+    batch, width, dtype = flow.batch_size, flow.width, flow.dtype
+    operators: list[Operator] = []
+    for i in range(num_layers):
+        name, kept = f"cross.{i}", batch * (width + rank)
+        down = _parts.matmul(
+            name, (1, batch, width, rank), dtype, num_parameters=width * rank, saved_elements=kept
+        )
+        up = _parts.matmul(
+            name,
+            (1, batch, rank, width),
+            dtype,
+            num_parameters=width * rank + width,
+            saved_elements=kept,
+        )
+        terms = _parts.streamed(name, (batch, width), dtype, reads=3.0)
+        operators += [down, up, replace(terms, num_kernels=2, num_calls=0)]
+    return tuple(operators)
+
+
+def dlrm(
+    flow: Flow,
+    interaction: str,
+    top: tuple[int, ...],
+    *,
+    cross_layers: int = 0,
+    cross_rank: int = 0,
+    name: str = "top",
+) -> tuple[tuple[Operator, ...], Flow]:
+    """The operators of a DLRM after its tables: the interaction and the top MLP.
+
+    Args:
+        flow: what comes from the bottom MLP, and the looked-up vectors.
+        interaction: ``dot``, ``cat`` or ``dcn``.
+        top: output widths of the layers of the top MLP.
+        cross_layers: cross layers of ``dcn``.
+        cross_rank: rank of their weights.
+        name: the names of the operators of the top MLP begin with it.
+    """
+    operators, met = dot(flow) if interaction == "dot" else cat(flow)
+    if interaction == "dcn":
+        operators = (*operators, *cross(met, cross_layers, cross_rank))
+    operators = (*operators, *_parts.mlp(name, flow.batch_size, (met.width, *top), flow.dtype))
+    return operators, met.after(top[-1])
+
+
+def _without_vectors(flow: Flow, width: int) -> Flow:
+    """What comes out of an operator that joins the vectors: ``width`` elements per sample."""
+    return replace(flow.after(width, 1), num_vectors=0, num_elements=0)
