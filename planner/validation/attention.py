@@ -1,11 +1,11 @@
 """Pointwise attention that others measured (``validate published --what attention``).
 
-configs/published/hstu_attention.csv holds the times of NVIDIA's kernels of HSTU on an H100 and a
-GB200, read from figures of NVIDIA/recsys-examples: causal, bf16, all sequences of one length, the
-tenth percentile of 50 runs. ``costmodels.sustained.POINTWISE`` is fitted to them: three
-numbers for each generation and pass. What a prediction is worth shows where they are fitted without
-the width of its heads, and where the other device's are taken. Whole layers, in hstu_layers.csv,
-are never fitted; their times follow from the printed FLOP a second.
+configs/published/hstu_attention.csv has the times of NVIDIA's kernels of HSTU on an H100 and a
+GB200, read from figures of NVIDIA/recsys-examples. All runs are causal, in bf16, with sequences of
+one length; a time is the tenth percentile of 50 runs. ``costmodels.sustained.POINTWISE`` is fitted
+to them: three numbers for each generation and pass. How good predictions are is shown by fits that
+leave out the width of heads of a case, and by using the numbers of the other device. Nothing is
+fitted to the whole layers in hstu_layers.csv, whose times follow from printed FLOP per second.
 """
 
 from __future__ import annotations
@@ -31,16 +31,30 @@ from planner.io.library import configs_folder
 from planner.validation.transformers import Prediction, unfitted
 
 _FILE: Final = "hstu_attention.csv"
+"""Single kernels, one shape a row."""
 _LAYERS: Final = "hstu_layers.csv"
+"""Whole layers, one a row."""
 _START: Final = (0.8, 300.0, 4e-6)
 _LIMITS: Final = ((0.1, 1.0, 1e-9), (1.0, 1e4, 1e-3))
-"""Product ratio, FLOP of a score and seconds of a block: where a fit begins, and what it stays
-within. No kernel's products are faster than large ones alone."""
+"""Where a fit begins, and the least and greatest values that it may take: for the product ratio,
+the FLOP of a score, and the seconds of a block (:class:`costmodels.sustained.ScoreWork`). The
+product ratio is at most 1, because no kernel's products are faster than large products alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCase:
-    """One measured pass of a kernel: ``batch`` sequences of ``positions``, heads of ``width``."""
+    """One measured pass of a kernel.
+
+    Attributes:
+        device: the GPU.
+        batch: number of sequences.
+        heads: number of heads.
+        positions: positions of each sequence.
+        width: elements of a head.
+        is_backward: whether the backward pass was measured, or the forward pass.
+        measured_s: measured seconds.
+        source: where the measurement is published.
+    """
 
     device: Device
     batch: int
@@ -53,13 +67,13 @@ class AttentionCase:
 
     @property
     def operator(self) -> Operator:
-        """What ran."""
+        """The operator that ran."""
         return _operator(self.batch * self.heads, self.positions, self.width)
 
 
 @cache
 def _operator(groups: int, positions: int, width: int) -> Operator:
-    """Kept, for a fit asks for the same ones hundreds of times."""
+    """The operator for ``groups`` sequences times heads, cached because fits ask for it often."""
     size = float(DataType.BF16.num_bytes * groups * positions * width)
     return Operator(
         name="attention",
@@ -75,18 +89,20 @@ def _operator(groups: int, positions: int, width: int) -> Operator:
 
 
 Leaving = Callable[[AttentionCase, AttentionCase], bool]
+"""Says whether the first case may be fitted to the second one."""
 AS_SHIPPED: Final = "as shipped (fitted to all)"
+"""The name of the predictions with the shipped numbers."""
 LEFT_OUT: Final[dict[str, Leaving]] = {
     "width of heads left out": lambda case, other: (
         case.device == other.device and case.width != other.width
     ),
     "device left out": lambda case, other: case.device != other.device,
 }
-"""Which other cases a case may be fitted to, by name."""
+"""For each kind of fit: whether a case may be fitted to another one."""
 
 
 def load_cases() -> tuple[AttentionCase, ...]:
-    """Both passes of every shipped row, in file order."""
+    """The cases of both passes of every shipped row, in file order."""
     text = (configs_folder() / "published" / _FILE).read_text(encoding="utf-8")
     return tuple(
         AttentionCase(
@@ -105,12 +121,19 @@ def load_cases() -> tuple[AttentionCase, ...]:
 
 
 def layers() -> tuple[Prediction, ...]:
-    """Whole layers, to which nothing is fitted. They ran alone for a moment, as in a burst."""
+    """Whole layers, to which nothing is fitted, with predictions at the full rates of the device.
+
+    The layers ran alone for a short time, so that the device did not lower its clock.
+    """
     return unfitted(_LAYERS, BURSTS)
 
 
 def fit(cases: Sequence[AttentionCase]) -> Works:
-    """Work of both passes with the least squares of ln(predicted / measured)."""
+    """The work of both passes that has the least squares of ln(predicted / measured).
+
+    Args:
+        cases: cases of one generation, or of those that it is fitted to.
+    """
     from scipy.optimize import least_squares
 
     found = []
@@ -127,15 +150,16 @@ def fit(cases: Sequence[AttentionCase]) -> Works:
 
 
 def fitted_works(cases: Sequence[AttentionCase]) -> dict[str, Works]:
-    """The work of every generation, fitted to all of its cases."""
+    """The work of each generation of devices, fitted to all of its cases."""
     names = sorted({generation_of(c.device) for c in cases})
     return {n: fit([c for c in cases if generation_of(c.device) == n]) for n in names}
 
 
 def predictions(cases: Sequence[AttentionCase]) -> dict[str, list[float]]:
-    """Seconds of every case by what its kernel's work was fitted to."""
+    """Predicted seconds of every case, by what the work of its kernel was fitted to."""
     found = {AS_SHIPPED: [_time_s(c, POINTWISE[generation_of(c.device)]) for c in cases]}
-    kinds = {(c.device.name, c.width): c for c in cases}  # others are left out by these two alone
+    # Which cases are left out depends on the device and the width alone: fit once for each pair.
+    kinds = {(c.device.name, c.width): c for c in cases}
     for name, is_kept in LEFT_OUT.items():
         kept = {k: tuple(i for i, o in enumerate(cases) if is_kept(c, o)) for k, c in kinds.items()}
         works = {indices: fit([cases[i] for i in indices]) for indices in set(kept.values())}
@@ -146,16 +170,23 @@ def predictions(cases: Sequence[AttentionCase]) -> dict[str, list[float]]:
 def summarize(
     cases: Sequence[AttentionCase], found: dict[str, list[float]]
 ) -> dict[str, ErrorSummary]:
-    """Errors by what was fitted to."""
+    """The errors of the predictions, by what these were fitted to.
+
+    Args:
+        cases: the cases.
+        found: predicted seconds of the cases, from :func:`predictions`.
+    """
     measured = [c.measured_s for c in cases]
     return {name: summarize_errors(times, measured) for name, times in found.items()}
 
 
 def _time_s(case: AttentionCase, works: Works) -> float:
+    """Predicted seconds of a case."""
     return attention_s(case.operator, case.device, works, is_backward=case.is_backward)
 
 
 def _works(values: np.ndarray) -> Works:
+    """The work with these three values (as :data:`_START`), the same for both passes."""
     work = ScoreWork(
         product_ratio=float(values[0]), score_flops=float(values[1]), block_s=float(values[2])
     )

@@ -20,19 +20,28 @@ from costmodels.workload import (
 )
 
 _HEADS = (1, 2, 4)
+"""Numbers of heads that are drawn."""
 _HEAD_WIDTHS = (16, 24, 32)
+"""Elements of a head that are drawn."""
 _TABLE_BYTES = 1e8
+"""A table has at most this many bytes of weights, so that a small machine can hold all tables."""
 _MOST_WORK = 5e8
-"""Multiply-adds of all blocks of a forward pass, so that a step stays well below a second."""
+"""Multiply-adds of all blocks of a forward pass are at most about this many, so that a training
+step takes well below a second."""
 _LEAST_BATCH = 32
+"""The batch is not halved below this: then there are fewer blocks instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Transformer blocks above the tables, as wide as these.
+    """Transformer blocks above the tables, of the same width as these.
 
-    ``positions`` per sample: one for each table's pooled vector, or those to which sequences are
-    padded or cut.
+    Attributes:
+        layers: number of blocks.
+        heads: heads of attention.
+        ffn: inner width of the feed-forward networks.
+        positions: positions per sample: one for the pooled vector of each table, or the length to
+            which sequences are padded or cut.
     """
 
     layers: int
@@ -42,7 +51,7 @@ class Blocks:
 
 
 def over_fields(seed: int) -> tuple[Workload, Blocks]:
-    """Attention between the pooled vectors of 4 to 12 tables."""
+    """A random model with attention between the pooled vectors of 4 to 12 tables."""
     rng = np.random.default_rng([seed, 15101])
     width, heads = _widths(rng)
     count, batch = int(rng.integers(4, 13)), int(rng.choice([256, 512, 1024, 2048]))
@@ -55,7 +64,7 @@ def over_fields(seed: int) -> tuple[Workload, Blocks]:
 
 
 def over_sequences(seed: int) -> tuple[Workload, Blocks]:
-    """Attention along histories that 1 to 4 unpooled tables describe together."""
+    """A random model with attention along histories, which 1 to 4 unpooled tables describe."""
     rng = np.random.default_rng([seed, 15107])
     width, heads = _widths(rng)
     mean, batch = int(rng.integers(8, 65)), int(rng.choice([64, 128, 256, 512]))
@@ -68,7 +77,7 @@ def over_sequences(seed: int) -> tuple[Workload, Blocks]:
 
 
 def _widths(rng: np.random.Generator) -> tuple[int, int]:
-    """Width of all tables and blocks, and heads."""
+    """A random width of all tables and blocks, and a number of heads that divides it."""
     heads = int(rng.choice(_HEADS))
     return heads * int(rng.choice(_HEAD_WIDTHS)), heads
 
@@ -76,6 +85,15 @@ def _widths(rng: np.random.Generator) -> tuple[int, int]:
 def _table(
     number: int, width: int, length: float, rng: np.random.Generator, *, is_sequence: bool = False
 ) -> Table:
+    """A random table.
+
+    Args:
+        number: its number, for names.
+        width: columns.
+        length: mean indices per sample.
+        rng: random numbers.
+        is_sequence: whether its vectors are not pooled.
+    """
     rows = min(int(10 ** rng.uniform(2.5, 6.0)), int(_TABLE_BYTES / (4 * width)))
     exponent = 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
     return Table(
@@ -94,7 +112,15 @@ def _table(
 def _blocks(
     width: int, heads: int, positions: int, batch: int, rng: np.random.Generator
 ) -> tuple[int, Blocks]:
-    """The batch, and one to four blocks; less of both where a step would take too long."""
+    """A batch size and one to four random blocks; less of both if a step would take too long.
+
+    Args:
+        width: elements of a position.
+        heads: heads of attention.
+        positions: positions per sample.
+        batch: batch size that is wanted.
+        rng: random numbers.
+    """
     ffn, layers = width * int(rng.choice([1, 2, 4])), int(rng.integers(1, 5))
     sample = positions * (4 * width * width + 2 * width * ffn + 2 * width * positions)
     while batch > _LEAST_BATCH and batch * sample > _MOST_WORK:
@@ -104,6 +130,7 @@ def _blocks(
 
 
 def _workload(name: str, tables: list[Table], batch: int, rng: np.random.Generator) -> Workload:
+    """The workload with these tables and small random MLPs."""
     return Workload(
         name=name,
         tables=tuple(tables),

@@ -1,4 +1,8 @@
-"""Collective curves predicted from other curves: sizes, library versions and harnesses left out."""
+"""Collective curves predicted from other curves.
+
+What is predicted is left out of the curves that predict it: sizes, versions of the library, other
+harnesses (programs that measured), and whole clusters.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,8 @@ from planner.io.system.system_file import load_system
 from planner.models import collective_model
 
 _TYPICAL_EFFICIENCY = 0.82
-"""Achieved over nominal rate of tuned network fabrics."""
+"""Achieved over nominal rate of the network of a cluster, as in :mod:`costmodels.collective`: what
+all-gathers and all-reduces reach on tuned networks."""
 
 _OF_DEVICE = {
     "A100-SXM4-40GB": "a100_40gb_sxm",
@@ -29,7 +34,7 @@ _OF_DEVICE = {
     "H200-SXM-141GB": "h200_sxm",
     "MI355X": "mi355x",
 }
-"""Systems of the devices of clusters that no prediction has seen."""
+"""The shipped systems of the devices in clusters that no prediction has seen."""
 _SYSTEMS = {
     "a100_40gb_abci": "a100_80gb_sxm",
     "alcf_polaris": "a100_80gb_sxm",
@@ -40,12 +45,20 @@ _SYSTEMS = {
     "gcp_a3_mega": "h100_sxm",
     "gh200": "h100_sxm",
 }
-"""Systems of the device, for sets of curves that were measured on one cluster."""
+"""The shipped systems of sets of curves that are named after a cluster instead of a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """One measurement that its prediction has not seen; ``spread_ratio`` is the 90 % factor - 1."""
+    """One point of a curve, and its prediction, which has not seen it.
+
+    Attributes:
+        name: name of the group that the point belongs to, for tables.
+        size_bytes: size as nccl-tests counts it.
+        predicted_s: predicted seconds.
+        measured_s: measured seconds.
+        spread_ratio: the 90 % interval is the prediction divided and multiplied by 1 + this.
+    """
 
     name: str
     size_bytes: float
@@ -55,24 +68,28 @@ class HeldOut:
 
     @property
     def error_ratio(self) -> float:
-        """Absolute relative error."""
+        """Absolute value of the relative error of the prediction."""
         return abs(self.predicted_s / self.measured_s - 1.0)
 
     @property
     def inside(self) -> bool:
-        """Whether the interval holds the measurement."""
+        """Whether the measurement lies inside the interval."""
         apart = max(self.predicted_s / self.measured_s, self.measured_s / self.predicted_s)
         return apart <= 1.0 + self.spread_ratio
 
 
 def predicting_records() -> tuple[CurveRecord, ...]:
-    """Shipped curves that predictions may rest on."""
+    """The shipped curves that predictions may rest on, without those for validation."""
     return tuple(r for r in shipped_curves() if r.role in PREDICTING_ROLES)
 
 
 @functools.cache
 def system_of(record: CurveRecord) -> Topology:
-    """The system of a row at its size; devices that are no system borrow one."""
+    """The system on which a curve was measured, with its number of hosts and GPUs.
+
+    A device of no shipped system gets the system ``h100_pcie``. If the rate of the network is
+    known, the system has a network of no named kind with the typical share of this rate.
+    """
     gpus, per_host = record.curve.ranks, record.curve.ranks // record.nodes
     system = _SYSTEMS.get(record.set_name, record.set_name)
     try:
@@ -96,7 +113,15 @@ def points(
     name: str = "",
     topology: Topology | None = None,
 ) -> list[HeldOut]:
-    """A curve's points, or those of some sizes, as ``model`` predicts them on its system."""
+    """The points of a curve with their predictions.
+
+    Args:
+        model: predicts the points.
+        record: the curve.
+        sizes: which of its sizes in bytes; None for all.
+        name: name of the points; empty for that of the curve's set.
+        topology: the system; None for :func:`system_of` the curve.
+    """
     curve, topology = record.curve, topology or system_of(record)
     wanted = np.array(curve.size_bytes if sizes is None else sizes)
     measured = dict(zip(curve.size_bytes, curve.time_s, strict=True))
@@ -114,7 +139,7 @@ def points(
 
 
 def every_other_size(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
-    """Half of the sizes from the other half."""
+    """The sizes of each curve, every second one predicted from the others of the same curve."""
     for record in records:
         for first in (0, 1):
             kept = thinned(record.curve, first)
@@ -125,7 +150,13 @@ def every_other_size(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
 def predict_across_versions(
     records: Sequence[CurveRecord], *, newest_only: bool
 ) -> Iterator[HeldOut]:
-    """Library versions from the newest, or each from all others."""
+    """Curves of one version of the library inside a domain, predicted from other versions.
+
+    Args:
+        records: the curves.
+        newest_only: whether the newest version predicts all others. Otherwise each version is
+            predicted from all others.
+    """
     groups: dict[object, list[CurveRecord]] = defaultdict(list)
     for r in records:
         if r.curve.version and r.curve.domains == 1:
@@ -139,7 +170,13 @@ def predict_across_versions(
 
 
 def never_fitted(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
-    """Rows for validation by the shipped curves of their set; other harnesses than those."""
+    """The curves for validation, predicted from the curves of the same set.
+
+    They were measured by other harnesses than those of the set.
+
+    Args:
+        records: the curves that predict.
+    """
     for record in shipped_curves():
         curves = tuple(r.curve for r in records if r.set_name == record.set_name)
         if record.role == "validate" and curves:
@@ -150,10 +187,10 @@ def never_fitted(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
 
 
 def clusters_never_fitted() -> Iterator[HeldOut]:
-    """Rows for validation over networks, as predicted for their device and kind of network.
+    """The curves for validation over networks, as predicted for a cluster without any curve.
 
-    This is what the product says of a cluster of which nothing is measured: the shipped system of
-    the device, with the kind of network and the cards that the source names.
+    The prediction is for the shipped system of the device, with the kind of network and the network
+    cards that the source names.
     """
     for record in shipped_curves():
         if record.role != "validate" or record.curve.domains == 1 or not record.curve.fabric:
@@ -164,6 +201,7 @@ def clusters_never_fitted() -> Iterator[HeldOut]:
 
 
 def _cluster(record: CurveRecord) -> Topology:
+    """The shipped system of a curve's device, with the network that its source names."""
     curve = record.curve
     system = load_system(
         _OF_DEVICE[record.device], gpus=curve.ranks, gpus_per_host=curve.ranks // record.nodes
@@ -173,9 +211,16 @@ def _cluster(record: CurveRecord) -> Topology:
 
 
 def one_host_sources(records: Sequence[CurveRecord]) -> Iterator[tuple[str, HeldOut]]:
-    """Every source inside one host by the other sources of its device, and whose it is.
+    """The points of each source inside one host, predicted from other sources of its device.
 
-    Rows for validation are predicted and never predict. Curves of another site carry its spread.
+    Curves for validation are predicted, but never predict others. If no source is of the same site,
+    intervals include the spread between sites.
+
+    Args:
+        records: the curves that predict.
+
+    Returns:
+        ``another version`` or ``another site``, which says what predicts a point, and the point.
     """
     for record in shipped_curves():
         system = _SYSTEMS.get(record.set_name, record.set_name)
@@ -197,12 +242,17 @@ def one_host_sources(records: Sequence[CurveRecord]) -> Iterator[tuple[str, Held
 
 
 def site_of(source: str) -> str:
-    """The repository that publishes a source's figures."""
+    """The owner of the repository that publishes a source, which stands for a site."""
     return source.split("/")[0]
 
 
 def thinned(curve: CollectiveCurve, first: int) -> CollectiveCurve:
-    """Every other point of a curve, and both ends."""
+    """A curve with every second of its points, and both ends.
+
+    Args:
+        curve: the curve.
+        first: 0 to keep points 0, 2, 4 and so on; 1 to keep points 1, 3, 5 and so on.
+    """
     last = len(curve.size_bytes) - 1
     kept = [i for i in range(last + 1) if i % 2 == first or i in (0, last)]
     return replace(

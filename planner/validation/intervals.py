@@ -1,4 +1,4 @@
-"""How often 90 % intervals hold measurements that no model saw (``validate intervals``)."""
+"""How often 90 % intervals contain measurements that no model has seen (``validate intervals``)."""
 
 from __future__ import annotations
 
@@ -31,20 +31,32 @@ from planner.validation.held_out import (
 from planner.validation.published import PublishedPrediction, load_cases, predict
 
 WANTED: Final = (0.80, 0.97)
-"""Coverage that a 90 % interval may have on a sample."""
+"""The least and the greatest share of measurements inside their intervals that is accepted. Below,
+intervals are too narrow; above, they are wider than they need to be."""
 _LOOKUP_SYSTEMS: Final = {"H100-SXM5-80GB": "h100_sxm"}
+"""Systems of the devices whose lookups are looked at, by the names of the devices in the file."""
 _LARGE_BYTES: Final = 2**20
+"""Collectives from this size on are large."""
 _CONSISTENT: Final = 0.05
+"""A share outside of :data:`WANTED` is accepted if it could come from true 90 % intervals with more
+than this probability, because there are few rows."""
 _RUN_COLUMNS: Final = ("predicted_s", "low_s", "high_s", "measured_s")
+"""The columns of a file of runs that are needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """One family of measurements.
+    """How often the intervals of one family of measurements contain them.
 
-    ``width_ratio`` is the median of high / low - 1. ``chance_ratio`` is the probability that true
-    90 % intervals hold a share at least as far from 0.9; rows of one system are not independent, so
-    that it is too small where few systems were measured. ``counted`` families make the total.
+    Attributes:
+        family: what was measured.
+        rows: number of measurements.
+        coverage_ratio: share of measurements inside their intervals; NaN without rows.
+        width_ratio: median of high / low - 1 over all intervals; NaN without rows.
+        chance_ratio: probability that the coverage of true 90 % intervals is at least as far from
+            0.9. It takes rows as independent; rows of one system are not, so that it is too small
+            if few systems were measured.
+        counted: whether the family is part of the total.
     """
 
     family: str
@@ -56,14 +68,21 @@ class Coverage:
 
     @property
     def coverage_ok(self) -> bool:
-        """Within 80 to 97 %, or so few rows that nothing can be told."""
+        """Whether the coverage is within 80 to 97 %, or there are too few rows to tell."""
         low, high = WANTED
         return low <= self.coverage_ratio <= high or self.chance_ratio > _CONSISTENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPair:
-    """Two plans on one system: measured and predicted time of the second over the first."""
+    """Two plans for the same batch on one system.
+
+    Attributes:
+        first: name of the case with the first plan.
+        second: name of the case with the second plan.
+        measured_ratio: measured time of the second plan over that of the first.
+        predicted_ratio: predicted time of the second plan over that of the first.
+    """
 
     first: str
     second: str
@@ -72,15 +91,16 @@ class PlanPair:
 
     @property
     def error_ratio(self) -> float:
-        """Error of the ratio."""
+        """Signed relative error of the predicted ratio."""
         return self.predicted_ratio / self.measured_ratio - 1.0
 
 
 def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
-    """Every family, and all of them together in the last place.
+    """The coverage of each family, and last that of all counted families together.
 
     Args:
-        runs: a file that ``validate torchrec -o`` wrote; its runs are one more family.
+        runs: a file that ``validate torchrec -o`` wrote, whose runs are one more family; None for
+            no such family.
 
     Raises:
         InvalidInputError: the file cannot be read.
@@ -116,7 +136,10 @@ def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
 
 
 def published_pairs() -> tuple[PlanPair, ...]:
-    """Median times of the different plans for one batch on one system, two at a time."""
+    """All pairs of different published plans for the same batch on the same system.
+
+    If a plan was measured several times, its median time counts.
+    """
     groups: dict[tuple[str, int, int], dict[object, list[PublishedPrediction]]] = {}
     for p in _published():
         topology, batch = p.case.problem.topology, p.case.problem.workload.local_batch_size
@@ -140,14 +163,17 @@ def published_pairs() -> tuple[PlanPair, ...]:
 
 @cache
 def _published() -> tuple[PublishedPrediction, ...]:
+    """All published cases with their predictions."""
     return tuple(predict(case) for case in load_cases())
 
 
 def _published_rows() -> list[tuple[bool, float]]:
+    """The rows (:func:`_row`) of the iterations of published systems."""
     return [_row(p.case.measured_s, p.predicted.low_s, p.predicted.high_s) for p in _published()]
 
 
 def _lookup_rows() -> dict[str, list[tuple[bool, float]]]:
+    """The rows (:func:`_row`) of the lookups that nothing is fitted to, by device."""
     table = read_table(configs_folder() / "published" / "lookup_points.csv", LOOKUP_COLUMNS)
     found: dict[str, list[tuple[bool, float]]] = {}
     for device, system in _LOOKUP_SYSTEMS.items():
@@ -160,14 +186,21 @@ def _lookup_rows() -> dict[str, list[tuple[bool, float]]]:
 
 
 def _curve_rows(points: Iterable[HeldOut]) -> list[tuple[bool, float]]:
+    """The rows (:func:`_row`) of points of collective curves."""
     return [(p.inside, (1.0 + p.spread_ratio) ** 2 - 1.0) for p in points]
 
 
 def _inside_host(point: HeldOut) -> bool:
+    """Whether a point of :func:`never_fitted` is of one host, which its name says."""
     return " 1x" in point.name
 
 
 def _run_rows(path: Path) -> list[tuple[bool, float]]:
+    """The rows (:func:`_row`) of a file of runs.
+
+    Raises:
+        InvalidInputError: the file has no rows, lacks columns, or has times that are no times.
+    """
     reader = csv.DictReader(text_io.StringIO(read_text(path), newline=""))
     missing = [c for c in _RUN_COLUMNS if c not in (reader.fieldnames or ())]
     if missing:
@@ -186,6 +219,11 @@ def _run_rows(path: Path) -> list[tuple[bool, float]]:
 
 
 def _row(measured_s: float, low_s: float, high_s: float) -> tuple[bool, float]:
+    """Whether an interval contains the measurement, and its width, high / low - 1.
+
+    Raises:
+        ValueError: a time is not above 0, or the interval ends before it begins.
+    """
     if not (low_s > 0 and high_s >= low_s and measured_s > 0):
         message = f"times must be above 0 and low <= high, got {measured_s}, {low_s}, {high_s}"
         raise ValueError(message)
@@ -193,6 +231,7 @@ def _row(measured_s: float, low_s: float, high_s: float) -> tuple[bool, float]:
 
 
 def _coverage(family: str, rows: list[tuple[bool, float]], *, counted: bool) -> Coverage:
+    """The coverage of a family with these rows (:func:`_row`)."""
     held = sum(inside for inside, _ in rows)
     return Coverage(
         family=family,
@@ -205,7 +244,14 @@ def _coverage(family: str, rows: list[tuple[bool, float]], *, counted: bool) -> 
 
 
 def _chance(held: int, rows: int) -> float:
-    """Two-sided probability of so many of ``rows`` when each is held with probability 0.9."""
+    """Probability that the number of rows inside is as far from what is expected, or further.
+
+    It is two-sided, and each row is inside its interval with probability 0.9.
+
+    Args:
+        held: how many rows are inside their intervals.
+        rows: how many rows there are.
+    """
     from scipy.special import bdtr
 
     if rows == 0:

@@ -7,14 +7,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One plan of one task: predicted, measured, and what simpler models say.
+    """One plan of one task: what was predicted, what was measured, and what simpler models say.
 
-    ``stages_*`` are in the order of :data:`costmodels.cpu.run_stages.STAGES`, on the slower rank;
-    measured ones without what network threads take, which is ``network_measured_s`` in all.
-    ``iterations_inside_ratio`` is the share of measured iterations inside the 90 % interval.
-    ``skew`` is random, the exponent that all tables share, or what vectors travel in.
-    ``pace_ratio`` is how long fixed work took, compared with the calibration; None where that noted
-    no pace. Bytes-proportional and TorchRec's rating are in units of their own.
+    Attributes:
+        task: number of the task.
+        skew: ``random``; or the exponent of a Zipf law that all tables share; or the type in which
+            vectors and gradients travel.
+        num_tables: number of tables.
+        local_batch_size: samples per rank.
+        origin: where the plan comes from: searched, a baseline, or random.
+        kinds: a letter for the sharding type of each table: T, R, C or D (data parallel).
+        predicted_s: predicted seconds per iteration.
+        low_s, high_s: 90 % interval of the prediction.
+        measured_s: measured seconds per iteration, without the work of other processes.
+        spread_ratio: how far the medians of blocks of iterations are from it, as a share (median).
+        wall_s: measured seconds per iteration by the clock.
+        foreign_ratio: load of other processes on the machine during the run, in cores.
+        lookup_predicted_s, lookup_measured_s: seconds of the forward lookups on the slowest rank,
+            plus those of the backward lookups.
+        stages_predicted_s, stages_measured_s: seconds of each stage of
+            :data:`costmodels.cpu.run_stages.STAGES` on its slowest rank. Measured ones leave out
+            the time of network threads.
+        network_measured_s: seconds of network threads in all stages together.
+        iterations_inside_ratio: share of measured iterations inside the 90 % interval.
+        bytes_model_bytes: bytes of rows looked up on the busiest rank; a model that counts nothing
+            else predicts times proportional to them.
+        torchrec_rating_s: TorchRec's rating of the plan, in seconds on TorchRec's own scale.
+        pace_ratio: how long fixed work took compared with the calibration; None if the calibration
+            did not record this.
     """
 
     task: int

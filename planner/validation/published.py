@@ -1,8 +1,9 @@
 """Predictions beside published measurements (``shardplan validate published``).
 
 The cases in ``configs/published`` have the role ``validate``: nothing is fitted to them. The plan
-of each case is the one its log printed, or that of a run with the same arguments. Later rounds do
-not print it, so that it is what the planner of the submissions gives for their arguments.
+of a case is the one that its log printed, or the one of a run with the same arguments. Logs of
+later rounds print no plan: their plan is the one that the submissions' own planner makes for their
+arguments.
 """
 
 from __future__ import annotations
@@ -37,12 +38,22 @@ from planner.models import default_models
 from planner.problem import Constraints, PlanningProblem
 
 _REPLICATION_SLACK = 1.02
-"""Logs round the replication threshold; sizes are weights and optimizer state in GB."""
+"""Tables up to this many times the threshold in a log are taken as replicated, because logs round
+the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCase:
-    """One measured system: what ran on what, and how long an iteration took."""
+    """One measured system.
+
+    Attributes:
+        name: name of the case.
+        problem: what ran, and on what.
+        plan: the plan that ran.
+        plan_source: where the plan comes from.
+        measured_s: measured seconds per iteration.
+        reference: where the measurement is published.
+    """
 
     name: str
     problem: PlanningProblem
@@ -54,7 +65,13 @@ class PublishedCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedPrediction:
-    """A case, our prediction, and that of a naive roofline."""
+    """A case with its predictions.
+
+    Attributes:
+        case: the case.
+        predicted: the prediction of the cost models.
+        naive_s: seconds that a naive roofline predicts (:func:`naive_roofline_s`).
+    """
 
     case: PublishedCase
     predicted: Estimate
@@ -67,7 +84,7 @@ class PublishedPrediction:
 
 
 def load_cases() -> tuple[PublishedCase, ...]:
-    """Every shipped case, in file order; files of single operations have none.
+    """Every shipped case, in the order of files and rows; files of single operations have none.
 
     Raises:
         InvalidInputError: a row cannot be read.
@@ -81,7 +98,7 @@ def load_cases() -> tuple[PublishedCase, ...]:
 
 
 def predict(case: PublishedCase) -> PublishedPrediction:
-    """Price the case's own plan."""
+    """Predict a case: price its own plan."""
     problem = case.problem
     topology = problem.topology
     models = models_of_run(problem.workload, topology)
@@ -94,9 +111,10 @@ def predict(case: PublishedCase) -> PublishedPrediction:
 
 
 def models_of_run(workload: Workload, topology: Topology) -> CostModels:
-    """The models of a system as the run used it.
+    """The models of a system, with the all-to-all that the run used.
 
-    HugeCTR's samples choose the hierarchical exchange on several hosts (``samples/dlrm/train.py``).
+    HugeCTR's samples choose the hierarchical all-to-all on several hosts
+    (``samples/dlrm/train.py``).
     """
     models = default_models(topology)
     if workload.pipeline is not Pipeline.HUGECTR or topology.num_hosts == 1:
@@ -105,7 +123,7 @@ def models_of_run(workload: Workload, topology: Topology) -> CostModels:
 
 
 def summarize(predictions: tuple[PublishedPrediction, ...]) -> tuple[ErrorSummary, ErrorSummary]:
-    """Errors of our model and of the naive roofline."""
+    """The errors of the cost models, and those of the naive roofline."""
     measured = [p.case.measured_s for p in predictions]
     ours = summarize_errors(
         [p.predicted.time_s for p in predictions],
@@ -117,10 +135,12 @@ def summarize(predictions: tuple[PublishedPrediction, ...]) -> tuple[ErrorSummar
 
 
 def naive_roofline_s(workload: Workload, topology: Topology) -> float:
-    """What a spreadsheet says: perfectly balanced bytes and FLOP, one after the other.
+    """Seconds per iteration as a spreadsheet would estimate them.
 
-    Lookups at 0.7 of memory bandwidth, their backward at four times that, dense at half the peak
-    rate, pooled embeddings and dense gradients over the link, and 0.3 ms.
+    All work is perfectly balanced, and nothing overlaps. It adds up: bytes of looked-up rows at 0.7
+    of the memory bandwidth; four times as long for their backward pass; three times the forward
+    FLOP of the dense part at half the peak rate; pooled embeddings and dense gradients at the rate
+    of the network link, or of the host link on one host; and 0.3 ms for all else.
     """
     device, link = topology.device, topology.host_link
     if topology.num_hosts > 1:
@@ -144,6 +164,11 @@ def naive_roofline_s(workload: Workload, topology: Topology) -> float:
 
 
 def _case(row: dict[str, str]) -> PublishedCase:
+    """The case of a row.
+
+    Raises:
+        InvalidInputError: the global batch does not divide over the ranks.
+    """
     gpus = int(row["gpus"])
     topology = io.load_system(row["system"], gpus=gpus, gpus_per_host=int(row["gpus_per_host"]))
     batch, rest = divmod(int(row["global_batch"]), gpus)
@@ -165,12 +190,18 @@ def _case(row: dict[str, str]) -> PublishedCase:
 def plan_from_matrix(
     tables_by_rank: list[list[int]], workload: Workload, topology: Topology, threshold_gb: float
 ) -> Plan:
-    """A plan from HugeCTR's shard matrix.
+    """The plan that HugeCTR's shard matrix describes.
 
-    A table listed on k ranks is row-split k ways; listed on all of them and smaller than the
-    replication threshold (weights and optimizer state, GB) it is replicated. On several hosts a
-    table split over all ranks of some hosts is added up inside each before it crosses the network
-    (HugeCTR's hierarchical exchange, the plans of ``hier_auto``): ``table_row_wise`` here.
+    The rows of a table on k ranks are split into k parts. A table on all ranks that is smaller than
+    the threshold is replicated. If there are several hosts and a table is split over all ranks of
+    some hosts, HugeCTR adds its vectors up inside each host before they cross the network (plans of
+    ``hier_auto``); such tables are ``table_row_wise`` here.
+
+    Args:
+        tables_by_rank: for each rank, the indices of the tables on it.
+        workload: has the tables.
+        topology: has the ranks.
+        threshold_gb: GB of weights and optimizer state below which a table is replicated.
     """
     ranks_of: dict[int, list[int]] = {}
     for rank, tables in enumerate(tables_by_rank):
@@ -187,6 +218,7 @@ def plan_from_matrix(
 def _placement(
     table: Table, ranks: list[int], workload: Workload, topology: Topology, threshold_gb: float
 ) -> TablePlacement:
+    """The placement of a table on ``ranks``; see :func:`plan_from_matrix`."""
     state = table.num_embeddings * workload.optimizer.state_bytes_per_row(table.embedding_dim)
     size_gb = (table.num_embeddings * table.embedding_dim * DataType.FP32.num_bytes + state) / GB
     whole = len(ranks) == topology.world_size
@@ -223,7 +255,7 @@ def _placement(
 
 
 def _row_split(ranks: list[int], topology: Topology) -> ShardingType:
-    """The sharding type whose exchange is that of rows split over these ranks."""
+    """The sharding type with the exchange that HugeCTR runs for rows split over these ranks."""
     if len(ranks) == 1:
         return ShardingType.TABLE_WISE
     local = topology.local_world_size

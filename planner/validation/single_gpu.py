@@ -1,11 +1,12 @@
 """Iterations on one GPU, published by Lin et al. 2022 (``validate published --what single-gpu``).
 
-What decides them is the host: launches take longer than kernels, and inputs are copied. The profile
-``eager_2021`` has the shape of the traces' overheads (T1 to T5) and two numbers that only whole
-iterations tell: what launches cost without the profiler, and the time between steps. The shipped
-profile has them from all cases, so that its own error says little. Each case is therefore predicted
-with both numbers fitted to other cases too: of other models on the same GPU, of other models on all
-GPUs, and of other GPUs.
+Their time is mostly that of the host: it takes longer to launch kernels than these run, and copies
+inputs. The host profile ``eager_2021`` takes the relative cost of its overheads (T1 to T5) from
+traces. Two further numbers can only be told from whole iterations: how long a launch takes without
+the profiler, and the time between steps. In the shipped profile these two are fitted to all cases,
+so that its error on the same cases says little. Each case is therefore also predicted with both
+numbers fitted to other cases: those of other models on the same GPU, those of other models on all
+GPUs, and those on other GPUs.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ from planner.io.library import configs_folder
 from planner.models import default_models
 
 _FILE: Final = "lin22_single_gpu.csv"
+"""The measured iterations, one case a row."""
 _FOLDER: Final = "lin22"
+"""The folder of their workloads and systems."""
 _LAUNCHES: Final = np.geomspace(0.5, 2.5, 33)
-"""Launch latencies that are tried, over the system's."""
+"""Launch latencies that a fit tries, as multiples of the system's; neighbours are 5 % apart."""
 _BETWEEN_S: Final = np.linspace(0.0, 3e-3, 31)
-"""Times between steps that are tried."""
+"""Times between steps that a fit tries, in seconds; neighbours are 0.1 ms apart."""
 _ISSUED: Final = (
     "bottom_host_s",
     "top_host_s",
@@ -47,8 +50,10 @@ _ISSUED: Final = (
     "lookup_backward_host_s",
     "copy_host_s",
 )
+"""The stage times that are proportional to the launch latency."""
 
 AS_SHIPPED: Final = "as shipped (fitted to all)"
+"""The name of the predictions with the shipped profile."""
 LEFT_OUT: Final[dict[str, Callable[[SingleGpuCase, SingleGpuCase], bool]]] = {
     "model left out, same GPU": lambda case, other: (
         case.gpu == other.gpu and case.model != other.model
@@ -56,12 +61,22 @@ LEFT_OUT: Final[dict[str, Callable[[SingleGpuCase, SingleGpuCase], bool]]] = {
     "model left out, all GPUs": lambda case, other: case.model != other.model,
     "GPU left out": lambda case, other: case.gpu != other.gpu,
 }
-"""Which other cases a case may be fitted to, by name."""
+"""For each kind of fit: whether a case may be fitted to another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleGpuCase:
-    """One measured iteration."""
+    """One measured iteration.
+
+    Attributes:
+        name: name of the case.
+        gpu: name of the GPU.
+        model: name of the model, which several batch sizes share.
+        workload: the model at the batch size of the case.
+        topology: one rank with this GPU.
+        measured_s: measured seconds per iteration.
+        reference: where the measurement is published.
+    """
 
     name: str
     gpu: str
@@ -74,7 +89,12 @@ class SingleGpuCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleGpuPrediction:
-    """A case with its predictions by what they were fitted to: ``AS_SHIPPED`` and ``LEFT_OUT``."""
+    """A case and what is predicted for it.
+
+    Attributes:
+        case: the case.
+        predicted: the predictions, by :data:`AS_SHIPPED` and the names in :data:`LEFT_OUT`.
+    """
 
     case: SingleGpuCase
     predicted: dict[str, Estimate]
@@ -92,7 +112,7 @@ def load_cases() -> tuple[SingleGpuCase, ...]:
 
 
 def predictions() -> tuple[SingleGpuPrediction, ...]:
-    """All cases predicted."""
+    """Every shipped case with its predictions, in file order."""
     cases = load_cases()
     errors = np.array([np.abs(np.log(_tried_s(c) / c.measured_s)) for c in cases])
 
@@ -101,7 +121,7 @@ def predictions() -> tuple[SingleGpuPrediction, ...]:
         return _estimate(cases[index], pair)
 
     def fitted(case: SingleGpuCase, name: str) -> int:
-        """The pair of both numbers with the least mean error of the cases that may be known."""
+        """The pair of both numbers with the least mean error on cases that may be fitted to."""
         known = errors[[LEFT_OUT[name](case, other) for other in cases]]
         return int(known.mean(axis=0).argmin())
 
@@ -118,7 +138,7 @@ def predictions() -> tuple[SingleGpuPrediction, ...]:
 
 
 def summarize(found: Sequence[SingleGpuPrediction]) -> dict[str, ErrorSummary]:
-    """Errors by what was fitted to."""
+    """The errors of the predictions, by what these were fitted to."""
     measured = [p.case.measured_s for p in found]
     return {
         name: summarize_errors(
@@ -132,7 +152,7 @@ def summarize(found: Sequence[SingleGpuPrediction]) -> dict[str, ErrorSummary]:
 
 
 def _tried_s(case: SingleGpuCase) -> FloatArray:
-    """Seconds of a case ``[N]`` with every launch latency and every time between steps."""
+    """Seconds ``[pairs]`` of a case with each launch latency and each time between steps."""
     launches, between_s = (
         a.reshape(-1, 1) for a in np.meshgrid(_LAUNCHES, _BETWEEN_S, indexing="ij")
     )
@@ -144,7 +164,13 @@ def _tried_s(case: SingleGpuCase) -> FloatArray:
 
 
 def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
-    """As shipped, or with both numbers of the pair that has this place in :func:`_tried_s`."""
+    """The estimate of a case.
+
+    Args:
+        case: the case.
+        pair: index in the result of :func:`_tried_s` of the launch latency and time between steps
+            to use; None for those of the shipped profile.
+    """
     workload, topology = case.workload, case.topology
     if pair is not None:
         launches, between_s = divmod(pair, _BETWEEN_S.size)
@@ -155,11 +181,12 @@ def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
 
 
 def _pipeline(workload: Workload, topology: Topology) -> CostPipeline:
+    """The pipeline with the models that this system gets by default."""
     return CostPipeline(workload, topology, default_models(topology))
 
 
 def _plan(workload: Workload) -> Plan:
-    """Every table whole on the one rank."""
+    """The plan with every table whole on the only rank."""
     return Plan(
         placements=tuple(
             place(
@@ -190,6 +217,7 @@ def _system(source: Path | str) -> Topology:
 
 
 def _case(row: dict[str, str], folder: Path) -> SingleGpuCase:
+    """The case of a row; its system is a file in ``folder``, or else a shipped one."""
     own = folder / f"{row['system']}.yaml"
     workload = _workload(folder / f"{row['workload']}.yaml")
     return SingleGpuCase(

@@ -1,4 +1,4 @@
-"""Random models and plans that a small machine can train: the exam of ``validate torchrec``."""
+"""Random models and plans that a small machine can train, for ``validate torchrec``."""
 
 from __future__ import annotations
 
@@ -17,31 +17,46 @@ from planner.problem import Constraints
 from planner.result import TORCHREC_BASELINE
 
 _DIMS = (8, 16, 32, 64, 128)
+"""Numbers of columns that are drawn."""
 _MODEL_BYTES = 6e8
+"""All tables of a model together have less than this many bytes of weights, so that a small machine
+can hold several models."""
 _LARGE_BYTES = 1.2e8
+"""A table that is to be larger than the caches has 0.6 to 1 times this many bytes."""
 _REPLICATED_BYTES = 4e6
+"""Tables with more bytes are not replicated in random plans, because the gradients of a replicated
+table are exchanged whole."""
 _TYPES = (
     ShardingType.TABLE_WISE,
     ShardingType.ROW_WISE,
     ShardingType.COLUMN_WISE,
     ShardingType.DATA_PARALLEL,
 )
+"""The sharding types that plans may have."""
 CONSTRAINTS = Constraints(sharding_types=_TYPES, kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE))
+"""The constraints of searched plans."""
 _BASELINES = (TORCHREC_BASELINE, "size_lookup_greedy")
+"""The baselines whose plans are run."""
 MIXES = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.3, 0.2, 0.2), (0.4, 0.0, 0.3))
-"""Shares of row-wise, column-wise and replicated tables of random plans, taken in turns."""
+"""Shares of row-wise, column-wise and replicated tables in random plans, used one after the other;
+all other tables are table-wise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """A plan and where it came from: searched, a baseline, or random."""
+    """A plan and where it comes from.
+
+    Attributes:
+        origin: ``searched``, the name of a baseline, or ``random``.
+        plan: the plan.
+    """
 
     origin: str
     plan: Plan
 
 
 def random_workload(seed: int) -> Workload:
-    """6 to 12 tables of unequal width, batch and skew under small MLPs."""
+    """A random model with 6 to 12 tables of different widths, pooling factors and skews."""
     rng = np.random.default_rng([seed, 7919])
     tables: list[Table] = []
     room = _MODEL_BYTES
@@ -82,9 +97,10 @@ def random_workload(seed: int) -> Workload:
 
 
 def large_workload(seed: int) -> Workload:
-    """Lookups outweigh the rest: five tables, each beyond the caches, 15 to 30 indices a bag.
+    """A random model in which lookups take longer than all else.
 
-    Uniform; :func:`with_skew` changes that.
+    It has five tables, each larger than the caches, with 15 to 30 indices per bag. Indices are
+    uniform; :func:`with_skew` changes that.
     """
     rng = np.random.default_rng([seed, 6007])
     tables = []
@@ -115,7 +131,16 @@ def large_workload(seed: int) -> Workload:
 
 
 def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) -> list[NamedPlan]:
-    """The searched plan and its runner-up, two baselines, and random ones; all different."""
+    """Different plans of a model: the searched plan, the plans of two baselines, and random plans.
+
+    If the search fails, all plans are random.
+
+    Args:
+        workload: the model.
+        topology: the system.
+        count: number of plans; fewer if there are not as many different ones.
+        seed: decides the search and the random plans.
+    """
     found: list[NamedPlan] = []
 
     def add(origin: str, plan: Plan) -> None:
@@ -144,7 +169,15 @@ def random_plan(
     shares: tuple[float, float, float],
     rng: np.random.Generator,
 ) -> Plan:
-    """Every table cut by chance; ``shares`` of row-wise, column-wise and replicated tables."""
+    """A plan with a random sharding type and random ranks for each table.
+
+    Args:
+        workload: the model.
+        world_size: number of ranks, all on one host.
+        shares: probabilities of row-wise, column-wise and replicated tables; the rest is
+            table-wise. Large tables are never replicated.
+        rng: random numbers.
+    """
     kinds = (ShardingType.ROW_WISE, ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL)
     probabilities = (*shares, 1.0 - sum(shares))
     placements = []
@@ -179,7 +212,7 @@ def random_plan(
 
 
 def with_skew(workload: Workload, exponent: float) -> Workload:
-    """The same model with every table's indices drawn from one exponent."""
+    """The same model with the indices of all tables drawn from a Zipf law with one exponent."""
     tables = tuple(
         replace(
             t,

@@ -1,27 +1,30 @@
 """Training steps of transformers that others measured (``validate published --what transformers``).
 
-Each row of configs/published/transformers.csv is a model, batch, sequence, precision and system
-with a printed throughput, rebuilt as a workload without tables. The file holds the rows of quality
-A and B of a survey that PyTorch ran (and one of JAX on H100), on a system of ours, whose printed
-figure is exact to 3 %: BERT on 1 and 8 GPUs; MPT on A100 at 512, 2048, 8192 and 32,768 positions on
-one host, and at 2048 on eight; the steps of a lesson on GPT-2. To these come MPT on H100 at the
-same lengths and numbers of hosts, and fine-tuning of BERT in fp16 on single V100, A100 and H100
-cards (Lambda's logs: the median time of a step, and of machines of one kind). Rows whose
-accumulation is not printed are of one micro-batch: they exceed those of the later release by the
-optimizer's step. Times are those of one micro-batch, with its part of the optimizer's step. MPT on
-A100 with 40 GB was measured with a PyTorch older than 2.1, so that its checkpoints compute whole
-blocks again; BERT was pre-trained by compiled blocks from NVIDIA's release 21.11 on, whose README
-says so.
+Each row of configs/published/transformers.csv is a model, batch, sequence length, precision and
+system with a printed throughput. It is rebuilt as a workload without tables; its time is that of
+one micro-batch, with its part of the optimizer's step. The rows are:
 
-Nothing is fitted to the rows of transformers_unfitted.csv. They are other sources: Llama 3 and 2,
-GPT-3 5B and Nemotron-15B as NVIDIA prints them for H100, B200, GB200 and GB300 (Megatron-Bridge,
-NeMo, dgxc-benchmarking) where neither pipeline nor context parallelism is used; Llama 3.1 8B in fp8
-from logs of MLPerf 5.1; torchtitan on H200; BERT on A100 as NVIDIA prints it; Lambda's cards of
-other kinds and in groups of eight; MPT on H100 at the other lengths and on more hosts.
+- BERT on 1 and 8 GPUs; MPT on A100 at 512, 2048, 8192 and 32,768 positions on one host, and at 2048
+  on eight; the steps of a lesson on GPT-2. These come from a survey: the rows of quality A and B
+  that PyTorch ran (and one of JAX on H100), on shipped systems, with figures exact to 3 %.
+- MPT on H100 at the same lengths and numbers of hosts.
+- Fine-tuning of BERT in fp16 on single V100, A100 and H100 cards, from Lambda's logs (the median
+  over the steps of a run, and over machines of one kind).
 
-The shares of a device's rates (:mod:`costmodels.sustained`) are fitted to the rows on one
-host. What a prediction is worth shows where they are fitted without the row's model, without its
-whole family, and without all rows of its generation of devices.
+Rows that print no gradient accumulation are taken to have one micro-batch, because their times
+exceed those of the later release by the optimizer's step. MPT on A100 with 40 GB was measured with
+a PyTorch older than 2.1, so that its checkpoints compute whole blocks again. BERT was pre-trained
+with compiled blocks from NVIDIA's release 21.11 on, as its README says.
+
+Nothing is fitted to the rows of transformers_unfitted.csv, which come from other sources: Llama 3
+and 2, GPT-3 5B and Nemotron-15B as NVIDIA prints them for H100, B200, GB200 and GB300
+(Megatron-Bridge, NeMo, dgxc-benchmarking) without pipeline and context parallelism; Llama 3.1 8B in
+fp8 from logs of MLPerf 5.1; torchtitan on H200; BERT on A100 as NVIDIA prints it; Lambda's other
+kinds of cards, and groups of eight cards; MPT on H100 at other lengths and on more hosts.
+
+The shares of a device's rates (:mod:`costmodels.sustained`) are fitted to the rows on one host. How
+good predictions are is shown by fits that leave out the model of a row, its whole family, or all
+rows of its generation of devices.
 """
 
 from __future__ import annotations
@@ -29,9 +32,7 @@ from __future__ import annotations
 import csv
 import io as text_io
 import json
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -39,13 +40,12 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_parameters
 from costmodels.dense.roofline import Roofline
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
-from costmodels.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
+from costmodels.sustained import PRIOR, Shares, group_of
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import Workload
@@ -54,33 +54,39 @@ from planner.io.documents import Document
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
 from planner.models import default_models
+from planner.validation.share_fit import TRIED, SecondsByShare, fit, unmeasured
 
 _FILE: Final = "transformers.csv"
+"""Steps to which shares are fitted."""
 UNFITTED: Final = "transformers_unfitted.csv"
 """Steps to which nothing is fitted."""
-_TRIED: Final = np.geomspace(0.4, 1.25, 7)
-"""Shares of the rates at which operators are timed; between them the logarithm bends."""
-_WEIGHT: Final = 0.05
-"""Standard error of ln time that a row is taken to have."""
-_FEWEST: Final = 3
-"""Rows of a group below which its shares are those of a device that was not measured."""
-_PRIOR_SIGMA: Final = (0.12, 0.2)
-"""Spread of the shares of memory and of old fused attention before anything is measured."""
-
 AS_SHIPPED: Final = "as shipped (fitted to all)"
+"""The name of the predictions with the shipped shares."""
 NAIVE: Final = "6ND roofline"
+"""The name of the predictions of :func:`naive_s`."""
 MODEL_OUT: Final = "model left out"
+"""The name of the predictions with shares that are fitted without the model of the case."""
 LEFT_OUT: Final[dict[str, Callable[[TransformerCase, TransformerCase], bool]]] = {
     MODEL_OUT: lambda case, other: case.model != other.model,
     "family left out": lambda case, other: case.family != other.family,
     "generation left out": lambda case, other: case.generation != other.generation,
 }
-"""Which other cases a case may be fitted to, by name."""
+"""For each kind of fit: whether a case may be fitted to another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerCase:
-    """One measured micro-batch."""
+    """One measured micro-batch.
+
+    Attributes:
+        name: name of the case.
+        family: family of its model, such as MPT.
+        model: name of its model.
+        workload: the model without tables, and how it was trained.
+        topology: the system.
+        measured_s: measured seconds per micro-batch.
+        reference: where the measurement is published.
+    """
 
     name: str
     family: str
@@ -92,23 +98,29 @@ class TransformerCase:
 
     @property
     def group(self) -> str:
-        """Generation of the device, and precision."""
+        """The generation of the device, a space, and the precision: cases that share shares."""
         return group_of(self.topology.device, self.workload.dense.dtype)
 
     @property
     def generation(self) -> str:
-        """Generation of the device."""
+        """The generation of the device."""
         return self.group.split()[0]
 
     @property
     def is_fitted(self) -> bool:
-        """Whether shares are fitted to it: on several hosts the network is in question too."""
+        """Whether shares are fitted to the case: on several hosts it depends on the network too."""
         return self.topology.num_hosts == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerPrediction:
-    """A case with its predictions by what they were fitted to: ``AS_SHIPPED`` and ``LEFT_OUT``."""
+    """A case and what is predicted for it.
+
+    Attributes:
+        case: the case.
+        predicted: the predictions, by :data:`AS_SHIPPED` and the names in :data:`LEFT_OUT`.
+        naive_s: seconds that a naive roofline predicts (:func:`naive_s`).
+    """
 
     case: TransformerCase
     predicted: dict[str, Estimate]
@@ -128,30 +140,6 @@ class Prediction:
         return self.predicted.time_s / self.case.measured_s - 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
-    """Seconds of a case's micro-batch by what they depend on.
-
-    ``product_s`` at each of the shares tried, with the least that operators between products take;
-    ``memory_s`` what those take beside it at each share; ``flash_s`` of old fused attention at the
-    rate of new, with products at the device's rate.
-    """
-
-    group: str
-    family: str
-    product_s: FloatArray
-    memory_s: FloatArray
-    flash_s: float
-    rest_s: float
-    measured_s: float
-
-    def time_s(self, shares: Shares) -> float:
-        """At any shares."""
-        flash_s = self.flash_s / (shares.product_ratio * shares.flash_1_ratio)
-        product_s = _between(self.product_s, shares.product_ratio)
-        return product_s + _between(self.memory_s, shares.memory_ratio) + flash_s + self.rest_s
-
-
 def load_cases(name: str = _FILE) -> tuple[TransformerCase, ...]:
     """Every case of a shipped file, in file order.
 
@@ -164,7 +152,7 @@ def load_cases(name: str = _FILE) -> tuple[TransformerCase, ...]:
 
 
 def predictions(cases: Sequence[TransformerCase]) -> tuple[TransformerPrediction, ...]:
-    """All cases predicted, as shipped and with shares fitted to other cases."""
+    """All cases with their predictions, as shipped and with shares fitted to other cases."""
     parts = [_parts(case) for case in cases]
 
     @cache
@@ -196,13 +184,18 @@ def predictions(cases: Sequence[TransformerCase]) -> tuple[TransformerPrediction
 
 
 def unfitted(name: str, shares: Shares | None = None) -> tuple[Prediction, ...]:
-    """The cases of a file to which nothing is fitted, as shipped or with other shares."""
+    """The cases of a file to which nothing is fitted, with their predictions.
+
+    Args:
+        name: name of the file.
+        shares: shares of the rates; None for the shipped ones.
+    """
     return tuple(Prediction(case=c, predicted=estimate(c, shares)) for c in load_cases(name))
 
 
 def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:
-    """Shares of every group of devices and precision, from all cases on one host."""
-    generations: dict[str, list[_Parts]] = {}
+    """The shares of each group (generation and precision), fitted to all its cases on one host."""
+    generations: dict[str, list[SecondsByShare]] = {}
     for case in cases:
         if case.is_fitted:
             generations.setdefault(case.generation, []).append(_parts(case))
@@ -212,74 +205,13 @@ def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:
     return dict(sorted(found.items()))
 
 
-def unmeasured(found: Mapping[str, Shares], precision: str = "half") -> Shares:
-    """Shares of a device of another generation than those whose shares by group are given.
-
-    They are the geometric means of the generations'; without one, the prior. Products in fp32 do
-    without the matrix units, and have a mean of their own, 1 at most.
-    """
-    known = {group.split()[0]: shares for group, shares in found.items()}
-    products = [s.product_ratio for group, s in found.items() if group.split()[1] == precision]
-    shares = PRIOR
-    if known:
-        memory = _mean([s.memory_ratio for s in known.values()])
-        shares = replace(shares, memory_ratio=memory)
-    if products:
-        shares = replace(shares, product_ratio=min(1.0, _mean(products)))
-    return shares
-
-
-def _mean(ratios: list[float]) -> float:
-    return float(np.exp(np.mean(np.log(ratios))))
-
-
-def fit(parts: Sequence[_Parts]) -> dict[str, Shares]:
-    """Shares of one generation with the least errors of ln time, pulled to the prior.
-
-    Each precision has its own share of the product rate; that of the streaming rate, and old fused
-    attention's, are those of all. A precision with fewer than three rows is left out. One share is
-    improved after the other. Errors above two standard errors count by their size instead of their
-    square, so that a single row does not decide. Rows of a family err alike: together they count as
-    the root of their number.
-    """
-    counts = Counter(p.group for p in parts)
-    groups = sorted(g for g, count in counts.items() if count >= _FEWEST)
-    chosen = [p for p in parts if p.group in groups]
-    rows = Counter((p.group, p.family) for p in chosen)
-    weights = np.array([rows[p.group, p.family] ** -0.5 for p in chosen])
-    prior = [PRIOR.memory_ratio, PRIOR.flash_1_ratio, *[PRIOR.product_ratio] * len(groups)]
-    sigmas = [*_PRIOR_SIGMA, *[PRIOR_SIGMA] * len(groups)]
-    values, width = list(prior), 0.4
-
-    def shares(tried: list[float]) -> dict[str, Shares]:
-        memory, flash, *products = tried
-        return {
-            group: Shares(product_ratio=product, memory_ratio=memory, flash_1_ratio=flash)
-            for group, product in zip(groups, products, strict=True)
-        }
-
-    def loss(tried: list[float]) -> float:
-        by_group = shares(tried)
-        errors = [math.log(p.time_s(by_group[p.group]) / p.measured_s) / _WEIGHT for p in chosen]
-        size = np.abs(np.array(errors))
-        huber = np.where(size < 2.0, 0.5 * size**2, 2.0 * (size - 1.0))
-        pulls = zip(tried, prior, sigmas, strict=True)
-        pulled = sum(0.5 * (math.log(v / p) / s) ** 2 for v, p, s in pulls)
-        return float((weights * huber).sum()) + pulled
-
-    while groups and width > 1e-3:
-        before = list(values)
-        for i in range(len(values)):
-            steps = (-width, 0.0, width)
-            tries = [[*values[:i], values[i] * math.exp(s), *values[i + 1 :]] for s in steps]
-            values = min(tries, key=loss)
-        if values == before:
-            width *= 0.5
-    return shares(values)
-
-
 def estimate(case: TransformerCase, shares: Shares | None = None) -> Estimate:
-    """Time of a micro-batch; by other shares than the shipped ones where given."""
+    """The estimate of the time of a micro-batch.
+
+    Args:
+        case: the case.
+        shares: shares of the rates; None for the shipped ones.
+    """
     found = _pipeline(case, shares).estimate(Plan(placements=()))
     count, time = case.workload.gradient_accumulation, found.time
     return replace(
@@ -288,7 +220,7 @@ def estimate(case: TransformerCase, shares: Shares | None = None) -> Estimate:
 
 
 def naive_s(case: TransformerCase) -> float:
-    """Six FLOP per parameter and position at half the peak rate."""
+    """Seconds of a naive roofline: six FLOP per parameter and position, at half the peak rate."""
     layers = case.workload.dense.layers
     positions = case.workload.local_batch_size * max(getattr(x, "seq", 1) for x in layers)
     flop = 6.0 * dense_parameters(case.workload) * positions
@@ -298,7 +230,7 @@ def naive_s(case: TransformerCase) -> float:
 def summarize(
     found: Sequence[TransformerPrediction],
 ) -> dict[str, ErrorSummary]:
-    """Errors by what was fitted to, and of the naive roofline."""
+    """The errors of the predictions, by what these were fitted to, and of the naive roofline."""
     measured = [p.case.measured_s for p in found]
     errors = {
         name: summarize_errors(
@@ -313,10 +245,10 @@ def summarize(
 
 
 @cache
-def _parts(case: TransformerCase) -> _Parts:
-    """What the shares act on: the dense part of every micro-batch and the optimizer."""
+def _parts(case: TransformerCase) -> SecondsByShare:
+    """The seconds of a case by what they depend on: shares act on dense part and optimizer."""
     count = case.workload.gradient_accumulation
-    none = 1e9
+    none = 1e9  # a share at which what it acts on takes no time
 
     def dense_s(product: float, memory: float, flash: float) -> float:
         shares = Shares(product_ratio=product, memory_ratio=memory, flash_1_ratio=flash)
@@ -324,13 +256,13 @@ def _parts(case: TransformerCase) -> _Parts:
         passes_s = t.bottom_forward_s + t.top_forward_s + t.top_backward_s + t.bottom_backward_s
         return float(passes_s + t.optimizer_s / count)
 
-    product_s = np.array([dense_s(share, none, none) for share in _TRIED])
+    product_s = np.array([dense_s(share, none, none) for share in TRIED])
     alone_s = dense_s(1.0, none, none)
-    memory_s = np.array([dense_s(1.0, share, none) - alone_s for share in _TRIED])
+    memory_s = np.array([dense_s(1.0, share, none) - alone_s for share in TRIED])
     flash_s = dense_s(1.0, none, 1.0) - alone_s
     whole_s = dense_s(PRIOR.product_ratio, PRIOR.memory_ratio, PRIOR.flash_1_ratio)
     _, simulated = _pipeline(case, PRIOR).simulate(Plan(placements=()))
-    return _Parts(
+    return SecondsByShare(
         group=case.group,
         family=case.family,
         product_s=product_s,
@@ -341,12 +273,8 @@ def _parts(case: TransformerCase) -> _Parts:
     )
 
 
-def _between(seconds: FloatArray, ratio: float) -> float:
-    """Seconds at a share between those tried; their logarithm bends with that of the share."""
-    return math.exp(np.interp(math.log(ratio), np.log(_TRIED), np.log(seconds)))
-
-
 def _pipeline(case: TransformerCase, shares: Shares | None) -> CostPipeline:
+    """The pipeline that prices a case; ``shares`` None for the shipped ones."""
     models = default_models(case.topology)
     if shares is not None:
         models = replace(models, dense=Roofline(shares=shares))
@@ -359,6 +287,7 @@ def _system(name: str, gpus: int, gpus_per_host: int) -> Topology:
 
 
 def _case(row: dict[str, str], path: Path) -> TransformerCase:
+    """The case of a row of the file ``path``."""
     document = Document(
         path,
         {

@@ -90,11 +90,12 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
 def _transformers(settings: Settings, *, fit: bool) -> int:
     from planner.cli.printing import validate_transformers as show
     from planner.validation import transformers as measured
+    from planner.validation.share_fit import unmeasured
 
     cases = measured.load_cases()
     if fit:
         shares = measured.fitted_shares(cases)
-        rest = {f"other devices {x}": measured.unmeasured(shares, x) for x in ("fp32", "half")}
+        rest = {f"other devices {x}": unmeasured(shares, x) for x in ("fp32", "half")}
         show.print_shares(settings, {**shares, **rest})
         return 0
     found, others = measured.predictions(cases), measured.unfitted(measured.UNFITTED)
