@@ -1,7 +1,7 @@
-"""Models times the factors that runs of one's own gave: ``time = factor * time of the model``.
+"""Cost models whose times are multiplied by factors that were fitted to the user's own runs.
 
-A factor changes no property that searches and bounds rest on: convex stays convex, homogeneous
-homogeneous, and two collectives take no less than one where they did not before.
+A constant factor changes no property that searches and bounds need: a convex function stays convex,
+a homogeneous one homogeneous, and a subadditive collective model subadditive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ _SOURCE: Final = ("a factor fitted to runs of one's own",)
 
 
 def scaled(models: CostModels, fitted: FittedFactors | None) -> CostModels:
-    """The models times the factors, with the spread that is left; host times are not among them."""
+    """The models with their times multiplied by the factors, and with the spread that is left.
+
+    The factor of the host is not applied here, because it acts on the launch latency of the system.
+
+    Args:
+        models: the models of a system.
+        fitted: the factors; None if there are none.
+    """
     if fitted is None:
         return models
     moved, exchange = fitted.collective_ratio, models.exchange
@@ -41,7 +48,7 @@ def scaled(models: CostModels, fitted: FittedFactors | None) -> CostModels:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledLookup(AbstractLookupModel):
-    """A lookup model times a factor."""
+    """A lookup model whose times are multiplied by ``factor_ratio``."""
 
     inner: AbstractLookupModel
     factor_ratio: float
@@ -56,11 +63,11 @@ class ScaledLookup(AbstractLookupModel):
         return self.inner.shards_work(shards, topology)
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         return self.inner.forward_time(work, topology) * self.factor_ratio
 
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         return self.inner.backward_time(work, topology) * self.factor_ratio
 
     def prefers_device(self, topology: Topology) -> bool:
@@ -71,7 +78,7 @@ class ScaledLookup(AbstractLookupModel):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledCollective(AbstractCollectiveModel):
-    """A collective model times a factor."""
+    """A collective model whose times are multiplied by ``factor_ratio``."""
 
     inner: AbstractCollectiveModel
     factor_ratio: float
@@ -83,50 +90,50 @@ class ScaledCollective(AbstractCollectiveModel):
         return self.inner.full_duplex
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         fixed = self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)
         return fixed * self.factor_ratio
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         return self.inner.all_to_all(send, receive, topology) * self.factor_ratio
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         return self.inner.all_to_all_s(send, receive, topology) * self.factor_ratio
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         seconds = self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
         return seconds * self.factor_ratio
 
     def reduce_scatter_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         seconds = self.inner.reduce_scatter_s(num_bytes, topology, within_host=within_host)
         return seconds * self.factor_ratio
 
     def all_gather_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         seconds = self.inner.all_gather_s(num_bytes, topology, within_host=within_host)
         return seconds * self.factor_ratio
 
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         seconds = self.inner.all_reduce(num_bytes, topology, within_host=within_host)
         return seconds * self.factor_ratio
 
     def all_reduce_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         seconds = self.inner.all_reduce_s(num_bytes, topology, within_host=within_host)
         return seconds * self.factor_ratio
 
@@ -145,21 +152,21 @@ class ScaledCollective(AbstractCollectiveModel):
         return self.inner.remarks(topology)
 
     def subadditive(self) -> AbstractCollectiveModel:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         return replace(self, inner=self.inner.subadditive())
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledDense(AbstractDenseModel):
-    """A dense model times a factor."""
+    """A dense model whose times are multiplied by ``factor_ratio``."""
 
     inner: AbstractDenseModel
     factor_ratio: float
     sources: ClassVar[tuple[str, ...]] = _SOURCE
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
-        """Those of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         times, factor = self.inner.times(workload, topology), self.factor_ratio
         return DenseTimes(
             bottom_forward_s=times.bottom_forward_s * factor,
@@ -170,22 +177,25 @@ class ScaledDense(AbstractDenseModel):
         )
 
     def sigma_ratio(self, workload: Workload) -> float | None:
-        """That of ``inner``."""
+        """As ``inner``."""
         return self.inner.sigma_ratio(workload)
 
     def beside(self, lookup_s: Callable[[], float]) -> ScaledDense:
-        """That of ``inner`` beside lookups that are shorter by the factor."""
+        """As ``inner``, with the seconds of lookups divided by the factor.
+
+        ``inner`` compares them with its own times, which are not multiplied by the factor yet.
+        """
         return replace(self, inner=self.inner.beside(lambda: lookup_s() / self.factor_ratio))
 
     def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
-        """That of ``inner``."""
+        """As ``inner``."""
         return self.inner.sustained_ratio(workload, topology)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledExchange(AbstractExchangeModel):
-    """An exchange model times a factor."""
+    """An exchange model whose times are multiplied by ``factor_ratio``."""
 
     inner: AbstractExchangeModel
     factor_ratio: float
@@ -194,33 +204,33 @@ class ScaledExchange(AbstractExchangeModel):
     def input_growth(
         self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: int
     ) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         seconds = self.inner.input_growth(sharding_type, traffic, local_batch_size)
         return seconds * self.factor_ratio
 
     def output_growth(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         return self.inner.output_growth(sharding_type, traffic) * self.factor_ratio
 
     def output_extra(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         return self.inner.output_extra(sharding_type, traffic) * self.factor_ratio
 
     def fixed_s(self, sharding_type: ShardingType) -> tuple[float, float]:
-        """Those of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         indices_s, output_s = self.inner.fixed_s(sharding_type)
         return indices_s * self.factor_ratio, output_s * self.factor_ratio
 
     @property
     def once_s(self) -> float:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         return self.inner.once_s * self.factor_ratio
 
     def gradient_growth(self, num_bytes: FloatArray) -> FloatArray:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         return self.inner.gradient_growth(num_bytes) * self.factor_ratio
 
     @property
     def gradient_fixed_s(self) -> float:
-        """That of ``inner``, scaled."""
+        """As ``inner``, times the factor."""
         return self.inner.gradient_fixed_s * self.factor_ratio

@@ -43,6 +43,7 @@ UNSCALED: Final = Scale()
 """No factor on any kind of time."""
 
 KINDS = ("lookup", "collective", "dense", "host")
+"""The kinds of time: lookups, collectives, the dense part, and what the host does."""
 MACHINE: Final = "machine"
 """The pace of the machine: a factor that all kinds of time have in common."""
 LOOKUP_GROUPS: Final = (0.048, 0.080, 0.043, 0.112)
@@ -52,9 +53,11 @@ H100 sgd (each from the other), V100 uniform and Criteo forwards, to which nothi
 CACHED_GROUPS: Final = (0.068, 0.128, 0.060, 0.128)
 """The same behind a cache in front of host memory: H100, adam and sgd, two sizes of the cache."""
 COLLECTIVE_GROUPS: Final = (0.19, 0.21, 0.14, 0.25)
-"""Alpha-beta from measured rates, from 1 MiB, on A100, H100, H200 and B200."""
+"""The same of collectives from 1 MiB on, by alpha-beta with measured rates: A100, H100, H200,
+B200."""
 DENSE_GROUPS: Final = (0.143, 0.017, 0.160, 0.104)
-"""Sums of the products of two models, forward and backward, on V100 (Lin et al.'s traces)."""
+"""The same of the sums of all matrix products of two models, forward and backward, on V100 (traces
+of Lin et al.)."""
 PLAN_SIGMA: Final = 0.015
 """Error of one plan's time that another plan on the same system does not share. It is at least what
 the same job on identical hardware varies by between sites of MLPerf's rounds: 1.5 % (standard
@@ -77,19 +80,27 @@ _ELASTICITIES: Final = {
     "host": (("device.launch_latency", 1.0),),
 }
 """How strongly a time depends on a rate: the relative change of the time over that of the rate, for
-batches that fill the device."""
+batches that fill the device. The larger it is, the more an uncertain rate widens the interval."""
 _WHOLE: Final = {
     "lookup": ("device.hbm_bandwidth", "device.l2_bandwidth", "device.update_efficiency"),
     "collective": ("links.",),
     "dense": ("device.flops",),
     "host": ("device.launch_latency",),
 }
+"""How the names of the rates begin whose least certain source decides the spread of a system that
+is calibrated as a whole."""
 _HOST_SIGMA: Final = 0.2
-"""Launch costs of one operator between software versions (Lin et al.'s T1 to T5)."""
+"""Log-standard deviation of what one operator costs the host, between versions of the software (T1
+to T5 of Lin et al.)."""
 _NUM_SAMPLES = 64
+"""Random factors of each kind that a time is computed with. More make intervals smoother and each
+estimate slower."""
 _INSIDE: Final = 0.9
+"""Probability that a true time lies inside its interval."""
 _HALVINGS: Final = 80
+"""Steps of the bisection for Student's t; after them the angle is exact in float64."""
 _SEED = 20240229
+"""The random factors are the same in every run, so that two plans can be compared under them."""
 
 
 def sigmas(
@@ -261,6 +272,6 @@ def _matters(name: str, topology: Topology) -> bool:
 
 
 def _normal_quantile(probability: FloatArray) -> FloatArray:
-    """Inverse normal distribution function."""
+    """The normal quantiles ``[n]`` of probabilities ``[n]``."""
     inverse = NormalDist().inv_cdf
     return np.array([inverse(float(p)) for p in probability])

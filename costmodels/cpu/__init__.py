@@ -1,5 +1,6 @@
-"""Machines whose ranks are CPU cores over gloo: models that a calibration fits as a whole.
+"""Cost models of machines whose ranks are CPU cores that communicate over gloo.
 
-Unlike the models of GPUs they do not scale from a data sheet: they hold the constants of one
-machine, and are therefore built from a calibration instead of being found by name.
+All constants of one machine are fitted together by a calibration (:mod:`costmodels.calibration`).
+The models cannot be scaled from a data sheet, as those of GPUs can. They are therefore built from a
+calibration instead of being found by name.
 """

@@ -1,8 +1,8 @@
-"""Constants of a machine whose ranks are CPU cores, as a calibration found them.
+"""The constants of a machine whose ranks are CPU cores, as a calibration has found them.
 
-Only numbers: how they enter is told by the models beside this file; how they were found by
-:mod:`costmodels.calibration`. Coefficients are seconds per count, in the order of the model's
-features.
+This file has the numbers only. The other modules of this package say how they are used, and
+:mod:`costmodels.calibration` how they are found. Coefficients are seconds per count, in the order
+of the counts of the model.
 """
 
 from __future__ import annotations
@@ -20,19 +20,27 @@ from costmodels.cpu.features import (
 from costmodels.errors import CostModelError, require
 
 ALL_TO_ALL_COUNTS = 6
-"""See :func:`costmodels.cpu.gloo.all_to_all_counts`."""
+"""How many counts an all-to-all has (:func:`costmodels.cpu.gloo.all_to_all_counts`)."""
 OPERATOR_COUNTS = 8
-"""Counts of one operator of any class, see :mod:`costmodels.cpu.operators`."""
+"""How many counts an operator of any class has (:mod:`costmodels.cpu.operators`)."""
 UPDATE_COUNTS = 7
-"""See :func:`costmodels.cpu.operators.update_counts`."""
+"""How many counts a step of the optimizer has (:func:`costmodels.cpu.operators.update_counts`)."""
 _NUM_BACKWARD = {len(counts) for counts in (BACKWARD, DENSE_BACKWARD, SEQUENCE_BACKWARD)}
+"""How many counts the backward lookup of some kernel has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """A learned factor exp(f(x)), f a kernel regression on the logarithms of a shard's shape.
+    """A learned factor exp(f(x)) of a shard, where x are the logarithms of its shape.
 
-    f(x) = sum_i weight_i exp(-|(x - x_i) / length|^2 / 2), cut to +-limit. No points: factor 1.
+    f(x) = sum_i weight_i exp(-|(x - x_i) / length|^2 / 2), limited to -limit..limit. This is a
+    kernel regression.
+
+    Attributes:
+        points_ratio: the points x_i; without points the factor is 1.
+        weights_ratio: the weight of each point.
+        lengths_ratio: the length for each number of the shape.
+        limit_ratio: the limit of f(x).
     """
 
     points_ratio: tuple[tuple[float, ...], ...] = ()
@@ -43,7 +51,16 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupConstants:
-    """Forward and backward of one kernel."""
+    """The constants of the forward and the backward lookup of one kernel.
+
+    Attributes:
+        forward_s: seconds per count of :data:`costmodels.cpu.features.FORWARD`.
+        backward_s: seconds per count of the kernel's backward lookup.
+        forward_residual, backward_residual: learned factors on the seconds.
+
+    Raises:
+        InvalidValueError: the numbers are those of another version.
+    """
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
@@ -51,7 +68,7 @@ class LookupConstants:
     backward_residual: Residual = Residual()
 
     def __post_init__(self) -> None:
-        """Check that there is one number per count and feature: old files have others."""
+        """Check that there is one number for each count; files of old versions have others."""
         residuals = (self.forward_residual, self.backward_residual)
         widths = {len(row) for r in residuals for row in (r.lengths_ratio, *r.points_ratio)}
         fits = len(self.forward_s) == len(FORWARD)
@@ -64,10 +81,12 @@ class LookupConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConstants:
-    """From tables alone to tables in a step: (alone, table, bags, elements, indices).
+    """How much longer a table takes in a step than alone, where caches are cold.
 
-    Paid per table: a factor on its time alone, a fixed cost, and what its bags, their elements and
-    its indices cost more where tables share output rows and the caches are cold.
+    Attributes:
+        forward_s: a factor on the seconds that the table takes alone; seconds per table; and
+            further seconds per bag, per element of the bags' vectors, and per index.
+        backward_s: the same for the backward lookup.
     """
 
     forward_s: tuple[float, ...]
@@ -76,7 +95,13 @@ class GroupConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeConstants:
-    """One sharding type: exchange of indices, of pooled vectors, of their gradients."""
+    """The constants of the exchanges of one sharding type (:mod:`costmodels.cpu.exchange`).
+
+    Attributes:
+        input_s: seconds per count of the exchange of indices.
+        output_s: seconds per count of the exchange of pooled vectors.
+        gradient_s: seconds per count of the exchange of their gradients.
+    """
 
     input_s: tuple[float, ...]
     output_s: tuple[float, ...]
@@ -85,7 +110,16 @@ class ExchangeConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveConstants:
-    """Raw collectives: (an empty one, per byte ...) as :mod:`costmodels.cpu.gloo` says."""
+    """The constants of single collectives (:mod:`costmodels.cpu.gloo`).
+
+    Attributes:
+        all_to_all_s: seconds per count of :func:`costmodels.cpu.gloo.all_to_all_counts`.
+        reduce_scatter_s, all_gather_s, all_reduce_s: seconds per count of
+            :func:`costmodels.cpu.gloo.buffer_counts`.
+
+    Raises:
+        InvalidValueError: the numbers are those of another version.
+    """
 
     all_to_all_s: tuple[float, ...]
     reduce_scatter_s: tuple[float, ...]
@@ -93,7 +127,7 @@ class CollectiveConstants:
     all_reduce_s: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Check that all-to-all has a number for each of its counts: old files have fewer."""
+        """Check that an all-to-all has a number for each count; old files have fewer."""
         require(
             len(self.all_to_all_s) == ALL_TO_ALL_COUNTS,
             "collective constants do not fit this version's counts: calibrate again",
@@ -102,7 +136,13 @@ class CollectiveConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseConstants:
-    """Forward of all layers, backward of the top; update with the backward of the bottom."""
+    """The constants of small MLPs in training steps (:mod:`costmodels.cpu.dense`).
+
+    Attributes:
+        forward_s: seconds per count of the forward pass of all layers.
+        backward_s: seconds per count of the backward pass of the top MLP.
+        update_s: seconds per count of the backward pass of the bottom MLP and the optimizer.
+    """
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
@@ -111,11 +151,17 @@ class DenseConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorConstants:
-    """Single operators of any dense part, see :mod:`costmodels.cpu.operators`.
+    """The constants of single operators of any dense part (:mod:`costmodels.cpu.operators`).
 
-    ``forward_s`` and ``backward_s`` hold seconds per count by class of operator; ``update_s`` those
-    of a step of the optimizer (stochastic gradient descent). ``sigma_ratio`` is the log-standard
-    deviation of forward and backward together, from chains of operators held out.
+    Attributes:
+        forward_s: classes of operators, with the seconds per count of their forward pass.
+        backward_s: the same for the backward pass.
+        update_s: seconds per count of a step of the optimizer (stochastic gradient descent).
+        sigma_ratio: log-standard deviation of the errors of forward and backward pass together, on
+            chains of operators that were left out of the fit.
+
+    Raises:
+        InvalidValueError: the numbers are those of another version.
     """
 
     forward_s: tuple[tuple[str, tuple[float, ...]], ...]
@@ -124,7 +170,7 @@ class OperatorConstants:
     sigma_ratio: float
 
     def __post_init__(self) -> None:
-        """Check that there is a number for each count: old files have fewer."""
+        """Check that there is a number for each count; old files have fewer."""
         by_class = (*self.forward_s, *self.backward_s)
         fits = all(len(counts_s) == OPERATOR_COUNTS for _, counts_s in by_class)
         require(
@@ -135,7 +181,12 @@ class OperatorConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientConstants:
-    """Gradients that every rank holds: once where tables are replicated, and per byte."""
+    """The constants of the gradients of replicated tables.
+
+    Attributes:
+        fixed_s: seconds if there are replicated tables at all.
+        per_byte_s: seconds per byte of their gradients.
+    """
 
     fixed_s: float
     per_byte_s: float
@@ -143,15 +194,30 @@ class GradientConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuConstants:
-    """Everything that was measured on a machine.
+    """All constants of a machine.
 
-    ``call_s`` is what a fused lookup costs without work, forward and backward together;
-    ``exchange_s`` what the exchanges of indices, vectors and gradients cost once, whatever the
-    number of sharding types; ``sigmas_ratio`` the log-standard deviation of each kind of time, from
-    points held out, and of the pace of the machine. ``pace_s`` is what the fixed work of the
-    calibration took, which tells how slow the machine was meanwhile. ``operators``, ``sequence``
-    for lookups of unpooled tables, and ``pace_s`` are None in calibrations made before they were
-    measured.
+    Attributes:
+        machine: name of the machine.
+        world_size: number of ranks that the calibration ran with.
+        l2_bytes: bytes of a core's own cache.
+        l3_bytes: bytes of the shared cache that a core can count on.
+        call_s: seconds of a fused lookup without work, forward and backward together.
+        group: how much longer sharded tables take in a step.
+        replicated_group: how much longer replicated tables take in a step.
+        fused: lookups of pooled tables.
+        replicated: lookups of replicated tables.
+        exchange_s: seconds that the exchanges of indices, vectors and gradients take once in a
+            step, for any number of sharding types.
+        table_wise, column_wise, row_wise: exchanges of each sharding type.
+        collective: single collectives.
+        dense: small MLPs in training steps.
+        gradient: gradients of replicated tables.
+        sigmas_ratio: kinds of time and the pace of the machine, with the log-standard deviation of
+            each, from points that were left out of the fit.
+        operators: single operators; None if the calibration did not measure them.
+        sequence: lookups of unpooled tables; None if the calibration did not measure them.
+        pace_s: seconds that fixed work took during the calibration, which say how slow the machine
+            was; None if the calibration did not measure them.
     """
 
     machine: str
@@ -177,11 +243,11 @@ class CpuConstants:
 
     @property
     def kernel_latency_s(self) -> float:
-        """A fused lookup's fixed cost per kernel: one forward, three backward."""
+        """Seconds per kernel of a fused lookup without work: one kernel forward, three backward."""
         return self.call_s / 4.0
 
     def lookups(self, kernel: CpuKernel) -> LookupConstants:
-        """Constants of one kernel.
+        """The constants of the lookups by one kernel.
 
         Raises:
             CostModelError: the calibration is older than the measurement of unpooled tables.

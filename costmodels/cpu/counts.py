@@ -1,4 +1,4 @@
-"""What one step of a plan makes every rank do, as the counts that CPU models price."""
+"""What each rank does in one step of a plan, as the counts that the models of CPU cores price."""
 
 from __future__ import annotations
 
@@ -14,13 +14,22 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import Table, Workload
 
 _INDEX_BYTES = 8.0
+"""Bytes of an index that is exchanged."""
 _LENGTH_BYTES = 4.0
+"""Bytes of the length of a bag that is exchanged."""
 _ELEMENT_BYTES = 4.0
+"""Bytes of an element of a vector that is exchanged (fp32)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardLoad:
-    """One shard of a step: its rank, its sharding type, and how it is looked up."""
+    """One shard in a step.
+
+    Attributes:
+        rank: the rank that has it.
+        sharding_type: the sharding type of its table.
+        access: how it is looked up.
+    """
 
     rank: int
     sharding_type: ShardingType
@@ -28,17 +37,20 @@ class ShardLoad:
 
     @property
     def replicated(self) -> bool:
-        """Whether every rank holds the table."""
+        """Whether every rank has the whole table."""
         return self.sharding_type is ShardingType.DATA_PARALLEL
 
     @property
     def kernel(self) -> CpuKernel:
-        """What looks it up; steps that are counted so have pooled tables alone."""
+        """The kernel that looks it up, provided that its table is pooled."""
         return CpuKernel.DENSE if self.replicated else CpuKernel.FUSED
 
 
 def shard_loads(workload: Workload, plan: Plan, world_size: int) -> tuple[ShardLoad, ...]:
-    """Every shard and what arrives at it, as in :class:`costmodels.shard_work.work.WorkModel`."""
+    """Every shard of a plan and the indices that arrive at it.
+
+    They are counted as in :class:`costmodels.shard_work.work.WorkModel`.
+    """
     return tuple(_loads(workload, plan, world_size))
 
 
@@ -72,9 +84,19 @@ def _access(table: Table, offset: int, num_rows: int, num_cols: int, batch: int)
 def exchange_counts(
     loads: tuple[ShardLoad, ...], kind: ShardingType, rank: int, world_size: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Counts of one sharding type in the order of the exchange model: indices, then vectors.
+    """What the exchanges of one sharding type take on one rank; all 0 without tables of this type.
 
-    All zero where no table is sharded so.
+    Args:
+        loads: the shards of the step.
+        kind: the sharding type.
+        rank: the rank.
+        world_size: number of ranks.
+
+    Returns:
+        Counts of the exchange of indices: 1; bytes of lengths of all ranks, and of this rank; bytes
+        of indices and lengths that arrive at all ranks, and at this rank. Counts of the exchange of
+        vectors: 1; bytes of the vectors that this rank has looked up for all ranks; bytes of the
+        vectors that it joins; and those bytes of both that the caches cannot hold.
     """
     own = [x for x in loads if x.sharding_type is kind]
     if not own:

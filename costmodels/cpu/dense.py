@@ -1,4 +1,4 @@
-"""The dense part on a CPU core, from this machine's own measurements."""
+"""The time of the dense part on a CPU core, from measurements on the same machine."""
 
 from __future__ import annotations
 
@@ -23,21 +23,25 @@ from costmodels.topology import Topology
 from costmodels.workload import Workload
 
 _BOTTOM = slice(1, 6)
+"""The counts of the bottom MLP among those of :func:`update_counts`."""
 _PLAIN = ("", "relu", "cat", "clone", "add")
-"""Functions of the dense parts that steps were calibrated with."""
+"""Functions beside matrix products in the dense parts of the calibrated training steps."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuDense(AbstractDenseModel):
-    """Counts times calibrated seconds per count: operators, FLOPs, elements in, out and joined.
+    """Counts (:func:`dense_counts`) times calibrated seconds per count.
 
-    Those constants were fitted to the stages of training steps, whose dense parts are MLPs. Where
-    a dense part has other operators, each is priced by its own constants
-    (:mod:`costmodels.cpu.operators`), if the calibration measured them.
+    These seconds were fitted to the stages of training steps with small MLPs. If a dense part has
+    other operators, or if there are no tables, each operator is priced by constants of its own
+    (:mod:`costmodels.cpu.operators`), provided that the calibration measured them.
 
-    What an optimizer's step costs per byte is part of the reduction of gradients
+    The optimizer's cost per byte is part of the reduction of gradients
     (:mod:`costmodels.cpu.exchange`).
+
+    Args:
+        constants: the constants of the machine.
     """
 
     constants: CpuConstants
@@ -45,7 +49,7 @@ class CpuDense(AbstractDenseModel):
     sources: ClassVar[tuple[str, ...]] = ("small MLPs in training steps, measured on this machine",)
 
     def times(self, workload: Workload, topology: Topology) -> DenseTimes:
-        """Bottom and top apart; what no operator causes is counted with the top."""
+        """Seconds of the bottom and the top MLP; what no operator causes counts with the top."""
         del topology
         layers, element = dense_layers(workload), workload.dense.dtype.num_bytes
         single = self._operators(workload, layers)
@@ -66,18 +70,18 @@ class CpuDense(AbstractDenseModel):
         )
 
     def sigma_ratio(self, workload: Workload) -> float | None:
-        """That of single operators, where they are what the times are made of."""
+        """The log-standard deviation of single operators; None if times are not made of them."""
         single = self._operators(workload, dense_layers(workload))
         return None if single is None else single.sigma_ratio
 
     def _operators(self, workload: Workload, layers: DenseLayers) -> OperatorConstants | None:
-        """Constants of single operators; None where those of whole steps are used."""
+        """Constants of single operators; None if those of whole training steps are used."""
         in_steps = workload.tables and _is_known(layers)
         return None if in_steps else self.constants.operators
 
 
 def _is_known(layers: DenseLayers) -> bool:
-    """Whether there are only products of matrices, and functions that follow them or join them."""
+    """Whether all operators are matrix products or functions that the calibrated steps had."""
     listed = [o for layer in (*layers.bottom, *layers.top) for o in layer.operators]
     plain = (OperatorKind.MATMUL, OperatorKind.ELEMENTWISE)
     return all(o.kind in plain and o.function in _PLAIN for o in listed)
@@ -86,9 +90,11 @@ def _is_known(layers: DenseLayers) -> bool:
 def _by_operators(
     workload: Workload, layers: DenseLayers, constants: CpuConstants, single: OperatorConstants
 ) -> DenseTimes:
-    """Every operator by its class; beside tables, a step's own constants too.
+    """The seconds of a dense part, priced operator by operator.
 
-    Without tables nothing reduces gradients, so the optimizer's step is counted here.
+    With tables, constants of whole training steps are added: what a pass takes without operators,
+    and the update without the bottom MLP. Without tables no gradients are reduced, so that the step
+    of the optimizer is priced here.
     """
     bottom, top = ([o for x in part for o in x.operators] for part in (layers.bottom, layers.top))
     held = operators.held_bytes((*bottom, *top))
@@ -111,7 +117,16 @@ def _by_operators(
 
 
 def dense_counts(products: Iterable[Product], joined_elements: float) -> np.ndarray:
-    """1, products, multiply-adds, elements out, elements joined, elements in."""
+    """What the dense part is priced by.
+
+    Args:
+        products: its matrix products.
+        joined_elements: elements that operators without a product before them write.
+
+    Returns:
+        1; number of products; multiply-adds; elements that products write; ``joined_elements``; and
+        elements that products read (without weights).
+    """
     counts = np.zeros(6)
     counts[0], counts[4] = 1.0, joined_elements
     for p in products:
@@ -123,9 +138,12 @@ def dense_counts(products: Iterable[Product], joined_elements: float) -> np.ndar
 
 
 def update_counts(workload: Workload) -> np.ndarray:
-    """1, then the bottom's counts, tables, elements and indices of all their features.
+    """What the update at the end of a step is priced by.
 
-    The last three: optimizers visit every table, and what the step has held is given back.
+    Returns:
+        1; the counts of the bottom MLP (as :func:`dense_counts`, without the first); the number of
+        tables, each of which has an optimizer; and the elements of the vectors and the indices of a
+        batch, whose memory is given back at the end of a step.
     """
     bottom = layer_counts(dense_layers(workload).bottom, workload.dense.dtype.num_bytes)
     bottom[0] = 1.0
@@ -136,11 +154,15 @@ def update_counts(workload: Workload) -> np.ndarray:
 
 
 def layer_counts(layers: tuple[Layer, ...], element_bytes: int) -> np.ndarray:
-    """Counts of some layers in the order of :func:`dense_counts`, without the constant.
+    """The counts of some layers, as :func:`dense_counts`, but with 0 in the place of the 1.
 
-    A fused attention counts as its two products. What an operator writes that follows no product,
-    such as a concatenation or a norm, counts as joined elements; an activation belongs to its
-    product.
+    A fused attention counts as its two products. An operator that directly follows a product, such
+    as an activation, is part of it. What all other operators write, such as a concatenation or a
+    norm, counts as joined elements.
+
+    Args:
+        layers: the layers.
+        element_bytes: bytes of an element.
     """
     listed = [o for layer in layers for o in layer.operators]
     operators = [o for o in listed if _multiplies(o) or o.moved_bytes]
@@ -157,10 +179,12 @@ def layer_counts(layers: tuple[Layer, ...], element_bytes: int) -> np.ndarray:
 
 
 def _multiplies(operator: Operator) -> bool:
+    """Whether an operator is a matrix product or a fused attention."""
     return operator.product is not None or operator.kind is OperatorKind.ATTENTION
 
 
 def _attention_products(operator: Operator) -> tuple[Product, ...]:
+    """Both products of a fused attention, with all its repeats; empty for other operators."""
     if operator.kind is not OperatorKind.ATTENTION:
         return ()
     heads, queries, keys, width, value_width = operator.shape

@@ -1,8 +1,8 @@
-"""What a lookup on a CPU does, as counts that its time is linear in.
+"""What a lookup on a CPU core does, as counts in which its time is linear.
 
-A CPU core takes the tables of a call one after the other. Forward: every index costs instructions,
-and a cache line fetched from wherever its row was left. Backward: indices are sorted byte by byte,
-gradients of bags are gathered row by row, and every distinct row is read, updated and written.
+In the forward lookup, each index costs some instructions, and its row is fetched from the cache or
+the memory in which it is. In the backward lookup, indices are sorted byte by byte, the gradients of
+bags are gathered for each index, and each distinct row is read, updated and written.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ import numpy as np
 from costmodels.datatypes import FloatArray, IntArray
 
 LINE_BYTES: Final = 64.0
+"""Bytes of a cache line."""
 _ELEMENT_BYTES: Final = 4.0
+"""Bytes of an element of a row (fp32)."""
 _STEPS: Final = 200
-"""Most steps to the root; ten are usual."""
+"""At most so many Newton steps to a root; ten are usual."""
 _SETTLED: Final = 1e-15
+"""Newton's method ends when a step changes the root by at most this share: about the precision of
+float64."""
 
 FORWARD: Final = (
     "call",
@@ -34,6 +38,8 @@ FORWARD: Final = (
     "L3 misses",
     "L3 missed lines",
 )
+"""The counts of a forward lookup. Misses of a cache are rows that are not in it; missed lines are
+their cache lines."""
 BACKWARD: Final = (
     "call",
     "bags",
@@ -48,7 +54,10 @@ BACKWARD: Final = (
     "L3 misses",
     "L3 missed lines",
 )
+"""The counts of the backward lookup of a sharded table that is pooled."""
 DENSE_BACKWARD: Final = (*BACKWARD, "table elements", "table elements beyond L3")
+"""The counts of the backward lookup of a replicated table, whose gradient is as large as the
+table."""
 SEQUENCE_BACKWARD: Final = (
     "call",
     "indices",
@@ -57,6 +66,7 @@ SEQUENCE_BACKWARD: Final = (
     "distinct elements",
     "distinct rows in far memory",
 )
+"""The counts of the backward lookup of a table that is not pooled."""
 SHAPE: Final = (
     "indices",
     "distinct rows",
@@ -67,16 +77,22 @@ SHAPE: Final = (
     "repeats",
     "L2 misses per index",
 )
+"""The shape of a shard, by whose logarithms the learned factors are found. Reuse is indices per
+distinct row; repeats is the probability that two indices are the same row."""
 
 _HELD_BYTES: Final = 400.0
-"""What FBGEMM's backward pass of unpooled tables holds per distinct row, beside its gradient: the
-entries of hash maps (``split_embedding_nobag_backward_exact_cpu_kernel``). A row's entries cost
-more the larger the maps are: measured from 2 thousand to 120 thousand rows, as the root of all
-bytes held, with no step where a cache ends."""
+"""Bytes that FBGEMM's backward pass of unpooled tables holds for each distinct row, beside its
+gradient: the entries of hash maps (``split_embedding_nobag_backward_exact_cpu_kernel``). The cost
+of a row's entries grows with the square root of all bytes that are held. This was measured from 2
+thousand to 120 thousand rows, and there is no step where a cache ends."""
 
 
 class CpuKernel(StrEnum):
-    """What FBGEMM runs on a CPU: pooled tables, replicated tables, unpooled ones."""
+    """The kernels that look up tables on a CPU.
+
+    ``FUSED``: FBGEMM's kernel for sharded tables that are pooled. ``DENSE``: its kernel for
+    replicated tables. ``SEQUENCE``: its kernel for tables that are not pooled.
+    """
 
     FUSED = "fused"
     DENSE = "dense"
@@ -85,7 +101,17 @@ class CpuKernel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How one shard is accessed in an iteration: ids per frequency bin, draws, and its shape."""
+    """How one shard is accessed in an iteration.
+
+    Attributes:
+        rows: ``[bins]`` rows of the shard in each frequency bin of the table's distribution.
+        probability: ``[bins]`` probability that a draw is one given row of the bin.
+        draws: draws from the whole table.
+        num_indices: indices that fall on the shard.
+        num_bags: bags (samples times features).
+        num_cols: columns of the shard.
+        num_rows: rows of the shard.
+    """
 
     rows: FloatArray
     probability: FloatArray
@@ -97,32 +123,36 @@ class Access:
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of a row of the shard, whole cache lines."""
+        """Bytes of a row of the shard, at least one cache line."""
         return max(LINE_BYTES, self.num_cols * _ELEMENT_BYTES)
 
     @property
     def lines(self) -> float:
-        """Cache lines per row."""
+        """Cache lines per row, at least 1."""
         return max(1.0, self.num_cols * _ELEMENT_BYTES / LINE_BYTES)
 
     def distinct(self) -> float:
-        """Rows touched at least once."""
+        """Expected number of distinct rows that are looked up."""
         return float(Accesses((self,)).distinct[0])
 
     def repeats(self) -> float:
-        """Chance that two indices are the same row; how hot the hottest rows are."""
+        """Probability that two indices are the same row: how hot the hottest rows are."""
         return float(Accesses((self,)).repeats[0])
 
     def misses(self, cache_bytes: float) -> float:
-        """Misses of an LRU cache that starts without a row of this shard (Che et al. 2002)."""
+        """Misses of an LRU cache of this size; see :meth:`Accesses.misses`."""
         return float(Accesses((self,)).misses(cache_bytes)[0])
 
 
 class Accesses:
-    """Many shards as columns ``[n]``, their frequency bins one shard's after another's."""
+    """How many shards are accessed: the fields of :class:`Access` as arrays.
+
+    ``rows`` and ``probability`` are ``[all bins]``, with the bins of one shard after those of
+    another. All other arrays are ``[n]``, one number for each shard.
+    """
 
     def __init__(self, accesses: Sequence[Access]) -> None:
-        """Read the shards."""
+        """Read how each shard is accessed."""
         sizes = [len(a.rows) for a in accesses]
         self.rows = np.concatenate([a.rows for a in accesses])
         self.probability = np.concatenate([a.probability for a in accesses])
@@ -139,22 +169,26 @@ class Accesses:
 
     @cached_property
     def distinct(self) -> FloatArray:
-        """Rows touched at least once."""
+        """``[n]`` expected numbers of distinct rows that are looked up."""
         missed = np.log1p(-np.minimum(self.probability, 1.0 - 1e-12))
         touched = -np.expm1(self.draws[self._of] * missed)
         return np.asarray(np.minimum(self._sums(self.rows * touched), self.num_indices))
 
     @cached_property
     def repeats(self) -> FloatArray:
-        """Chance that two indices are the same row."""
+        """``[n]`` probabilities that two indices are the same row."""
         twice = self._sums(self.rows * np.square(self.probability))
         return np.asarray(twice / np.maximum(self._share * self._share, 1e-300))
 
     def misses(self, cache_bytes: float) -> FloatArray:
-        """Misses of an LRU cache that starts without a row of these shards.
+        """``[n]`` misses of an LRU cache that has no row of the shard at first (Che et al. 2002).
 
-        It holds ``capacity`` rows after T draws, the root of sum_k 1 - exp(-p_k T) = capacity. The
-        sum is concave in T, so Newton's steps from the left approach it without passing it.
+        Each shard has the whole cache. Until the cache is full, each distinct row misses once. It
+        is full after T draws, the root of sum_k (1 - exp(-p_k T)) = capacity in rows, where p_k is
+        the probability of row k. From then on, a draw of row k hits with 1 - exp(-p_k T).
+
+        Args:
+            cache_bytes: bytes of the cache.
         """
         capacity = cache_bytes / self.row_bytes
         misses, fills = self.distinct.copy(), np.flatnonzero(self.distinct > capacity)
@@ -166,7 +200,18 @@ class Accesses:
         return misses
 
     def _filling(self, chosen: IntArray, capacity: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Draws after which caches of some shards are full, and hits per draw from then on."""
+        """When the caches of some shards are full, and how often they hit from then on.
+
+        The sum over rows is concave in T, so that Newton's steps from the left approach the root
+        without passing it.
+
+        Args:
+            chosen: ``[m]`` indices of the shards.
+            capacity: ``[m]`` rows that the cache can hold of each of them.
+
+        Returns:
+            ``[m]`` draws until the cache is full, and ``[m]`` hits per draw from then on.
+        """
         sizes = self._sizes[chosen]
         begins, of = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
         bins = np.arange(len(of)) + (self._begins[chosen] - begins)[of]
@@ -185,18 +230,22 @@ class Accesses:
 
     @cached_property
     def _share(self) -> FloatArray:
-        """Share (0..1) of the table's accesses."""
+        """``[n]`` shares (0..1) of the accesses of a table that fall on the shard."""
         return self._sums(self.rows * self.probability)
 
     def _sums(self, values: FloatArray) -> FloatArray:
+        """``[n]`` sums of ``[all bins]`` over the bins of each shard."""
         return np.asarray(np.add.reduceat(values, self._begins))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Counts of shards: forward, backward, and their shape (logarithms) for the residual.
+    """The counts of one shard, ``[counts]``, or of many, ``[n, counts]``.
 
-    ``[counts]`` of one shard, ``[n, counts]`` of many.
+    Attributes:
+        forward: counts in the order of :data:`FORWARD`.
+        backward: counts of the backward lookup of the kernel.
+        shape: logarithms of the numbers in :data:`SHAPE`.
     """
 
     forward: FloatArray
@@ -205,7 +254,14 @@ class Features:
 
 
 def features(access: Access, *, l2_bytes: float, l3_bytes: float, kernel: CpuKernel) -> Features:
-    """Counts in the order of FORWARD, BACKWARD (or that of the kernel) and SHAPE."""
+    """The counts of one shard.
+
+    Args:
+        access: how the shard is accessed.
+        l2_bytes: bytes of a core's own cache.
+        l3_bytes: bytes of the shared cache that a core can count on.
+        kernel: the kernel that looks the shard up.
+    """
     found = many_features(Accesses((access,)), l2_bytes=l2_bytes, l3_bytes=l3_bytes, kernel=kernel)
     return Features(forward=found.forward[0], backward=found.backward[0], shape=found.shape[0])
 
@@ -213,7 +269,7 @@ def features(access: Access, *, l2_bytes: float, l3_bytes: float, kernel: CpuKer
 def many_features(
     seen: Accesses, *, l2_bytes: float, l3_bytes: float, kernel: CpuKernel
 ) -> Features:
-    """The same of many shards, all of one kernel."""
+    """The counts of many shards, all looked up by one kernel; arguments as :func:`features`."""
     indices, bags, cols, distinct = seen.num_indices, seen.num_bags, seen.num_cols, seen.distinct
     in_l2, in_l3, lines = seen.misses(l2_bytes), seen.misses(l3_bytes), seen.lines
     table_bytes = seen.num_rows * seen.row_bytes

@@ -1,4 +1,4 @@
-"""Lookup time on a CPU core, from this machine's own measurements."""
+"""The time of lookups on a CPU core, from measurements on the same machine."""
 
 from __future__ import annotations
 
@@ -23,24 +23,29 @@ from costmodels.topology import Topology
 from costmodels.training.row_updates import RowUpdate
 
 _AT_ONCE: Final = 64
-"""Shards priced at a time, each with some hundred bins: what stays in the caches."""
+"""Shards that are priced in one call. Each has some hundred frequency bins, so that the arrays of
+so many shards stay in the caches."""
 TOGETHER: Final = ("table", "bags", "elements", "indices")
+"""The counts by which a table in a step takes longer than alone (:class:`GroupConstants`)."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLookup(AbstractLookupModel):
-    """Counts times calibrated seconds per count, times a learned factor.
+    """Seconds of a shard: counts times calibrated seconds per count, times a learned factor.
 
-    A core takes the tables of a call one after the other, so here times add up over tables. The
-    counts (:mod:`costmodels.cpu.features`) are those of FBGEMM's CPU kernels: forward
-    follows cache misses (Che's approximation per cache level), backward follows distinct rows and
-    the passes of the index sort. The factor is a kernel regression on indices, distinct rows,
-    columns, rows, bags, reuse, repeats and cache misses, cut to a given range so that it can only
-    correct.
+    A core looks up the tables of a call one after the other, so that their times add up. The counts
+    (:mod:`costmodels.cpu.features`) are those of FBGEMM's CPU kernels. Those of the forward lookup
+    are mostly cache misses (Che's approximation for each level of caches); those of the backward
+    lookup are mostly distinct rows and passes of the index sort. The factor is a kernel regression
+    on the shape of the shard (:data:`costmodels.cpu.features.SHAPE`). It is limited to a range, so
+    that it can correct the counts but not replace them.
 
-    The work columns hold the seconds as effective bytes of device memory. The cost of the call
-    itself is the device's ``kernel_latency_s``.
+    The interface wants bytes, so that the work columns hold these seconds times the bandwidth of
+    device memory. The cost of a call itself is the device's ``kernel_latency_s``.
+
+    Args:
+        constants: the constants of the machine.
     """
 
     constants: CpuConstants
@@ -51,11 +56,15 @@ class CpuLookup(AbstractLookupModel):
     )
 
     def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
-        """Seconds of the shard, forward and backward, as effective bytes."""
+        """``[NUM_LOOKUP_WORK]`` seconds of the shard as bytes, forward and backward."""
         return np.asarray(self.shards_work(LookupShards.of(shard), topology)[0])
 
     def shards_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
-        """The same of many shards."""
+        """``[n, NUM_LOOKUP_WORK]``: as :meth:`shard_work`, for many shards.
+
+        Raises:
+            InvalidValueError: tables use an update or a deduplication that CPU kernels lack.
+        """
         require(
             all(t.row_update is RowUpdate.DEDUPLICATED for t in shards.tables.tables),
             "row_update is not deduplicated: on CPU cores FBGEMM always sorts the indices and "
@@ -88,12 +97,12 @@ class CpuLookup(AbstractLookupModel):
         return work
 
     def shard_seconds(self, access: Access, kernel: CpuKernel) -> tuple[float, float]:
-        """(forward, backward) seconds of one shard beyond the cost of its call."""
+        """Forward and backward seconds of one shard, without the cost of its call."""
         forward, backward = self.seconds(Accesses((access,)), kernel)
         return float(forward[0]), float(backward[0])
 
     def seconds(self, seen: Accesses, kernel: CpuKernel) -> tuple[FloatArray, FloatArray]:
-        """(forward, backward) seconds ``[n]`` of shards of one kernel."""
+        """Forward and backward seconds, ``[n]`` each, of shards of one kernel; without calls."""
         machine = self.constants
         counts = many_features(
             seen, l2_bytes=machine.l2_bytes, l3_bytes=machine.l3_bytes, kernel=kernel
@@ -111,40 +120,46 @@ class CpuLookup(AbstractLookupModel):
         )
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
-        """Effective bytes over bandwidth."""
+        """``[...]`` seconds of forward lookups from work ``[..., NUM_LOOKUP_WORK]``."""
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
         return np.asarray(work[..., LookupWork.FORWARD_ROWS_DRAM] / bandwidth)
 
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
-        """Effective bytes over bandwidth."""
+        """``[...]`` seconds of backward lookups from work ``[..., NUM_LOOKUP_WORK]``."""
         bandwidth = topology.device.hbm_bandwidth_bytes_per_s
         return np.asarray(work[..., LookupWork.BACKWARD_ROWS_DRAM] / bandwidth)
 
     def prefers_device(self, topology: Topology) -> bool:
-        """All memory of a CPU is the same, so it is never slower there."""
+        """Always: a CPU has one kind of memory, so that device memory is never slower."""
         del topology
         return True
 
 
 def together(access: Access) -> tuple[float, ...]:
-    """Counts in the order of TOGETHER: what a table costs beyond its time alone."""
+    """The counts of a shard in the order of :data:`TOGETHER`."""
     bags = access.num_bags
     return (1.0, bags, bags * access.num_cols, access.num_indices)
 
 
 def _together(seen: Accesses) -> FloatArray:
-    """:func:`together` of many shards, ``[n, 4]``."""
+    """``[n, 4]`` counts of many shards, as :func:`together`."""
     bags = seen.num_bags
     return np.stack([np.ones(len(bags)), bags, bags * seen.num_cols, seen.num_indices], axis=-1)
 
 
 def _joined(alone_s: FloatArray, others: FloatArray, group_s: tuple[float, ...]) -> FloatArray:
-    """Seconds in a step from those alone, by the constants of a group."""
+    """``[n]`` seconds of shards in a step.
+
+    Args:
+        alone_s: ``[n]`` seconds of each shard alone.
+        others: ``[n, 4]`` counts in the order of :data:`TOGETHER`.
+        group_s: the factor on the seconds alone, and seconds per count.
+    """
     return np.asarray(alone_s * group_s[0] + (others * np.array(group_s[1:])).sum(axis=-1))
 
 
 def factor(residual: Residual, shape: FloatArray) -> FloatArray:
-    """The learned factors ``[...]`` at shapes ``[..., features]``; 1 far from measured points."""
+    """Learned factors ``[...]`` for shapes ``[..., len(SHAPE)]``; 1 far from measured points."""
     if not residual.points_ratio:
         return np.ones(shape.shape[:-1])
     points = np.array(residual.points_ratio)
@@ -155,6 +170,7 @@ def factor(residual: Residual, shape: FloatArray) -> FloatArray:
 
 
 def _accesses(shards: LookupShards) -> list[Access]:
+    """How each of the shards is accessed."""
     laws, effective = shards.laws, shards.laws.effective_draws(shards.law, shards.num_table_indices)
     bins = {at: laws.laws[at].frequency_bins()[1] for at in set(shards.law.tolist())}
     every = [shards.shard(i) for i in range(len(shards))]

@@ -1,9 +1,10 @@
-"""Operators of a dense part on a CPU core, each by what its kind costs on this machine.
+"""The time of single operators of a dense part on a CPU core, by their class.
 
-What an operator reads and writes comes from the cache in which it has stayed since it was last
-used. A step of training keeps what it computes until the backward pass, so that memory comes round
-again only after all that a step holds (:func:`held_bytes`): the more that is, the smaller the part
-of it that a cache still has. The same goes for the code and the objects of the optimizer's step.
+Where the bytes of an operator come from, a cache or memory, depends on how much was used since they
+were last used. A training step keeps what it computes until the backward pass. The same memory is
+therefore used again only after all other memory that the step holds (:func:`held_bytes`): the more
+this is, the smaller is the share of it that a cache still has. The same is true of the code and the
+objects that the step of the optimizer uses.
 """
 
 from __future__ import annotations
@@ -19,28 +20,34 @@ from costmodels.datatypes import FloatArray
 from costmodels.operators import Operator, OperatorKind, Product
 
 _L2_BYTES, _L3_BYTES = 1e6, 4e6
-"""A core's own cache, and what it can count on of the cache that it shares with others (an eighth
-of 32 MB: in calibrations, points held out are predicted best with about this share)."""
+"""Bytes of a core's own cache, and of the part of the shared cache that it can count on. The latter
+is an eighth of 32 MB: in calibrations, points that were left out are predicted best with about this
+share."""
 _LARGE_BYTES, _MAPPED_BYTES = 16e6, 32e6
-"""Beyond these sizes a single operator's tensors come from memory, and results are larger than what
-the C library keeps: such buffers are mapped anew, page by page, each time."""
+"""Beyond the first size, the tensors of a single operator come from memory. Beyond the second, the
+C library does not keep the memory of a result: it is mapped anew each time, page by page."""
 _CACHES_BYTES: Final = (_L2_BYTES, _L3_BYTES)
+"""Both caches."""
 _LARGE_PRODUCT: Final = 1e6
-"""Multiply-adds of each of a batch of products from which it takes as long as a product alone: the
-library runs one after the other, and starting one no longer counts."""
+"""From so many multiply-adds on, each product of a batch takes as long as a product alone: the
+library runs the products of a batch one after the other, and starting one takes little of the
+time."""
 _BINARY: Final = frozenset({"add", "sub", "mul", "div"})
+"""Functions of two tensors, of which the second may be one row or one column."""
 _SPREAD: Final = ("elementwise row", "elementwise column")
+"""The classes of functions of a tensor and one row, or one column."""
 _VECTOR: Final = 16
-"""Functions along rows that are shorter than this many elements run element by element."""
+"""If rows have fewer elements than this, functions along rows run without vector instructions."""
 _BY_ROW: Final = (
     *("clone", "cat", "stack", "sum", "mean", "embedding", "index_select", "index_add", "topk"),
     *("nll_loss_forward", "native_layer_norm", "_softmax", "_log_softmax"),
 )
 _AS_ONE_ROW: Final = ("gelu", "silu", "tanh", "sigmoid", "exp", "log", "pow", "bernoulli_")
 OWN_CLASSES: Final = frozenset((*_BY_ROW, *_AS_ONE_ROW))
-"""Functions that are measured apart from the others of their kind: those that start anew at every
-row, and those that pass over a tensor as if it were one row."""
+"""Functions that have a class of their own: those that begin anew at each row, and those that treat
+a tensor as one row."""
 _SAME_AS: Final = {"_safe_softmax": "_softmax", "nll_loss": "nll_loss_forward", "sort": "topk"}
+"""Functions that are priced as another function."""
 _TYPICAL: Final = {
     OperatorKind.MATMUL: "matmul",
     OperatorKind.BATCHED_MATMUL: "batched_matmul",
@@ -50,17 +57,19 @@ _TYPICAL: Final = {
     OperatorKind.GATHER: "index_select",
     OperatorKind.REDUCTION: "sum",
 }
-"""The class of the other functions of a kind; what is left counts as elementwise."""
+"""The class of functions without a class of their own, by kind. Functions of all other kinds are
+elementwise."""
 
 _ONCE: Final = "once"
-"""The class of what a pass takes whatever its operators, such as to start the backward pass."""
+"""The class of what a pass takes without any operator, such as starting the backward pass."""
 
 Counts = dict[str, FloatArray]
-"""Counts ``[OPERATOR_COUNTS]`` by class; those that a class has no use for are zero."""
+"""``[OPERATOR_COUNTS]`` counts of each class. Products, attention and all other operators have
+counts of their own; places that are not needed are 0."""
 
 
 def class_of(operator: Operator) -> str:
-    """What an operator is measured as: its function, or one that is typical of its kind."""
+    """The class of an operator: its function, or one that is typical of its kind."""
     function = _SAME_AS.get(operator.function, operator.function)
     if function in OWN_CLASSES:
         return function
@@ -71,10 +80,10 @@ def class_of(operator: Operator) -> str:
 
 
 def _broadcast(operator: Operator) -> str:
-    """Whether the second operand of a sum or product is one row, or one column, used throughout.
+    """`` row`` or `` column`` if the second operand of a function is one row or one column.
 
-    The loops over such an operand, and the sum that is its gradient, are others than those over two
-    tensors of one shape.
+    Otherwise empty. Such an operand is used again for each row or column. PyTorch runs other loops
+    for it than for two tensors of one shape, and its gradient is a sum.
     """
     if operator.function.rstrip("_") not in _BINARY or not operator.shape:
         return ""
@@ -86,9 +95,12 @@ def _broadcast(operator: Operator) -> str:
 
 
 def held_bytes(operators: Iterable[Operator]) -> float:
-    """Bytes that a step goes through before it comes to the same memory again.
+    """Bytes that a step uses before it uses the same memory again.
 
     They are the results and parameters of all operators, and the largest input.
+
+    Args:
+        operators: all operators of the dense part.
     """
     listed = list(operators)
     held = sum(o.num_repeats * (o.written_bytes + o.parameter_bytes) for o in listed)
@@ -96,11 +108,11 @@ def held_bytes(operators: Iterable[Operator]) -> float:
 
 
 def forward_counts(operators: Iterable[Operator], held: float) -> Counts:
-    """Counts of the forward pass, repeats added up; none without operators.
+    """The counts of a forward pass, over all repeats; empty without operators.
 
     Args:
-        operators: all of the dense part, or some of them.
-        held: of the step that they are part of, by :func:`held_bytes`.
+        operators: operators of the dense part, all or some of them.
+        held: bytes that the whole step holds (:func:`held_bytes`).
     """
     found: Counts = {_ONCE: _first()}
     missed = _missed(held)
@@ -110,11 +122,13 @@ def forward_counts(operators: Iterable[Operator], held: float) -> Counts:
 
 
 def backward_counts(operators: Iterable[Operator], held: float) -> Counts:
-    """Counts of the gradients; those of both operands of a product are classes apart.
+    """The counts of a backward pass, over all repeats; empty without operators.
+
+    The gradients of the left and of the right operand of a product are two classes.
 
     Args:
-        operators: as for :func:`forward_counts`.
-        held: likewise.
+        operators: operators of the dense part, all or some of them.
+        held: bytes that the whole step holds (:func:`held_bytes`).
     """
     found: Counts = {_ONCE: _first()}
     missed = _missed(held)
@@ -130,10 +144,15 @@ def backward_counts(operators: Iterable[Operator], held: float) -> Counts:
 
 
 def update_counts(operators: Sequence[Operator]) -> FloatArray:
-    """What a step of the optimizer visits ``[UPDATE_COUNTS]``, after the passes before it.
+    """What the step of the optimizer is priced by, ``[UPDATE_COUNTS]``.
 
-    They are 1, operators with trained elements, trained bytes, and what the passes have driven out
-    of the core's own cache and of the shared one: of the optimizer itself (0..1), and in bytes.
+    Args:
+        operators: all operators of the dense part.
+
+    Returns:
+        1; operators with trained elements; trained bytes; the shares (0..1) of the code and objects
+        of the optimizer that the passes before it have driven out of the core's own cache and of
+        the shared cache; and the trained bytes that they have driven out of each.
     """
     own, shared = _missed(held_bytes(operators))
     trained = [o for o in operators if o.num_parameters > 0]
@@ -145,12 +164,15 @@ def update_counts(operators: Sequence[Operator]) -> FloatArray:
 
 
 def forward_s(operators: Iterable[Operator], constants: OperatorConstants, held: float) -> float:
-    """Seconds of the forward pass; ``held`` as for :func:`forward_counts`."""
+    """Seconds of a forward pass; ``operators`` and ``held`` as for :func:`forward_counts`."""
     return _seconds(forward_counts(operators, held), dict(constants.forward_s))
 
 
 def backward_s(operators: Sequence[Operator], constants: OperatorConstants, held: float) -> float:
-    """Seconds of the backward pass; what it computes again costs what it did the first time."""
+    """Seconds of a backward pass; arguments as for :func:`backward_counts`.
+
+    Operators that it computes again take as long as in the forward pass.
+    """
     again = forward_counts((o for o in operators if o.is_recomputed), held)
     again.pop(_ONCE, None)
     gradients_s = _seconds(backward_counts(operators, held), dict(constants.backward_s))
@@ -158,28 +180,36 @@ def backward_s(operators: Sequence[Operator], constants: OperatorConstants, held
 
 
 def _seconds(counts: Counts, constants: dict[str, tuple[float, ...]]) -> float:
-    """What the counts of each class cost; a class that nobody measured counts as elementwise."""
+    """Seconds of counts; a class without constants is priced as elementwise.
+
+    Args:
+        counts: counts of each class.
+        constants: seconds per count of each class.
+    """
     other = constants["elementwise"]
     return sum(float(c @ np.array(constants.get(name, other))) for name, c in counts.items())
 
 
 def _first() -> FloatArray:
+    """The counts of the class :data:`_ONCE`."""
     counts = np.zeros(OPERATOR_COUNTS)
     counts[0] = 1.0
     return counts
 
 
 def _add(found: Counts, name: str, counts: FloatArray) -> None:
+    """Add ``counts`` to those of the class ``name`` in ``found``."""
     found[name] = found.get(name, np.zeros(OPERATOR_COUNTS)) + counts
 
 
 def _missed(held: float) -> tuple[float, float]:
-    """Shares (0..1) of what a step holds that the core's own cache, and the shared one, lack."""
+    """Shares (0..1) of ``held`` bytes that do not fit into the core's own and the shared cache."""
     own, shared = (max(0.0, 1.0 - size / held) if held > 0 else 0.0 for size in _CACHES_BYTES)
     return own, shared
 
 
 def _forward(operator: Operator, missed: tuple[float, float]) -> FloatArray:
+    """The counts of one repeat of an operator in the forward pass."""
     product = operator.product
     if product is not None:
         return _product(product, missed)
@@ -189,7 +219,11 @@ def _forward(operator: Operator, missed: tuple[float, float]) -> FloatArray:
 
 
 def _gradient(operator: Operator, missed: tuple[float, float]) -> FloatArray:
-    """As forward, but that the gradient of a table has as many bytes as the table."""
+    """The counts of one repeat of an operator that is no product, in the backward pass.
+
+    They are those of the forward pass, except that the gradient of a trained matrix whose rows are
+    looked up has as many bytes as the matrix. These stand in the place of bytes from memory.
+    """
     if operator.kind is OperatorKind.ATTENTION:
         return _attention(operator, missed)
     counts = _streamed(operator, missed)
@@ -199,7 +233,16 @@ def _gradient(operator: Operator, missed: tuple[float, float]) -> FloatArray:
 
 
 def _product(product: Product, missed: tuple[float, float]) -> FloatArray:
-    """1, products, multiply-adds, elements of result and both operands, bytes beyond caches."""
+    """The counts of a product.
+
+    Args:
+        product: the product; its elements are fp32.
+        missed: shares of held bytes that the caches lack (:func:`_missed`).
+
+    Returns:
+        1; number of products; multiply-adds; elements of the result, of the left operand and of the
+        right operand; bytes beyond the shared cache; and bytes of the result if it is mapped anew.
+    """
     c, m, k, n = product.count, product.m, product.k, product.n
     return np.array(
         [
@@ -216,9 +259,16 @@ def _product(product: Product, missed: tuple[float, float]) -> FloatArray:
 
 
 def _attention(operator: Operator, missed: tuple[float, float]) -> FloatArray:
-    """1, heads, multiply-adds with and without what a mask hides, scores, queries, rows, bytes.
+    """The counts of a fused attention.
 
-    The bytes are those beyond both caches.
+    Args:
+        operator: the attention.
+        missed: shares of held bytes that the caches lack (:func:`_missed`).
+
+    Returns:
+        1; heads of all sequences; multiply-adds, with those that a mask hides; multiply-adds
+        without them; scores; elements of the queries; rows of scores; and bytes beyond the shared
+        cache.
     """
     heads, queries, keys, width, value_width = map(float, operator.shape)
     products = heads * queries * keys * (width + value_width)
@@ -237,9 +287,17 @@ def _attention(operator: Operator, missed: tuple[float, float]) -> FloatArray:
 
 
 def _streamed(operator: Operator, missed: tuple[float, float]) -> FloatArray:
-    """1, bytes, bytes beyond each cache, rows, bytes from memory, short rows, mapped bytes.
+    """The counts of an operator that is neither a product nor an attention.
 
-    In place of bytes from memory, gradients of looked up rows have the table's bytes.
+    Args:
+        operator: the operator.
+        missed: shares of held bytes that the caches lack (:func:`_missed`).
+
+    Returns:
+        1; bytes read and written; those beyond the core's own cache; those beyond the shared cache;
+        rows, for classes that begin anew at each row; bytes beyond those that one operator's
+        tensors can have in caches; elements, if rows are too short for vector instructions; and
+        bytes of the result if it is mapped anew.
     """
     num_bytes, shape, name = operator.moved_bytes, operator.shape, class_of(operator)
     has_rows = bool(shape) and (name in _BY_ROW or name in _SPREAD)
@@ -258,10 +316,15 @@ def _streamed(operator: Operator, missed: tuple[float, float]) -> FloatArray:
 
 
 def memory_s(seconds_per_count: Sequence[float]) -> float:
-    """Seconds per byte of a function, by its constants, where no cache holds any of its bytes."""
+    """Seconds per byte of a function if no cache holds any of its bytes.
+
+    Args:
+        seconds_per_count: its constants, in the order of :func:`_streamed`.
+    """
     _, *by_bytes, _, from_memory, _, _ = seconds_per_count
     return sum(by_bytes) + from_memory
 
 
 def _mapped(num_bytes: float) -> float:
+    """The bytes of a result if its memory is mapped anew each time, 0 otherwise."""
     return num_bytes if num_bytes > _MAPPED_BYTES else 0.0

@@ -1,4 +1,4 @@
-"""Stages of a training step on CPU cores: runs and predictions are cut alike."""
+"""Stages of a training step on CPU cores, into which runs and predictions are divided alike."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ STAGES: Final = (
     "lookup_backward",
     "update",
 )
-"""``indices``, ``vectors`` and ``gradients`` (of vectors) are the exchanges. ``dense_backward`` is
-the top MLP's; ``update`` the bottom MLP's, the reduction of gradients that every rank holds, and
-the optimizer."""
+"""``indices``, ``vectors`` and ``gradients`` (those of vectors) are exchanges. ``dense_backward``
+is the backward pass of the top MLP. ``update`` is the backward pass of the bottom MLP, the
+reduction of the gradients of what every rank holds, and the optimizer."""
 
 _STARTS: Final = (
     ("input", "indices"),
@@ -31,16 +31,18 @@ _STARTS: Final = (
     ("last gradient", "update"),
     ("dense optimizer", "update"),
 )
-"""How the names of predicted steps begin; those of dense layers differ from model to model, and the
-others are their forward pass."""
+"""How the names of predicted steps begin, and the stage of such steps; the first that fits counts.
+The names of dense layers differ from model to model: all steps that nothing else fits are their
+forward pass."""
 
 
 def predicted_stages(steps: Sequence[StageTime], dense_names: tuple[str, str]) -> tuple[float, ...]:
-    """Seconds of the slowest rank per stage, in the order of ``STAGES``.
+    """Seconds of each stage on its slowest rank, in the order of ``STAGES``.
 
     Args:
-        steps: of an iteration.
-        dense_names: of the two sides of the dense part (:func:`costmodels.dense.base.dense_names`).
+        steps: the predicted steps of an iteration.
+        dense_names: names of the dense layers before and after the tables
+            (:func:`costmodels.dense.base.dense_names`).
     """
     before, after = dense_names
     starts = (*_STARTS, (f"{before} backward", "update"), (f"{after} backward", "dense_backward"))
