@@ -1,8 +1,8 @@
-"""TorchRec 1.8's estimates of a shard, without torch: its times and its memory.
+"""TorchRec 1.8's own estimates of the times and the memory of a shard, computed without torch.
 
-These are the figures by which TorchRec's planner chooses and by which it rates plans; they are not
-this project's predictions. Equal to ``EmbeddingPerfEstimator`` and ``EmbeddingStorageEstimator`` of
-torchrec 1.8.0 (tests hold them to 1e-6).
+By these figures TorchRec's planner chooses and rates plans; they are not predictions of this
+project. Tests check that they equal those of ``EmbeddingPerfEstimator`` and
+``EmbeddingStorageEstimator`` of torchrec 1.8.0 to 1e-6.
 """
 
 from costmodels.torchrec_estimates.machine import TorchrecMachine

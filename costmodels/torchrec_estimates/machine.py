@@ -1,4 +1,4 @@
-"""What TorchRec's planner knows of a system: two link levels, three bandwidths, two memories."""
+"""A system as TorchRec's planner knows it: two levels of links, and the memory of each rank."""
 
 from __future__ import annotations
 
@@ -12,14 +12,26 @@ from costmodels.torchrec_estimates import constants
 from costmodels.workload import Workload
 
 _FP32_BYTES = 4
+"""Bytes of a parameter of the dense part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrecMachine:
-    """TorchRec's ``Topology``. ``group_size`` ranks share the blocks of a row-wise table.
+    """TorchRec's ``Topology``.
 
-    The group is a host, or ``pod_size`` hosts. Memories are of one rank. Backward compute takes
-    ``backward_ratio`` times the forward compute, and ``weighted_ratio`` times that with weights.
+    Attributes:
+        world_size: number of ranks.
+        local_world_size: ranks per host.
+        group_size: ranks that share the row blocks of a table that is ``table_row_wise`` or
+            ``grid_shard``: those of a host, or of ``pod_size`` hosts.
+        hbm_bandwidth_bytes_per_s: bandwidth of device memory.
+        device_link_bandwidth_bytes_per_s: bandwidth between a device and host memory.
+        intra_host_bandwidth_bytes_per_s: bandwidth between ranks of a host.
+        inter_host_bandwidth_bytes_per_s: bandwidth between hosts.
+        backward_ratio: time of backward over forward compute.
+        weighted_ratio: further factor on the backward compute of lookups with weights.
+        hbm_capacity_by_rank_bytes: device memory of each rank.
+        ddr_capacity_by_rank_bytes: host memory of each rank; empty for TorchRec's default.
     """
 
     world_size: int
@@ -33,10 +45,9 @@ class TorchrecMachine:
     weighted_ratio: float = 1.0
     hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
     ddr_capacity_by_rank_bytes: tuple[float, ...] = ()
-    """Host memory of each rank; empty for TorchRec's default."""
 
     def __post_init__(self) -> None:
-        """Check that groups tile the ranks."""
+        """Check that the ranks divide into groups."""
         require(self.world_size % self.group_size == 0, "groups of ranks must tile the world")
 
     @staticmethod
@@ -44,8 +55,10 @@ class TorchrecMachine:
         """A system as its user would describe it to TorchRec.
 
         Args:
-            topology: the system; TorchRec has no level between host and network.
-            torchrec_figures: keep only its ranks, and take TorchRec's default for all else.
+            topology: the system. Scale-up domains of several hosts are left out, because TorchRec
+                has no level between host and network.
+            torchrec_figures: whether only the ranks are those of the system, and all else is
+                TorchRec's default.
         """
         ranks = topology.world_size
         if torchrec_figures:
@@ -73,7 +86,7 @@ class TorchrecMachine:
         )
 
     def moved_to(self, machine: TorchrecMachine) -> TorchrecMachine:
-        """Another system with the memories of this one."""
+        """Another system, but with the memory of each rank of this one."""
         return replace(
             machine,
             hbm_capacity_by_rank_bytes=self.hbm_capacity_by_rank_bytes,
@@ -82,17 +95,24 @@ class TorchrecMachine:
 
     @property
     def ddr_limits_bytes(self) -> tuple[float, ...]:
-        """Host bytes that each rank may fill with tables; TorchRec gives ranks equal parts."""
+        """Bytes of host memory that each rank may fill with tables."""
         default = (constants.DDR_CAPACITY_BYTES,) * self.world_size
         return self.ddr_capacity_by_rank_bytes or default
 
     @property
     def num_groups(self) -> int:
-        """Groups of ranks that row-wise tables are placed on."""
+        """Number of groups of ranks; see ``group_size``."""
         return max(1, self.world_size // self.group_size)
 
     def bandwidth(self, world_size: int, local_world_size: int) -> float:
-        """Bytes/s of every collective but the all-reduce (``BasicCommsBandwidths.get_bw``)."""
+        """Bytes per second of any collective except an all-reduce.
+
+        Source: ``BasicCommsBandwidths.get_bw``.
+
+        Args:
+            world_size: ranks that take part.
+            local_world_size: how many of them are on one host.
+        """
         inside = world_size <= local_world_size
         return (
             self.intra_host_bandwidth_bytes_per_s
@@ -102,14 +122,14 @@ class TorchrecMachine:
 
     @property
     def all_reduce_bandwidth_bytes_per_s(self) -> float:
-        """The network of a whole host, even where there is but one host."""
+        """Bytes per second of all network links of a host, also if there is only one host."""
         return self.inter_host_bandwidth_bytes_per_s * self.local_world_size
 
     def device_limits_bytes(self, workload: Workload) -> tuple[float, ...]:
-        """Device bytes of each rank that TorchRec leaves for tables; may be negative.
+        """Bytes of device memory that TorchRec leaves for tables on each rank; may be negative.
 
-        ``HeuristicalStorageReservation`` with the planner's 15 %: a share of the memory, the dense
-        part six times, and the indices of a batch twenty times.
+        ``HeuristicalStorageReservation`` keeps 15 % of the memory, six times the parameters of the
+        dense part, and twenty times the indices of a batch.
         """
         dense = round(constants.DENSE_COPIES * _FP32_BYTES * dense_parameters(workload))
         batch = workload.local_batch_size

@@ -1,7 +1,8 @@
 """TorchRec's times of a shard (``distributed/planner/estimator/estimator.py``, 1.8.0).
 
-Times follow from the shard's columns; rows enter only the all-reduce of replicated tables.
-Fields of the table and columns may be arrays ``[n]``: many shards of one type and kernel at once.
+Times depend on the columns of a shard, and not on its rows, except for the all-reduce of replicated
+tables. Fields of the table and columns may be arrays ``[n]``, for n shards of one sharding type and
+kernel at once.
 """
 
 from __future__ import annotations
@@ -16,13 +17,23 @@ from costmodels.torchrec_estimates.machine import TorchrecMachine
 from costmodels.torchrec_estimates.table import TorchrecTable
 
 _BY_ROWS: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
+"""Sharding types that cut tables into row blocks."""
 _MOST_NODES: Final = 2
-"""The all-reduce of replicated tables is priced for one host or two, then doubled."""
+"""The all-reduce of replicated tables is priced for at most this many hosts; with more hosts it is
+taken to last twice as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPerf:
-    """TorchRec's ``Perf``, in seconds."""
+    """TorchRec's ``Perf``: seconds of a shard.
+
+    Attributes:
+        fwd_compute_s: forward lookup.
+        fwd_comms_s: exchange of outputs.
+        bwd_compute_s: backward lookup.
+        bwd_comms_s: exchange of gradients.
+        prefetch_s: rows fetched into caches.
+    """
 
     fwd_compute_s: Values
     fwd_comms_s: Values
@@ -32,7 +43,7 @@ class ShardPerf:
 
     @property
     def total_s(self) -> Values:
-        """What TorchRec adds up per rank; the indices' exchange is not in it."""
+        """The sum that TorchRec adds up for each rank; the exchange of indices is not in it."""
         compute = self.fwd_compute_s + self.bwd_compute_s
         return compute + self.fwd_comms_s + self.bwd_comms_s + self.prefetch_s
 
@@ -46,15 +57,16 @@ def shard_perf(
     num_cols: Values,
     cache_load_factor_ratio: float | None = None,
 ) -> ShardPerf:
-    """Times of a shard ``num_cols`` wide.
+    """The times of a shard.
 
     Args:
-        table: the table the shard is of.
+        table: the table of the shard.
         machine: the system.
-        sharding_type: how the table is cut; row blocks all cost the same, even empty ones.
-        kernel: where the weights live.
+        sharding_type: how the table is cut. All row blocks take the same time, even empty ones.
+        kernel: the kernel that looks the shard up.
         num_cols: columns of the shard.
-        cache_load_factor_ratio: of the caching kernel; None means TorchRec's 0.2.
+        cache_load_factor_ratio: share of rows that the caching kernel keeps on the device; None for
+            TorchRec's 0.2.
     """
     rate = _device_rate(table, machine, kernel, cache_load_factor_ratio)
     if sharding_type is ShardingType.DATA_PARALLEL:
@@ -89,7 +101,7 @@ def shard_perf(
 
 
 def _wire_bytes(table: TorchrecTable, sharding_type: ShardingType) -> tuple[Values, Values]:
-    """Bytes per element of the exchange of outputs and of that of gradients."""
+    """Bytes per element in the exchange of outputs, and in the exchange of gradients."""
     if sharding_type not in _BY_ROWS:
         return table.all_to_all_bytes
     if sharding_type is not ShardingType.ROW_WISE:
@@ -104,7 +116,7 @@ def _device_rate(
     kernel: ComputeKernel,
     cache_load_factor_ratio: float | None,
 ) -> Values:
-    """Bytes/s of a kernel (``kernel_bw_lookup``)."""
+    """Bytes per second of a kernel (``kernel_bw_lookup``)."""
     memory, link = machine.hbm_bandwidth_bytes_per_s, machine.device_link_bandwidth_bytes_per_s
     if kernel is ComputeKernel.DENSE:
         return constants.DENSE_KERNEL_RATIO * memory
@@ -119,7 +131,10 @@ def _device_rate(
 
 
 def _penalty(num_cols: Values) -> Values:
-    """Narrow column pieces leave threads idle (``compute_block_usage_penalty``)."""
+    """Factor on the time of narrow pieces, which leave threads without work.
+
+    Source: ``compute_block_usage_penalty``.
+    """
     half, quarter = constants.HALF_BLOCK_PENALTY, constants.QUARTER_BLOCK_PENALTY
     narrow = choose(num_cols >= constants.HALF_BLOCK_COLUMNS, half, quarter)
     return choose(num_cols >= constants.FULL_BLOCK_COLUMNS, 1.0, narrow)
@@ -133,12 +148,22 @@ def _forward_compute(
     rate: Values,
     penalty: Values,
 ) -> Values:
-    """Indices read, rows read and vectors written, over the kernel's rate."""
+    """Seconds of a forward lookup: bytes of indices, rows and outputs over the kernel's rate.
+
+    Args:
+        table: the table.
+        ids: indices that are looked up.
+        columns: columns of the shard.
+        output_bytes: bytes of the vectors that are written.
+        rate: bytes per second of the kernel.
+        penalty: factor for narrow pieces.
+    """
     read = ceil(ids * constants.INDEX_BYTES) * choose(table.is_weighted, 2.0, 1.0)
     return (read + ids * columns * table.element_bytes + output_bytes) * penalty / rate
 
 
 def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: Values) -> Values:
+    """Seconds of a backward lookup whose forward lookup takes ``forward_s``."""
     backward_s = forward_s * machine.backward_ratio
     backward_s = backward_s * choose(table.is_weighted, machine.weighted_ratio, 1.0)
     weights = choose(table.is_weighted, constants.WEIGHTED_KERNEL_MULTIPLIER, 0.0)
@@ -148,6 +173,7 @@ def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s:
 def _replicated(
     table: TorchrecTable, machine: TorchrecMachine, num_cols: Values, rate: Values
 ) -> ShardPerf:
+    """The times of a replicated table; ``rate`` is that of the kernel in bytes per second."""
     written = table.num_outputs * num_cols * table.element_bytes
     compute = _forward_compute(table, table.num_ids, num_cols, written, rate, 1.0)
     size = table.num_embeddings * num_cols * table.element_bytes
@@ -170,7 +196,18 @@ def _two_levels(
     forward_bytes: Values,
     backward_bytes: Values,
 ) -> tuple[Values, Values]:
-    """Sum within the group, then an exchange between groups, and back."""
+    """Seconds of the exchanges of outputs and of gradients of tables on one group of ranks.
+
+    Outputs are added up inside the group and then exchanged between groups. Gradients take the way
+    back.
+
+    Args:
+        table: the table.
+        machine: the system.
+        num_cols: columns of the shard.
+        forward_bytes: bytes of outputs that are added up inside the group.
+        backward_bytes: bytes of gradients that are spread inside the group.
+    """
     group = machine.group_size
     inside = machine.bandwidth(group, min(group, machine.local_world_size))
     across = machine.bandwidth(machine.num_groups, 1)
@@ -184,6 +221,7 @@ def _two_levels(
 def _prefetch(
     table: TorchrecTable, machine: TorchrecMachine, kernel: ComputeKernel, num_cols: Values
 ) -> Values:
+    """Seconds to fetch rows into the caches of all ranks; 0 without cache statistics."""
     if kernel is not ComputeKernel.FUSED_UVM_CACHING or table.num_cache_fetches is None:
         return 0.0
     fetched = table.num_cache_fetches * num_cols * table.element_bytes

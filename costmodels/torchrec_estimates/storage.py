@@ -1,6 +1,6 @@
 """TorchRec's memory of a shard (``distributed/planner/shard_estimators.py``, 1.8.0).
 
-Fields of the table, rows and columns may be arrays ``[n]``: many shards of one sharding type and
+Fields of the table, rows and columns may be arrays ``[n]``, for n shards of one sharding type and
 kernel at once.
 """
 
@@ -16,14 +16,16 @@ from costmodels.torchrec_estimates.machine import TorchrecMachine
 from costmodels.torchrec_estimates.table import TorchrecTable
 
 _TABLE_INDEX_BYTES = 4
+"""Bytes for each row of a cached table: where in the cache it is."""
 _SLOT_STATE_BYTES = 16
+"""Bytes for each row that the cache has room for: its state."""
 
 
 class Buffers(StrEnum):
     """TorchRec's ``PipelineType``: how many batches of inputs and outputs are in memory.
 
-    Its planner leaves it at ``NONE`` whatever the training loop is, unless it is given a storage
-    estimator that says otherwise.
+    TorchRec's planner uses ``NONE`` for every training loop, unless the user gives it a storage
+    estimator with another one.
     """
 
     NONE = "none"
@@ -33,7 +35,7 @@ class Buffers(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStorage:
-    """TorchRec's ``Storage``: bytes on the device and in the host's memory."""
+    """TorchRec's ``Storage``: bytes of a shard in device memory (HBM) and host memory (DDR)."""
 
     hbm_bytes: Values
     ddr_bytes: Values
@@ -50,17 +52,18 @@ def shard_storage(
     cache_load_factor_ratio: float | None = None,
     buffers: Buffers = Buffers.NONE,
 ) -> ShardStorage:
-    """Memory of a shard of ``num_rows`` x ``num_cols``.
+    """The memory of a shard.
 
     Args:
-        table: the table the shard is of.
+        table: the table of the shard.
         machine: the system.
         sharding_type: how the table is cut.
-        kernel: where the weights live.
-        num_rows: rows of the shard; 0 for the blocks beyond the table's end.
+        kernel: the kernel, which says where the weights are.
+        num_rows: rows of the shard; 0 for a block that begins beyond the last row of the table.
         num_cols: columns of the shard.
-        cache_load_factor_ratio: of the caching kernel; None means TorchRec's 0.2.
-        buffers: what the training loop keeps of its batches.
+        cache_load_factor_ratio: share of rows that the caching kernel keeps on the device; None (or
+            0, as in TorchRec) for TorchRec's 0.2.
+        buffers: how many batches the training loop keeps in memory.
     """
     factor = cache_load_factor_ratio or constants.CACHE_LOAD_FACTOR
     cached = kernel is ComputeKernel.FUSED_UVM_CACHING
@@ -85,6 +88,7 @@ def shard_storage(
 
 
 def _with_state(weight_bytes: Values, table: TorchrecTable) -> Values:
+    """Bytes of weights with the state of their optimizer."""
     size = ceil(weight_bytes)
     return size + ceil(size * table.optimizer_ratio)
 
@@ -96,7 +100,10 @@ def _io_bytes(
     num_rows: Values,
     num_cols: Values,
 ) -> tuple[Values, Values]:
-    """Indices in and vectors out of a shard, of the whole global batch where it sees that."""
+    """Bytes of the indices that enter a shard, and of the vectors that leave it, per batch.
+
+    A shard of a sharded table gets the indices of all ranks, and a replica those of its rank alone.
+    """
     ids, outputs = table.num_ids, table.num_outputs
     if sharding_type is ShardingType.DATA_PARALLEL:
         size = table.embedding_dim * table.output_bytes

@@ -1,4 +1,4 @@
-"""What TorchRec's estimators read of a table."""
+"""A table and its inputs as TorchRec's estimators see them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,24 @@ from costmodels.workload import Optimizer, Pipeline, Pooling, Table, Workload
 class TorchrecTable:
     """A table and its inputs on one rank.
 
-    ``num_ids`` indices and ``num_outputs`` vectors enter and leave on each rank per batch. Wire
-    bytes are those of one element in the all-to-alls (of outputs, of gradients) and in the
-    collectives that sum row blocks; ``output_bytes`` those of one element of the output.
-    ``optimizer_ratio`` is the optimizer's bytes per byte of weights. ``num_cache_fetches`` are rows
-    fetched per batch, all ranks together, for TorchRec's prefetch time; None without cache
-    statistics. Fields may be arrays, one element per table; see :meth:`stacked`.
+    Fields may be arrays with one element for each table (:meth:`stacked`).
+
+    Attributes:
+        num_embeddings: rows of the table.
+        embedding_dim: columns of the table.
+        element_bytes: bytes of an element of the table.
+        num_ids: indices that a rank looks up per batch.
+        num_outputs: vectors that a rank gets per batch.
+        is_pooled: whether vectors are pooled.
+        is_weighted: whether indices have weights.
+        all_to_all_bytes: bytes of an element in the all-to-all of outputs, and in that of
+            gradients.
+        row_sum_bytes: the same in the collectives that add up the outputs of row blocks.
+        output_bytes: bytes of an element of the output in memory.
+        optimizer_ratio: bytes of the optimizer's state per byte of weights.
+        prefetches: whether caches are filled ahead by a prefetching pipeline.
+        num_cache_fetches: rows that all ranks together fetch into caches per batch; None without
+            cache statistics.
     """
 
     num_embeddings: Values
@@ -43,10 +55,10 @@ class TorchrecTable:
     def of(table: Table, workload: Workload) -> TorchrecTable:
         """A table of a workload as its user would describe it to TorchRec.
 
-        Elements travel in the types that the table's communication names, as TorchRec counts them
-        (``extract_comm_data_type_size``): without the scales of rows. Where
-        nothing is said of it they travel in the table's type, or in the outputs' and the gradients'
-        if those are narrower.
+        Elements travel in the types that ``communication`` of the table names. They are counted as
+        TorchRec does (``extract_comm_data_type_size``), without the scales of rows. If it names no
+        types, elements travel in the type of the table, or in that of the outputs (of the
+        gradients) if this is narrower.
         """
         batch, element = workload.local_batch_size, table.dtype.num_bytes
         lengths = [f.pooling_factor for f in table.features]
@@ -78,7 +90,11 @@ class TorchrecTable:
 
     @staticmethod
     def stacked(tables: Sequence[TorchrecTable]) -> TorchrecTable:
-        """Many tables of one workload, without cache statistics, as arrays ``[n]``."""
+        """Many tables of one workload in one object, whose fields are arrays ``[n]``.
+
+        Args:
+            tables: the tables, without cache statistics; at least one.
+        """
         changed: dict[str, Any] = {
             name: np.array([getattr(t, name) for t in tables], dtype=np.float64) for name in _FLOATS
         }
@@ -88,7 +104,7 @@ class TorchrecTable:
         return replace(tables[0], **changed)
 
     def take(self, indices: Sequence[int]) -> TorchrecTable:
-        """Some of stacked tables, in that order and as often."""
+        """The stacked tables with these indices, in this order; an index may be repeated."""
         where = np.asarray(indices)
         changed = {}
         for field in fields(self):
@@ -102,10 +118,10 @@ class TorchrecTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrecInputs:
-    """What TorchRec takes for the inputs of a table on one rank; names as in TorchrecTable.
+    """The inputs of a table on one rank, if its user tells TorchRec others than the model has.
 
-    Its user may tell it something else than the model does, such as one pooling factor for a table
-    of two features, which is then one feature to its planner.
+    For example, the user may give one pooling factor for a table with two features; to TorchRec's
+    planner the table then has one feature. The fields are those of :class:`TorchrecTable`.
     """
 
     num_ids: float
@@ -128,19 +144,25 @@ _FLOATS: Final = (
     *("num_embeddings", "embedding_dim", "element_bytes", "num_ids", "num_outputs"),
     *("output_bytes", "optimizer_ratio"),
 )
+"""The fields that are stacked as floats."""
 _FLAGS: Final = ("is_pooled", "is_weighted", "prefetches")
+"""The fields that are stacked as bools."""
 _PAIRS: Final = ("all_to_all_bytes", "row_sum_bytes")
+"""The fields that are stacked as pairs of floats."""
 
 
 def _sizes(codecs: Codecs | None, plain: tuple[float, float]) -> tuple[float, float]:
-    """Bytes per element forward and backward; the table's without a codec."""
+    """Bytes per element forward and backward; ``plain`` without a codec."""
     if codecs is None:
         return plain
     return codecs.forward.torchrec_bytes, codecs.backward.torchrec_bytes
 
 
 def _optimizer_ratio(optimizer: Optimizer, embedding_dim: int) -> float:
-    """``_get_optimizer_multipler``: what TorchRec does not know by name counts as one copy."""
+    """Bytes of state per byte of weights (``_get_optimizer_multipler``).
+
+    An optimizer that TorchRec does not know by name has as many bytes of state as of weights.
+    """
     return {
         Optimizer.NONE: 0.0,
         Optimizer.SGD: 0.0,
