@@ -1,8 +1,7 @@
 """The constants of TorchRec's planner, in bytes, seconds and bytes per second.
 
-All values are those of torchrec 1.8.0 (``distributed/planner/constants.py``,
-``shard_estimators.py`` and ``storage_reservations.py``), so that its estimates are reproduced; none
-was chosen here.
+All values are those of torchrec 1.8.0 (most of them in ``distributed/planner/constants.py``),
+because its estimates are to be reproduced; none was chosen here.
 """
 
 from __future__ import annotations

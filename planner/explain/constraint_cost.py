@@ -22,7 +22,9 @@ from planner.settings import SearchSettings
 from planner.support.status import Status
 
 MORE_MEMORY: Final = "one GiB more per rank"
+"""The words for more memory, which stand in the place of a constraint."""
 _MORE_MEMORY_BYTES: Final = 2.0**30
+"""What :data:`MORE_MEMORY` adds to the device memory of each rank, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ class _Search:
 
 
 def _cost(name: str, kept: _Search, free: _Search) -> ConstraintCost:
+    """What the constraint ``name`` costs, from the searches with it and without it."""
     both = kept.time_s is not None and free.time_s is not None
     return ConstraintCost(
         constraint=name,
@@ -134,6 +137,7 @@ def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
 
 
 def _with_more_memory(topology: Topology) -> Topology:
+    """The system with one GiB more device memory on each rank."""
     device = topology.device
     roomier = replace(device, hbm_capacity_bytes=device.hbm_capacity_bytes + _MORE_MEMORY_BYTES)
     by_rank = tuple(c + _MORE_MEMORY_BYTES for c in topology.hbm_capacity_by_rank_bytes)

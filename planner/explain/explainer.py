@@ -202,6 +202,11 @@ class Explainer:
     # -- one option -------------------------------------------------------------------------------
 
     def _index(self, name: str) -> int:
+        """The number of a table.
+
+        Raises:
+            InvalidInputError: there is no such table.
+        """
         names = [t.table for t in self.space.tables]
         if name not in names:
             from difflib import get_close_matches
@@ -215,6 +220,7 @@ class Explainer:
         return names.index(name)
 
     def _without(self, name: str) -> FloatArray:
+        """``[W, F]`` work of the plan without one table."""
         kept = Plan(placements=tuple(p for p in self.plan.placements if p.table != name))
         return np.asarray(self._pipeline.plan_work(kept))
 
@@ -228,12 +234,14 @@ class Explainer:
         return same and not _is_faster(cost.plan_time_s, self.plan_time_s)
 
     def _own(self, name: str, rest: FloatArray) -> OptionCost:
+        """The option that the plan has, with ``rest`` the work of the other tables."""
         own = self._placements[name]
         return replace(
             self._figures(own, self._work - rest), plan_time_s=self.plan_time_s, is_chosen=True
         )
 
     def _told(self, table: int, index: int, placed: Placed, rest: FloatArray) -> OptionCost:
+        """What an option on its places costs, with ``rest`` the work of the other tables."""
         placement = self._placer.placement(table, index, placed.places)
         figures = self._figures(placement, placed.work - rest)
         return replace(figures, plan_time_s=placed.value if np.isfinite(placed.value) else None)
@@ -250,6 +258,7 @@ class Explainer:
         return [] if best is None else [self._told(table, located[0], best, rest)]
 
     def _figures(self, placement: TablePlacement, work: FloatArray) -> OptionCost:
+        """What an option costs by itself, from its work ``[W, F]``; the plan's time is left out."""
         pipeline = self._pipeline
         alone = pipeline.lookup_times(np.maximum(work, 0.0))
         sent = [

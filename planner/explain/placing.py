@@ -25,8 +25,10 @@ from planner.rules.placement_rules import Usage
 from planner.space.evaluation import Evaluator, SearchSpace
 
 _FEWEST: Final = 64
+"""Plans are priced in groups of at least this many, because each call has a fixed cost."""
 _MOST_NUMBERS: Final = 2_000_000
-"""Plans are priced in groups with at most this many numbers of work, or of ``_FEWEST`` plans."""
+"""Larger groups of plans have at most this many numbers of work, so that they do not take much
+memory."""
 _FEW_WAYS: Final = 64
 """If there are at most this many ways to place an option's pieces, all are tried. 3 equal pieces
 on 6 ranks have 56."""

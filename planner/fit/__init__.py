@@ -1,1 +1,1 @@
-"""Learns from runs on one's own system: factors on its kinds of time, and how sure they are."""
+"""Learns from the user's runs: factors on the kinds of time of a system, and how sure they are."""

@@ -32,13 +32,25 @@ from planner.models import models_of
 from planner.problem import PlanningProblem
 
 COMMON_SIGMA: Final = 0.3
+"""Log-standard deviation of the factor that all kinds of time have in common, before any run. The
+larger it is, the more a single run may change all predictions."""
 NOISE_SIGMA: Final = 0.03
+"""Log-standard deviation of a plan's time around its prediction, before any run. The smaller it is,
+the more the factors follow each run."""
 NOISE_RUNS: Final = 4.0
+"""How many observations ``NOISE_SIGMA`` counts as: with more runs, their residuals decide."""
 _STEP: Final = 1e-3
+"""Step of ln(factor) for slopes by differences; also the least log-standard deviation of a kind of
+time, so that the covariance can be inverted."""
 _ROUNDS: Final = 12
+"""At most so many Gauss-Newton steps."""
 _ENOUGH: Final = 1e-4
+"""They end when no ln(factor) changes by more than this: 0.01 % of a time."""
 _LONGEST_STEP: Final = 1.0
+"""No step changes a ln(factor) by more than this, so that steps far from the solution do not
+overshoot."""
 _NOISE_ROUNDS: Final = 3
+"""How often the noise is estimated and the factors are found again with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +81,8 @@ class Fit:
 
     Attributes:
         factors: the factors, with the spread that is left, which includes the noise of one plan.
-        settled_ratio: for each factor, by what share the runs reduce its variance, 0..1.
+        settled_ratio: for each factor, by what share the variance that is left is below the one
+            that the intervals of the system assume, 0..1.
         num_settled: how many independent directions of the four factors the runs determine, 0..4.
         noise_ratio: log-standard deviation of a plan's time around its prediction.
         errors: the errors of each run.
@@ -99,6 +112,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Posterior:
+    """What runs say about the factors.
+
+    Attributes:
+        logs: ``[4]`` most probable ln(factor).
+        covariance: ``[4, 4]`` their covariance.
+        noise_ratio: log-standard deviation of a plan's time around its prediction.
+    """
+
     logs: FloatArray
     covariance: FloatArray
     noise_ratio: float
@@ -180,7 +201,15 @@ def _posterior(
     *,
     start: _Posterior | None = None,
 ) -> _Posterior:
-    """The most probable factors given some observations, with the uncertainty that is left."""
+    """The most probable factors given some observations, with the uncertainty that is left.
+
+    Args:
+        predictor: predicts the times of all observations.
+        prior: ``[4, 4]`` covariance before any run.
+        observations: the observations that count.
+        start: factors to begin with, found from more observations; the noise is then estimated only
+            once. None to begin with the factors 1.
+    """
     kept = np.array([o in observations for o in predictor.observations])
     measured = np.log([o.measured_s for o in predictor.observations])[kept]
     doubts = np.array([o.doubt_ratio for o in predictor.observations])[kept]

@@ -131,16 +131,18 @@ class Predictor:
         return np.asarray(np.log(np.maximum(np.array(found), 1e-12)))
 
     def _pipeline(self, logs: FloatArray) -> CostPipeline:
+        """The pipeline whose times are multiplied by factors ``exp(logs)``, ``[4]``."""
         factors = FittedFactors(**dict(zip(_FIELDS, np.exp(logs).tolist(), strict=True)))
         topology = with_host_factor(self.problem.topology, factors.host_ratio)
         return CostPipeline(self.problem.workload, topology, scaled(self._models, factors))
 
 
 _FIELDS: Final = tuple(f"{kind}_ratio" for kind in FITTED_KINDS)
+"""The fields of :class:`costmodels.topology.FittedFactors`, in the order of the kinds of time."""
 
 
 def with_host_factor(topology: Topology, host_ratio: float) -> Topology:
-    """The system with a kernel launch that takes the host ``host_ratio`` times as long."""
+    """The system with ``host_ratio`` times its latency of kernel launches."""
     launch_s = topology.device.launch_latency_s * host_ratio
     return replace(topology, device=replace(topology.device, launch_latency_s=launch_s))
 
@@ -151,6 +153,7 @@ def mean_iteration_s(traces: Sequence[TraceTimes]) -> float:
 
 
 def _observed(index: int, run: Run) -> list[Observation]:
+    """The measured times of the run with this index."""
     measured = {ITERATION: run.iteration_s}
     on_cpu = any(t.on_cpu for t in run.traces)
     for kind, kernels in MEASURED_KINDS.items():

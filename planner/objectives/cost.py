@@ -114,4 +114,5 @@ class Cost(AbstractNamedObjective):
         return self._time.box(types, low, high, optional=optional, per_second=self._factor)
 
     def _in_usd(self, cut: Cut) -> Cut:
+        """A cut of the iteration time as a cut of the cost."""
         return Cut(base=cut.base * self._factor, slopes=cut.slopes * self._factor)

@@ -115,6 +115,7 @@ class IterationTime(AbstractNamedObjective):
 
     @cached_property
     def _least_pipeline(self) -> CostPipeline:
+        """The pipeline with a subadditive collective model that is nowhere above its own."""
         own = self._pipeline
         models = replace(own.models, collective=own.models.collective.subadditive())
         return CostPipeline(own.workload, own.topology, models)
@@ -185,6 +186,7 @@ class IterationTime(AbstractNamedObjective):
     def _floor(
         self, types: frozenset[ShardingType], optional: frozenset[ShardingType] = frozenset()
     ) -> TypeFloor:
+        """What no plan with these sharding types can take less time than."""
         return self._pipeline.floor.of(
             types,
             fetches=self._fetches,

@@ -75,11 +75,13 @@ class SearchSpace:
         pool: ``[M, F]`` distinct rows of work. ``rows[i]`` numbers those of flat option i, in shape
             ``[W]``, ``[pieces]`` or ``[pieces, L]`` for its spread, from ``pool_first[i]`` on.
         pool_device, pool_host: ``[M]`` bytes of each row of ``pool``.
+        options, table_of: ``[n]`` the flat list of all options, and the number of each one's table.
         is_uniform, is_on_hosts: ``[n]`` whether an option loads every rank, or whole hosts.
         pieces: ``[n]`` how many places have to be chosen for an option; 0 for uniform ones.
         largest_device: ``[n]`` device bytes of an option's largest shard.
         mean_work: ``[n, F]`` work of an option, averaged over all ranks.
         device, host: ``[F]`` bytes per unit of work.
+        may_use_rank, may_use_host: ``[T, W]``, ``[T, H]`` places that constraints leave to a table.
         rules: rules on groups, counts and moves; false if there are none.
         listing: the options as they were listed.
         known: a plan that was found while options were listed; a search can begin with it.
@@ -264,6 +266,7 @@ class SearchSpace:
         return None
 
     def _names(self, assignment: Assignment) -> dict[ShardingType, ShardingType]:
+        """The sharding types that get another name in the plan, and this name; see :meth:`plan`."""
         options = [self.option(t, i) for t, i in enumerate(assignment.options)]
         names = {}
         for general, plain in self.listing.names.plain.items():
@@ -384,6 +387,7 @@ class Evaluator:
         return self._price(work)
 
     def _price(self, work: FloatArray) -> FloatArray:
+        """The values, which are not counted as evaluations."""
         fits = self.space.overflow_ratio(work) <= 0
         return np.where(fits, self.objective.values(work), np.inf)
 
