@@ -21,6 +21,7 @@ from costmodels.topology import FittedFactors, Topology
 from costmodels.workload import Workload
 
 _SOURCE: Final = ("a factor fitted to runs of one's own",)
+"""What the factors are taken from, as users read it."""
 
 
 def scaled(models: CostModels, fitted: FittedFactors | None) -> CostModels:

@@ -16,6 +16,7 @@ from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseParallelism, Pooling, Workload
 
 _ON_DEVICE = [int(m) for m in Memory if m is not Memory.HOST]
+"""The columns of memory that are on the device."""
 
 
 def dense_bytes(workload: Workload, topology: Topology | None = None) -> float:

@@ -49,6 +49,7 @@ class Level(IntEnum):
 
 
 NUM_LEVELS = len(Level)
+"""How many levels of links there are: the last axis of arrays of bytes."""
 
 
 class Collective(StrEnum):

@@ -55,6 +55,7 @@ def shard_loads(workload: Workload, plan: Plan, world_size: int) -> tuple[ShardL
 
 
 def _loads(workload: Workload, plan: Plan, world_size: int) -> Iterator[ShardLoad]:
+    """The shards of all placements, one after the other."""
     tables = {t.name: t for t in workload.tables}
     for placement in plan.placements:
         table = tables[placement.table]
@@ -67,6 +68,7 @@ def _loads(workload: Workload, plan: Plan, world_size: int) -> Iterator[ShardLoa
 
 
 def _access(table: Table, offset: int, num_rows: int, num_cols: int, batch: int) -> Access:
+    """How a shard is accessed that begins at row ``offset`` and sees ``batch`` samples."""
     law = table.distribution
     _, probability = law.frequency_bins()
     drawn = batch * table.pooling_factor
