@@ -25,6 +25,7 @@ out of the fit.
 from __future__ import annotations
 
 import math
+import re
 from typing import Final, NamedTuple
 
 from costmodels.topology import Link
@@ -134,14 +135,15 @@ _WORDS: Final = (
     ("efa", "efa"),
     ("slingshot", "slingshot"),
     ("roce", "roce"),
-    ("ib ", "infiniband"),
+    ("ib", "infiniband"),
     ("infiniband", "infiniband"),
     ("ethernet", "ethernet"),
 )
-"""Words in the name of a network and the kinds that they stand for; the first word found
-decides."""
+"""Whole words in the name of a network and the kinds that they stand for. A word may have a version
+at its end, as in ``RoCEv2``; the first pair whose word is there decides."""
 
 
 def fabric_named(text: str) -> str:
     """The kind that a text such as ``EFA 32x100G per node`` names; empty if it names none."""
-    return next((kind for word, kind in _WORDS if word in f"{text.lower()} "), "")
+    words = {re.sub(r"v?\d+$", "", word) for word in re.findall(r"[a-z0-9]+", text.lower())}
+    return next((kind for word, kind in _WORDS if word in words), "")

@@ -79,6 +79,11 @@ class Device:
             self.num_multiprocessors,
         )
         require(all(s >= 0 for s in sizes), f"{name}: sizes and latencies must not be negative")
+        require(
+            not self.single_stream or self.overlap_slowdown_ratio == 0,
+            f"{name}: overlap_slowdown must be 0 where compute and communication share one "
+            f"processor, so that nothing overlaps, got {self.overlap_slowdown_ratio}",
+        )
 
     def matrix_rate(self, dtype: DataType) -> float:
         """Peak FLOP/s for ``dtype``; types without an entry run at the slowest listed rate."""

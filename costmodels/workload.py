@@ -294,15 +294,7 @@ class Workload:
             "dense_parallelism fsdp contradicts pipeline hugectr, which keeps the dense part "
             "whole; change one of them",
         )
-        require(
-            1 <= self.gradient_accumulation <= 10**6,
-            f"gradient_accumulation must be 1..1e6, got {self.gradient_accumulation}",
-        )
-        require(
-            self.gradient_accumulation == 1 or not self.tables,
-            f"gradient_accumulation {self.gradient_accumulation} needs a model without tables: "
-            "tables are updated by every batch; remove it",
-        )
+        _check_accumulation(self)
         require(
             self.tensor_parallel >= 1,
             f"tensor_parallel must be 1 or more, got {self.tensor_parallel}",
@@ -377,6 +369,21 @@ def _check_shares(shares: object) -> None:
     require(
         not isinstance(shares, str) or shares == "proportional",
         f"batch_share_ratio must be one share for each rank, or 'proportional', got {shares!r}",
+    )
+
+
+def _check_accumulation(workload: Workload) -> None:
+    count = workload.gradient_accumulation
+    require(1 <= count <= 10**6, f"gradient_accumulation must be 1..1e6, got {count}")
+    require(
+        count == 1 or not workload.tables,
+        f"gradient_accumulation {count} needs a model without tables: tables are updated by every "
+        "batch; remove it",
+    )
+    require(
+        count == 1 or workload.pipeline is not Pipeline.HUGECTR,
+        f"gradient_accumulation {count} contradicts pipeline hugectr, which updates with every "
+        "batch; remove it, or choose pipeline none",
     )
 
 

@@ -291,14 +291,15 @@ class AbstractCollectiveModel(ABC):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowingPart(AbstractCollectiveModel):
-    """The growing part of another model, as a model of its own.
-
-    Args:
-        inner: the other model.
-    """
+    """The growing part of another model, ``inner``, as a model of its own."""
 
     inner: AbstractCollectiveModel
     sources: ClassVar[tuple[str, ...]] = ("growing part of the model it wraps",)
+
+    @property
+    def full_duplex(self) -> bool:
+        """As ``inner``."""
+        return self.inner.full_duplex
 
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Always 0."""

@@ -43,6 +43,11 @@ class Hierarchical(AbstractCollectiveModel):
         "Luo et al. 2024 (arXiv 2403.00877): disaggregated multi-tower, hierarchical exchange",
     )
 
+    @property
+    def full_duplex(self) -> bool:
+        """As ``inner``."""
+        return self.inner.full_duplex
+
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Seconds of both steps without bytes."""
         whole = self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)

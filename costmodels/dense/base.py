@@ -278,20 +278,17 @@ def _looked_up(workload: Workload, *, is_padded: bool) -> tuple[int, int]:
     Args:
         workload: has the tables.
         is_padded: whether an unpooled feature gives a vector for each position of a sequence of its
-            mean length, rounded up. Otherwise an unpooled table gives the elements of one vector in
-            all, because the keys of a DLRM know no sequences.
+            mean length, rounded up. Otherwise it gives one vector, because the keys of a DLRM know
+            no sequences.
     """
     vectors = sum(len(t.features) for t in workload.tables)
     elements = 0
     for table in workload.tables:
-        if table.pooling is not Pooling.NONE:
-            elements += table.embedding_dim * len(table.features)
-        elif is_padded:
-            elements += table.embedding_dim * sum(
-                math.ceil(f.pooling_factor) for f in table.features
-            )
+        if table.pooling is Pooling.NONE and is_padded:
+            positions = sum(math.ceil(f.pooling_factor) for f in table.features)
+            elements += table.embedding_dim * positions
         else:
-            elements += table.embedding_dim
+            elements += table.embedding_dim * len(table.features)
     return vectors, elements
 
 

@@ -172,6 +172,7 @@ def attention(
     *,
     is_causal: bool,
     is_fused: bool,
+    kv_heads: int = 0,
 ) -> tuple[Operator, ...]:
     """Attention of every position to all positions of its sample.
 
@@ -184,19 +185,22 @@ def attention(
         dtype: type of all tensors.
         is_causal: whether positions attend only to earlier ones.
         is_fused: whether one kernel computes it without writing scores.
+        kv_heads: heads of keys and values that a fused kernel reads for all heads of queries, as
+            FlashAttention does with grouped queries; 0 for as many as those.
     """
     batch, heads, length, width = sizes
     groups, rows = batch * heads, batch * heads * length
     element = dtype.num_bytes
     if is_fused:
+        shared = 2.0 * (kv_heads or heads) / heads  # keys and values, compared with queries
         fused = Operator(
             name=name,
             kind=OperatorKind.ATTENTION,
             shape=(groups, length, length, width, width),
             dtype=dtype,
-            read_bytes=3.0 * rows * width * element,
+            read_bytes=(1.0 + shared) * rows * width * element,
             written_bytes=float(rows * width * element + 4 * rows),
-            saved_bytes=4.0 * rows * width * kept_bytes(dtype) + 4.0 * rows,
+            saved_bytes=(2.0 + shared) * rows * width * kept_bytes(dtype) + 4.0 * rows,
             is_causal=is_causal,
         )
         return (fused,)

@@ -273,7 +273,12 @@ class Transformer(AbstractLayer):
         if self.fused_attention:
             sizes = (flow.batch_size, heads, self.seq, width)
             (whole,) = _parts.attention(
-                name, sizes, style.inner, is_causal=self.causal, is_fused=True
+                name,
+                sizes,
+                style.inner,
+                is_causal=self.causal,
+                is_fused=True,
+                kv_heads=math.ceil(self.kv_heads / flow.split),
             )
             whole = replace(whole, flash_version=self.flash)
             return (self._jagged(whole, rows, heads) if self.lengths else whole,)

@@ -58,11 +58,11 @@ class DenseOptimizer(StrEnum):
         Counted in passes of 4 bytes over all parameters:
 
         - ``sgd``: reads weight and gradient, writes the weight: 3.
-        - ``adagrad``: one more than ``sgd``, for its state: 4.
+        - ``adagrad``: reads weight, gradient and state, writes weight and state: 5.
         - ``adam``: reads weight, gradient and both states, writes all of them but the gradient: 7.
         - ``adam_foreach``: 18 for its kernels together.
         - ``lamb``: 15, for Adam's passes that write an update, for the norms of weight, gradient
           and update, and for applying the update.
         """
-        passes = {"sgd": 3, "adagrad": 4, "adam": 7, "adam_foreach": 18, "lamb": 15}
+        passes = {"sgd": 3, "adagrad": 5, "adam": 7, "adam_foreach": 18, "lamb": 15}
         return 4.0 * passes[self.value]

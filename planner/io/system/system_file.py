@@ -65,6 +65,8 @@ def load_system(
     domain = max(local, domain - domain % local)
     try:
         topology = _uneven(schema, _topology(schema, num_hosts, local, domain))
+        if schema.calibration is not None:
+            topology = replace(topology, device=replace(topology.device, single_stream=True))
     except CostModelError as error:
         message = f"{path}: {error}"
         raise InvalidInputError(message) from error
@@ -72,11 +74,7 @@ def load_system(
     topology = replace(_corrected(schema, path, topology), collective_curves=curves)
     if schema.calibration is None:
         return topology
-    return replace(
-        topology,
-        calibration=str(path.parent / schema.calibration),
-        device=replace(topology.device, single_stream=True),
-    )
+    return replace(topology, calibration=str(path.parent / schema.calibration))
 
 
 def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology:

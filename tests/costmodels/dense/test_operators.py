@@ -82,6 +82,7 @@ def test_prices_of_a_dlrm_are_those_from_before(interaction: str, multiprocessor
     if interaction == "dot":
         # Four vectors have six pairs; their gradients are added up by sorting.
         before[2] += 2.7 * 6 * 2048 / topology.device.sort_rate_per_s
+    before[4] *= 5 / 4  # Adagrad's step reads its state, and writes it
     assert astuple(times) == pytest.approx(before, rel=1e-12)
 
 

@@ -158,6 +158,7 @@ def _document(workload: Json, system: Json, gpus: int = 8) -> Json:
 ALIKE = {key: value for key, value in SYSTEM.items() if not key.startswith("different")}
 CORES = {**ALIKE, "links": {k: v for k, v in LINKS.items() if k != "domain"}}
 CORES = {**CORES, "layout": {"gpus_per_host": 2}, "calibration": CALIBRATION}
+CORES = with_value(CORES, ("device", "overlap_slowdown"), 0)
 _SPLIT = {"batch_size_per_rank": 4, "gradient_accumulation": 2, "tensor_parallel": 2}
 _LANGUAGE: Json = {
     **{"name": "language", "training": _SPLIT},
