@@ -137,6 +137,9 @@ def stop(process: subprocess.Popen[bytes], folder: Path, number: int) -> Ended:
 def check_plan(done: Ended, folder: Path, number: int) -> bool:
     """Whether a plan was written; what was not written whole was not written at all."""
     left = [p.name for p in folder.iterdir() if p.name not in {"out", "err", "run"}]
+    if number == signal.SIGINT and done.code == 1 and "planner" not in done.err:
+        assert not done.out
+        return False  # Python itself was starting, and fails with a traceback of its own modules
     if number == signal.SIGKILL:
         assert done.code in (-signal.SIGKILL, 0)
     else:
