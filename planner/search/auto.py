@@ -1,10 +1,9 @@
-"""The default: a proven bound, plans rounded from it, and local search on the full objective."""
+"""The default strategy: a proven bound, plans rounded from it, and searches around these plans."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 import numpy as np
@@ -17,20 +16,10 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.branching import Branching
-from planner.search.bounds.makespan import Makespan
-from planner.search.bounds.move_bound import bound_by_moves
-from planner.search.bounds.proving import Prover, left_s
-from planner.search.bounds.relaxation import (
-    Relaxation,
-    TypeSet,
-    type_sets,
-    usual_optional_types,
-)
-from planner.search.bounds.rounding import Starts
+from planner.search.bounds.proofs import Proofs
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
+from planner.search.common.schedule import USUAL, Schedule
 from planner.search.construct.greedy import offer_first
 from planner.search.construct.handed import HandedPlan, offered
 from planner.search.construct.walk import can_price_all, price_all
@@ -40,60 +29,35 @@ from planner.search.improve.rule_search import finish_under_rules, start_under_r
 from planner.search.improve.second_search import SecondSearch
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
-_IDLE: Final = 2
-"""Rounds in a row without a better plan after which it ends; one beside boxes and a second one."""
-_ANEW, _WORTH_ANEW_RATIO = 3, 0.01
-"""Times the search for plans begins anew while the gap is above this."""
-_GAIN: Final = 1e-5
-"""Share of the objective that counts as a better plan."""
-_LEAST_EFFORT, _MOST_EFFORT = 0.5, 4.0
-_FIRST_EFFORT: Final = 4.0
-"""Effort of the first sampling of prices, where no second search does so too."""
-_NODES_TIMES_OPTIONS: Final = 50_000
-_LEAST_NODES, _MOST_NODES = 4, 60
-"""Boxes looked at in a row; one takes time in proportion to the number of options."""
-_EARLY_NODES: Final = 25
-"""Where fewer are looked at in a row, boxes come after each step of the search, not after all."""
-_ROUND_EVERY: Final = 8
-"""Boxes between two whose options are rounded to plans."""
-_WHOLE_TABLES: Final = 400
-"""Above this many tables the linear bound is within a per mille of the mixed-integer one."""
-_WHOLE_OPTIONS, _WHOLE_SHARE = 2_500, 0.1
-"""Most options of a mixed-integer program in a box, and the share of the time left that it gets."""
-_LONG_S: Final = 1.0
-"""Nominal seconds of a search that looks at a limit on moves before the first plans."""
-_EARLY_SHARE, _MOST_EARLY_SHARE = 0.3, 0.25
-"""Share of the work left for one cycle before there is a bound for each set of types, and of all
-work after which nothing more begins there if a second search looks for plans anyway."""
-_GREEDY_SHARE, _ROUNDING_SHARE = 0.03, 0.06
-"""Shares of all work for starts from greedy planners and from rounding, once there is a plan."""
-_FIRST_BOXES_SHARE, _BOXES_SHARE = 0.06, 0.3
-"""Share of all work for boxes before the first cycles; of the work done so far, during them."""
-_CYCLE_SHARE: Final = 0.25
-"""Share of the work left that one of the first cycles may take."""
 _COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})
-"""Whole tables and columns: the fewest collectives, and a space that is searched soon."""
-_PROOFS: Final = 60
-"""Programs solved at most for the bound alone, each with a cycle from a new plan beside it."""
-_PACKINGS: Final = 3
-"""Times the packing bound is asked for other choices of options once nothing else helps."""
+"""Whole tables (columns in one piece) and tables cut by columns. These plans need the fewest
+collectives, and their space is so small that a short search finds good ones."""
 
 
 @final
 class Auto(AbstractStrategy):
-    """Rank-free bound, LP rounding with vector LPT, ruin and recreate, local search.
+    """Bounds by linear programs, plans rounded from them, ruin and recreate, local search.
 
-    Ends by itself when the gap is closed or cycles stop helping. The folders ``bounds``,
-    ``construct`` and ``improve`` beside this module hold the parts, each with its explanation.
+    Ends by itself when the gap is closed or nothing helps any more. The folders ``bounds``,
+    ``construct`` and ``improve`` beside this module hold the parts, each with its explanation;
+    ``docs/search.md`` explains them for users.
+
+    Args:
+        without: parts of the search to leave out; benchmarks see by them what each part gives.
+        handed: plans of other problems with the same tables, from which the search begins too.
+        schedule: how the search shares out its work among its phases.
     """
 
-    __slots__ = ("_handed", "_without")
+    __slots__ = ("_handed", "_schedule", "_without")
 
     def __init__(
-        self, without: frozenset[SearchPart] = frozenset(), handed: Sequence[HandedPlan] = ()
+        self,
+        without: frozenset[SearchPart] = frozenset(),
+        handed: Sequence[HandedPlan] = (),
+        schedule: Schedule = USUAL,
     ) -> None:
-        """Search without some parts (benchmarks see what they give), from handed plans too."""
-        self._without, self._handed = without, handed
+        """Keep what each search needs; nothing is searched yet."""
+        self._without, self._handed, self._schedule = without, handed, schedule
 
     def search(
         self,
@@ -104,22 +68,27 @@ class Auto(AbstractStrategy):
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> SearchOutcome:
-        """Search until optimal, stuck, or out of budget."""
+        """Search until the plan is proven optimal, nothing helps, or the budget is spent."""
         record = Record(evaluate, progress, should_stop)
+        schedule = self._schedule
         has_all = SearchPart.EXHAUSTIVE not in self._without and space.listing.has_every_kernel
-        if has_all and can_price_all(space, evaluate.meter.left_s):
+        if has_all and can_price_all(space, evaluate.meter.left_s, schedule):
             price_all(space, record)
         else:
-            start_under_rules(space, record, seed=seed)
+            start_under_rules(space, record, seed=seed, schedule=schedule)
             if SearchPart.GREEDY not in self._without:
                 offer_first(space, record)
-            _Run(space, record, seed, self._without, self._handed).search()
-            finish_under_rules(space, record, seed=seed)
+            _Run(space, record, seed, self._without, self._handed, schedule).search()
+            finish_under_rules(space, record, seed=seed, schedule=schedule)
         return record.outcome(proves=True)
 
 
+_Phase = Callable[[], object]
+"""A part of a search; it does nothing if the budget is spent."""
+
+
 class _Run:
-    """One search."""
+    """One search: its parts, and the phases in which they take turns."""
 
     def __init__(
         self,
@@ -128,273 +97,232 @@ class _Run:
         seed: int,
         without: frozenset[SearchPart],
         handed: Sequence[HandedPlan],
+        schedule: Schedule = USUAL,
     ) -> None:
-        self.without, self.handed = without, handed
         self.space, self.record, self.seed = space, record, seed
-        self.rng = np.random.default_rng(seed)
-        self.model = LinearModel(space, record.evaluate.objective)
+        self.without, self.handed, self.schedule = without, handed, schedule
         self.meter = record.evaluate.meter
-        optional = usual_optional_types(space)
-        self.bounds = RankFreeBound(
-            self.model, optional=optional, meter=self.meter, cut=lambda: record.cut
-        )
-        self.relaxed: dict[TypeSet | None, Relaxation] = {}
+        model = LinearModel(space, record.evaluate.objective)
+        self.proofs = Proofs(model, record, schedule=schedule, without=without)
+        self.starts = self.proofs.starts
         self.improver = Improver(
-            space, record, self.bounds, self.relaxed, rng=self.rng, without=without
+            space,
+            record,
+            self.proofs.bounds,
+            self.proofs.relaxed,
+            rng=np.random.default_rng(seed),
+            without=without,
+            schedule=schedule,
         )
-        self.neighbours = Neighbours(space, record)
-        self.branching: Branching | None = None
-        self.boxes_s = 0.0
-        self.starts = Starts(self.bounds, record, without)
-        self.prover: Prover | None = None
+        self.neighbours = Neighbours(space, record, schedule)
         self.second: SecondSearch | None = None
+        self.waiting: list[Assignment] = []
+        """Plans that no descent has begun from yet."""
+
+    @property
+    def _plans_before_bounds(self) -> tuple[_Phase, ...]:
+        """The phases until every set of sharding types has its bound."""
+        return (
+            self._offer_handed,  # plans of other problems, as they are in this one
+            self._bound_at_once,  # one linear bound, plans rounded from it, the second search
+            self._limit_moves_early,  # the bound under a limit on moves, if there is much work
+            self._early_plans,  # descents and short cycles, for budgets that end soon
+            self.proofs.relax_type_sets,  # a linear bound for each set of sharding types
+        )
+
+    @property
+    def _plans_and_bounds(self) -> tuple[_Phase, ...]:
+        """The phases after that."""
+        return (
+            self.proofs.limit_moves,  # the bound under a limit on moves
+            self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
+            self.proofs.advance_programs,  # larger programs for the bound, in another process
+            self._first_cycles,  # ruin and recreate from the best plan of each set of types
+            self._improve_waiting,  # descents from greedy and rounded plans
+            self.neighbours.improve,  # every change of one table, where choices are few
+            self._pack,  # the bound by how shards share ranks, and plans from it
+            self._split_and_improve,  # boxes, and descents from plans rounded in them
+            self._choose_whole_options,  # where there are no boxes: bounds by whole options
+            self._refine,  # cycles, kicks and sampled prices in turn, while they help
+            self._pack_again,  # the same bound by other choices, after which plans are refined
+            self.neighbours.improve,  # again, for the best plan may be another one
+            self._wait_for_programs,  # plans from sampled prices until the programs are solved
+            self._begin_anew,  # with other prices and plans, while the gap is wide
+        )
 
     def search(self) -> None:
-        """Find plans and bounds, with a second search beside it where that is worth it."""
+        """Go through the phases, and take what the other processes have found."""
         try:
-            self._search()
-            if self.prover is not None:
-                self.prover.collect(self.record)
+            for phase in self._plans_before_bounds:
+                phase()
+            if not self.proofs.none_fits:
+                for phase in self._plans_and_bounds:
+                    phase()
+            self.proofs.collect_programs()
             if self.second is not None and not self.record.proven:
                 plan = self.second.plan(lambda: self.record.cut)
                 if plan is not None:
                     self.record.consider(plan, "second search")
         finally:
-            for other in (self.second, self.prover):
-                if other is not None:
-                    other.close()
+            if self.second is not None:
+                self.second.close()
+            self.proofs.close()
 
-    def _search(self) -> None:
-        """Bound, greedy plans, rounding, descent, tighter bound and its plans, local search."""
-        self.starts.found += offered(self.handed, self.space, self.record)
-        self._relax_at_once()
-        if self.meter.planned_s > _LONG_S:
-            self._bound_by_moves()
-        self._early_plans()
-        self._relax()
-        if math.isinf(self._least().bound):
-            return
-        self._bound_by_moves()
-        planned_s = self.meter.planned_s
-        starts = self.starts.greedy(_GREEDY_SHARE * planned_s)
-        starts += self.starts.promising(self.relaxed.values(), _ROUNDING_SHARE * planned_s)
-        starts += self._branch(self._nodes, most_s=_FIRST_BOXES_SHARE * planned_s)
-        self._look_for_plans([*self.starts.found[: len(self.handed)], *starts])
+    # -- until every set of sharding types has its bound ------------------------------------------
 
-    def _look_for_plans(self, starts: list[Assignment]) -> None:
-        """The phases after the first bounds and plans, in this order; each ends with the budget."""
-        phases = (
-            self._prove,  # stronger programs for the bound begin in another process
-            self._first_cycles,  # ruin and recreate from the best plan of each set of types
-            lambda: self.improver.improve(starts),  # descents from rounded and greedy plans
-            self.neighbours.improve,  # every change of one table, where choices are few
-            lambda: self.improver.improve(self._pack()),  # bound by how shards share ranks
-            lambda: self.improver.improve(self._branch(self._nodes)),  # boxes of phase maxima
-            self._choose_whole_options,  # the same bound by whole options, without boxes
-            self._refine,  # cycles, kicks and sampled prices in turn, while they help
-            self._pack_again,  # for sums of largest loads
-            self.neighbours.improve,
-            self._wait_for_proofs,  # plans from sampled prices until the programs are solved
-            self._begin_anew,  # with other prices and plans, while the gap is wide
-        )
-        for phase in phases:
-            phase()
+    def _offer_handed(self) -> None:
+        found = offered(self.handed, self.space, self.record)
+        self.starts.found += found
+        self.waiting += found
 
-    def _choose_whole_options(self) -> None:
-        if not self._boxes and self.space.num_tables <= _WHOLE_TABLES:
-            self.improver.improve(self._tighten())
+    def _bound_at_once(self) -> None:
+        """The first bound and the first rounded plans; then a second search may begin."""
+        self.proofs.relax_at_once()
+        self.starts.round(self.proofs.relaxed[None])
+        is_worth_it = SecondSearch.worth_it(self.record.evaluate, self.schedule)
+        if SearchPart.SECOND not in self.without and is_worth_it:
+            without = self.without | {SearchPart.SECOND, SearchPart.PROOFS}
+            strategy = Auto(without, self.handed, self.schedule)
+            self.second = SecondSearch(strategy, self.record.evaluate, self.seed)
 
-    def _pack_again(self) -> None:
-        for _ in range(_PACKINGS if self.record.evaluate.objective.prices is not None else 0):
-            self.improver.improve(self._pack())
-            self._refine()
-
-    def _wait_for_proofs(self) -> None:
-        for _ in range(_PROOFS):
-            if self.record.stopped or self.record.proven or not self._prove():
-                break
-            self.improver.explore(1.0)
-
-    def _begin_anew(self) -> None:
-        for _ in range(_ANEW if SearchPart.PROOFS not in self.without and not self._boxes else 0):
-            gap = self.record.gap_ratio
-            if self.improver.done or gap is None or gap < _WORTH_ANEW_RATIO:
-                break
-            self.improver.forget()
-            self.improver.explore(_FIRST_EFFORT)
-            self._refine()
-
-    # -- bounds -----------------------------------------------------------------------------------
-
-    def _relax_at_once(self) -> None:
-        """One linear bound for all sets of sharding types, which is quick, and plans from it."""
-        self.relaxed[None] = self.bounds.relax(None)
-        self.record.raise_bound(self._least().bound, "linear bound")
-        self.starts.round(self.relaxed[None])
-        self._begin_second()
+    def _limit_moves_early(self) -> None:
+        if self.meter.planned_s > self.schedule.long_search_s:
+            self.proofs.limit_moves()
 
     def _early_plans(self) -> None:
-        """Descents and short cycles before more is proven, from whole tables and columns too."""
-        if math.isinf(self._least().bound):
+        """A descent from the best plan and one from the best plan of columns; cycles around both.
+
+        The better start comes first. A cycle follows if the descent has led to a new best plan, or
+        if its start was the best plan already.
+        """
+        if self.proofs.none_fits:
             return
-        value = self.record.evaluate.value
-        starts = [] if self.record.best is None else [self.record.best]
+        value, record = self.record.evaluate.value, self.record
+        starts = [] if record.best is None else [record.best]
+        relaxed = self.proofs.relaxed
         if frozenset(o.sharding_type for o in self.space.options) > _COLUMNS:
-            self.relaxed[_COLUMNS] = self.bounds.relax(_COLUMNS)
-            if self.relaxed[_COLUMNS].shares is not None:
-                made = self.starts.round(self.relaxed[_COLUMNS])
+            relaxed[_COLUMNS] = self.proofs.bounds.relax(_COLUMNS)
+            if relaxed[_COLUMNS].shares is not None:
+                made = self.starts.round(relaxed[_COLUMNS])
                 starts += sorted(made, key=value)[:1]
-        share = math.inf if self.second is None else _MOST_EARLY_SHARE
+        share = math.inf if self.second is None else self.schedule.early_share
         most_s = self.meter.spent_s + share * self.meter.planned_s
         for start in sorted(starts, key=value):
             if self.meter.spent_s >= most_s:
                 break
-            before = self.record.best
+            before = record.best
             self.improver.improve([start])
-            best, has_time = self.record.best, self.meter.spent_s < most_s
+            best, has_time = record.best, self.meter.spent_s < most_s
             if best is not None and has_time and (best != before or best == start):
-                self.improver.short_cycle(best, _EARLY_SHARE * self.meter.left_s)
-        self.relaxed.pop(_COLUMNS, None)
+                cycle_s = self.schedule.early_cycle_share * self.meter.left_s
+                self.improver.short_cycle(best, cycle_s)
+        relaxed.pop(_COLUMNS, None)  # plans of columns get a bound within their set of types
 
-    def _relax(self) -> None:
-        """Linear bound for each set of sharding types."""
-        found: dict[TypeSet | None, Relaxation] = {}
-        if not self.record.evaluate.objective.sees_types:
-            return
-        for types in type_sets(self.space, self.bounds.optional):
-            if self.record.stopped:
-                return
-            found[types] = self.bounds.relax(types)
-        del self.relaxed[None]
-        self.relaxed.update(found)
-        self.record.raise_bound(self._least().bound, "linear bound")
+    # -- after that -------------------------------------------------------------------------------
 
-    def _bound_by_moves(self) -> None:
-        bounds = self.bounds
-        bound_by_moves(self.model, self.record, bounds.cuts, self.relaxed, bounds.certain)
+    def _make_starts(self) -> None:
+        planned_s, schedule = self.meter.planned_s, self.schedule
+        self.waiting += self.starts.greedy(schedule.greedy_share * planned_s)
+        most_s = schedule.rounding_share * planned_s
+        self.waiting += self.starts.promising(self.proofs.relaxed.values(), most_s)
+        self.waiting += self._split_boxes(most_s=schedule.first_boxes_share * planned_s)
 
-    def _begin_second(self) -> None:
-        """A search for plans on another core, once there is a first plan."""
-        evaluate = self.record.evaluate
-        if SearchPart.SECOND not in self.without and SecondSearch.worth_it(evaluate):
-            without = self.without | {SearchPart.SECOND, SearchPart.PROOFS}
-            self.second = SecondSearch(Auto(without, self.handed), evaluate, self.seed)
+    def _improve_waiting(self) -> None:
+        self.improver.improve(self.waiting)
+        self.waiting = []
 
-    def _pack(self) -> list[Assignment]:
-        """Bound by how shards share ranks, where the objective is a plain sum of largest loads."""
-        if SearchPart.PROOFS in self.without:
-            return []
-        prices = self.record.evaluate.objective.prices
-        done = self.record.stopped or self.record.proven or math.isinf(self.record.value)
-        if prices is None or self.record.bound is None or done:
-            return []
-        makespan = Makespan(self.space, prices, self.meter)
-        found = makespan.bound(self.record.bound, self.record.value, lambda: self.record.stopped)
-        self.record.raise_bound(found.bound, "packing bound")
-        value = self.record.evaluate.value
-        for start in (min(p, key=value) for c in found.others if (p := self.starts.place(c))):
-            self.improver.cycle(start, 0.5)
-        return [a for choice in found.choices for a in self.starts.place(choice)]
+    def _first_cycles(self) -> None:
+        """One cycle for the best start of each set of sharding types, then sampled prices.
 
-    def _tighten(self) -> list[Assignment]:
-        """Whole options instead of shares where the bound is least, until that lifts it no more."""
-        starts: list[Assignment] = []
-        done: set[TypeSet | None] = set()
-        while not self.record.stopped and SearchPart.PROOFS not in self.without:
-            least = self._least()
-            if least.types in done or least.bound >= self.record.value:
-                break
-            done.add(least.types)
-            limit_s = 0.5 * left_s(self.record)
-            whole = self.bounds.solve_whole(least.types, time_limit_s=limit_s, rounds=2)
-            self.relaxed[least.types] = replace(least, bound=max(least.bound, whole.bound))
-            self.record.raise_bound(self._least().bound, "whole options")
-            if whole.shares is not None:
-                starts += self.starts.round(whole)
-        return starts
+        Boxes take turns with the cycles, up to a share of the work done so far.
+        """
+        schedule, starts = self.schedule, []
+        for start in self.improver.families(self.starts.found):
+            most_s = schedule.first_cycle_share * self.meter.left_s
+            self.improver.cycle(start, schedule.other_cycle_effort, most_s=most_s)
+            left_s = schedule.boxes_share * self.meter.spent_s - self.proofs.boxes_s
+            starts += self._split_boxes(most_s=left_s)
+            self.proofs.advance_programs(waits=False)
+        self.improver.improve(starts)
+        if self.proofs.boxes_in_a_row < schedule.few_boxes:
+            self._split_and_improve()
+        if self.second is None or not self.proofs.has_boxes:
+            effort = schedule.first_samples_effort if self.second is None else 1.0
+            self.improver.explore(effort)
 
-    def _branch(self, steps: int, *, most_s: float = math.inf) -> list[Assignment]:
-        """Boxes: a tighter bound, and plans where it is least; none begins after ``most_s``."""
-        if SearchPart.PROOFS in self.without:
-            return []
-        if self.branching is None:
-            objective = self.record.evaluate.objective
-            self.branching = Branching(self.bounds, objective, self.relaxed, self.bounds.certain)
-        starts: list[Assignment] = []
-        exact = self.space.num_tables <= _WHOLE_TABLES and len(self.space.options) <= _WHOLE_OPTIONS
-        begun_s = self.meter.spent_s
-        for step in range(steps):
-            late = self.meter.spent_s >= begun_s + most_s
-            if late or self.record.stopped or not self.branching.possible:
-                break
-            limit_s = _WHOLE_SHARE * left_s(self.record) if exact else None
-            found = self.branching.step(self.record.value, whole_limit_s=limit_s)
-            self.record.raise_bound(self.branching.bound(self.record.value), "boxes")
-            if found is None:
-                break
-            if found.shares is not None and step % _ROUND_EVERY == 0:
-                starts += self.starts.round(found)
-        self.boxes_s += self.meter.spent_s - begun_s
-        self.improver.refresh()
-        return starts
+    def _pack(self) -> None:
+        """Raise the bound by how shards share ranks, and improve plans of the choices it names."""
+        packing, plans = self.proofs.pack(), []
+        if packing is not None:
+            for choice in packing.others:
+                made = self.starts.place(choice)
+                if made:
+                    best = min(made, key=self.record.evaluate.value)
+                    self.improver.cycle(best, self.schedule.other_cycle_effort)
+            plans = [plan for choice in packing.choices for plan in self.starts.place(choice)]
+        self.improver.improve(plans)
 
-    @property
-    def _boxes(self) -> bool:
-        return self.branching is not None and self.branching.possible
+    def _choose_whole_options(self) -> None:
+        self.improver.improve(self.proofs.choose_whole_options())
 
-    def _least(self) -> Relaxation:
-        return min(self.relaxed.values(), key=lambda r: r.bound)
+    def _split_and_improve(self) -> None:
+        self.improver.improve(self._split_boxes())
+
+    def _split_boxes(self, *, most_s: float = math.inf) -> list[Assignment]:
+        """Split a row of boxes; plans rounded from them, see :meth:`Proofs.split_boxes`."""
+        found = self.proofs.split_boxes(most_s=most_s)
+        if SearchPart.PROOFS not in self.without:
+            self.improver.refresh()
+        return found
 
     def _refine(self) -> None:
-        """Cycles, kicks and sampled prices in turn, until none helps any more.
+        """Rounds of cycles, kicks and sampled prices, until several rounds in a row do not help.
 
-        What has helped gets more effort the next time, what has not gets less.
+        A way that has helped gets more effort in the next round. One that has not gets less, unless
+        none has helped: then all get more.
         """
+        schedule = self.schedule
         ways = (self.improver.around, self.improver.kick, self.improver.explore)
         efforts = [1.0] * len(ways)
-        most = 1 if self.second is not None and self._boxes else _IDLE
+        beside = self.second is not None and self.proofs.has_boxes
+        most = schedule.idle_rounds_beside if beside else schedule.idle_rounds
         idle = most if SearchPart.RESTARTS in self.without else 0
         while idle < most and not self.improver.done:
             helped = []
             for way, effort in zip(ways, efforts, strict=True):
                 value = self.record.value
                 way(effort)
-                helped.append(self.record.value < value * (1 - _GAIN))
-                if self._nodes < _EARLY_NODES or way == ways[-1]:
-                    self.improver.improve(self._branch(self._nodes))
-                self._prove(waits=False)
+                helped.append(self.record.value < value * (1 - schedule.gain_ratio))
+                if self.proofs.boxes_in_a_row < schedule.few_boxes or way == ways[-1]:
+                    self._split_and_improve()
+                self.proofs.advance_programs(waits=False)
             self.neighbours.improve()
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
-                factor = 2.0 if gained or idle else 0.5
-                efforts[i] = min(max(efforts[i] * factor, _LEAST_EFFORT), _MOST_EFFORT)
+                factor = schedule.effort_factor
+                effort = efforts[i] * (factor if gained or idle else 1.0 / factor)
+                efforts[i] = min(max(effort, schedule.least_effort), schedule.most_effort)
 
-    def _prove(self, *, waits: bool = True) -> bool:
-        """Take and begin programs for the bound, unless there are boxes; False if there are none.
+    def _pack_again(self) -> None:
+        if self.record.evaluate.objective.prices is not None:
+            for _ in range(self.schedule.packing_rounds):
+                self._pack()
+                self._refine()
 
-        Unless it ``waits``, the search goes on until it has done as much work as they may take.
-        """
-        if self.branching is None or self._boxes or self.space.num_tables > _WHOLE_TABLES:
-            return False
-        self.prover = self.prover or Prover(self.bounds, self.relaxed)
-        due = waits or self.prover.is_due(self.meter.spent_s)
-        return not due or self.prover.advance(self.record)
+    def _wait_for_programs(self) -> None:
+        for _ in range(self.schedule.proof_rounds):
+            is_done = self.record.stopped or self.record.proven
+            if is_done or not self.proofs.advance_programs():
+                break
+            self.improver.explore(1.0)
 
-    def _first_cycles(self) -> None:
-        """One cycle for the best start of each set of sharding types, then sampled prices."""
-        starts: list[Assignment] = []
-        for start in self.improver.families(self.starts.found):
-            self.improver.cycle(start, 0.5, most_s=_CYCLE_SHARE * self.meter.left_s)
-            left_s = _BOXES_SHARE * self.meter.spent_s - self.boxes_s
-            starts += self._branch(self._nodes, most_s=left_s)
-            self._prove(waits=False)
-        self.improver.improve(starts)
-        if self._nodes < _EARLY_NODES:
-            self.improver.improve(self._branch(self._nodes))
-        if self.second is None or not self._boxes:
-            self.improver.explore(_FIRST_EFFORT if self.second is None else 1.0)
-
-    @property
-    def _nodes(self) -> int:
-        count = _NODES_TIMES_OPTIONS // max(len(self.space.options), 1)
-        return max(_LEAST_NODES, min(count, _MOST_NODES))
+    def _begin_anew(self) -> None:
+        if SearchPart.PROOFS in self.without or self.proofs.has_boxes:
+            return
+        for _ in range(self.schedule.fresh_starts):
+            gap = self.record.gap_ratio
+            if self.improver.done or gap is None or gap < self.schedule.fresh_start_gap_ratio:
+                break
+            self.improver.forget()
+            self.improver.explore(self.schedule.first_samples_effort)
+            self._refine()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from planner.errors import InfeasibleError
 from tests.differential import relations
-from tests.differential.as_large import LOWERED, as_large
+from tests.differential.as_large import LOWERED, as_large, owner_of
 from tests.differential.asking import Answer, Run
 from tests.differential.case import Case
 from tests.differential.check import check
@@ -77,7 +76,7 @@ def test_limits_are_put_back() -> None:
 
 
 def _limits() -> list[float]:
-    return [getattr(import_module(module), name) for module, name, _ in LOWERED]
+    return [getattr(owner_of(module), name) for module, name, _ in LOWERED]
 
 
 # ------------------------------------------------------------------ problems that must agree

@@ -36,6 +36,7 @@ from planner.search.bounds.room import Room
 from planner.search.common.basis import Basis
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, node_s, solve
+from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import Meter
 from planner.space.objective import Cut
 
@@ -46,10 +47,6 @@ _LEAST_ROOM: Final = 1e-60
 """Room of a phase in which nothing is ever done, so that pieces can be measured by it."""
 _LARGE: Final = 0.25
 """Share of a phase's maximum from which on a piece is worth a special rank."""
-_SOLVED_TABLES: Final = 1000
-"""Above this many tables options are shrunk into memory one by one: programs take seconds then."""
-_EXACT_TABLES: Final = 400
-"""Above this many tables the least maximum of a phase is not worth a program of its own."""
 
 
 class RankFreeBound:
@@ -62,6 +59,7 @@ class RankFreeBound:
         optional: TypeSet = frozenset(),
         meter: Meter | None = None,
         cut: Callable[[], bool] = lambda: False,
+        schedule: Schedule = USUAL,
     ) -> None:
         """Begin with the rows on means alone.
 
@@ -71,9 +69,10 @@ class RankFreeBound:
             optional: sharding types that plans of a set may have or not; what these cost by being
                 there is given up.
             cut: whether the user or the clock ends the search; asked after each linear program.
+            schedule: up to how many tables linear programs are worth their time.
         """
         self.optional = optional
-        self._cut = cut
+        self._cut, self._schedule = cut, schedule
         self._meter = Meter() if meter is None else meter
         self.model = model
         self.space = model.space
@@ -133,7 +132,7 @@ class RankFreeBound:
         key = relaxation.types, relaxation.bound
         if key not in self._fitted:
             found = None
-            if self.space.num_tables <= _SOLVED_TABLES:
+            if self.space.num_tables <= self._schedule.shrunk_tables:
                 found = self.relax(relaxation.types, more=room.rows(), rounds=2)
             if found is None or found.shares is None:
                 found = replace(relaxation, shares=room.shrunk(relaxation))
@@ -242,7 +241,7 @@ class RankFreeBound:
         where = np.flatnonzero(self.model.used == phase)
         if not len(where):
             return 0.0
-        if self.space.num_tables > _EXACT_TABLES:
+        if self.space.num_tables > self._schedule.least_phase_tables:
             return self._least_sum(types, int(where[0]))
         program = self._program(types, Scope(box=box, kept=kept), whole=False)
         cost, upper = np.zeros_like(program.cost), program.upper.copy()

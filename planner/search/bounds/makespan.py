@@ -28,6 +28,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.bounds.cutting_stock import CELLS, worth_by_size
 from planner.search.common.programs import MilpProgram, Rows, effort_of, solve
+from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import Meter
 from planner.space.evaluation import SearchSpace
 
@@ -41,15 +42,12 @@ _CUTS: Final = 4
 _VIOLATION: Final = 1e-6
 _MOST_SIZES: Final = 60
 """With more sizes than this, column generation takes longer than it is worth."""
-_WHOLE_TABLES: Final = 150
-"""Above this many tables shares of options are as good as whole ones."""
 _WHOLE_NODES: Final = 100
 """Nodes of one mixed-integer program; what is not solved by then is not decided."""
 _STEPS: Final = (*range(1, 20), 24, 29, 39)
 _THRESHOLDS: Final = (*(i / 50 for i in range(1, 25)), *(1 / i - 1e-6 for i in range(3, 16)))
 _CHOICES: Final = 3
 _OTHERS: Final = 16
-_FEW_TABLES: Final = 60
 _ROUNDING: Final = 1e-12
 SHRINK: Final = 1e-9
 """Share taken off sizes, so that rounding never makes a shard larger than it is."""
@@ -71,15 +69,23 @@ class Packing:
 class Makespan:
     """The makespan problem of a search space under one price per unit of work."""
 
-    def __init__(self, space: SearchSpace, prices: FloatArray, meter: Meter | None = None) -> None:
+    def __init__(
+        self,
+        space: SearchSpace,
+        prices: FloatArray,
+        meter: Meter | None = None,
+        *,
+        schedule: Schedule = USUAL,
+    ) -> None:
         """Keep what each shard costs.
 
         Args:
             space: options and places.
             prices: seconds (or whatever is minimised) per unit of each work column.
             meter: told of the work done.
+            schedule: up to how many tables whole options are chosen.
         """
-        self._space = space
+        self._space, self._schedule = space, schedule
         self._meter = Meter() if meter is None else meter
         costs = space.pool @ prices
         rows = [r.ravel() for r in space.rows]
@@ -105,7 +111,7 @@ class Makespan:
             else:
                 top = at
         seen = list(reversed(self._seen.items()))
-        few = self._space.num_tables <= _FEW_TABLES
+        few = self._space.num_tables <= self._schedule.packing_others_tables
         return Packing(
             bound=low * (1 - _SAFETY),
             choices=tuple(np.array(c) for c, left in seen if left)[:_CHOICES],
@@ -142,7 +148,7 @@ class Makespan:
         limits = [1.0, high / z, -low / z]
         sizes = np.minimum(self._cost / room, 1.0) * (1 - SHRINK)
         known = np.array([self._by_option(values) for values in _dual_feasible(sizes)])
-        whole = self._space.num_tables <= _WHOLE_TABLES
+        whole = self._space.num_tables <= self._schedule.packing_whole_tables
         shares: FloatArray | None = None
         for integer in (False, True) if whole else (False,):
             for _ in range(_ROUNDS):

@@ -36,16 +36,10 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.home import home_choices
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows, effort_of, solve
+from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import Meter
 from planner.space.objective import Cut
 
-_MOST_ENTRIES: Final = 400_000
-"""Of loads on ranks; ranks beyond it, those with the least load now, are left out."""
-_MOST_PLACED: Final = 1_000_000
-"""Options times ranks beyond which counting what each would move takes too long."""
-_WHOLE_TABLES: Final = 150
-"""Up to so many tables, whole tables stay or move."""
-_MOST_NODES: Final = 60
 _ROUNDS: Final = 4
 """Linear programs, each with the longest path of the last one's solution."""
 _ROUNDING: Final = 1e-9
@@ -57,7 +51,13 @@ class MoveBound:
     """The programs of one search."""
 
     def __init__(
-        self, model: LinearModel, budget: MoveBudget, meter: Meter, *, most: float
+        self,
+        model: LinearModel,
+        budget: MoveBudget,
+        meter: Meter,
+        *,
+        most: float,
+        schedule: Schedule = USUAL,
     ) -> None:
         """Count what tables that stay put on every rank, and what each option has to move.
 
@@ -66,8 +66,9 @@ class MoveBound:
             budget: the limit.
             meter: told of the work done.
             most: a value near which solutions lie, to scale by.
+            schedule: how large the programs may be.
         """
-        self._most = most
+        self._most, self._schedule = most, schedule
         self._model, self._space = model, model.space
         self._budget, self._meter = budget, meter
         found = [_least_move(budget, option) for option in self._space.options]
@@ -78,7 +79,7 @@ class MoveBound:
         for rank in np.unique(np.argmax(self._loads(now), axis=0)):
             model.add_tangents(now[rank])
         loads = self._loads(work)
-        most = max(_MOST_ENTRIES // max(len(loads) * loads.shape[-1], 1), 1)
+        most = max(schedule.move_entries // max(len(loads) * loads.shape[-1], 1), 1)
         total = self._loads(now)
         busiest = (total / np.maximum(total.max(axis=0), 1e-300)).max(axis=-1)
         self._ranks = np.sort(np.argsort(-busiest, kind="stable")[:most])
@@ -106,11 +107,11 @@ class MoveBound:
             if found.x is None or not self._add_cut(found.x, certain, cuts):
                 break
         best = found.bound
-        whole = self._space.num_tables <= _WHOLE_TABLES
+        whole = self._space.num_tables <= self._schedule.move_whole_tables
         if whole and best < 1.0:
             integer = np.zeros(len(program.cost), dtype=bool)
             integer[: len(self._space.options) + len(self._staying)] = True
-            program = replace(program, integer=integer, max_nodes=_MOST_NODES)
+            program = replace(program, integer=integer, max_nodes=self._schedule.move_nodes)
             found = solve(program)
             self._meter.spend(effort_of(program, found))
             best = max(best, found.bound)
@@ -256,6 +257,7 @@ def bound_by_moves(
     cuts: Mapping[TypeSet | None, Sequence[Cut]],
     relaxed: Mapping[TypeSet | None, Relaxation],
     certain: Callable[[TypeSet], TypeSet],
+    schedule: Schedule = USUAL,
 ) -> None:
     """Raise the bound of a search by its limit on moves.
 
@@ -268,12 +270,13 @@ def bound_by_moves(
         relaxed: bounds of each set without a limit on moves; a set whose bound is no less than the
             best plan holds no better one.
         certain: types of a set that all its plans have.
+        schedule: how large the programs may be.
     """
     budget, best = model.space.rules.budget, record.value
     size = len(model.space.options) * model.space.world_size
-    if budget is None or not math.isfinite(best) or size > _MOST_PLACED:
+    if budget is None or not math.isfinite(best) or size > schedule.move_places:
         return
-    moves = MoveBound(model, budget, record.evaluate.meter, most=best)
+    moves = MoveBound(model, budget, record.evaluate.meter, most=best, schedule=schedule)
     always, least = record.evaluate.objective.always(), best
     for types, relaxation in sorted(relaxed.items(), key=lambda item: item[1].bound):
         if relaxation.bound >= least or record.stopped:

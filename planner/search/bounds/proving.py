@@ -11,36 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.bounds.solver_process import SolverProcess
 from planner.search.common.programs import MilpProgram, effort_of, node_s
-
-_SPECIAL: Final = (2, 4, 8)
-"""Special ranks at each attempt."""
-_MOST_VARIABLES: Final = 12_000
-"""Further variables of special ranks in one program."""
-_RANKED_AFTER: Final = ((1_200, 1), (1_600, 2), (5_000, 4))
-"""(most variables of every rank, attempts before them); with more, solvers stay at the root."""
-_MOST_NODES: Final = 4_000
-_RANKED_SHARE: Final = 0.9
-"""Of the work left: what is not proven in time is lost."""
-_BESIDE_S: Final = 2.0
-"""Nominal seconds of a program beside one cycle of the search."""
-_WORTH_RANKED_RATIO: Final = 3e-3
-"""Gap that is worth a program with every rank."""
-_BESIDE_SHARE: Final = 0.5
-"""The same as a share of the work that is left, if that is less."""
-_SHORT_S: Final = 0.6
-"""With a budget of fewer nominal seconds programs are begun once, and waited for at the end: one of
-them takes longer than such a search."""
-_BATCH: Final = 2
-"""Programs solved in a row beside one cycle of the search."""
-_GAP_RATIO: Final = 1e-3
-"""A mixed-integer program ends once its own bound and solution are this close."""
+from planner.search.common.schedule import USUAL, Schedule
+from planner.search.common.solver_process import SolverProcess
 
 
 def left_s(record: Record) -> float:
@@ -55,17 +32,24 @@ class Prover:
     Args:
         bounds: makes the programs.
         relaxed: bounds of the sets of sharding types.
+        schedule: how much work programs may take.
     """
 
-    def __init__(self, bounds: RankFreeBound, relaxed: Mapping[TypeSet | None, Relaxation]) -> None:
+    def __init__(
+        self,
+        bounds: RankFreeBound,
+        relaxed: Mapping[TypeSet | None, Relaxation],
+        schedule: Schedule = USUAL,
+    ) -> None:
         """Nothing is begun yet."""
+        self._schedule = schedule
         self._bounds, self._relaxed = bounds, dict(relaxed)
         self._tries: dict[TypeSet | None, int] = {}
         self._process = SolverProcess()
         self._tasks: list[tuple[TypeSet | None, float, MilpProgram]] = []
         self._begun_s, self._left_s = 0.0, math.inf
         size = bounds.ranks_size
-        self._before_ranked = next((n for most, n in _RANKED_AFTER if size <= most), None)
+        self._before_ranked = next((n for most, n in schedule.ranked_after if size <= most), None)
         self._ranked: set[TypeSet | None] = set()
 
     @property
@@ -79,7 +63,7 @@ class Prover:
         It waits for programs that are not done yet, so that the outcome depends on no clock.
         """
         meter = record.evaluate.meter
-        if self._tasks and meter.planned_s < _SHORT_S:
+        if self._tasks and meter.planned_s < self._schedule.short_search_s:
             return False
         self.collect(record)
         if record.stopped or not math.isfinite(record.value):
@@ -95,7 +79,8 @@ class Prover:
         Args:
             spent_s: nominal seconds that the search has spent.
         """
-        most_s = sum((p.max_nodes or _MOST_NODES) * node_s(p) for _, _, p in self._tasks)
+        most = self._schedule.program_nodes
+        most_s = sum((p.max_nodes or most) * node_s(p) for _, _, p in self._tasks)
         return spent_s - self._begun_s >= most_s
 
     def collect(self, record: Record) -> None:
@@ -114,7 +99,10 @@ class Prover:
             time_limit_s: by the clock.
         """
         programs: list[MilpProgram] = []
-        for types in sorted(self._relaxed, key=lambda t: self._relaxed[t].bound)[:_BATCH]:
+        schedule = self._schedule
+        most_s = min(schedule.program_s, schedule.program_share * self._left_s)
+        ordered = sorted(self._relaxed, key=lambda t: self._relaxed[t].bound)
+        for types in ordered[: schedule.programs_at_once]:
             relaxation, tries = self._relaxed[types], self._tries.get(types, 0)
             if relaxation.bound >= incumbent:
                 break
@@ -124,25 +112,27 @@ class Prover:
                     return self._start_ranked(types, incumbent, time_limit_s)
                 break
             whole, unit = self._bounds.program(types, special=special)
-            program = _within(whole, min(_BESIDE_S, _BESIDE_SHARE * self._left_s))
+            program = self._within(whole, most_s)
             programs.append(program)
             self._tasks.append((types, unit, program))
         if programs:
-            self._process.start(programs, time_limit_s=time_limit_s, gap_ratio=_GAP_RATIO)
+            gap_ratio = schedule.program_gap_ratio
+            self._process.start(programs, time_limit_s=time_limit_s, gap_ratio=gap_ratio)
         return bool(programs)
 
     def _start_ranked(self, types: TypeSet | None, incumbent: float, time_limit_s: float) -> bool:
         """Begin the program with every rank; it gets its part of the time that is left."""
-        bound = self._relaxed[types].bound
-        close = bound >= incumbent * (1 - _WORTH_RANKED_RATIO)
+        bound, schedule = self._relaxed[types].bound, self._schedule
+        close = bound >= incumbent * (1 - schedule.ranked_gap_ratio)
         if close or self._before_ranked is None or types in self._ranked:
             return False
         self._ranked.add(types)
         open_sets = sum(r.bound < incumbent for r in self._relaxed.values())
         program, unit = self._bounds.whole_program(types, bound=bound, incumbent=incumbent)
-        program = _within(program, _RANKED_SHARE * self._left_s / open_sets)
+        program = self._within(program, schedule.ranked_share * self._left_s / open_sets)
         self._tasks.append((types, unit, program))
-        self._process.start([program], time_limit_s=time_limit_s, gap_ratio=_GAP_RATIO)
+        gap_ratio = schedule.program_gap_ratio
+        self._process.start([program], time_limit_s=time_limit_s, gap_ratio=gap_ratio)
         return True
 
     def finish(self, stopped: Callable[[], bool]) -> float:
@@ -165,8 +155,9 @@ class Prover:
         """Tables for special ranks; None if there would not be more than the last time."""
         if tries == 0:
             return ()
-        most = max(_MOST_VARIABLES // max(len(self._bounds.space.options), 1), 1)
-        counts = [0, *(min(count, most) for count in _SPECIAL)]
+        variables = self._schedule.special_variables
+        most = max(variables // max(len(self._bounds.space.options), 1), 1)
+        counts = [0, *(min(count, most) for count in self._schedule.special_ranks)]
         if tries >= len(counts) or counts[tries] == counts[tries - 1]:
             return None
         if relaxation.phases is None or relaxation.shares is None:
@@ -174,7 +165,7 @@ class Prover:
         found = self._bounds.tables_with_large_pieces(relaxation, counts[tries])
         return found if len(found) > counts[tries - 1] else None
 
-
-def _within(program: MilpProgram, seconds: float) -> MilpProgram:
-    """The program with as many nodes as take so many nominal seconds."""
-    return replace(program, max_nodes=int(min(max(seconds / node_s(program), 1.0), _MOST_NODES)))
+    def _within(self, program: MilpProgram, seconds: float) -> MilpProgram:
+        """The program with as many nodes as take so many nominal seconds."""
+        nodes = min(max(seconds / node_s(program), 1.0), self._schedule.program_nodes)
+        return replace(program, max_nodes=int(nodes))

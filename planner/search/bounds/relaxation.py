@@ -5,21 +5,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingType
 from planner.search.common.basis import Basis
+from planner.search.common.schedule import USUAL, Schedule
 from planner.space.evaluation import SearchSpace
-
-_MOST_SETS, _MOST_SETS_OF_FEW = 16, 64
-"""Sets of sharding types that each get a program; more of them where programs are small."""
-_FEW_OPTIONS: Final = 300
-"""Up to so many options, a program is small."""
-_EXACT_TABLES: Final = 150
-"""Above this many tables one more kernel launch is not worth twice the linear programs."""
 
 TypeSet = frozenset[ShardingType]
 
@@ -53,19 +46,23 @@ class Relaxation:
         return np.array([int(np.argmax(self.shares[a:b])) for a, b in itertools.pairwise(starts)])
 
 
-def usual_optional_types(space: SearchSpace) -> TypeSet:
+def usual_optional_types(space: SearchSpace, schedule: Schedule = USUAL) -> TypeSet:
     """Sharding types that sets leave open; many tables may be replicated in every set."""
+    many = space.num_tables > schedule.replicated_tables
     replicated = frozenset({ShardingType.DATA_PARALLEL})
-    return optional_types(space, replicated if space.num_tables > _EXACT_TABLES else frozenset())
+    return optional_types(space, replicated if many else frozenset(), schedule)
 
 
-def optional_types(space: SearchSpace, given: TypeSet = frozenset()) -> TypeSet:
+def optional_types(
+    space: SearchSpace, given: TypeSet = frozenset(), schedule: Schedule = USUAL
+) -> TypeSet:
     """Sharding types that sets leave open, so that there are few enough sets.
 
     Beside those given, the types with the fewest options are left open, one after the other.
     """
     counts = Counter(o.sharding_type for o in space.options)
-    most = _MOST_SETS_OF_FEW if len(space.options) <= _FEW_OPTIONS else _MOST_SETS
+    is_small = len(space.options) <= schedule.few_options
+    most = schedule.type_sets_of_few if is_small else schedule.type_sets
     optional = set(given)
     for kind in sorted(counts, key=lambda t: (counts[t], t)):
         if len(type_sets(space, frozenset(optional))) <= most:

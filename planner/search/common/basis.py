@@ -5,7 +5,7 @@ row that differ in a few rows or limits; from the last one's basis the next one 
 the pivots. A basis only says where to begin: what a program proves does not depend on it.
 
 This module and those that solve programs import nothing of plans and their prices: a process that
-only solves programs (:mod:`planner.search.bounds.solver_process`) starts in half the time without.
+only solves programs (:mod:`planner.search.common.solver_process`) starts in half the time without.
 """
 
 from __future__ import annotations

@@ -15,14 +15,11 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.rules.placement_rules import PlacementRules
 from planner.search.base import Record
+from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import priced_s
 from planner.space.evaluation import Assignment, SearchSpace
 
 _BATCH: Final = 1024
-_MOST_S: Final = 1.0
-"""Nominal seconds within which every assignment is priced instead of searched."""
-_MOST_ENTRIES: Final = 5_000_000
-"""Entries of work of every choice of every table, kept at once."""
 
 Choice = tuple[int, tuple[int, ...]]
 """An option of a table and its places."""
@@ -73,20 +70,21 @@ def count_choices(space: SearchSpace, table: int) -> int:
     return total
 
 
-def can_price_all(space: SearchSpace, left_s: float) -> bool:
+def can_price_all(space: SearchSpace, left_s: float, schedule: Schedule = USUAL) -> bool:
     """Whether pricing every assignment takes no more work than a search is worth.
 
     Args:
         space: what to price.
         left_s: nominal seconds left.
+        schedule: how much work and memory it may take.
     """
     entries = space.world_size * space.pipeline.num_features
-    most_s = min(_MOST_S, left_s)
+    most_s = min(schedule.exhaustive_s, left_s)
     most = int(most_s / (priced_s(_BATCH, entries) / _BATCH))
     if count_assignments(space, most) > most:
         return False
     each = sum(count_choices(space, t) for t in range(space.num_tables))
-    return each * entries <= _MOST_ENTRIES
+    return each * entries <= schedule.exhaustive_entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

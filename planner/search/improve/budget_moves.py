@@ -19,14 +19,11 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingOption, Spread
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
+from planner.search.common.schedule import USUAL, Schedule
 from planner.space.evaluation import Assignment, SearchSpace
 
 _GAIN: Final = 1e-9
 """A step has to make the iteration shorter by this share."""
-_STEP_SHARE: Final = 0.5
-"""One step may take this share of the work left for its chain."""
-_SHARES: Final = (0.5, 0.5, 1.0)
-"""What each chain may take of the work that the chains before it left."""
 _BATCH: Final = 64
 """Plans priced at a time."""
 
@@ -102,19 +99,29 @@ class _Build:
         self.places.append(place)
 
 
-def follow_chains(space: SearchSpace, record: Record, start: Assignment, *, until_s: float) -> None:
+def follow_chains(
+    space: SearchSpace,
+    record: Record,
+    start: Assignment,
+    *,
+    until_s: float,
+    schedule: Schedule = USUAL,
+) -> None:
     """Offer the plans of every chain from ``start``; the meter's reading ``until_s`` ends them."""
-    meter = record.evaluate.meter
-    for share, kind in zip(_SHARES, Chain, strict=True):
+    meter, step_share = record.evaluate.meter, schedule.chain_step_share
+    for share, kind in zip(schedule.chain_shares, Chain, strict=True):
         end_s = meter.spent_s + share * (until_s - meter.spent_s)
-        _Walker(space, record, kind, until_s=end_s).walk(start)
+        _Walker(space, record, kind, until_s=end_s, step_share=step_share).walk(start)
 
 
 class _Walker:
     """One chain of moves."""
 
-    def __init__(self, space: SearchSpace, record: Record, kind: Chain, *, until_s: float) -> None:
-        self.space, self.record, self.kind, self.until_s = space, record, kind, until_s
+    def __init__(
+        self, space: SearchSpace, record: Record, kind: Chain, *, until_s: float, step_share: float
+    ) -> None:
+        self.space, self.record, self.kind = space, record, kind
+        self.until_s, self.step_share = until_s, step_share
         objective = record.evaluate.objective
         slopes = objective.always().slopes
         self._price: FloatArray = slopes @ objective.gradient(space.mean_work.mean(axis=0))
@@ -149,7 +156,7 @@ class _Walker:
     def _best_step(self) -> _Step | None:
         """The best move of one table that the limit allows; None if none helps."""
         meter = self.record.evaluate.meter
-        until_s = meter.spent_s + _STEP_SHARE * (self.until_s - meter.spent_s)
+        until_s = meter.spent_s + self.step_share * (self.until_s - meter.spent_s)
         quick = [found for t in self._tables() for found in self._quick(t)]
         found: list[_Step] = []
         quick.sort(key=lambda s: s.value)

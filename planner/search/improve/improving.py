@@ -14,6 +14,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
+from planner.search.common.schedule import USUAL, Schedule
 from planner.search.construct.prices import PriceSearch, explore
 from planner.search.improve.cycle import LATE_STAGES, STAGES, Cycles
 from planner.search.improve.guide import Guide, guide_of
@@ -23,25 +24,8 @@ from planner.search.improve.state import PlanState
 from planner.space.effort import insertion_s
 from planner.space.evaluation import Assignment, SearchSpace
 
-_STARTS: Final = 3
-"""Plans improved before the best one is searched around."""
-_FAMILIES: Final = 5
-"""Sets of sharding types that get a cycle of their own."""
-_STEPS_PER_TABLE: Final = 4
-_LEAST_STEPS: Final = 60
-_MOST_STEPS: Final = 300
-_LATE_STEPS: Final = 2400
-"""Steps per stage of a cycle, and the most that effort can make of them."""
 _INSERTIONS: Final = 2.5
 """Tables put back in one step of a cycle, on average."""
-_SHORT_EFFORT: Final = 0.25
-"""Effort of a short cycle, at most."""
-_PATIENCE: Final = 25
-"""Kicks in a row without a better plan after which kicking ends."""
-_POOL: Final = 3
-"""Plans with different options that are kicked."""
-_SAMPLES: Final = 8
-"""Prices sampled at a time."""
 
 
 class Improver:
@@ -54,6 +38,7 @@ class Improver:
         relaxed: bounds of the sets of sharding types; looked up again at every step.
         rng: of everything random.
         without: parts to leave out.
+        schedule: how the search shares out its work.
     """
 
     def __init__(
@@ -65,12 +50,13 @@ class Improver:
         *,
         rng: np.random.Generator,
         without: frozenset[SearchPart],
+        schedule: Schedule = USUAL,
     ) -> None:
         """Keep the parts; nothing is searched yet."""
         self._space, self._record, self._rng = space, record, rng
         self._bounds, self._relaxed = bounds, relaxed
         self._model: LinearModel = bounds.model
-        self._without = without
+        self._without, self._schedule = without, schedule
         self._pool: list[PlanState] = []
         self._turn = 0
         self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
@@ -98,7 +84,7 @@ class Improver:
         value = self._record.evaluate.value
         tried: set[tuple[int, ...]] = set()
         for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
-            if self.done or len(tried) == _STARTS:
+            if self.done or len(tried) == self._schedule.descents:
                 return
             if start.options in tried:
                 continue
@@ -115,7 +101,8 @@ class Improver:
         stages = LATE_STAGES if late else STAGES
         entries = self._space.world_size * (self._model.num_tangents + 2)
         step_s = _INSERTIONS * insertion_s(entries) * len(stages)
-        steps = min(int(effort * self._steps), _LATE_STEPS, int(min(most_s / step_s, _LATE_STEPS)))
+        most = self._schedule.most_steps_by_effort
+        steps = min(int(effort * self._steps), most, int(min(most_s / step_s, most)))
         if steps < 1 or self.done or SearchPart.CYCLES in self._without:
             return
         types = self._types(start)
@@ -126,7 +113,7 @@ class Improver:
 
     def short_cycle(self, start: Assignment, most_s: float) -> None:
         """A cycle from ``start`` that takes about ``most_s`` nominal seconds, or less."""
-        self.cycle(start, _SHORT_EFFORT, late=True, most_s=most_s)
+        self.cycle(start, self._schedule.short_cycle_effort, late=True, most_s=most_s)
 
     def around(self, effort: float) -> None:
         """A cycle that begins with the best plan."""
@@ -140,7 +127,7 @@ class Improver:
         start = self._pool[self._turn % len(self._pool)]
         self._turn += 1
         search = self._local_search(start.assignment)
-        patience = int(effort * _PATIENCE)
+        patience = int(effort * self._schedule.kicks)
         self._keep(search.iterate(start, "local search", patience=patience))
 
     def explore(self, effort: float) -> None:
@@ -159,10 +146,11 @@ class Improver:
             self._local_search(start).descend(state)
             return state.assignment
 
-        count = max(int(effort * _SAMPLES), 1)
+        schedule = self._schedule
+        count = max(int(effort * schedule.samples), 1)
         found = explore(prices, self._model, self._record, descend, count)
-        for start in found[: min(_STARTS, 1 + count // _SAMPLES)]:
-            self.cycle(start, 0.5)
+        for start in found[: min(schedule.descents, 1 + count // schedule.samples)]:
+            self.cycle(start, schedule.other_cycle_effort)
 
     def families(self, starts: list[Assignment]) -> list[Assignment]:
         """The best start of each set of sharding types, the best of all first."""
@@ -171,14 +159,16 @@ class Improver:
         for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
             if np.isfinite(value(start)):
                 best.setdefault(self._types(start), start)
-        return list(best.values())[:_FAMILIES]
+        return list(best.values())[: self._schedule.first_cycles]
 
     # -- private ----------------------------------------------------------------------------------
 
     @property
     def _steps(self) -> int:
         """Steps per stage of a cycle of effort 1."""
-        return max(_LEAST_STEPS, min(_STEPS_PER_TABLE * self._space.num_tables, _MOST_STEPS))
+        schedule = self._schedule
+        steps = schedule.cycle_steps_per_table * self._space.num_tables
+        return max(schedule.least_cycle_steps, min(steps, schedule.most_cycle_steps))
 
     def _types(self, start: Assignment) -> TypeSet:
         """The set of sharding types whose bound and cuts hold for a plan."""
@@ -222,7 +212,7 @@ class Improver:
         best: dict[tuple[int, ...], PlanState] = {}
         for known in sorted([*self._pool, state], key=lambda s: value(s.assignment)):
             best.setdefault(tuple(known.options), known)
-        self._pool = list(best.values())[:_POOL]
+        self._pool = list(best.values())[: self._schedule.kicked_plans]
 
     def _guide(self, relaxation: Relaxation) -> Guide:
         return guide_of(self._model, relaxation, self._relaxed.values(), self._record.value)

@@ -18,6 +18,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
+from planner.search.common.schedule import USUAL, Schedule
 from planner.search.construct.walk import (
     Choice,
     Taken,
@@ -28,16 +29,12 @@ from planner.search.construct.walk import (
 from planner.space.effort import priced_s
 from planner.space.evaluation import Assignment, SearchSpace
 
-_MOST_ENTRIES: Final = 4_000_000
-"""Entries of work of all choices of all tables, up to which neighbours are looked at this way."""
 _TOGETHER: Final = ((2, 192), (3, 32))
 """How many tables are changed at once, and how many choices of each are combined: those that are
 best while the other tables stay as they are. All combinations are looked at or none, for a part of
 them made no plan of 30 drawn problems with 4 to 100 tables better."""
 _MOST_BATCH_ENTRIES: Final = 2_000_000
 """Entries of work priced at once."""
-_SHARE: Final = 0.15
-"""Share of all work that one call may take."""
 _GAIN: Final = 1e-9
 """Share of the objective that counts as a better plan."""
 
@@ -48,11 +45,12 @@ class Neighbours:
     Args:
         space: options and places.
         record: is offered every better plan.
+        schedule: how the search shares out its work.
     """
 
-    def __init__(self, space: SearchSpace, record: Record) -> None:
+    def __init__(self, space: SearchSpace, record: Record, schedule: Schedule = USUAL) -> None:
         """Nothing is listed until it is needed."""
-        self._space, self._record = space, record
+        self._space, self._record, self._schedule = space, record, schedule
         self._entries = space.world_size * space.pipeline.num_features
         self._seen: set[tuple[int, ...]] = set()
         self._until_s = 0.0
@@ -65,7 +63,7 @@ class Neighbours:
         if self._record.stopped:
             return  # listing every choice takes longer than a small budget
         meter = self._record.evaluate.meter
-        self._until_s = meter.spent_s + _SHARE * meter.planned_s
+        self._until_s = meter.spent_s + self._schedule.neighbours_share * meter.planned_s
         current = self._place_of(self._record.best)
         while current is not None and current not in self._seen and not self._over:
             self._seen.add(current)
@@ -84,7 +82,7 @@ class Neighbours:
         """Choices by table; none at all where they are too many to look at each."""
         tables = range(self._space.num_tables)
         count = sum(count_choices(self._space, table) for table in tables)
-        if count * self._entries > _MOST_ENTRIES:
+        if count * self._entries > self._schedule.neighbours_entries:
             return []
         return [list(table_choices(self._space, table)) for table in tables]
 

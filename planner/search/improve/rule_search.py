@@ -19,6 +19,7 @@ from planner.rules.moved_bytes import MOVED_BYTES
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
 from planner.search.common.home import Choice, home_choices
+from planner.search.common.schedule import USUAL, Schedule
 from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
 from planner.search.improve.budget_moves import follow_chains
 from planner.space.evaluation import Assignment, SearchSpace
@@ -29,21 +30,16 @@ _MOST_PAIRS: Final = 24
 _GAIN: Final = 1e-9
 _KICK: Final = 3
 _WORSE: Final = 2e-3
-_PATIENCE: Final = 30
-_PACKING_SHARE: Final = 0.1
-"""Share of all work for packings before anything else."""
-_CHAINS_SHARE: Final = 0.4
-"""Share of all work for chains of moves from the plan in use."""
 _MOST_RETURNS: Final = 4
 """Moved tables that are tried back where they were, to make room for another move."""
-_FIRST_SHARE: Final = 0.3
-"""Share of all work for the first descent, before bounds and other starts."""
 
 Recut = dict[int, Choice]
 """New choices by table."""
 
 
-def start_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
+def start_under_rules(
+    space: SearchSpace, record: Record, *, seed: int, schedule: Schedule = USUAL
+) -> None:
     """Plans that keep the rules: the one in use, packings, and a first descent from the best.
 
     The plan in use is offered also where nothing limits the moves away from it.
@@ -58,25 +54,28 @@ def start_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
             record.consider(start, "plan in use")
             if space.rules.budget is not None:
                 meter = record.evaluate.meter
-                until_s = meter.spent_s + _CHAINS_SHARE * meter.planned_s
-                follow_chains(space, record, start, until_s=until_s)
+                until_s = meter.spent_s + schedule.chains_share * meter.planned_s
+                follow_chains(space, record, start, until_s=until_s, schedule=schedule)
     if not (space.rules or is_tight(space)):
         return
-    offer_packings(space, record, share=_PACKING_SHARE, first_only=not space.rules)
+    share = schedule.packing_share
+    offer_packings(space, record, share=share, first_only=not space.rules)
     if space.rules:
         meter = record.evaluate.meter
-        until_s = meter.spent_s + _FIRST_SHARE * meter.planned_s
+        until_s = meter.spent_s + schedule.first_descent_share * meter.planned_s
         _improve(space, record, seed=seed, patience=0, until_s=until_s)
 
 
-def finish_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
+def finish_under_rules(
+    space: SearchSpace, record: Record, *, seed: int, schedule: Schedule = USUAL
+) -> None:
     """After a search: the exact packing if it found nothing; with rules, more local search."""
     if record.best is None and not (record.bound is not None and np.isinf(record.bound)):
         offer_packings(space, record)
         if record.best is None:
             offer_exact_packing(space, record, seed=seed)
     if space.rules:
-        patience = max(_PATIENCE, space.num_tables)
+        patience = max(schedule.rules_kicks, space.num_tables)
         _improve(space, record, seed=seed, patience=patience, until_s=np.inf)
 
 

@@ -14,15 +14,10 @@ from typing import Final
 
 from planner.search.base import AbstractStrategy
 from planner.search.common.other_process import OtherProcess, serve_standard_streams
+from planner.search.common.schedule import USUAL, Schedule
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective
 
-_FEWEST: Final = 200
-"""Tables times ranks below which starting a process takes longer than it is worth."""
-_MOST_BYTES: Final = 3e8
-"""Work rows that are not copied to another process."""
-_LEAST_WORK_S: Final = 2.0
-"""Nominal seconds of work left that are worth it."""
 _MARGIN_S: Final = 0.3
 """It ends this long before the first search has to, so that its plan arrives in time."""
 _OTHER_SEED: Final = 7919
@@ -60,13 +55,13 @@ class SecondSearch:
         self._is_beside = self._other.send(self._request)
 
     @staticmethod
-    def worth_it(evaluate: Evaluator) -> bool:
+    def worth_it(evaluate: Evaluator, schedule: Schedule = USUAL) -> bool:
         """Whether there is work and something to do for it; the same on every machine."""
         space = evaluate.space
         return (
-            evaluate.meter.left_s >= _LEAST_WORK_S
-            and space.num_tables * space.world_size >= _FEWEST
-            and space.pool.nbytes <= _MOST_BYTES
+            evaluate.meter.left_s >= schedule.second_work_s
+            and space.num_tables * space.world_size >= schedule.second_size
+            and space.pool.nbytes <= schedule.second_bytes
             and not space.rules
         )
 

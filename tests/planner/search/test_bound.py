@@ -17,6 +17,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows, solve
+from planner.search.common.schedule import Schedule
 from planner.search.construct.walk import every_assignment
 from planner.search.random import random_assignment
 from tests.planner import cases
@@ -154,13 +155,14 @@ def test_options_are_rounded_within_the_memory_there_is(
     """A bound for unlisted host kernels too allows more memory than a plan of listed ones has."""
     monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
     monkeypatch.setattr("planner.options.enumeration._SMALL_RATIO", 0.05)
-    monkeypatch.setattr("planner.search.bounds.bound._SOLVED_TABLES", solved)
     small = tuple(cases.table(f"s{i}", 140_000, 64) for i in range(80))
     large = tuple(cases.table(f"l{i}", 72_000_000, 64, 20.0) for i in range(5))
     workload = cases.workload(small + large)
     space = cases.space(workload, cases.topology(1, 2, hbm_gib=40, ddr_gib=400))
     assert space.listing.left_out_tables
-    bounds = RankFreeBound(LinearModel(space, objective_named("iteration", space)))
+    schedule = Schedule(shrunk_tables=solved)
+    model = LinearModel(space, objective_named("iteration", space))
+    bounds = RankFreeBound(model, schedule=schedule)
     device = space.mean_work @ space.device
     room = float(space.pipeline.device_limits.mean())
     found = bounds.relax(None)

@@ -20,6 +20,7 @@ from planner.search.base import (
     StopCallback,
 )
 from planner.search.common.leave_out import SearchPart
+from planner.search.common.schedule import Schedule
 from planner.search.improve import second_search
 from planner.search.improve.second_search import Request, SecondSearch, answer
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
@@ -99,7 +100,7 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Assignment] = []
 
     class Instant:
-        worth_it = staticmethod(lambda _: True)
+        worth_it = staticmethod(lambda *_: True)
 
         def __init__(self, *_: object) -> None:
             given.append(alone.assignments[0])
@@ -119,17 +120,16 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "most", [100, pytest.param(None, marks=pytest.mark.slow)], ids=["by work", "by themselves"]
 )
-def test_two_runs_are_the_same(monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
+def test_two_runs_are_the_same(most: int | None) -> None:
     """However the two processes take turns."""
-    monkeypatch.setattr(second_search, "_FEWEST", 0)
-    monkeypatch.setattr(second_search, "_LEAST_WORK_S", 0.0)
+    schedule = Schedule(second_size=0, second_work_s=0.0)
     space = _space(5, 2)
     parts = frozenset() if most is None else frozenset({SearchPart.PROOFS})  # a process less
     runs = []
     for _ in range(2):
         evaluate = Evaluator(space, objective_named("phases", space), Budget(max_evaluations=most))
-        assert SecondSearch.worth_it(evaluate)
-        runs.append(Auto(parts).search(space, evaluate, seed=1))
+        assert SecondSearch.worth_it(evaluate, schedule)
+        runs.append(Auto(parts, schedule=schedule).search(space, evaluate, seed=1))
     assert runs[0].assignments[0] == runs[1].assignments[0]
     assert runs[0].values == runs[1].values
 

@@ -53,7 +53,7 @@ def early_descents(second: object, monkeypatch: pytest.MonkeyPatch) -> int:
     objective = objective_named("iteration", space)
     record = Record(Evaluator(space, objective, Budget(max_evaluations=10_000)))
     run = auto._Run(space, record, 0, frozenset({SearchPart.SECOND}), ())
-    run._relax_at_once()
+    run._bound_at_once()
     begun: list[Assignment] = []
 
     def improve(starts: list[Assignment]) -> None:

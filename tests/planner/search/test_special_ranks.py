@@ -17,10 +17,10 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.proving import Prover
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
-from planner.search.bounds.solver_process import SolverProcess
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import MilpProgram, Rows
 from planner.search.common.quiet import QUIET
+from planner.search.common.solver_process import SolverProcess
 from planner.search.construct.walk import every_assignment
 from planner.solving.prepare import search_space
 from planner.space.evaluation import Budget, Evaluator, SearchSpace

@@ -24,6 +24,7 @@ from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import TypeSet, type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
+from planner.search.common.schedule import Schedule
 from planner.search.construct.walk import every_assignment
 from planner.solving.prepare import search_space
 from planner.space.evaluation import SearchSpace
@@ -373,14 +374,13 @@ def test_a_box_says_what_its_calls_cost(width: float) -> None:
     assert least == pytest.approx(expected, rel=0.02, abs=1e-9)
 
 
-def test_many_tables_have_the_least_sum_of_each_tangent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.search.bounds.bound._EXACT_TABLES", 0)
+def test_many_tables_have_the_least_sum_of_each_tangent() -> None:
     space = cases.tiny(0)
     model = LinearModel(space, objective_named("iteration", space))
     rng = np.random.default_rng(0)
     for _ in range(40):
         model.add_tangents(space.pool[rng.integers(len(space.pool))])
-    bounds = RankFreeBound(model)
+    bounds = RankFreeBound(model, schedule=Schedule(least_phase_tables=0))
     assert len(model.phase) > len(model.used)
     for types in type_sets(space):
         for phase in model.used:

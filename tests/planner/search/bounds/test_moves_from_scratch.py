@@ -17,10 +17,10 @@ from planner.objectives import objective_named
 from planner.problem import Constraints, MoveLimit
 from planner.rules.moved_bytes import received_bytes
 from planner.search.base import Record
-from planner.search.bounds import move_bound
 from planner.search.bounds.move_bound import MoveBound, _least_move, bound_by_moves
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.common.linear import LinearModel
+from planner.search.common.schedule import Schedule
 from planner.search.random import random_assignment
 from planner.space.effort import Meter
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
@@ -203,11 +203,9 @@ def limits_of(space: SearchSpace, start: Plan, rng: np.random.Generator) -> list
 
 
 @pytest.mark.parametrize(("seed", "hosts", "local"), [(0, 2, 2), (1, 1, 3)])
-def test_bounds_are_those_of_the_written_program(
-    seed: int, hosts: int, local: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bounds_are_those_of_the_written_program(seed: int, hosts: int, local: int) -> None:
     """Whatever the limit, the sharding types, and the value that programs are scaled by."""
-    monkeypatch.setattr(move_bound, "_MOST_NODES", 10_000)
+    schedule = Schedule(move_nodes=10_000)
     free = free_space(seed, hosts, local)
     rng = np.random.default_rng(seed)
     home = random_assignment(free, rng)
@@ -220,7 +218,7 @@ def test_bounds_are_those_of_the_written_program(
         model, meter = LinearModel(space, objective), Meter()
         assert space.rules.budget is not None
         most = now * 10 ** rng.uniform(0.0, 0.5)
-        bounds = MoveBound(model, space.rules.budget, meter, most=most)
+        bounds = MoveBound(model, space.rules.budget, meter, most=most, schedule=schedule)
         for types in (None, type_sets(space)[-1 - i]):
             spent_s = meter.spent_s
             found = bounds.bound(types, [objective.always()])
@@ -248,7 +246,7 @@ def start_of_all(
     return space.plan(Assignment(options=options, places=places))
 
 
-def test_the_busiest_ranks_are_those_that_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_busiest_ranks_are_those_that_are_looked_at() -> None:
     """As many as there may be loads of tables that stay; tangents lie at what ranks have now."""
     free, _ = crowded(5)
     start = start_of_all(free, (0,) * 5, ((2,), (1,), (1,), (1,), (1,)))
@@ -264,8 +262,9 @@ def test_the_busiest_ranks_are_those_that_are_looked_at(monkeypatch: pytest.Monk
     assert known == pytest.approx(exact, rel=1e-3)
     found = {}
     for entries, ranks in ((1, [1]), (each, [1]), (2 * each, [1, 2]), (3 * each, [0, 1, 2])):
-        monkeypatch.setattr(move_bound, "_MOST_ENTRIES", entries)
-        bounds = MoveBound(LinearModel(space, objective), budget, Meter(), most=1e-3)
+        schedule = Schedule(move_entries=entries)
+        model = LinearModel(space, objective)
+        bounds = MoveBound(model, budget, Meter(), most=1e-3, schedule=schedule)
         assert bounds._ranks.tolist() == ranks
         found[entries] = bounds.bound(None, [objective.always()])
     unlimited = limited(free, MoveLimit(start=start))

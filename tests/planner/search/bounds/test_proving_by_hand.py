@@ -16,6 +16,7 @@ from planner.search.bounds import proving
 from planner.search.bounds.proving import Prover
 from planner.search.bounds.relaxation import Relaxation, TypeSet
 from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, node_s
+from planner.search.common.schedule import USUAL
 from planner.space.effort import Meter
 
 A, B, C = (
@@ -176,7 +177,7 @@ def test_special_ranks_grow_as_long_as_there_are_more(
     assert script.closed
 
 
-@pytest.mark.parametrize(("most", "before"), proving._RANKED_AFTER)
+@pytest.mark.parametrize(("most", "before"), USUAL.ranked_after)
 def test_every_rank_comes_once_after_some_attempts(
     prover_of: Callable[..., Prover], most: int, before: int
 ) -> None:
@@ -237,7 +238,7 @@ def test_programs_get_a_part_of_the_work_that_is_left(
         left_s = record.evaluate.meter.left_s
         assert prover.advance(cast("Any", record))
         assert script.asked[-1] == (A, EVERY)
-        nodes = min(int(0.9 * left_s / node_s(program())), proving._MOST_NODES)
+        nodes = min(int(0.9 * left_s / node_s(program())), USUAL.program_nodes)
         assert [p.max_nodes for p in script.given] == [nodes]
 
 

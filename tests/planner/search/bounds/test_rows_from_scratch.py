@@ -14,12 +14,12 @@ from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from planner.objectives import objective_named
 from planner.problem import Constraints
-from planner.search.bounds import bound
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.bounds.room import Room
 from planner.search.common.linear import LinearModel
+from planner.search.common.schedule import Schedule
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 from tests.planner.search.bounds.test_bounds_from_scratch import ROUNDS, Written
@@ -231,8 +231,8 @@ def test_room_is_kept_by_a_program_or_by_a_price(
     model, system = cases.workload(small + large), cases.topology(1, 2, hbm_gib=40, ddr_gib=400)
     space = cases.space(model, system)
     most = space.num_tables if solved == "few" else space.num_tables - 1
-    monkeypatch.setattr(bound, "_SOLVED_TABLES", most)
-    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+    schedule = Schedule(shrunk_tables=most)
+    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)), schedule=schedule)
     found = bounds.relax(None, rounds=ROUNDS)
     unsolved = replace(found, shares=None)
     assert bounds.listed(unsolved) is unsolved

@@ -1,0 +1,225 @@
+"""The bounds of one search, and the steps that raise them.
+
+Each step solves programs and tells the record of the search what they prove. Steps whose solutions
+say which options a good plan may have also return plans that are rounded from these solutions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from planner.search.base import Record
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.branching import Branching
+from planner.search.bounds.makespan import Makespan, Packing
+from planner.search.bounds.move_bound import bound_by_moves
+from planner.search.bounds.proving import Prover, left_s
+from planner.search.bounds.relaxation import (
+    Relaxation,
+    TypeSet,
+    type_sets,
+    usual_optional_types,
+)
+from planner.search.bounds.rounding import Starts
+from planner.search.common.leave_out import SearchPart
+from planner.search.common.linear import LinearModel
+from planner.search.common.schedule import Schedule
+from planner.space.evaluation import Assignment
+
+
+class Proofs:
+    """The bounds of one search.
+
+    Attributes:
+        bounds: solves the rank-free problem.
+        relaxed: the relaxation of each set of sharding types; until each has one, that of all sets
+            together, under None.
+        starts: rounds relaxations to plans, and keeps these.
+        boxes_s: nominal seconds spent on boxes so far.
+    """
+
+    def __init__(
+        self,
+        model: LinearModel,
+        record: Record,
+        *,
+        schedule: Schedule,
+        without: frozenset[SearchPart],
+    ) -> None:
+        """Prove nothing yet.
+
+        Args:
+            model: tangents and options.
+            record: of the search; takes the bounds.
+            schedule: how the search shares out its work.
+            without: parts of the search to leave out.
+        """
+        self._model, self._record, self._schedule = model, record, schedule
+        self._space, self._meter = model.space, record.evaluate.meter
+        self._proves = SearchPart.PROOFS not in without
+        self.bounds = RankFreeBound(
+            model,
+            optional=usual_optional_types(model.space, schedule),
+            meter=self._meter,
+            cut=lambda: record.cut,
+            schedule=schedule,
+        )
+        self.relaxed: dict[TypeSet | None, Relaxation] = {}
+        self.starts = Starts(self.bounds, record, without)
+        self.boxes_s = 0.0
+        self._branching: Branching | None = None
+        self._prover: Prover | None = None
+
+    @property
+    def none_fits(self) -> bool:
+        """Whether it is proven that no plan fits into memory and keeps the rules."""
+        return math.isinf(self._least.bound)
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether there are boxes left to split."""
+        return self._branching is not None and self._branching.possible
+
+    @property
+    def boxes_in_a_row(self) -> int:
+        """Boxes that are looked at before plans are improved again."""
+        count = self._schedule.boxes_times_options // max(len(self._space.options), 1)
+        return max(self._schedule.least_boxes, min(count, self._schedule.most_boxes))
+
+    # -- linear programs --------------------------------------------------------------------------
+
+    def relax_at_once(self) -> None:
+        """One linear bound for all sets of sharding types together, which is quick."""
+        self.relaxed[None] = self.bounds.relax(None)
+        self._record.raise_bound(self._least.bound, "linear bound")
+
+    def relax_type_sets(self) -> None:
+        """A linear bound for each set of sharding types, unless the search ends meanwhile."""
+        found: dict[TypeSet | None, Relaxation] = {}
+        if not self._record.evaluate.objective.sees_types:
+            return
+        for types in type_sets(self._space, self.bounds.optional):
+            if self._record.stopped:
+                return
+            found[types] = self.bounds.relax(types)
+        del self.relaxed[None]
+        self.relaxed.update(found)
+        self._record.raise_bound(self._least.bound, "linear bound")
+
+    def limit_moves(self) -> None:
+        """The bound that follows from a limit on what may move from the plan in use."""
+        cuts, certain = self.bounds.cuts, self.bounds.certain
+        bound_by_moves(self._model, self._record, cuts, self.relaxed, certain, self._schedule)
+
+    # -- further programs -------------------------------------------------------------------------
+
+    def split_boxes(self, *, most_s: float = math.inf) -> list[Assignment]:
+        """Split a row of boxes; the bound rises to the least of those that are left.
+
+        Args:
+            most_s: nominal seconds after which no further box begins.
+
+        Returns:
+            Plans rounded from some of the solutions.
+        """
+        if not self._proves:
+            return []
+        if self._branching is None:
+            objective = self._record.evaluate.objective
+            certain = self.bounds.certain
+            self._branching = Branching(self.bounds, objective, self.relaxed, certain)
+        schedule, starts = self._schedule, []
+        is_small = (
+            self._space.num_tables <= schedule.whole_tables
+            and len(self._space.options) <= schedule.whole_box_options
+        )
+        begun_s = self._meter.spent_s
+        for step in range(self.boxes_in_a_row):
+            is_late = self._meter.spent_s >= begun_s + most_s
+            if is_late or self._record.stopped or not self._branching.possible:
+                break
+            limit_s = schedule.whole_box_share * left_s(self._record) if is_small else None
+            found = self._branching.step(self._record.value, whole_limit_s=limit_s)
+            self._record.raise_bound(self._branching.bound(self._record.value), "boxes")
+            if found is None:
+                break
+            if found.shares is not None and step % schedule.boxes_per_rounding == 0:
+                starts += self.starts.round(found)
+        self.boxes_s += self._meter.spent_s - begun_s
+        return starts
+
+    def choose_whole_options(self) -> list[Assignment]:
+        """Where there are no boxes: bounds by mixed-integer programs, one whole option per table.
+
+        The set of sharding types with the least bound gets its program next, until the least bound
+        is that of a set that had one.
+
+        Returns:
+            Plans rounded from the solutions.
+        """
+        starts: list[Assignment] = []
+        if self.has_boxes or self._space.num_tables > self._schedule.whole_tables:
+            return starts
+        done: set[TypeSet | None] = set()
+        while self._proves and not self._record.stopped:
+            least = self._least
+            if least.types in done or least.bound >= self._record.value:
+                break
+            done.add(least.types)
+            limit_s = self._schedule.whole_share * left_s(self._record)
+            whole = self.bounds.solve_whole(least.types, time_limit_s=limit_s, rounds=2)
+            self.relaxed[least.types] = replace(least, bound=max(least.bound, whole.bound))
+            self._record.raise_bound(self._least.bound, "whole options")
+            if whole.shares is not None:
+                starts += self.starts.round(whole)
+        return starts
+
+    def pack(self) -> Packing | None:
+        """The bound by how shards share ranks, for objectives that are sums of largest loads.
+
+        Returns:
+            Its choices of options; None for other objectives, and where there is nothing to prove.
+        """
+        prices, record = self._record.evaluate.objective.prices, self._record
+        is_done = record.stopped or record.proven or math.isinf(record.value)
+        if not self._proves or prices is None or record.bound is None or is_done:
+            return None
+        makespan = Makespan(self._space, prices, self._meter, schedule=self._schedule)
+        found = makespan.bound(record.bound, record.value, lambda: record.stopped)
+        record.raise_bound(found.bound, "packing bound")
+        return found
+
+    # -- programs in another process --------------------------------------------------------------
+
+    def advance_programs(self, *, waits: bool = True) -> bool:
+        """Where there are no boxes: take what programs have proven, and begin the next ones.
+
+        Args:
+            waits: wait for programs that are not done yet; otherwise they go on until the search
+                has done as much work as they may take.
+
+        Returns:
+            Whether there are programs that could still help.
+        """
+        many = self._space.num_tables > self._schedule.whole_tables
+        if self._branching is None or self.has_boxes or many:
+            return False
+        if self._prover is None:
+            self._prover = Prover(self.bounds, self.relaxed, self._schedule)
+        is_due = waits or self._prover.is_due(self._meter.spent_s)
+        return not is_due or self._prover.advance(self._record)
+
+    def collect_programs(self) -> None:
+        """Wait for the programs that were begun, and take what they prove."""
+        if self._prover is not None:
+            self._prover.collect(self._record)
+
+    def close(self) -> None:
+        """End the process that solves programs."""
+        if self._prover is not None:
+            self._prover.close()
+
+    @property
+    def _least(self) -> Relaxation:
+        return min(self.relaxed.values(), key=lambda r: r.bound)
