@@ -40,7 +40,8 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, solve
+from planner.search.common.milp import MilpProgram, Rows, Solution
+from planner.search.common.programs import effort_of, solve
 from planner.space.effort import Meter
 
 _MOST_ROUNDS: Final = 60

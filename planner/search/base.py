@@ -1,4 +1,4 @@
-"""The interface of a search strategy, and the record every search keeps."""
+"""The interface of a search strategy, and the record that every search keeps."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ __all__ = [
 ]
 
 OPTIMALITY_GAP: Final = 1e-4
-"""A plan this close to its bound counts as optimal."""
+"""A plan counts as optimal if (its value - the bound) / its value is at most this. A smaller number
+would make searches longer for plans that no user could tell apart."""
 
 _POOL_SIZE: Final = 8
-"""Plans with different options that a search keeps; the runners-up of the report come from them."""
+"""Plans with different options that a record keeps, the best ones. Reports show the first few of
+them as runners-up, so that a larger number would only cost memory."""
 
 
 class Termination(StrEnum):
@@ -43,7 +45,16 @@ class Termination(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchProgress:
-    """Where a search stands. ``incumbent`` is None until a plan that fits is found."""
+    """Where a search stands at one moment.
+
+    Attributes:
+        seconds: since the search began, by the clock.
+        incumbent: the objective of the best plan so far; None until a plan is found that fits.
+        bound: the proven lower bound of the objective; None if nothing is proven yet.
+        gap_ratio: (incumbent - bound) / incumbent; None until there are both.
+        evaluations: number of plans priced so far.
+        phase: the part of the search that has just improved plan or bound.
+    """
 
     seconds: float
     incumbent: float | None
@@ -55,9 +66,14 @@ class SearchProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOutcome:
-    """Plans found, best first with distinct options, and what was proven.
+    """What a search has found and proven.
 
-    ``bound`` holds for every plan of the search space, in the unit of the objective.
+    Attributes:
+        assignments: the plans that were kept, the best one first; no two have the same options.
+        values: the objective of each of them.
+        bound: no plan of the search space has a smaller objective; None if nothing was proven.
+        termination: why the search ended.
+        progress: one entry for each improvement of plan or bound, the oldest first.
     """
 
     assignments: tuple[Assignment, ...]
@@ -72,9 +88,18 @@ StopCallback = Callable[[], bool]
 
 
 class Record:
-    """Best plans, bound and history of one search; says when it has to end.
+    """The best plans, the bound and the history of one search.
 
-    The incumbent can be read at any time. ``stopped`` is polled by every loop of a strategy.
+    It also says when the search has to end: every loop of a strategy asks ``stopped``.
+
+    Args:
+        evaluate: prices plans and holds the budget.
+        progress: is called with every improvement of plan or bound.
+        should_stop: is asked often; once it says True, the search has to end.
+
+    Attributes:
+        evaluate: the same.
+        bound: the best lower bound proven so far; None if nothing is proven yet.
     """
 
     def __init__(
@@ -83,7 +108,7 @@ class Record:
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> None:
-        """Begin with nothing found and nothing proven."""
+        """Begin without a plan and without a bound."""
         self.evaluate = evaluate
         self.bound: float | None = None
         self._progress = progress
@@ -94,18 +119,18 @@ class Record:
 
     @property
     def best(self) -> Assignment | None:
-        """The incumbent."""
+        """The incumbent; None if no plan that fits has been found."""
         found = min(self._pool.values(), key=lambda pair: pair[0], default=None)
         return None if found is None else found[1]
 
     @property
     def value(self) -> float:
-        """Value of the incumbent, infinite without one."""
+        """The objective of the incumbent; infinite if there is none."""
         return min((value for value, _ in self._pool.values()), default=np.inf)
 
     @property
     def gap_ratio(self) -> float | None:
-        """(incumbent - bound) / incumbent, once there are both."""
+        """(incumbent - bound) / incumbent; None until there are both."""
         value = self.value
         if self.bound is None or not np.isfinite(value) or value <= 0:
             return None
@@ -113,13 +138,13 @@ class Record:
 
     @property
     def proven(self) -> bool:
-        """Whether the incumbent is as good as optimal."""
+        """Whether the gap is so small that the incumbent counts as optimal."""
         gap = self.gap_ratio
         return gap is not None and gap <= OPTIMALITY_GAP
 
     @property
     def stopped(self) -> bool:
-        """Whether the search has to end now: asked to, or out of budget."""
+        """Whether the search has to end now: it was asked to, or its budget is spent."""
         return self.cut or self.evaluate.exhausted
 
     @property
@@ -130,7 +155,12 @@ class Record:
         return self._interrupted or self.evaluate.late
 
     def keep_if_good(self, assignment: Assignment, value: float, phase: str) -> bool:
-        """Keep a plan if it is good enough; infinite values and broken rules are ignored.
+        """Keep a plan if it is among the best; one that does not fit or breaks a rule is ignored.
+
+        Args:
+            assignment: the plan.
+            value: its objective; infinite if it does not fit.
+            phase: the part of the search that found it, for the history.
 
         Returns:
             Whether it is the new incumbent.
@@ -149,24 +179,30 @@ class Record:
         return False
 
     def consider(self, assignment: Assignment, phase: str) -> float:
-        """Price a plan and offer it; returns its value."""
+        """Price a plan, keep it if it is among the best, and return its objective."""
         value = self.evaluate.value(assignment)
         self.keep_if_good(assignment, value, phase)
         return value
 
     def keep_best_of(self, assignments: list[Assignment], values: FloatArray, phase: str) -> None:
-        """Offer the best of many priced plans."""
+        """Keep the best of many priced plans, if it is good enough.
+
+        Args:
+            assignments: the plans.
+            values: the objective of each of them, ``[len(assignments)]``.
+            phase: the part of the search that found them, for the history.
+        """
         at = int(np.argmin(values))
         self.keep_if_good(assignments[at], float(values[at]), phase)
 
     def raise_bound(self, bound: float, phase: str) -> None:
-        """Note a proven lower bound, if it is better than the last."""
+        """Take a proven lower bound of the objective, if it is higher than the last one."""
         if self.bound is None or bound > self.bound:
             self.bound = bound
             self.report(phase)
 
     def report(self, phase: str) -> None:
-        """Add a line to the history and tell the caller."""
+        """Add an entry to the history, and tell it to the caller of the search."""
         value = self.value
         line = SearchProgress(
             seconds=self.evaluate.seconds,
@@ -181,10 +217,10 @@ class Record:
             self._progress(line)
 
     def outcome(self, *, proves: bool) -> SearchOutcome:
-        """The result of the search as it stands.
+        """The outcome of the search as it stands now.
 
         Args:
-            proves: whether the strategy gives bounds at all.
+            proves: whether the strategy computes bounds at all.
         """
         ranked = sorted(self._pool.values(), key=lambda pair: (pair[0], pair[1].options))
         return SearchOutcome(
@@ -208,7 +244,7 @@ class Record:
 
 
 class AbstractStrategy(ABC):
-    """One way to search. A strategy keeps no state between searches."""
+    """One way to search for plans. A strategy keeps no state between searches."""
 
     __slots__ = ()
 
@@ -222,15 +258,15 @@ class AbstractStrategy(ABC):
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> SearchOutcome:
-        """Look for the assignment of least value.
+        """Look for the assignment with the smallest objective.
 
-        The same seed gives the same outcome whenever the search ends by itself or by the number of
-        evaluations in ``evaluate.budget``, and not by the clock.
+        The same seed gives the same outcome if the search ends by itself or by the number of
+        evaluations in ``evaluate.budget``. A search that the clock ends may give another one.
 
         Args:
-            space: options and places; every table has at least one option.
+            space: the options of every table, at least one for each, and the places they may have.
             evaluate: prices assignments and holds the budget.
-            seed: of the one random generator used.
-            progress: called with every improvement.
-            should_stop: asked often; True ends the search with what it has.
+            seed: of the one random generator of the search.
+            progress: is called with every improvement of plan or bound.
+            should_stop: is asked often; True ends the search with what it has found.
         """

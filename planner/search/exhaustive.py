@@ -1,4 +1,4 @@
-"""Every plan of the search space. For tiny cases, and to check the other strategies."""
+"""Prices every plan of the search space: for tiny problems, and to check other strategies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from planner.search.construct.walk import count_assignments, price_all
 from planner.space.evaluation import Evaluator, SearchSpace
 
 MOST_ASSIGNMENTS: Final = 2_000_000
-"""Plans that the exhaustive strategy prices at most: a few minutes."""
+"""Most plans that the exhaustive strategy prices, which takes a few minutes. A problem with more
+plans is refused."""
 
 
 @final
 class Exhaustive(AbstractStrategy):
-    """Prices all assignments; the best one is optimal by construction."""
+    """Prices all assignments, so that the best one is optimal."""
 
     __slots__ = ()
 
@@ -34,10 +35,12 @@ class Exhaustive(AbstractStrategy):
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> SearchOutcome:
-        """The optimum, the same for every seed; of the listed options where some are left out.
+        """Find the best plan of the listed options; the seed has no effect.
+
+        Where kernels are left out of the list, it is not proven to be the best of all plans.
 
         Raises:
-            InvalidInputError: there are more than two million assignments.
+            InvalidInputError: there are more assignments than :data:`MOST_ASSIGNMENTS`.
         """
         del seed
         if count_assignments(space, MOST_ASSIGNMENTS) > MOST_ASSIGNMENTS:

@@ -1,4 +1,4 @@
-"""Whole tables by decreasing elements read, each on the rank that reads least so far."""
+"""Places whole tables: those that read most elements first, each on the rank that reads least."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random options on random places, many times: what no thought at all achieves."""
+"""Random options on random places: the baseline that any planner should beat."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from planner.search.base import (
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _SAMPLES: Final = 1000
-"""Plans drawn, unless the budget ends first."""
+"""Plans that are drawn, unless the budget ends first. With more of them the baseline takes longer
+and is a little better."""
 
 
 @final
 class Random(AbstractStrategy):
-    """The best of a thousand plans drawn at random, memory unseen."""
+    """The best of a thousand plans that are drawn at random, without a look at memory."""
 
     __slots__ = ()
 
@@ -35,7 +36,7 @@ class Random(AbstractStrategy):
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> SearchOutcome:
-        """Each table: an option, then places, all alike likely."""
+        """Draw plans until there are enough or the budget ends; the best that fits is kept."""
         rng = np.random.default_rng(seed)
         record = Record(evaluate, progress, should_stop)
         for _ in range(_SAMPLES):
@@ -46,7 +47,12 @@ class Random(AbstractStrategy):
 
 
 def random_assignment(space: SearchSpace, rng: np.random.Generator) -> Assignment:
-    """One draw."""
+    """One plan: for each table one of its options, and then places for its pieces.
+
+    All options of a table are equally likely, and so are its allowed ranks (or hosts). Pieces that
+    have to share a host are drawn within one, and pieces of different widths on different ranks if
+    there are enough.
+    """
     options: list[int] = []
     places: list[tuple[int, ...]] = []
     for t, table in enumerate(space.tables):

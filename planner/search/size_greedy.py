@@ -1,4 +1,4 @@
-"""Whole tables by decreasing bytes, each on the emptiest rank."""
+"""Places whole tables: the largest first, each on the rank with the fewest bytes so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole tables by decreasing elements read times the logarithm of their rows."""
+"""Places whole tables by their cost: elements read times the logarithm of the number of rows."""
 
 from __future__ import annotations
 

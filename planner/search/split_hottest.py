@@ -1,4 +1,4 @@
-"""Place whole tables by decreasing cost, then split the table of the hottest shard, and again."""
+"""Places whole tables by decreasing cost, then splits the table of the hottest shard repeatedly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from planner.space.evaluation import Evaluator, SearchSpace
 
 @final
 class SplitHottest(AbstractStrategy):
-    """The way of HugeCTR's planner (samples/dlrm/sharding), over this project's costs."""
+    """What HugeCTR's planner does (samples/dlrm/sharding), with this project's costs."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class SplitHottest(AbstractStrategy):
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> SearchOutcome:
-        """The best plan of the walk, the same for every seed."""
+        """Find the best plan of the walk; the seed has no effect."""
         del seed
         record = Record(evaluate, progress, should_stop)
         for proposal in split_walk(LinearModel(space, evaluate.objective)):

@@ -1,4 +1,4 @@
-"""The plan that TorchRec's planner makes by itself: its walk over its own estimates."""
+"""The plan that TorchRec's default planner makes, by its own estimates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from planner.space.evaluation import Evaluator, SearchSpace
 
 @final
 class TorchrecGreedy(AbstractStrategy):
-    """``EmbeddingShardingPlanner`` with its defaults; its plan is priced by this project's models.
+    """The plan of ``EmbeddingShardingPlanner`` with its defaults, priced by this project's models.
+
+    It finds no plan if TorchRec's plan does not fit by this project's account of memory, or breaks
+    a rule that TorchRec does not know.
 
     Reference: torchrec/distributed/planner (planners.py, proposers.py, partitioners.py), version
-    1.8. Finds nothing where that plan does not fit by this project's memory ledger, or breaks a
-    rule that TorchRec does not know.
+    1.8.
     """
 
     __slots__ = ()
@@ -37,11 +39,11 @@ class TorchrecGreedy(AbstractStrategy):
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> SearchOutcome:
-        """TorchRec's plan, the same for every seed."""
+        """Make TorchRec's plan; the seed has no effect."""
         del seed
         record = Record(evaluate, progress, should_stop)
         found = torchrec_default(space.problem).plan
         if found is not None:
-            with contextlib.suppress(InvalidInputError):  # an option that is not listed here
+            with contextlib.suppress(InvalidInputError):  # its option of a table is not listed
                 record.consider(space.assignment(found), "torchrec_greedy")
         return record.outcome(proves=False)

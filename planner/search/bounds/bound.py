@@ -35,7 +35,8 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.bounds.room import Room
 from planner.search.common.basis import Basis
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, node_s, solve
+from planner.search.common.milp import MilpProgram, Rows, Solution
+from planner.search.common.programs import effort_of, node_s, solve
 from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import Meter
 from planner.space.objective import Cut

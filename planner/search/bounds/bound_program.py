@@ -25,7 +25,7 @@ from planner.search.bounds.one_place import OnePlace
 from planner.search.bounds.relaxation import TypeSet, uses
 from planner.search.bounds.special_ranks import SpecialRanks
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import MilpProgram, Rows
+from planner.search.common.milp import MilpProgram, Rows
 from planner.space.evaluation import ROUNDING, SearchSpace
 from planner.space.objective import Cut
 

@@ -14,7 +14,7 @@ import numpy as np
 from costmodels.datatypes import IntArray
 from planner.problem import Level
 from planner.rules.placement_rules import Cap
-from planner.search.common.programs import Rows
+from planner.search.common.milp import Rows
 from planner.space.evaluation import SearchSpace
 
 

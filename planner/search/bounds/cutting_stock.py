@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from planner.search.common.programs import MilpProgram, Rows, solve
+from planner.search.common.milp import MilpProgram, Rows
+from planner.search.common.programs import solve
 
 CELLS: Final = 2000
 """Sizes are counted in this many parts of the room, rounded down, so that proofs stay valid."""

@@ -22,7 +22,7 @@ import numpy as np
 from costmodels.batch_shares import batch_ratios
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import Rows
+from planner.search.common.milp import Rows
 from planner.space.evaluation import SearchSpace
 
 _KEY_TABLES: Final = 5

@@ -27,7 +27,8 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.bounds.cutting_stock import CELLS, worth_by_size
-from planner.search.common.programs import MilpProgram, Rows, effort_of, solve
+from planner.search.common.milp import MilpProgram, Rows
+from planner.search.common.programs import effort_of, solve
 from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import Meter
 from planner.space.evaluation import SearchSpace

@@ -35,7 +35,8 @@ from planner.search.base import Record
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.home import home_choices
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import MilpProgram, Rows, effort_of, solve
+from planner.search.common.milp import MilpProgram, Rows
+from planner.search.common.programs import effort_of, solve
 from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import Meter
 from planner.space.objective import Cut

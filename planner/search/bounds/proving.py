@@ -15,7 +15,8 @@ from dataclasses import replace
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.common.programs import MilpProgram, effort_of, node_s
+from planner.search.common.milp import MilpProgram
+from planner.search.common.programs import effort_of, node_s
 from planner.search.common.schedule import USUAL, Schedule
 from planner.search.common.solver_process import SolverProcess
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from planner.search.bounds.relaxation import Relaxation
-from planner.search.common.programs import Rows
+from planner.search.common.milp import Rows
 from planner.space.evaluation import SearchSpace
 
 _TOLERANCE: Final = 1e-5

@@ -22,7 +22,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import Rows
+from planner.search.common.milp import Rows
 
 _TINY: Final = 1e-9
 """Loads below this only trouble the solver; leaving them out keeps the rows true."""

@@ -1,11 +1,13 @@
-"""Where a linear program's solution lies, so that a similar program begins there.
+"""The basis of a solved linear program, from which the solver begins a similar program.
 
-A basis says which variables and rows lie between their limits. A search solves many programs in a
-row that differ in a few rows or limits; from the last one's basis the next one takes a fraction of
-the pivots. A basis only says where to begin: what a program proves does not depend on it.
+A basis says which variables and rows are strictly between their limits in a solution, and at which
+limit the others are. A search solves many programs in a row that differ in a few rows or limits. If
+the solver begins a program with the basis of the last one, it needs a fraction of the pivots. A
+basis only says where to begin: what a program proves does not depend on it.
 
-This module and those that solve programs import nothing of plans and their prices: a process that
-only solves programs (:mod:`planner.search.common.solver_process`) starts in half the time without.
+This module and those that solve programs import nothing about plans and prices. Without these
+imports, a process that only solves programs (:mod:`planner.search.common.solver_process`) starts in
+half the time.
 """
 
 from __future__ import annotations
@@ -23,14 +25,24 @@ from costmodels.datatypes import IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Basis:
-    """MathOpt's status of each variable, ``[size]``, and of each row, by its name."""
+    """The statuses of a solution, as numbers of MathOpt's ``BasisStatusProto``.
+
+    Attributes:
+        variables: the status of each variable, ``[variables]``.
+        rows: the status of each row, by the row's name (see :func:`row_names`).
+    """
 
     variables: Sequence[int]
     rows: Mapping[bytes, int]
 
     @staticmethod
     def read(found: Any, names: Sequence[bytes]) -> Basis | None:
-        """Of a solution in MathOpt's protocol, whose rows have these names; None if it has none."""
+        """The basis of a solution in MathOpt's protocol; None if the solution has none.
+
+        Args:
+            found: the solution, a ``SolutionProto``.
+            names: the name of each row of the program, in order.
+        """
         if not found.HasField("basis"):
             return None
         rows = found.basis.constraint_status
@@ -40,10 +52,18 @@ class Basis:
         return Basis(variables=list(found.basis.variable_status.values), rows=by_name)
 
     def write(self, size: int, names: Sequence[bytes]) -> Any:
-        """For a program with ``size`` variables and rows of these names; None if it fits no more.
+        """This basis for another program, as MathOpt's ``BasisProto``.
 
-        Rows that are new lie between their limits. As many variables and rows have to as there are
-        rows, so some of the last rows may have to change sides.
+        Rows that this basis does not know are taken to be between their limits. In every basis the
+        number of variables and rows between their limits equals the number of rows. Where rows came
+        or went, the status of some of the last rows is changed so that this is true.
+
+        Args:
+            size: number of variables of the program.
+            names: the name of each of its rows, in order.
+
+        Returns:
+            None if the program has another number of variables, or too few rows to change.
         """
         from ortools.math_opt import solution_pb2
 
@@ -68,9 +88,14 @@ class Basis:
 
 
 def row_names(row: IntArray, column: IntArray, count: int) -> list[bytes]:
-    """A digest of the variables of each of ``count`` rows: every box keeps those of its program.
+    """Names of the rows of a program: rows about the same variables have the same name.
 
-    ``row`` ascends, and ``column`` within a row.
+    A name is a digest of eight bytes, because every box keeps the names of its program.
+
+    Args:
+        row: the row of each coefficient, ascending.
+        column: the variable of each coefficient, ascending within a row.
+        count: number of rows.
     """
     ends = np.searchsorted(row, np.arange(count + 1))
     return [

@@ -1,4 +1,4 @@
-"""The last look at a proof: no plan that was priced may be better than the proven bound."""
+"""The last check of a proof: no plan that was priced may be better than the proven bound."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from planner.search.base import SearchOutcome, Termination
 from planner.space.evaluation import Evaluator
 
 _ROUNDING: Final = 1e-9
-"""Share by which sums of the same numbers in another order may differ."""
+"""Share of the objective by which a plan may be below the bound without contradicting it: sums of
+the same numbers in another order differ by less. A larger share would hide small errors."""
 
 
 def guarded(
     outcome: SearchOutcome, others: Sequence[float], evaluate: Evaluator
 ) -> tuple[SearchOutcome, tuple[str, ...]]:
-    """The outcome, without its proof where a plan is known that is better than the bound.
+    """Withdraw the proof of a search if any known plan is better than the proven bound.
 
     Args:
-        outcome: of the search.
-        others: values of plans that others found.
+        outcome: the outcome of the search.
+        others: objectives of plans that other strategies found.
         evaluate: prices the plan in use, if there is one.
 
     Returns:
-        The outcome, and what has to be said about it.
+        The outcome, without a bound if that was withdrawn; and sentences for the user about it,
+        none if the bound holds.
     """
     if outcome.bound is None:
         return outcome, ()
@@ -42,7 +44,10 @@ def guarded(
 
 
 def _value_in_use(evaluate: Evaluator) -> list[float]:
-    """Value of the plan in use, where it could be the answer: it fits and keeps the constraints."""
+    """The objective of the plan in use, if that plan could be the answer; otherwise nothing.
+
+    It could be if there is a limit on moves, and it fits into memory and keeps the constraints.
+    """
     space = evaluate.space
     if space.problem.move_limit is None:
         return []

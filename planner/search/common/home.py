@@ -5,11 +5,16 @@ from __future__ import annotations
 from planner.space.evaluation import SearchSpace
 
 Choice = tuple[int, tuple[int, ...]]
-"""An option of a table, and its places."""
+"""The index of an option of a table, and the ranks (or hosts) of its pieces."""
 
 
 def home_choices(space: SearchSpace) -> list[Choice | None] | None:
-    """Each table as the plan in use has it; None without such a plan, or where it is no option."""
+    """How the plan in use has each table.
+
+    Returns:
+        One choice per table, None for a table that is cut as no listed option cuts it; None instead
+        of the list if there is no plan in use.
+    """
     limit = space.problem.move_limit
     if limit is None:
         return None

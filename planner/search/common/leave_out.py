@@ -1,4 +1,4 @@
-"""The parts of the search by name, so that they can be left out."""
+"""The parts of the search by name, so that a search can leave some out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from enum import StrEnum
 
 
 class SearchPart(StrEnum):
-    """Parts of the search: those that find plans, and all that only proves."""
+    """Parts of the search: one for each method that finds plans, and one for all that only proves.
+
+    Benchmarks leave out one part at a time, to see what it contributes.
+    """
 
     EXHAUSTIVE = "every plan of tiny spaces"
     GREEDY = "greedy plans"

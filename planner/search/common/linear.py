@@ -1,8 +1,13 @@
-"""The piecewise linear minorant that bounds, constructions and moves all work on.
+"""The linear model of an objective, on which bounds, constructions and moves all work.
 
-A phase is convex and homogeneous, so tangents bound it from below: phase k of a rank with work y is
-at least ``gradient @ y``. A *column* here is one tangent (or device or host memory) applied to all
-distinct work rows at once; the load of a rank is the sum of its shards' columns.
+The time of a phase is a convex and homogeneous function of the work of a rank. Tangents therefore
+bound it from below: phase k of a rank with work ``y`` takes at least ``gradient @ y`` for the
+gradient at any other work. The *minorant* of the objective is the function of a plan that results
+if every phase is replaced by its largest tangent; it is nowhere above the objective.
+
+A *load* is one tangent, or the device bytes, or the host bytes, applied to work. Loads add up: the
+load of a rank is the sum of the loads of its shards. Arrays of loads have ``P + 2`` columns: the
+loads of the P tangents, then device bytes, then host bytes.
 """
 
 from __future__ import annotations
@@ -18,31 +23,44 @@ from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective, Cut
 
 _NOTHING: Final = 1e-200
-"""Least target of a load, so that loads can be measured by it where there are none at all."""
+"""Least target of a load, so that loads can be divided by it even if all loads are 0."""
 _UNUSED: Final = 1e-6
-"""Shares up to this come from the rounding of a solver."""
+"""Shares of options up to this are taken for the rounding of a solver, not for a choice."""
 _SAME_TANGENT: Final = 1e-4
+"""Share by which a new tangent has to be above the known ones at the work where it is taken. With a
+smaller share the model is a little closer to the objective, and every program larger."""
 _LONGER: Final = 1e-5
-"""Share by which a cut has to be above what is known."""
+"""Share by which a new cut has to be above the known value. Rounding alone stays far below it; with
+a smaller share more programs would be solved for the same bound."""
 _MOST_TANGENTS, _MOST_OF_PARTS = 6, 1
-"""Tangents kept per phase, and of phases that are part of another one."""
+"""Most tangents of a phase, and of a phase that is part of another phase. Each tangent adds rows to
+every program and a column to every array of loads."""
 
 
 class LinearModel:
-    """Tangents of an objective over a search space.
+    """The tangents and cuts of an objective over a search space.
+
+    In shapes, W is the number of ranks, F of columns of work, K of phases, K' of phases in use, P
+    of tangents, n of options of all tables together and M of distinct rows of work.
+
+    Args:
+        space: the options of every table.
+        objective: what is minimised; gives tangents and cuts.
 
     Attributes:
-        tangents: ``[P, F]``, sorted by phase; ``phase[p]`` is the phase of tangent p.
-        used: ``[K']`` phases that have tangents (others cannot bind); those of ``used[k]`` begin at
-            ``starts[k]``; ``phase_index[p]`` is the position of tangent p's phase.
-        columns: ``[M, P + 2]`` loads of each row of ``space.pool``: tangents, device, host bytes,
-            on the fastest device.
-        slowness: ``[W, P + 2]`` factors that each rank multiplies them by; None if ranks are alike.
-        mean: ``[n, P + 2]`` mean load over ranks of each option once placed.
+        tangents: ``[P, F]`` seconds per unit of work (or the unit of the objective), by phase.
+        phase: ``[P]`` the phase of each tangent, ascending.
+        used: ``[K']`` the phases in use: those that have tangents.
+        starts: ``[K']`` position of the first tangent of each phase in use.
+        phase_index: ``[P]`` position in ``used`` of the phase of each tangent.
+        columns: ``[M, P + 2]`` loads of each row of ``space.pool`` on the fastest device.
+        slowness: ``[W, P + 2]`` factors by which loads are multiplied on each rank; None if all
+            ranks are equally fast.
+        mean: ``[n, P + 2]`` loads of each option, mean over all ranks.
     """
 
     def __init__(self, space: SearchSpace, objective: AbstractObjective) -> None:
-        """Start with the tangents at the mean over all options."""
+        """Begin with the tangents at the work that a typical rank has."""
         self.space = space
         self.objective = objective
         self._gradients: list[FloatArray] = []
@@ -54,15 +72,19 @@ class LinearModel:
 
     @property
     def num_tangents(self) -> int:
-        """Number of tangents P; loads have two more columns, device and host bytes."""
+        """Number of tangents, P; loads have two more columns, device and host bytes."""
         return len(self.phase)
 
     def add_tangents(self, row: FloatArray) -> bool:
-        """Add the tangents at one rank's work; False if none says anything new."""
+        """Add the tangents of all phases at one rank's work, ``[F]``.
+
+        Returns:
+            False if none of them is above the known tangents there.
+        """
         return self._add(self.objective.gradient(row), row)
 
     def _add(self, gradient: FloatArray, row: FloatArray) -> bool:
-        """The same with the tangents ``[K, F]`` at that work."""
+        """Add tangents, ``[K, F]``, that were taken at the work ``row``."""
         parts, added = self.objective.parts, False
         for k in np.flatnonzero(self._looked_at):
             known = [g for g, p in zip(self._gradients, self._phases, strict=True) if p == k]
@@ -73,7 +95,9 @@ class LinearModel:
                 self._gradients.append(gradient[k])
                 self._phases.append(int(k))
                 added = True
-        if not self._gradients:  # nothing is ever looked up or sent
+        if (
+            not self._gradients
+        ):  # no option has any work: keep one tangent, so that no array is empty
             first = int(np.argmax(self._looked_at))
             self._gradients.append(gradient[first])
             self._phases.append(first)
@@ -90,13 +114,20 @@ class LinearModel:
         *,
         touches: bool,
     ) -> bool:
-        """Look at hidden phases that the mean rank of a solution does not hide; False if none.
+        """Add what the solution of a program shows to be missing from this model.
+
+        That is the tangents at the mean work of a rank in the solution, and hidden phases
+        (:attr:`AbstractObjective.hidden`) that add time to the longest path there.
 
         Args:
-            shares: ``[n]`` of each option in the solution.
-            types: sharding types of the plans that are asked about; None for those of the solution.
+            shares: ``[n]`` share of each option in the solution.
+            types: sharding types of the plans that the program is about; None for the types of the
+                options that the solution uses.
             optional: types that each of the plans may have or not.
-            touches: add the tangents at that rank's work first; False only if nothing is new.
+            touches: whether to add the tangents; otherwise only hidden phases are added.
+
+        Returns:
+            False if nothing was added.
         """
         unseen = (self.objective.weights > 0) & ~self._looked_at
         if not (touches or unseen.any()):
@@ -116,33 +147,52 @@ class LinearModel:
         return self._add(gradient, row) or added
 
     def option_rows(self, flat: int) -> FloatArray:
-        """Loads of an option's rows, ``[W | pieces | pieces x L, P + 2]``."""
+        """Loads of each shard of an option on the fastest device.
+
+        Args:
+            flat: position of the option among those of all tables.
+
+        Returns:
+            ``[W, P + 2]`` for uniform options, ``[pieces, P + 2]`` for pieces on ranks, ``[pieces,
+            L, P + 2]`` for pieces on hosts of L ranks.
+        """
         return np.asarray(self.columns[self.space.rows[flat]])
 
     def loads(self, work: FloatArray) -> FloatArray:
-        """Loads ``[..., W, P + 2]`` of work ``[..., W, F]``."""
+        """Loads of every rank, ``[..., W, P + 2]``, from the work of the ranks, ``[..., W, F]``."""
         loads = work @ self._matrix
         return np.asarray(loads if self.slowness is None else loads * self.slowness)
 
     def at(self, loads: FloatArray, ranks: IntArray | int | slice) -> FloatArray:
-        """Loads ``[..., P + 2]`` of the fastest device as they are on other ranks.
+        """What loads on the fastest device, ``[..., P + 2]``, become on other ranks.
 
-        The axes of ``loads`` before the last are those of ``ranks``, or are spread over them.
+        Args:
+            loads: their axes before the last are those of ``ranks``, or broadcast against them.
+            ranks: the rank of each.
         """
         return loads if self.slowness is None else loads * self.slowness[ranks]
 
     def phase_maxima(self, peaks: FloatArray) -> FloatArray:
-        """``[..., K']`` phases from the largest load of each tangent, ``[..., >= P]``."""
+        """``[..., K']`` the largest tangent of each phase in use.
+
+        Args:
+            peaks: ``[..., P]`` largest load of each tangent over ranks; further columns are
+                ignored.
+        """
         tangents = peaks[..., : self.num_tangents]
         return np.asarray(np.maximum.reduceat(tangents, self.starts, axis=-1))
 
     def value(self, peaks: FloatArray) -> FloatArray:
-        """Minorant of the objective from the largest load of each tangent, ``[...]``."""
+        """The minorant of the objective, ``[...]``, from the largest load of each tangent."""
         paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases
         return np.asarray(paths.max(axis=-1))
 
     def extreme(self, reduce: np.ufunc) -> FloatArray:
-        """``[n, P + 2]`` largest or least load over the rows of each option."""
+        """``[n, P + 2]`` the largest or the least load over the shards of each option.
+
+        Args:
+            reduce: ``np.maximum`` or ``np.minimum``.
+        """
         if reduce.__name__ not in self._extremes:
             loads = reduce.reduceat(self.columns, self.space.pool_first, axis=0)
             self._extremes[reduce.__name__] = np.asarray(loads)
@@ -150,30 +200,30 @@ class LinearModel:
 
     @property
     def cuts(self) -> list[tuple[float, FloatArray]]:
-        """(base, slopes of the phases in use) of each cut followed."""
+        """Base and slopes, ``[K']``, of each cut of the minorant."""
         return list(zip(self._bases.tolist(), self._slopes, strict=True))
 
     def paths(self, phases: FloatArray) -> FloatArray:
-        """``[..., cuts]`` each cut's value from the phases' maxima, ``[..., K']``."""
+        """``[..., cuts]`` the value of each cut at these maxima of the phases in use."""
         return np.asarray(phases @ self._slopes.T + self._bases)
 
     def slopes_of(self, phases: FloatArray) -> FloatArray:
-        """``[K']`` slopes of the cut that binds at these maxima."""
+        """``[K']`` slopes of the cut that is largest at these maxima of the phases in use."""
         return np.asarray(self._slopes[int(np.argmax(self.paths(phases)))])
 
     def slopes(self, peaks: FloatArray) -> FloatArray:
-        """``[K']`` how the minorant grows with each phase's maximum."""
+        """``[K']`` how fast the minorant grows with the maximum of each phase in use."""
         paths = self.phase_maxima(peaks) @ self._slopes.T + self._bases
         return np.asarray(self._slopes[int(np.argmax(paths))])
 
     def use_cuts(self, cuts: Sequence[Cut]) -> None:
-        """Use these cuts for the minorant, with the one that always holds."""
+        """Let the minorant be the largest of these cuts and of the one that always holds."""
         self._cuts = (self.objective.always(), *cuts)
         self._bases = np.array([c.base for c in self._cuts])
         self._slopes = np.array([c.slopes[self.used] for c in self._cuts])
 
     def all_phases(self, maxima: FloatArray) -> FloatArray:
-        """``[K]`` from the phases in use, ``[K']``."""
+        """``[K]`` all phases from those in use, ``[K']``; the others are 0."""
         full = np.zeros(len(self.objective.weights))
         full[self.used] = maxima
         return full
@@ -185,12 +235,12 @@ class LinearModel:
         value: float,
         optional: frozenset[ShardingType] = frozenset(),
     ) -> Cut | None:
-        """The objective's cut at some maxima, ``[K']``, if it is above ``value`` there.
+        """The cut of the objective that is highest at some maxima, if it is above ``value`` there.
 
         Args:
-            maxima: of the phases in use.
-            types: sharding types that all plans have for which it has to hold.
-            value: what is known already.
+            maxima: ``[K']`` largest value over ranks of each phase in use.
+            types: sharding types that all plans have for which the cut has to hold.
+            value: the value that known cuts give at these maxima.
             optional: further types that each of the plans may have or not.
         """
         phases = self.all_phases(maxima)
@@ -199,7 +249,11 @@ class LinearModel:
         return cut if is_longer else None
 
     def targets(self, peaks: FloatArray) -> FloatArray:
-        """``[P + 2]`` what each load may reach: its phase's maximum, or the memory limit."""
+        """``[P + 2]`` what each load is measured against.
+
+        A tangent is measured against the maximum of its phase at ``peaks``, the largest loads over
+        ranks; device and host bytes against the mean limit of a rank.
+        """
         phases = self.phase_maxima(peaks)[self.phase_index]
         pipeline = self.space.pipeline
         device = float(pipeline.device_limits.mean())
@@ -227,7 +281,7 @@ class LinearModel:
         self.mean = space.mean_work @ self._matrix
 
     def _typical_work(self) -> FloatArray:
-        """Mean over ranks if every table were cut in all its ways at once."""
+        """``[F]`` mean work of a rank if every table were cut in all its ways in equal shares."""
         space = self.space
         counts = np.diff(space.first)[space.table_of]
         return np.asarray((space.mean_work / counts[:, None]).sum(axis=0))

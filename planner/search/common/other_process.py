@@ -1,8 +1,9 @@
-"""A second Python process that answers what it is sent, so that the search goes on beside it.
+"""A second Python process that answers requests while the search goes on in this one.
 
-The search is Python and holds the interpreter; a thread beside it would slow it down. The process
-is started without the caller's main module, so it works from scripts and notebooks alike. It ends
-when this process does, also if that is killed (:mod:`planner.support.lifeline`).
+It is a process and not a thread, because the search holds the interpreter most of the time, and a
+thread would slow it down. The process does not import the main module of the caller, so that it
+works from scripts and from notebooks. It ends with this process, also if this one is killed
+(:mod:`planner.support.lifeline`).
 """
 
 from __future__ import annotations
@@ -20,23 +21,27 @@ from typing import Any, BinaryIO, Final
 from planner.support import lifeline
 
 _QUIT_S: Final = 1.0
-"""Seconds that the process has to end by itself before it is killed."""
+"""Most seconds to wait until the system has ended the process after it was killed."""
 _POLL_S: Final = 0.05
-"""Seconds between two looks at whether it has replied or the search has to end."""
+"""Seconds between two checks whether the process has replied or the search has to end. A longer
+pause would delay the end of an interrupted search; a shorter one would take processor time."""
 
 
 class OtherProcess:
-    """Runs a module whose main function is :func:`serve_standard_streams`.
+    """A process that runs a module which calls :func:`serve_standard_streams` as its main program.
 
-    The thread that sends the first request is the one that has to close it: the process ends with
+    The thread that sends the first request has to close the process, because the process ends with
     that thread.
 
+    Args:
+        module: the full name of the module.
+
     Attributes:
-        replies: to what was sent last, as far as they have come.
+        replies: the replies to the last request that have arrived so far.
     """
 
     def __init__(self, module: str) -> None:
-        """Nothing is started before something is sent."""
+        """Start nothing yet: the process starts with the first request."""
         self._module = module
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
@@ -44,13 +49,19 @@ class OtherProcess:
 
     @property
     def busy(self) -> bool:
-        """Whether more replies are to come."""
+        """Whether more replies to the last request are expected."""
         return self._reader is not None and self._reader.is_alive()
 
     def send(self, request: object) -> bool:
-        """Ask for something else than before; False where no process can be started.
+        """Send a request, without waiting until the process has read it.
 
-        Returns at once: the process reads the request only after its imports.
+        The process reads it only after its imports, so that a thread does the sending.
+
+        Args:
+            request: what the process is asked; it is pickled.
+
+        Returns:
+            False if no process can be started.
         """
         pipe = self._pipe()
         if pipe is None:
@@ -62,7 +73,7 @@ class OtherProcess:
         return True
 
     def wait(self, stopped: Callable[[], bool]) -> None:
-        """Until all replies are here; ends the process if ``stopped`` says so before."""
+        """Wait until all replies have arrived; end the process if ``stopped`` says True before."""
         reader = self._reader
         while reader is not None and reader.is_alive():
             reader.join(_POLL_S)
@@ -70,7 +81,7 @@ class OtherProcess:
                 self.close()
 
     def close(self) -> None:
-        """End the process, also in the middle of an answer."""
+        """End the process, even while it computes an answer."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -98,7 +109,7 @@ class OtherProcess:
 
 
 def _ask(process: subprocess.Popen[bytes], request: bytes, replies: list[Any]) -> None:
-    """Send a request and collect replies until None comes, or the process ends."""
+    """Send a pickled request and collect the replies until None arrives or the process ends."""
     if process.stdin is None or process.stdout is None:
         return
     with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):
@@ -109,7 +120,13 @@ def _ask(process: subprocess.Popen[bytes], request: bytes, replies: list[Any]) -
 
 
 def serve(answer: Callable[[Any], Iterator[object]], ask: BinaryIO, reply: BinaryIO) -> None:
-    """Answer what arrives until nothing does any more; None follows the last reply."""
+    """Answer requests until the stream of requests ends; None follows the last reply to each.
+
+    Args:
+        answer: gives the replies to a request.
+        ask: the stream of pickled requests.
+        reply: the stream that pickled replies are written to.
+    """
     while True:
         try:
             request = pickle.load(ask)
@@ -123,7 +140,10 @@ def serve(answer: Callable[[Any], Iterator[object]], ask: BinaryIO, reply: Binar
 
 
 def serve_standard_streams(answer: Callable[[Any], Iterator[object]]) -> None:
-    """:func:`serve` on standard input and output; what solvers print goes nowhere."""
+    """:func:`serve` on standard input and output.
+
+    What solvers print to standard output is thrown away, so that it does not mix with replies.
+    """
     reply = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

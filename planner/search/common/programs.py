@@ -1,9 +1,9 @@
-"""Linear and mixed-integer programs as arrays: OR-Tools proposes, what is proven is checked here.
+"""Solves programs: OR-Tools proposes solutions and prices, and what they prove is computed here.
 
-A linear bound follows from the solver's row prices by weak duality
-(:mod:`planner.search.common.safe_bounds`); that nothing fits counts only where the same computation
-shows that some rows stay broken whatever is chosen. A mixed-integer bound is the solver's own, less
-:data:`WHOLE_TOLERANCE`.
+The bound of a linear program is computed here from the solver's row prices, by weak duality
+(:mod:`planner.search.common.safe_bounds`). If the solver says that a program has no solution, that
+counts only if the same computation shows that some row stays broken whatever is chosen. The bound
+of a mixed-integer program is the solver's own, less :data:`WHOLE_TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -11,110 +11,35 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.datatypes import FloatArray, IntArray
 from planner.search.common.basis import Basis, row_names
+from planner.search.common.milp import MilpProgram, Rows, Solution
 from planner.search.common.quiet import QUIET
+from planner.search.common.safe_bounds import safe_bound
 from planner.space.effort import program_s
 
 WHOLE_TOLERANCE: Final = 2e-6
-"""Share taken off bounds of mixed-integer programs: HiGHS keeps rows within 1e-6, prices within
+"""Share taken off bounds of mixed-integer programs. HiGHS keeps rows within 1e-6 and prices within
 1e-7, and our programs have coefficients and solutions near 1."""
-_MOST_NODES: Final = 500
-"""Nodes of one mixed-integer program: an end that does not depend on the clock."""
-_NOTHING: Final = 1e-40
-"""Coefficients below are left out of what a solver is asked; bounds are computed with them."""
 _MOST_PIVOTS: Final = 200_000
-"""The same of one linear program."""
+"""Most pivots of a linear program. Like the limit of nodes, it ends a program at the same place on
+every machine, as a limit by the clock would not."""
+_NOTHING: Final = 1e-40
+"""Coefficients below this are left out of what a solver is asked, because they trouble its scaling.
+Bounds are computed with them."""
 _BROKEN: Final = 1e-7
-"""Rows count as broken beyond this share of their size."""
+"""Least share of its size by which a row has to stay broken before a program counts as
+infeasible."""
 _SCALINGS: Final = 3
+"""Times that rows and variables are scaled in turn. More times bring coefficients a little closer
+to 1, and take longer."""
 _PIVOTS_PER_NODE: Final = 4
-"""Rows for each pivot of a node, about."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
-    """Constraints ``lower <= A x <= upper``; entry i of A is ``values[i]`` at (row, column)."""
-
-    row: IntArray
-    column: IntArray
-    values: FloatArray
-    lower: FloatArray
-    upper: FloatArray
-
-    @staticmethod
-    def dense(matrix: FloatArray, lower: FloatArray, upper: FloatArray) -> Rows:
-        """From a dense matrix ``[rows, columns]``."""
-        row, column = np.nonzero(matrix)
-        return Rows(row=row, column=column, values=matrix[row, column], lower=lower, upper=upper)
-
-    @staticmethod
-    def one_of_each(groups: IntArray) -> Rows:
-        """The first variables add up to 1 in each group; groups ascend from 0."""
-        ones = np.ones(int(groups[-1]) + 1)
-        return Rows(
-            row=groups,
-            column=np.arange(len(groups)),
-            values=np.ones(len(groups)),
-            lower=ones,
-            upper=ones,
-        )
-
-    @staticmethod
-    def stack(parts: list[Rows]) -> Rows:
-        """One below the other."""
-        sizes = np.cumsum([0] + [len(p.lower) for p in parts])
-        return Rows(
-            row=np.concatenate([p.row + s for p, s in zip(parts, sizes[:-1], strict=True)]),
-            column=np.concatenate([p.column for p in parts]),
-            values=np.concatenate([p.values for p in parts]),
-            lower=np.concatenate([p.lower for p in parts]),
-            upper=np.concatenate([p.upper for p in parts]),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MilpProgram:
-    """Minimise ``cost @ x`` over ``lower <= x <= upper`` and the rows, with so many nodes at most.
-
-    ``groups``, where given, are ascending numbers of the first variables: exactly one variable of
-    each group is 1 in every solution with whole variables, and their sum in every other. Rows have
-    to say so too.
-    """
-
-    cost: FloatArray
-    upper: FloatArray
-    rows: Rows
-    integer: BoolArray
-    lower: FloatArray = field(default_factory=lambda: np.zeros(1))
-    groups: IntArray | None = None
-    max_nodes: int | None = _MOST_NODES
-
-    def __post_init__(self) -> None:
-        """One lower limit for each variable."""
-        object.__setattr__(self, "lower", np.broadcast_to(self.lower, self.cost.shape))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Solution:
-    """``bound`` is proven, minus infinity where nothing is; infinite if ``infeasible`` is proven.
-
-    ``x``, ``reduced_costs`` and ``basis`` are None where the solver has none; ``reduced_costs`` are
-    proven too. ``pivots`` and ``nodes`` say how much work it was.
-    """
-
-    bound: float
-    x: FloatArray | None
-    reduced_costs: FloatArray | None
-    basis: Basis | None = None
-    infeasible: bool = False
-    pivots: int = 0
-    nodes: int = 0
+"""Rows of a program for each pivot that one of its nodes is taken to need: an estimate of work."""
 
 
 def solve(
@@ -124,13 +49,13 @@ def solve(
     gap_ratio: float = 1e-4,
     start: Basis | None = None,
 ) -> Solution:
-    """Solve by GLOP if continuous, else by HiGHS.
+    """Solve a program: by GLOP if all its variables are continuous, otherwise by HiGHS.
 
     Args:
         program: what to minimise.
-        time_limit_s: the solver stops then, with what it has.
-        gap_ratio: HiGHS stops at this relative gap.
-        start: of a similar program, where GLOP begins.
+        time_limit_s: seconds by the clock after which the solver stops with what it has.
+        gap_ratio: HiGHS stops once its bound and its solution are this close, as a share.
+        start: the basis of a similar program, from which GLOP begins.
     """
     found = _solved(program, time_limit_s, gap_ratio, start)
     if not found.denied:
@@ -146,20 +71,25 @@ def solve(
 
 
 def node_s(program: MilpProgram) -> float:
-    """Nominal seconds of a node: some pivots, and what comes with it."""
+    """Nominal seconds of one node of a mixed-integer program, as an estimate beforehand."""
     rows = len(program.rows.lower)
     return program_s(0, rows, rows // _PIVOTS_PER_NODE, 1)
 
 
 def effort_of(program: MilpProgram, solution: Solution) -> float:
-    """Nominal seconds that a solution took."""
+    """Nominal seconds of the work that a solution took."""
     entries, rows = len(program.rows.values), len(program.rows.lower)
     return program_s(entries, rows, solution.pivots, solution.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Answer:
-    """What a solver says, with the bound computed here; ``denied``: it says nothing fits."""
+    """What a solver says, with the bound that was computed here.
+
+    Attributes:
+        solution: what it found.
+        denied: whether the solver says that the program has no solution, which is not proven yet.
+    """
 
     solution: Solution
     denied: bool
@@ -168,14 +98,12 @@ class _Answer:
 def _solved(
     program: MilpProgram, time_limit_s: float, gap_ratio: float, start: Basis | None = None
 ) -> _Answer:
-    from planner.search.common.safe_bounds import safe_bound
-
     whole = bool(program.integer.any())
     scaled, row_scale, column_scale = _near_one(program)
     try:
         result, names = _ask(scaled, time_limit_s, gap_ratio, start)
     except _refusals():
-        if start is not None:  # GLOP may lose its way from there, and find it from nowhere
+        if start is not None:  # GLOP may fail from a basis and succeed without one
             return _solved(program, time_limit_s, gap_ratio)
         bound = -math.inf if whole else safe_bound(program, np.zeros(len(program.rows.lower)))[0]
         empty = Solution(bound=min(bound, sys.float_info.max), x=None, reduced_costs=None)
@@ -187,7 +115,7 @@ def _solved(
         best = result.solutions[0]
         if best.HasField("primal_solution"):
             x = _dense(best.primal_solution.variable_values, len(program.cost)) * column_scale
-            x = np.clip(x, program.lower, program.upper)  # GLOP may end far outside of them
+            x = np.clip(x, program.lower, program.upper)  # GLOP may end far outside of the limits
         if not whole and best.HasField("dual_solution"):
             prices = _dense(best.dual_solution.dual_values, len(program.rows.lower)) * row_scale
     if not whole:
@@ -208,10 +136,10 @@ def _solved(
 
 
 def _least_broken(program: MilpProgram) -> MilpProgram:
-    """How far rows stay broken at least, as a share of their size, whatever is chosen.
+    """The program whose minimum says how far rows stay broken, whatever is chosen.
 
-    Each row may be broken by ``s`` times its largest coefficient, and ``s`` is minimised. Above 0
-    there is no solution.
+    It has one variable more, ``s``. Every row may be broken by ``s`` times its largest coefficient,
+    and ``s`` is minimised. If the minimum is above 0, the given program has no solution.
     """
     rows, size = program.rows, len(program.cost)
     count = len(rows.lower)
@@ -241,17 +169,22 @@ def _least_broken(program: MilpProgram) -> MilpProgram:
     )
 
 
-# ------------------------------------------------------------------ asking
+# ------------------------------------------------------------------ asking the solver
 
 
 def _near_one(program: MilpProgram) -> tuple[MilpProgram, FloatArray, FloatArray]:
-    """The same program with coefficients near 1, and the factors of its rows and variables.
+    """The same program with coefficients near 1, which solvers need.
 
-    Factors are powers of two, so that nothing is rounded. Whole variables stay as they are.
+    Factors are powers of two, so that scaling rounds nothing. Whole variables and those of groups
+    keep their scale.
+
+    Returns:
+        The program; the factor that each row was multiplied by; and the factor that each variable
+        of the new program has to be multiplied by to get that of the given one.
     """
     rows = program.rows
-    # Rounding leaves differences of 1e-170 where there is none. One of them beside ordinary numbers
-    # would move the middle of its row so far that the solvers refuse the program.
+    # Where two equal numbers are subtracted, rounding may leave 1e-170. Beside ordinary numbers
+    # such a coefficient would move the middle of its row so far that solvers refuse the program.
     values = np.where(np.abs(rows.values) < _NOTHING, 0.0, rows.values)
     sizes = np.abs(values)
     log = np.where(sizes > 0, np.log2(np.where(sizes > 0, sizes, 1.0)), 0.0)
@@ -280,7 +213,16 @@ def _near_one(program: MilpProgram) -> tuple[MilpProgram, FloatArray, FloatArray
 
 
 def _middle(log: FloatArray, index: IntArray, like: FloatArray) -> FloatArray:
-    """Half-way between the least and the largest of each row (or column); 0 for empty ones."""
+    """Half-way between the least and the largest logarithm of each row (or variable).
+
+    Args:
+        log: logarithm of each coefficient.
+        index: its row (or variable).
+        like: an array with one entry per row (or variable).
+
+    Returns:
+        An array like ``like``, with 0 for rows without coefficients.
+    """
     least, largest = np.full_like(like, np.inf), np.full_like(like, -np.inf)
     np.minimum.at(least, index, log)
     np.maximum.at(largest, index, log)
@@ -291,10 +233,12 @@ def _middle(log: FloatArray, index: IntArray, like: FloatArray) -> FloatArray:
 def _ask(
     program: MilpProgram, time_limit_s: float, gap_ratio: float, start: Basis | None
 ) -> tuple[Any, list[bytes]]:
-    """MathOpt's protocol directly: its Python classes take longer than the solvers do.
+    """Solve a program through MathOpt's protocol buffers.
+
+    MathOpt's Python classes would take longer than the solvers do.
 
     Returns:
-        The result, and the names of the rows of a continuous program.
+        The result, a ``SolveResultProto``; and the names of the rows of a continuous program.
     """
     from ortools.math_opt import callback_pb2, model_parameters_pb2, parameters_pb2
     from ortools.math_opt.core.python import solver
@@ -333,7 +277,7 @@ def _ask(
 
 
 def _refusals() -> type[Exception]:
-    """What MathOpt raises where a solver refuses a program, for numbers out of its range say."""
+    """What MathOpt raises if a solver refuses a program, for example for numbers out of range."""
     from pybind11_abseil.status import StatusNotOk
 
     return cast("type[Exception]", StatusNotOk)
@@ -349,14 +293,14 @@ def _says_none_fits(result: Any) -> bool:
 
 
 def _dense(vector: Any, size: int) -> FloatArray:
-    """A sparse vector of the protocol as an array."""
+    """A sparse vector of MathOpt's protocol as an array of ``size`` numbers."""
     dense = np.zeros(size)
     dense[np.array(vector.ids, dtype=np.int64)] = np.array(vector.values)
     return dense
 
 
 def _proto(program: MilpProgram, order: IntArray) -> object:
-    """In MathOpt's protocol; ``order`` sorts the coefficients by row and variable."""
+    """A program as MathOpt's ``ModelProto``; ``order`` sorts coefficients by row and variable."""
     from ortools.math_opt import model_pb2
 
     rows, size = program.rows, len(program.cost)

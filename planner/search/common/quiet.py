@@ -1,4 +1,4 @@
-"""Keeps what a solver prints away from what commands print."""
+"""Keeps what solvers print out of the output of commands."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Final
 
 
 class _Quiet:
-    """Sends what is written to standard output nowhere while it is entered.
+    """A context in which everything that is written to standard output is thrown away.
 
-    HiGHS prints a line of its own now and then, and callers print results there for others to read.
+    HiGHS prints a line of its own now and then, and standard output is where commands print results
+    that other programs read. Several threads may be in the context at the same time.
     """
 
     def __init__(self) -> None:
@@ -38,4 +39,4 @@ class _Quiet:
 
 
 QUIET: Final = _Quiet()
-"""The one for this process; programs may be solved in several threads at a time."""
+"""The context that all threads of this process share, since they share standard output."""

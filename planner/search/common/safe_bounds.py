@@ -1,18 +1,19 @@
-"""Lower bounds of linear programs that hold whatever a solver says.
+"""Lower bounds of linear programs that are true whatever a solver says.
 
 For a program ``min c x`` over ``lower <= A x <= upper`` and ``least <= x <= most`` every vector
 ``y`` of row prices gives a lower bound (weak duality): with ``d = c - y A``,
 
     bound(y) = sum_i (y_i lower_i if y_i > 0 else y_i upper_i) + least value of d x over the x.
 
-So a solver only proposes ``y``; the bound is computed here, and poor prices give a poor bound,
-never a wrong one. What rounding can have added is taken off: a sum of n products is off by at most
+A solver only proposes ``y``, and the bound is computed here: poor prices give a low bound, never a
+wrong one. What rounding can have added is taken off: a sum of n products is off by at most
 ``n eps / (1 - n eps)`` times the sum of their sizes (Neumaier and Shcherbina, Safe bounds in linear
 and mixed-integer linear programming, Mathematical Programming 99, 2004; Higham, Accuracy and
 Stability of Numerical Algorithms, section 3.1).
 
-A variable without an upper limit allows no negative ``d``. Prices that leave one are scaled down
-until none is left, which a solver's tolerances make necessary all the time.
+If a variable without an upper limit had a negative ``d``, the least value would be minus infinity.
+Solvers leave slightly negative ones all the time, within their tolerances. Such prices are scaled
+down until no ``d`` of these variables is negative.
 """
 
 from __future__ import annotations
@@ -22,23 +23,27 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.programs import MilpProgram
+from planner.search.common.milp import MilpProgram
 
 _EPS: Final = float(np.finfo(np.float64).eps)
+"""Distance from 1 to the next number of double precision: twice the largest rounding error of one
+operation, as a share."""
 _SHRINK: Final = 1.0 - 1e-12
-"""Scaled prices are a little smaller than they need to be, so that rounding leaves nothing."""
+"""Prices that are scaled down are made smaller by this further factor, so that rounding leaves no
+reduced cost below 0. It costs the bound as small a share."""
 
 
 def safe_bound(program: MilpProgram, prices: FloatArray) -> tuple[float, FloatArray]:
-    """The bound that row prices prove, and what each variable adds to it at least.
+    """The bound that row prices prove, and the reduced costs that go with it.
 
     Args:
-        program: what is minimised; integers are taken for continuous.
+        program: what is minimised; whole variables are taken for continuous ones.
         prices: one per row, from any source.
 
     Returns:
-        The bound, minus infinity where the prices prove nothing; and what the bound rises by at
-        least for each unit of a variable (of a group: where that variable is the one that is 1).
+        The bound, minus infinity if the prices prove nothing; and by how much the bound rises at
+        least for each unit of a variable. For a variable of a group: by how much it rises if that
+        variable is the one of its group that is 1.
     """
     y = _usable(program, prices)
     y = _scaled(program, y)
@@ -55,14 +60,14 @@ def safe_bound(program: MilpProgram, prices: FloatArray) -> tuple[float, FloatAr
 
 
 def _usable(program: MilpProgram, prices: FloatArray) -> FloatArray:
-    """Prices of limits that exist."""
+    """The prices, with 0 for limits that do not exist and for what is not a number."""
     y = np.where(np.isfinite(prices), prices, 0.0)
     y = np.where((y > 0) & np.isinf(program.rows.lower), 0.0, y)
     return np.asarray(np.where((y < 0) & np.isinf(program.rows.upper), 0.0, y))
 
 
 def _reduced(program: MilpProgram, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """``c - y A`` and how far rounding may have moved each of it."""
+    """``c - y A`` for each variable, and by how much rounding may have moved it at most."""
     rows, size = program.rows, len(program.cost)
     products = y[rows.row] * rows.values
     total = np.bincount(rows.column, products, size)
@@ -74,10 +79,11 @@ def _reduced(program: MilpProgram, y: FloatArray) -> tuple[FloatArray, FloatArra
 def _scaled(program: MilpProgram, y: FloatArray) -> FloatArray:
     """Prices under which no variable without an upper limit has a negative reduced cost.
 
-    The last variable goes first: it is the objective of programs that minimise a maximum, and its
-    rows hold the other variables too. A price that lowers a reduced cost is scaled by the factor
-    that leaves nothing negative there. That may leave another variable short, as a phase's maximum
-    does its means, so the others have two turns.
+    If a variable has a negative reduced cost, the prices that lower it are scaled down by the
+    factor that makes it 0. Their rows hold other variables too, whose reduced costs may become
+    negative by that, as those of means do when prices of their phase's maximum are scaled. So the
+    last variable has its turn first, which is the objective in programs that minimise a maximum,
+    and the others have two turns.
     """
     endless = np.isinf(program.upper)
     last = np.zeros_like(endless)
@@ -104,10 +110,10 @@ def _scaled(program: MilpProgram, y: FloatArray) -> FloatArray:
 
 
 def _least(program: MilpProgram, low: FloatArray) -> tuple[float, float]:
-    """Least ``low @ x`` over the variables' limits, and the size of its terms.
+    """The least value of ``low @ x`` within the limits of the variables, and the size of its terms.
 
-    Of variables of which exactly one is 1 the cheapest that may be chosen counts, otherwise those
-    that are negative, at their limits.
+    Of the variables of a group, the cheapest that may be chosen is 1. Every other variable is at
+    its upper limit if its reduced cost is negative, and at its lower limit otherwise.
     """
     most = np.where(np.isfinite(program.upper), program.upper, 0.0)
     terms = np.where(low < 0, low * most, low * program.lower)
@@ -123,7 +129,7 @@ def _least(program: MilpProgram, low: FloatArray) -> tuple[float, float]:
 
 
 def _above_least(program: MilpProgram, low: FloatArray) -> FloatArray:
-    """Reduced costs, those of a group above its least."""
+    """Reduced costs; those of the variables of a group less the least of that group."""
     if program.groups is None:
         return low
     count = len(program.groups)
@@ -135,6 +141,6 @@ def _above_least(program: MilpProgram, low: FloatArray) -> FloatArray:
 
 
 def _rounding(count: FloatArray | IntArray | int) -> FloatArray:
-    """Largest relative error of a sum of ``count`` products."""
+    """The largest relative error of a sum of ``count`` products, see the top of the module."""
     share = np.asarray(count) * _EPS
     return np.asarray(share / (1.0 - share))

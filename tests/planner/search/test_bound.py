@@ -16,7 +16,8 @@ from planner.problem import TableConstraint
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import type_sets
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import MilpProgram, Rows, solve
+from planner.search.common.milp import MilpProgram, Rows
+from planner.search.common.programs import solve
 from planner.search.common.schedule import Schedule
 from planner.search.construct.walk import every_assignment
 from planner.search.random import random_assignment

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.programs import MilpProgram, Rows, solve
+from planner.search.common.milp import MilpProgram, Rows
+from planner.search.common.programs import solve
 from planner.search.common.safe_bounds import safe_bound
 from tests.planner import cases
 

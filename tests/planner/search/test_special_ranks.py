@@ -18,7 +18,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.proving import Prover
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import MilpProgram, Rows
+from planner.search.common.milp import MilpProgram, Rows
 from planner.search.common.quiet import QUIET
 from planner.search.common.solver_process import SolverProcess
 from planner.search.construct.walk import every_assignment

@@ -24,7 +24,7 @@ from planner.search.bounds.proving import Prover
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.bounds.room import Room
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import MilpProgram, Solution
+from planner.search.common.milp import MilpProgram, Solution
 from planner.search.common.solver_process import solutions
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases

@@ -15,7 +15,8 @@ from costmodels.sharding import ShardingType
 from planner.search.bounds import proving
 from planner.search.bounds.proving import Prover
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.common.programs import MilpProgram, Rows, Solution, effort_of, node_s
+from planner.search.common.milp import MilpProgram, Rows, Solution
+from planner.search.common.programs import effort_of, node_s
 from planner.search.common.schedule import USUAL
 from planner.space.effort import Meter
 
