@@ -1,1 +1,1 @@
-"""Plans from nothing: greedy orders, packings, sampled prices."""
+"""Makes plans from nothing: greedy planners, packings, options at sampled prices, all plans."""

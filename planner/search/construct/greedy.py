@@ -1,7 +1,8 @@
-"""Constructions of planners in use: list greedies, TorchRec's walk, splitting the hottest.
+"""What planners in use do: list greedies, TorchRec's walk over options, HugeCTR's splits.
 
-They serve as baselines and as starting points. All price shards by one number, the weighted sum of
-a shard's own phases; that a rank's phases wait for other ranks is what they do not see.
+Their plans are baselines, and starting points of the search. All of them give a shard one cost (the
+walks: the weighted sum of its phases, in seconds) and balance the sums of costs over ranks. They do
+not see that every phase waits for its slowest rank.
 """
 
 from __future__ import annotations
@@ -27,32 +28,37 @@ from planner.search.common.linear import LinearModel
 from planner.space.evaluation import FITTING, Assignment, Evaluator, SearchSpace
 
 _TORCHREC_MIN_WIDTH: Final = 128
-"""TorchRec splits columns into pieces of at least this width unless told otherwise."""
-_WALK_SHARDS: Final = 20_000
-"""Shards placed in a TorchRec walk before it ends (TorchRec itself goes on, for minutes)."""
+"""Least columns of a piece that TorchRec splits a table into, unless constraints say otherwise."""
+_WALK_TABLES: Final = 20_000
+"""Tables placed, over all proposals of TorchRec's walk together, after which the walk ends.
+TorchRec itself goes on for minutes; later proposals cut ever more tables, and take time from other
+parts."""
 _ALIKE: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.DATA_PARALLEL)
 """Ways in which all tables of a plan may be sharded alike."""
 _MOST_SPLITS: Final = 40
-"""Times at most that HugeCTR's walk cuts the table of the hottest shard further."""
+"""Most plans of HugeCTR's walk; each cuts one more table. More plans take time from other parts."""
 
 
 def size_cost(table: Table) -> float:
-    """Bytes of weights."""
+    """Bytes of the weights of a table."""
     return float(table.weight_bytes)
 
 
 def lookup_cost(table: Table) -> float:
-    """Elements read per sample."""
+    """Elements that a sample reads from a table: its columns times its pooling factor."""
     return table.embedding_dim * table.pooling_factor
 
 
 def size_lookup_cost(table: Table) -> float:
-    """Elements read per sample, weighted by the logarithm of the rows."""
+    """Elements that a sample reads, times the decimal logarithm of the number of rows."""
     return lookup_cost(table) * math.log10(max(table.num_embeddings, 1))
 
 
 def shard_seconds(model: LinearModel) -> FloatArray:
-    """``[M]`` one number per work row of the space: its phases, each with its general weight."""
+    """``[M]`` seconds of each row of ``space.pool``: the sum of its phases.
+
+    Each phase counts with its slope in the cut that always holds.
+    """
     phases = model.phase_maxima(model.columns)
     return np.asarray(phases @ model.objective.always().slopes[model.used])
 
@@ -60,14 +66,14 @@ def shard_seconds(model: LinearModel) -> FloatArray:
 def list_greedy(
     space: SearchSpace, costs: FloatArray, choice: IntArray | None = None
 ) -> Assignment:
-    """Whole tables, the costliest first, each on the rank of least cost so far that has room.
+    """Place whole tables, the dearest first, each on the rank with the least cost that has room.
 
-    AutoShard, DreamShard and NeuroShard all compare against it (their ``sharders.py``). Tables that
-    cannot be whole on one rank take their smallest option.
+    AutoShard, DreamShard and NeuroShard all compare themselves with this (their ``sharders.py``). A
+    table that has no option for one rank takes the option of :func:`whole_options`.
 
     Args:
         space: options and places.
-        costs: ``[T]`` what each table counts, in any unit.
+        costs: ``[T]`` cost of each table, in any unit.
         choice: ``[T]`` the option of each table, counted from the first of the table; None for the
             whole ones.
     """
@@ -84,7 +90,11 @@ def list_greedy(
 
 
 def whole_options(space: SearchSpace) -> IntArray:
-    """``[T]`` the unsplit option on one rank, in device memory if possible; else the smallest."""
+    """``[T]`` index of the option of each table that leaves it whole on one rank.
+
+    Where there are several, one in device memory comes first, then the one that needs least device
+    memory. Where there is none, the option is chosen in the same order among all.
+    """
     is_split = space.is_uniform | space.is_on_hosts | (space.pieces > 1)
     others = np.array([o.kernel is not ComputeKernel.FUSED for o in space.options], dtype=bool)
     order = np.lexsort((space.largest_device, others, is_split, space.table_of))
@@ -92,29 +102,34 @@ def whole_options(space: SearchSpace) -> IntArray:
 
 
 def torchrec_walk(model: LinearModel) -> Iterator[Assignment]:
-    """Proposals of TorchRec's greedy proposer, each placed by its partitioner.
+    """The proposals of TorchRec's greedy proposer, each placed as its partitioner does.
 
-    Every table starts at its fastest option; each step moves the table that takes most device
-    memory per shard to its next one. Shards go largest memory first to the rank of least cost.
+    The first proposal has the fastest option of every table. Each further one changes the table
+    whose largest shard needs most device memory to its next slower option. The partitioner places
+    the largest tables first, each piece on the rank with the least cost so far that has room.
     """
     space, seconds = model.space, shard_seconds(model)
     orders = [_torchrec_order(space, t, seconds) for t in range(space.num_tables)]
     at = [0] * space.num_tables
-    shards_left = _WALK_SHARDS
+    tables_left = _WALK_TABLES
     while True:
         choice = [order[i] for order, i in zip(orders, at, strict=True)]
         placer = _ScalarPlacer(space)
         sizes = [placer.largest_bytes(t, o) for t, o in enumerate(choice)]
         yield _partition(space, placer, choice, sizes, seconds)
-        shards_left -= space.num_tables
+        tables_left -= space.num_tables
         movable = [t for t, order in enumerate(orders) if at[t] + 1 < len(order)]
-        if not movable or shards_left <= 0:
+        if not movable or tables_left <= 0:
             return
         at[max(movable, key=lambda t: (sizes[t], -t))] += 1
 
 
 def split_walk(model: LinearModel) -> Iterator[Assignment]:
-    """HugeCTR's way: whole tables by decreasing cost, then split the table of the hottest shard."""
+    """The plans of HugeCTR's planner.
+
+    The first plan has whole tables, placed by decreasing cost. Each further one splits the table
+    with the dearest shard once more.
+    """
     space, seconds = model.space, shard_seconds(model)
     choice = whole_options(space).tolist()
     for _ in range(_MOST_SPLITS):
@@ -131,7 +146,7 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
 
 
 def _torchrec_order(space: SearchSpace, table: int, seconds: FloatArray) -> list[int]:
-    """Options TorchRec would list, fastest first by their costliest shard."""
+    """Indices of the options that TorchRec would list, by the seconds of their slowest shard."""
     first = int(space.first[table])
     found = []
     for index, option in enumerate(space.tables[table].options):
@@ -149,7 +164,15 @@ def _partition(
     sizes: list[float],
     seconds: FloatArray,
 ) -> Assignment:
-    """Uniform options first, then the largest by ``sizes``."""
+    """Place one option per table.
+
+    Args:
+        space: options and places.
+        placer: has no shards yet.
+        choice: index of the option of each table.
+        sizes: tables with the largest of these numbers are placed first, after uniform options.
+        seconds: ``[M]`` cost of each row of work.
+    """
     uniform = [space.option(t, o).is_uniform for t, o in enumerate(choice)]
     order = sorted(range(space.num_tables), key=lambda t: (not uniform[t], -sizes[t], t))
     places: list[tuple[int, ...]] = [()] * space.num_tables
@@ -167,7 +190,11 @@ def _hottest(space: SearchSpace, table: int, option: int, seconds: FloatArray) -
 
 
 def _next_split(space: SearchSpace, table: int, index: int) -> int | None:
-    """The same kernel with about twice the pieces, or row-wise after the last."""
+    """Index of the next finer option: the fewest pieces that are at least twice as many.
+
+    Type and kernel stay the same. After the finest such option comes the row-wise one; None after
+    that, or if there is none.
+    """
     now = space.option(table, index)
     if now.spread is not Spread.RANKS:
         return None
@@ -187,7 +214,16 @@ def _next_split(space: SearchSpace, table: int, index: int) -> int | None:
 
 
 class _ScalarPlacer:
-    """Least cost so far among the ranks (or hosts) with room; the least full if none has."""
+    """Places shards one after the other, each where the sum of costs so far is least.
+
+    Only ranks (or hosts) with room for the shard count. If none has room, the shard goes where most
+    memory is left.
+
+    Attributes:
+        cost: ``[W]`` sum of the costs of the shards on each rank.
+        room: ``[W]`` bytes of device memory left.
+        host_room: ``[hosts]`` bytes of host memory left.
+    """
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
@@ -198,11 +234,20 @@ class _ScalarPlacer:
         self._host = space.pool_host
 
     def largest_bytes(self, table: int, option: int) -> float:
-        """Device bytes of the largest shard."""
+        """Device bytes of the largest shard of an option."""
         return float(self._device[self.space.rows[int(self.space.first[table]) + option]].max())
 
     def place(self, table: int, index: int, cost: FloatArray) -> tuple[int, ...]:
-        """Put every piece of a table somewhere; ``cost`` has one entry per piece (or per rank)."""
+        """Place every piece of a table.
+
+        Args:
+            table: its position in the workload.
+            index: which of its options.
+            cost: of each piece; for uniform options of the shard on each rank, ``[W]``.
+
+        Returns:
+            The rank (or host) of each piece; nothing for uniform options.
+        """
         space = self.space
         flat = int(space.first[table]) + index
         option, rows = space.options[flat], space.rows[flat]
@@ -265,13 +310,13 @@ class _ScalarPlacer:
 
 
 def _list_plans(space: SearchSpace) -> Iterator[Assignment]:
-    """The plans of the list greedies."""
+    """The plans of the three list greedies."""
     for cost in (size_lookup_cost, lookup_cost, size_cost):
         yield list_greedy(space, np.array([cost(t) for t in space.problem.workload.tables]))
 
 
 def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
-    """The plans of the list greedies, then those along the walks that split tables."""
+    """The plans of the list greedies, then those of HugeCTR's and of TorchRec's walk."""
     yield from _list_plans(model.space)
     yield from split_walk(model)
     yield from torchrec_walk(model)
@@ -321,7 +366,8 @@ def offer_first(space: SearchSpace, record: Record) -> None:
 class AbstractListGreedy(AbstractStrategy):
     """Whole tables by decreasing cost, each on the rank with the least cost so far.
 
-    The baselines of AutoShard, DreamShard and NeuroShard; they differ in what a table costs.
+    These are the baselines of AutoShard, DreamShard and NeuroShard. They differ in the cost of a
+    table.
     """
 
     __slots__ = ()
@@ -329,7 +375,7 @@ class AbstractListGreedy(AbstractStrategy):
     @staticmethod
     @abstractmethod
     def cost(table: Table) -> float:
-        """What a table counts."""
+        """The cost of a table, in any unit."""
 
     def search(
         self,
@@ -340,7 +386,7 @@ class AbstractListGreedy(AbstractStrategy):
         progress: ProgressCallback | None = None,
         should_stop: StopCallback | None = None,
     ) -> SearchOutcome:
-        """One plan, the same for every seed."""
+        """Make the one plan of this baseline; the seed has no effect."""
         del seed
         record = Record(evaluate, progress, should_stop)
         costs = np.array([self.cost(t) for t in space.problem.workload.tables])

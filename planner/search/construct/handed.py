@@ -1,9 +1,10 @@
-"""Plans handed on from one problem to another of the same tables: other ranks, batch or system.
+"""Plans handed on to another problem with the same tables but other ranks, batch or system.
 
 What is handed on is how each table is cut, and roughly where its pieces are. Rank ``r`` of ``n``
-becomes those of the ``m`` new ranks that lie at the same share of the way; where these are several,
-the pieces that shared it are spread over them, the heaviest first. Tables on every rank, and row
-blocks inside hosts, are cut into as many parts as the new problem has places for.
+old ranks stands for the new ranks from ``r m / n`` to ``(r + 1) m / n`` of ``m``. If these are
+several, the pieces that were together on the old rank are spread over them, the heaviest first.
+Tables on every rank, and tables cut by rows inside a host, are cut into as many parts as the new
+problem has ranks, in all or in a host.
 """
 
 from __future__ import annotations
@@ -27,18 +28,20 @@ from planner.space.objective import AbstractObjective
 _OTHER_TYPE: Final = 100.0
 _OTHER_SPREAD: Final = 1000.0
 _OTHER_KERNEL: Final = 10.0
-"""What makes an option unlike another one; numbers of pieces differ by the ratio's logarithm."""
+"""How much unlike two options are if they differ in type, spread or kernel. Only the order matters:
+spread counts more than type, type more than kernel, and each of them more than the number of
+pieces, which counts by the logarithm of its ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedPlan:
-    """A plan as choices.
+    """A plan without the problem that it was made for.
 
     Attributes:
-        world_size: its ranks.
-        local_world_size: ranks of one of its hosts.
-        options: of each table, in the workload's order.
-        places: ranks (or hosts) of each table's pieces; empty for those on every rank.
+        world_size: number of its ranks.
+        local_world_size: number of ranks of each of its hosts.
+        options: the option of each table, in the order of the workload.
+        places: ranks (or hosts) of the pieces of each table; empty for a table on every rank.
     """
 
     world_size: int
@@ -48,7 +51,7 @@ class HandedPlan:
 
     @classmethod
     def of(cls, plan: Plan, workload: Workload, topology: Topology) -> HandedPlan | None:
-        """A plan of a workload on a system; None if it cuts a table as no option does."""
+        """A plan of a workload on a system; None if no option cuts a table as the plan does."""
         local = topology.local_world_size
         options, places = [], []
         for table in workload.tables:
@@ -70,7 +73,7 @@ class HandedPlan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The plan as values that JSON can hold."""
         cuts = [[o.sharding_type.value, o.kernel.value, *o.column_widths] for o in self.options]
         return {
             "world_size": self.world_size,
@@ -86,7 +89,7 @@ class HandedPlan:
         """The inverse of :meth:`to_json`.
 
         Raises:
-            KeyError, ValueError, TypeError: the values are something else.
+            KeyError, ValueError, TypeError: the values are not those of a plan.
         """
         rows = zip(values["tables"], values["cuts"], values["load_factors"], strict=True)
         return cls(
@@ -107,7 +110,11 @@ class HandedPlan:
 
 
 def offered(handed: Sequence[HandedPlan], space: SearchSpace, record: Record) -> list[Assignment]:
-    """Every handed plan in this space, offered to the record; those that do not fit too."""
+    """Translate handed plans into a space, and offer them to the record.
+
+    Returns:
+        All of them, also those that do not fit.
+    """
     found = [translated(space, plan, record.evaluate.objective) for plan in handed]
     for plan in found:
         record.consider(plan, "plan handed on")
@@ -115,10 +122,16 @@ def offered(handed: Sequence[HandedPlan], space: SearchSpace, record: Record) ->
 
 
 def translated(space: SearchSpace, handed: HandedPlan, objective: AbstractObjective) -> Assignment:
-    """The plan most like a handed one in another space of the same tables.
+    """The plan of a space that is most like a handed plan of the same tables.
 
-    Each table has the listed option that is most like its own, and its pieces are where constraints
-    and TorchRec allow them. Rules that couple tables, and memory, are not looked at.
+    Each table gets the listed option that is most like its own. Its pieces go near where they were,
+    as far as constraints of the table and TorchRec allow it. Rules that couple tables, and limits
+    of memory, are not looked at.
+
+    Args:
+        space: the options and places of the new problem.
+        handed: the plan.
+        objective: says how heavy a piece is, by the cut that always holds.
     """
     options = [_nearest(space, t, given) for t, given in enumerate(handed.options)]
     flats = space.first[:-1] + np.array(options, dtype=np.int64)
@@ -138,7 +151,10 @@ def translated(space: SearchSpace, handed: HandedPlan, objective: AbstractObject
 
 
 def _nearest(space: SearchSpace, table: int, given: ShardingOption) -> int:
-    """Index of the placeable option of a table that is most like ``given``; the first of equals."""
+    """Index of the option of a table that is most like ``given``; the first one of equals.
+
+    Options whose pieces would not find enough ranks are not considered.
+    """
     listed = space.listing.names.listed(given.sharding_type)
     factor = given.cache_load_factor_ratio or 0.0
 
@@ -159,7 +175,7 @@ def _nearest(space: SearchSpace, table: int, given: ShardingOption) -> int:
 
 
 def _has_room(space: SearchSpace, table: int, option: ShardingOption) -> bool:
-    """Whether pieces of different widths find as many ranks as they need."""
+    """Whether there are enough allowed ranks if pieces of different widths need different ranks."""
     if not option.keeps_pieces_apart:
         return True
     free = space.may_use_rank[table].reshape(space.num_hosts, -1).sum(axis=1)
@@ -174,12 +190,20 @@ def _placed(
     option: ShardingOption,
     loads: FloatArray,
 ) -> tuple[int, ...]:
-    """Places of an option's pieces: near the old ones, the least loaded of those that are."""
+    """The places of an option's pieces in the new problem.
+
+    Args:
+        space: the options and places of the new problem.
+        table: whose pieces they are.
+        handed: the old plan.
+        option: the table's new option.
+        loads: ``[W]`` weight of the pieces that are placed already, per rank.
+    """
     hosts = option.spread is Spread.HOSTS
     count = space.num_hosts if hosts else space.world_size
     loads = loads.reshape(count, -1).sum(axis=1)
     old, before = handed.places[table], handed.world_size
-    if not old:  # it was on every rank
+    if not old:  # it was on every rank: spread such tables over the new ranks
         old, before = (table,), len(handed.places)
     elif handed.options[table].spread is Spread.HOSTS:
         before //= handed.local_world_size
@@ -196,7 +220,14 @@ def _placed(
 def _legal(
     option: ShardingOption, wanted: Sequence[int], allowed: BoolArray, local: int
 ) -> tuple[int, ...]:
-    """The wanted places, or the next ones after them where they are not allowed."""
+    """The wanted places, or for each that is not allowed the next allowed one after it.
+
+    Args:
+        option: whose pieces are placed.
+        wanted: the place of each piece.
+        allowed: True for every place where the table may be.
+        local: number of ranks of a host.
+    """
     if option.keeps_pieces_on_host and len(wanted) > 1:
         host = _host_for(option, wanted[0] // local, allowed, local)
         inside = np.zeros_like(allowed)
@@ -217,13 +248,16 @@ def _legal(
 
 
 def _may_join(option: ShardingOption, found: Sequence[int], piece: int, place: int) -> bool:
-    """Whether no piece of another width is on a place."""
+    """Whether a place holds no piece of another width than ``piece``."""
     widths = option.column_widths
     return all(p != place or widths[i] == widths[piece] for i, p in enumerate(found))
 
 
 def _host_for(option: ShardingOption, host: int, allowed: BoolArray, local: int) -> int:
-    """A host with enough allowed ranks: the wanted one, or the next after it."""
+    """A host with enough allowed ranks for all widths: the wanted one or the next one after it.
+
+    If no host has enough, the one with the most allowed ranks.
+    """
     free = allowed.reshape(-1, local).sum(axis=1)
     needed = len(set(option.column_widths))
     order = np.roll(np.arange(len(free)), -host)

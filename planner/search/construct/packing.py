@@ -1,7 +1,9 @@
-"""Plans that fit and keep the rules, whatever they cost: first-fit decreasing, many ways.
+"""Plans that fit into memory and keep the rules, whatever their time: first-fit decreasing.
 
-The largest table goes first, by each option in turn until one has room. Where a table finds none,
-it goes first the next time (Joslin and Clements, Squeaky Wheel Optimization, 1999).
+Tables are placed by decreasing size; each takes the first of its options for which there is room.
+If a table finds no room, the packing begins anew with that table first (Joslin and Clements,
+Squeaky Wheel Optimization, Journal of Artificial Intelligence Research 10, 1999). Packings differ
+in the order of the options and in the choice among ranks with room.
 """
 
 from __future__ import annotations
@@ -21,21 +23,24 @@ from planner.space.effort import Meter, placing_s
 from planner.space.evaluation import FITTING, Assignment, SearchSpace
 
 _ROUNDS: Final = 12
-"""Times that stuck tables are put first, for each preference and fit."""
+"""Times that a packing begins anew with the table that found no room first. More times may
+solve more of the tightest problems, and take time from other orders."""
 _TIGHT_RATIO: Final = 0.6
-"""From this share of all device memory on, packings are tried before the search."""
+"""Share of all device memory that the smallest options fill, above which packings come before the
+search. With more memory free, packings would take work where plans that balance loads fit too."""
 
 _EXACT_S: Final = 20.0
-"""Work of the exact search, in CP-SAT's deterministic seconds; it starts only where everything else
-has found nothing."""
+"""Work of CP-SAT, in its deterministic seconds. It begins only if everything else has found no
+plan, and decides between an answer and none."""
 
 PREFERENCES: Final = ("whole", "small", "even")
+"""Orders of the options of a table, see :class:`Packer`."""
 FITS: Final = ("roomiest", "fullest", "first")
-"""Orders of a table's options, and of the ranks with room; see :class:`Packer`."""
+"""Choices among the ranks with room, see :class:`Packer`."""
 
 
 def is_tight(space: SearchSpace) -> bool:
-    """Whether the smallest options fill so much memory that balancing loads may overfill ranks."""
+    """Whether even the smallest options fill so much memory that plans may well not fit."""
     device = space.mean_work @ space.device
     least = float(np.minimum.reduceat(device, space.first[:-1]).sum())
     return least > _TIGHT_RATIO * float(np.maximum(space.pipeline.device_limits, 0.0).mean())
@@ -44,13 +49,13 @@ def is_tight(space: SearchSpace) -> bool:
 def offer_packings(
     space: SearchSpace, record: Record, *, share: float = 1.0, first_only: bool = False
 ) -> None:
-    """Price packings of every kind; those that fit and keep the rules become incumbents.
+    """Make packings of every kind and offer them to the record.
 
     Args:
-        space: what to pack.
+        space: the tables and places.
         record: takes the packings.
-        share: of all work that may be done.
-        first_only: end with the first that fits.
+        share: share of all work of the search that this may take.
+        first_only: whether to end with the first plan that fits.
     """
     meter = record.evaluate.meter
     until_s = meter.spent_s + share * meter.planned_s
@@ -61,7 +66,10 @@ def offer_packings(
 
 
 def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> None:
-    """Where nothing was found: ask CP-SAT, for a plan or the proof that there is none."""
+    """Ask CP-SAT for a plan that fits, or for the proof that there is none.
+
+    In the latter case the bound of the record becomes infinite.
+    """
     limit_s = record.evaluate.budget.time_limit_s
     most_s = np.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 1.0)
     answer, found = pack_exactly(space, work_s=_EXACT_S, time_limit_s=most_s, seed=seed)
@@ -76,12 +84,13 @@ def packings(
     expired: Callable[[], bool] = lambda: False,
     meter: Meter | None = None,
 ) -> Iterator[Assignment]:
-    """One packing for each preference and fit that has one; the first try of all is never cut.
+    """One packing for each preference and fit with which all tables find room.
 
     Args:
-        space: what to pack.
-        expired: whether to end; asked between tries.
-        meter: told of the work done.
+        space: the tables and places.
+        expired: is asked between tries; True ends them, except those of the first preference and
+            fit.
+        meter: is told of the work done.
     """
     each_s = placing_s(space.num_tables, space.world_size)
     for preference, fit in itertools.product(PREFERENCES, FITS):
@@ -103,12 +112,16 @@ def packings(
 class Packer:
     """Fills ranks table by table.
 
-    ``preference`` orders a table's options: fewest shards first, smallest shards first, or those
-    on all ranks first. ``fit`` says which rank with room is taken.
+    Args:
+        space: the tables and places.
+        preference: the order of a table's options. ``whole``: fewest shards first; ``small``:
+            smallest shards first; ``even``: those on all ranks first.
+        fit: which rank (or host) with room a piece takes. ``roomiest``: the one with most memory
+            left; ``fullest``: the one with least left; ``first``: the one of lowest number.
     """
 
     def __init__(self, space: SearchSpace, preference: str, fit: str) -> None:
-        """Sort options and tables once."""
+        """Sort options and tables; both depend on the space alone."""
         self.space, self.fit = space, fit
         self._orders = self._preferred(preference)
         rules = space.rules
@@ -123,14 +136,19 @@ class Packer:
 
     @property
     def assignment(self) -> Assignment:
-        """The packing, once :meth:`pack` is done."""
+        """The packing, once :meth:`pack` has placed every table."""
         return Assignment(options=tuple(self._options), places=tuple(self._places))
 
     def pack(self, first: dict[int, int]) -> int | None:
-        """Place every table; those in ``first`` come first, by decreasing number.
+        """Place every table.
+
+        Tables in ``first`` come first, then those of which rules say most, then the largest.
+
+        Args:
+            first: tables that found no room before; those with the highest number come first.
 
         Returns:
-            The table that found no room, or None.
+            The first table that found no room; None if all are placed.
         """
         self._start()
         tables = range(self.space.num_tables)
@@ -148,7 +166,7 @@ class Packer:
         self._usage = Usage(space.rules, [None] * space.num_tables)
 
     def _preferred(self, preference: str) -> list[list[int]]:
-        """Options of each table, those first that are tried first."""
+        """The options of each table as indices, in the order in which they are tried."""
         space = self.space
         total = space.mean_work @ space.device
         shards = np.where(space.is_uniform, space.world_size, space.pieces)

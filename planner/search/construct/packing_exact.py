@@ -1,7 +1,8 @@
-"""Is there any plan that fits and keeps the rules? Asked of CP-SAT, which finds one or proves not.
+"""Asks CP-SAT whether any plan fits into memory and keeps the rules.
 
-Bytes are counted in whole units, single bytes wherever that is possible: rounded up for a plan,
-down for a proof.
+It finds a plan or proves that there is none. CP-SAT counts in whole numbers, so bytes are rounded
+to units: up where a plan is looked for, down where it is to be proven that there is none. A unit is
+a byte unless a device has so many that sums would overflow.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from planner.rules.placement_rules import Cap, Union
 from planner.space.evaluation import FITTING, ROUNDING, Assignment, SearchSpace
 
 _UNITS: Final = 2**40
-"""Units of a device or host at most, so that sums of all shards are whole numbers of 63 bits."""
+"""Most units that the largest device has, so that sums over all shards fit into 63 bits."""
 _MOST_VARIABLES: Final = 150_000
+"""Variables of a model with all options, above which only some options are kept. Larger models take
+CP-SAT longer than it may work."""
 _KEPT: Final = 3
-"""Options kept per table and way of placing where all of them are too many; no proof then."""
+"""Options kept of each table and spread if all of them are too many: those with the fewest
+variables and the smallest shards. Nothing is proven then; more options find plans in a few more
+problems."""
 
 
 class Answer(StrEnum):
-    """What is known after the search."""
+    """What is known after CP-SAT has ended: there is a plan, there is none, or neither."""
 
     FOUND = "found"
     NONE = "none"
@@ -37,11 +42,13 @@ class Answer(StrEnum):
 def pack_exactly(
     space: SearchSpace, *, work_s: float, time_limit_s: float, seed: int
 ) -> tuple[Answer, Assignment | None]:
-    """A plan that fits and keeps the rules, or that there is none, or neither is known.
+    """Look for a plan that fits and keeps the rules, or for the proof that there is none.
+
+    Half of the work and of the time is for either.
 
     Args:
-        space: what to pack.
-        work_s: work for it, in CP-SAT's deterministic seconds, which no other job can slow down.
+        space: the tables and places.
+        work_s: most work, in CP-SAT's deterministic seconds, which are the same on every machine.
         time_limit_s: most seconds by the clock.
         seed: of the solver.
     """
@@ -55,7 +62,7 @@ def pack_exactly(
 
 
 def _options(space: SearchSpace) -> tuple[list[list[int]], bool]:
-    """Options of each table to try, and whether these are all."""
+    """The options of each table to try, as indices, and whether these are all options."""
     every = [list(range(len(t.options))) for t in space.tables]
     if sum(_size(space, f) for f in range(len(space.options))) <= _MOST_VARIABLES:
         return every, True
@@ -80,7 +87,13 @@ def _size(space: SearchSpace, flat: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class _Placed:
-    """Variables of one option: whether it is used, and the place of each piece."""
+    """The variables of one option of a table.
+
+    Attributes:
+        index: which of the table's options.
+        used: whether the plan has it.
+        at: for each piece and place whether the piece is there; 0 for places that are not allowed.
+    """
 
     index: int
     used: Any
@@ -111,12 +124,14 @@ class _Model:
     def solve(
         self, work_s: float, time_limit_s: float, seed: int
     ) -> tuple[Answer, Assignment | None]:
-        """Run the solver."""
+        """Run the solver, for so much work and so many seconds by the clock at most."""
         solver = self.cp.CpSolver()
         if math.isfinite(time_limit_s):
             solver.parameters.max_time_in_seconds = max(time_limit_s, 0.1)
         solver.parameters.max_deterministic_time = work_s
-        solver.parameters.interleave_search = True  # the same answer on any machine
+        solver.parameters.interleave_search = (
+            True  # the answer does not depend on how threads take turns
+        )
         solver.parameters.num_workers = 2
         solver.parameters.random_seed = seed
         status = solver.solve(self.model)
@@ -162,7 +177,7 @@ class _Model:
         return placed
 
     def _apart_by_width(self, widths: tuple[int, ...], placed: _Placed) -> None:
-        """TorchRec keeps pieces of different widths apart."""
+        """Forbid pieces of different widths on one rank, which TorchRec cannot run."""
         for column in zip(*placed.at, strict=True):
             used = []
             for width in sorted(set(widths)):
@@ -191,7 +206,7 @@ class _Model:
         return math.floor(units) if self.round is math.ceil else math.ceil(units)
 
     def _shards(self) -> Any:
-        """(rank, variable, device bytes, host bytes) of everything that may lie somewhere."""
+        """(rank, variable, device bytes, host bytes) of every shard on every rank it may be on."""
         space, local = self.space, self.space.local_world_size
         for table, found in enumerate(self.tables):
             for placed in found:
@@ -214,7 +229,12 @@ class _Model:
                             yield rank, variable, float(device[piece, i]), float(host[piece, i])
 
     def _counts(self, members: BoolArray, level: Level) -> list[list[list[Any]]]:
-        """Terms of the shards of each member on each place."""
+        """Variables of shards, by table and place: their sum is the table's shards on the place.
+
+        Args:
+            members: ``[T]`` True for the tables to count.
+            level: whether places are ranks or hosts.
+        """
         space, local = self.space, self.space.local_world_size
         size = space.world_size if level is Level.RANK else space.num_hosts
         found = []

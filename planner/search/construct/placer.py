@@ -1,4 +1,9 @@
-"""Options in, places out: the largest shards first, each where it raises the pressure least."""
+"""Places the shards of given options: the largest first, each where it raises the pressure least.
+
+The pressure of a rank is a sum of powers of its loads. It grows steeply as a load comes near what
+it is measured against, so that the fullest loads decide where a shard goes, and the others break
+ties.
+"""
 
 from __future__ import annotations
 
@@ -14,35 +19,43 @@ from planner.search.common.linear import LinearModel
 from planner.space.evaluation import FITTING, Assignment
 
 MEMORY_WEIGHT: Final = 0.3
-"""Weight of memory beside times in the pressure; it only has to stay below its limit."""
+"""Weight of memory beside times in the pressure. It is below 1 because times should be balanced,
+while memory only has to stay below its limit."""
 
 POWERS: Final = (4, 16, 30)
-"""Exponents tried: low ones balance everything, high ones watch the fullest load only."""
+"""Exponents of the pressure with which a choice of options is placed, once with each. Low ones
+balance all loads of all ranks, high ones see the fullest load alone."""
 
 EIGHTH: Final = 8
-"""The exponent of local search."""
+"""The exponent of the pressure that breaks ties in local search."""
 
 _MOST_LOAD: Final = 1e8
-"""Loads above this many times their target count as this many, so that powers stay finite."""
+"""Loads above this many times their target count as this many. Its 30th power, the largest
+exponent, is a finite number."""
 _WEIGHTS: Final = np.array([MEMORY_WEIGHT, MEMORY_WEIGHT] + [1.0] * 254)
-"""Weights of the loads from the last to the first: host bytes, device bytes, then tangents."""
+"""Weights of loads in reverse order: host bytes, device bytes, then up to 254 tangents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pressure:
-    """``sum_c weight[c] (load[c] / target[c])^power`` of a rank's loads."""
+    """The pressure of a rank: ``sum_c weight[c] (load[c] / target[c])^power``.
+
+    Attributes:
+        targets: ``[P + 2]`` what each load is measured against, in its unit.
+        power: the exponent.
+    """
 
     targets: FloatArray
     power: float
 
     def of(self, loads: FloatArray) -> FloatArray:
-        """Pressure ``[...]`` of loads ``[..., P + 2]``."""
+        """The pressure ``[...]`` of ranks with loads ``[..., P + 2]``."""
         share = np.minimum(np.abs(loads) / self.targets, _MOST_LOAD)
         return np.asarray(_raised(share, self.power) @ _WEIGHTS[: loads.shape[-1]][::-1])
 
 
 def _raised(base: FloatArray, power: float) -> FloatArray:
-    """``base ** power``; by squaring for whole powers, which takes a tenth of the time."""
+    """``base ** power``; whole powers by repeated squaring, which takes a tenth of the time."""
     if power < 1 or power != int(power):
         return np.asarray(base**power)
     left, result = int(power), None
@@ -56,16 +69,21 @@ def _raised(base: FloatArray, power: float) -> FloatArray:
 
 
 class Placer:
-    """Loads per rank while shards are placed one after the other.
+    """The loads of all ranks while shards are placed one after the other.
+
+    Args:
+        model: tangents and options.
+        pressure: what a shard should raise least.
+        loads: ``[W, P + 2]`` loads to begin with; None for empty ranks.
 
     Attributes:
-        loads: ``[W, P + 2]``.
+        loads: ``[W, P + 2]`` loads of all ranks so far.
     """
 
     def __init__(
         self, model: LinearModel, pressure: Pressure, loads: FloatArray | None = None
     ) -> None:
-        """Start from ``loads``, or empty."""
+        """Begin with these loads."""
         self.model = model
         self.space = model.space
         self.pressure = pressure
@@ -77,17 +95,22 @@ class Placer:
         self._now = pressure.of(self.loads)
 
     def add_uniform(self, flat: int) -> None:
-        """Put a uniform option on all ranks."""
+        """Put the shards of a uniform option on all ranks; ``flat`` is its position among all."""
         self.loads += self.model.at(self.model.option_rows(flat), slice(None))
         self._now = self.pressure.of(self.loads)
 
     def add_to_rank(self, table: int, row: FloatArray, among: IntArray | None = None) -> int:
-        """Put one shard on the best rank that has room (on the least overfull if none has).
+        """Put one shard on the rank with room where it raises the pressure least.
+
+        If no rank has room, only the ranks that would be overfull by the fewest bytes count.
 
         Args:
-            table: whose allowed ranks are respected.
-            row: loads of the shard, ``[P + 2]``.
+            table: whose shard it is; only its allowed ranks count.
+            row: ``[P + 2]`` loads of the shard on the fastest device.
             among: ranks to choose from; None for all.
+
+        Returns:
+            The rank.
         """
         new = self.loads + self.model.at(row, slice(None))
         pressure = self.pressure.of(new)
@@ -103,9 +126,17 @@ class Placer:
         return rank
 
     def add_to_hosts(self, table: int, rows: FloatArray, count: int) -> list[int]:
-        """Put ``count`` equal column blocks, ``[L, P + 2]``, each on the best host that has room.
+        """Put ``count`` equal pieces on hosts, each where it raises the pressure least.
 
-        What a block would cost is computed for all hosts once, then for the host that took one.
+        The rise is computed for all hosts once, and after that for the host that took a piece.
+
+        Args:
+            table: whose pieces they are; only its allowed hosts count.
+            rows: ``[L, P + 2]`` loads of a piece on the L ranks of a host.
+            count: number of pieces.
+
+        Returns:
+            The host of each piece.
         """
         local = self.space.local_world_size
         shape = (self.space.num_hosts, local)
@@ -134,7 +165,7 @@ class Placer:
         return hosts
 
     def add(self, table: int, index: int) -> tuple[int, ...]:
-        """Put a whole table somewhere; returns its places."""
+        """Place all pieces of an option of a table; returns the rank (or host) of each."""
         flat = int(self.space.first[table]) + index
         option = self.space.options[flat]
         if option.is_uniform:
@@ -165,10 +196,18 @@ class Placer:
         return tuple(places)
 
     def add_alike(self, table: int, row: FloatArray, count: int) -> list[int]:
-        """Put ``count`` equal shards where :meth:`add_to_rank` would, all at once.
+        """Put ``count`` equal shards where :meth:`add_to_rank` would put them, all at once.
 
-        Pressure is convex, so the n-th shard on a rank costs more than the one before, and the
-        cheapest ``count`` of all are the greedy choice.
+        The pressure is convex, so that the n-th shard on a rank raises it by more than the one
+        before. The ``count`` smallest rises over all ranks are therefore the greedy choice.
+
+        Args:
+            table: whose shards they are; only its allowed ranks count.
+            row: ``[P + 2]`` loads of a shard on the fastest device.
+            count: number of shards.
+
+        Returns:
+            The rank of each shard.
         """
         ranks = np.flatnonzero(self.space.may_use_rank[table])
         most = 1 + -(-count // len(ranks))
@@ -187,7 +226,12 @@ class Placer:
         return [int(r) for r in np.repeat(ranks, added)]
 
     def _overfull(self, new: FloatArray, host_bytes: float) -> FloatArray:
-        """``[W]`` bytes beyond the limits if the shard went there."""
+        """``[W]`` bytes beyond the limits of each rank if the shard went there.
+
+        Args:
+            new: ``[W, P + 2]`` loads of each rank with the shard.
+            host_bytes: of the shard.
+        """
         over = np.maximum(new[:, -2] - self._device_limits, 0.0)
         if host_bytes <= 0:
             return np.asarray(over)
@@ -197,7 +241,7 @@ class Placer:
 
 
 def _runs(rows: FloatArray) -> list[tuple[FloatArray, int]]:
-    """Equal neighbours together, of rows ``[n, ...]``."""
+    """Runs of equal rows of an array ``[n, ...]``: one row of each run, and its length."""
     differ = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
     starts = [0, *(np.flatnonzero(differ) + 1), len(rows)]
     return [(rows[a], int(b - a)) for a, b in itertools.pairwise(starts)]
@@ -209,9 +253,15 @@ def _best(rise: FloatArray, over: FloatArray, allowed: FloatArray) -> int:
 
 
 def place_options(model: LinearModel, choice: IntArray, pressure: Pressure) -> Assignment:
-    """Place one option per table: uniform ones, then host blocks, then rank shards, largest first.
+    """Place one option per table.
 
-    The result may be over a memory limit when no rank had room.
+    Uniform options come first, then pieces on hosts, then pieces on ranks, of each the tables with
+    the largest pieces first. If no rank had room for some piece, the plan does not fit into memory.
+
+    Args:
+        model: tangents and options.
+        choice: ``[T]`` index of the option of each table.
+        pressure: what each piece should raise least.
     """
     space = model.space
     placer = Placer(model, pressure)

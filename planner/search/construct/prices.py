@@ -1,9 +1,10 @@
-"""Plans from options that are cheapest at sampled prices of the phases.
+"""Plans from the options that are cheapest at sampled prices of the phases.
 
-A plan's options follow from few numbers: what a second of each phase is worth, how large a piece
-may be, what a byte costs. They are sampled log-uniformly at first, then around the best found
-(a (1 + 1) evolution strategy); options are the cheapest at these prices, places greedy. So plans
-far from the relaxation's are reached that no single change of a good plan leads to.
+The options of a plan follow from a few numbers: what a second of each phase is worth, how large a
+piece may be, and what a byte costs. Each table takes its cheapest option at these prices, and a
+greedy rule places the pieces. The numbers are sampled log-uniformly at first, then around the best
+point so far (a (1 + 1) evolution strategy). So plans are found which are far from the solution of
+the bound, and to which no single change of a good plan leads.
 """
 
 from __future__ import annotations
@@ -23,30 +24,45 @@ from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment
 
 _PRICE: Final = (0.2, 5.0)
-"""Least and most worth of a phase, as a factor on its slope in the objective."""
+"""Range of the price of a phase, as a factor on its slope in the objective."""
 _PIECE: Final = (0.6, 1.6)
-"""Size from which on pieces are penalised, as a share of the phase's maximum in the relaxation."""
+"""Range of the size from which on a piece is penalised, as a share of the phase's maximum in the
+solution of the bound. A piece of size 1 alone takes as long as that maximum."""
 _WEIGHT: Final = (1e-3, 10.0)
-"""Weight of that penalty."""
+"""Range of the weight of that penalty."""
 _BYTES: Final = (1e-3, 1.0)
-"""Worth of filling all memory, beside the objective."""
+"""Range of the price of filling all memory of one kind, as a share of the objective."""
 _POWER: Final = (3.0, 30.0)
-"""Exponent of the pressure that places follow."""
+"""Range of the exponent of the pressure by which pieces are placed."""
 _STEEP: Final = 6
+"""Exponent of the penalty on the size of pieces: pieces a little below the sampled size cost
+little, those a little above it much."""
 _MOST: Final = 30.0
+"""Pieces above this many times the sampled size count as this many, so that powers stay finite."""
 _FIRST: Final = 12
+"""Samples drawn from the whole ranges before any are drawn around the best point."""
 _ANYWHERE: Final = 0.25
-"""Share of later samples that are drawn anywhere."""
+"""Share of the later samples that are drawn from the whole ranges. They can leave a poor best
+point; the others improve a good one."""
 _STEP: Final = 0.25
-"""Standard deviation of the others around the best, as a share of the range."""
+"""Standard deviation of the other samples around the best point, as a share of each range."""
 _HOPELESS: Final = 1.03
-"""Options whose means alone are this far above the best plan are not placed."""
+"""Options are not placed if the objective would be above the best plan by this factor even with all
+loads spread evenly. Placing takes far longer than this test."""
 _CLOSE: Final = 1.12
-"""Plans within this factor of the best one are improved by a descent."""
+"""Plans within this factor of the best plan are improved by a descent, which takes longer than
+making them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Sampled:
+    """What a sampled point says.
+
+    Attributes:
+        choice: ``[T]`` index of the option of each table.
+        power: exponent of the pressure by which pieces are placed.
+    """
+
     choice: IntArray
     power: float
 
@@ -54,13 +70,15 @@ class _Sampled:
 class PriceSearch:
     """Samples prices for the options of one model.
 
+    A point is the logarithm of all sampled numbers.
+
     Args:
-        model: tangents and the cut in use.
-        uniform: ``[n]`` options that load every rank.
-        allowed: ``[n]`` options to choose from.
-        phases: ``[K']`` maxima that the relaxation has.
-        limits: device and host bytes per rank.
-        rng: of all samples.
+        model: tangents, and the cuts in use.
+        uniform: ``[n]`` True for options that load every rank.
+        allowed: ``[n]`` True for options to choose from.
+        phases: ``[K']`` maxima of the phases in use in the solution of the bound.
+        limits: device bytes and host bytes per rank.
+        rng: draws all samples.
     """
 
     def __init__(
@@ -88,7 +106,7 @@ class PriceSearch:
         self._best, self._best_value, self._count = self._low, np.inf, 0
 
     def sample(self) -> tuple[FloatArray, _Sampled]:
-        """A point, to be given back to :meth:`tell`, and what it says of options and places."""
+        """Draw a point, to be given back to :meth:`tell`, and work out what it says."""
         rng, size = self._rng, len(self._low)
         if self._count < _FIRST or rng.random() < _ANYWHERE:
             point = self._low + self._width * rng.random(size)
@@ -106,12 +124,18 @@ class PriceSearch:
         return point, _Sampled(choice=choice, power=power)
 
     def tell(self, point: FloatArray, value: float) -> None:
-        """What came of a point."""
+        """Say what value a point has led to; later samples are drawn around the best point."""
         if value < self._best_value:
             self._best, self._best_value = point, value
 
     def least(self, choice: IntArray) -> float:
-        """The objective if all ranks were loaded alike, but for the largest piece."""
+        """What the objective would be if all loads were spread evenly over ranks.
+
+        A phase still takes at least its largest piece.
+
+        Args:
+            choice: ``[T]`` index of the option of each table.
+        """
         flats = self._model.space.first[:-1] + choice
         means = self._model.phase_maxima(self._model.mean[flats].sum(axis=0))
         return float(self._model.paths(np.maximum(means, self._pieces[flats].max(axis=0))).max())
@@ -124,14 +148,17 @@ def explore(
     descend: Callable[[Assignment], Assignment],
     count: int,
 ) -> list[Assignment]:
-    """Plans from ``count`` samples, best first; those close to the best plan are descended from.
+    """Make plans from samples, and improve those that are close to the best plan.
 
     Args:
-        prices: what is sampled.
-        model: the one it samples for.
+        prices: gives the samples.
+        model: the model that it samples for.
         record: is offered every plan.
-        descend: a quick descent.
-        count: of samples.
+        descend: improves a plan by a descent.
+        count: number of samples.
+
+    Returns:
+        The improved plans, the best one first.
     """
     found: dict[Assignment, float] = {}
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Every assignment of a tiny search space, in batches."""
+"""Lists and prices every assignment of a tiny search space, in batches."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from planner.space.effort import priced_s
 from planner.space.evaluation import Assignment, SearchSpace
 
 _BATCH: Final = 1024
+"""Assignments priced in one call. More of them take memory, fewer take more calls."""
 
 Choice = tuple[int, tuple[int, ...]]
-"""An option of a table and its places."""
+"""The index of an option of a table, and the ranks (or hosts) of its pieces."""
 
 
 def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
-    """Every option of a table with every way to place it.
+    """Every option of a table with every way to place its pieces.
 
-    Equal pieces are interchangeable, but for what has to move to get there.
+    Pieces of equal width can be exchanged without a difference, so that only one order of their
+    places is listed. Under a limit on moves all orders are, since they move different bytes.
     """
     ordered = space.rules.budget is not None
     for index, option in enumerate(space.tables[table].options):
@@ -45,7 +47,7 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
 
 
 def count_assignments(space: SearchSpace, most: int) -> int:
-    """Number of assignments; anything above ``most`` if there are more."""
+    """Number of assignments of a space; some number above ``most`` if there are more than that."""
     total = 1
     for t in range(space.num_tables):
         total *= count_choices(space, t)
@@ -55,7 +57,7 @@ def count_assignments(space: SearchSpace, most: int) -> int:
 
 
 def count_choices(space: SearchSpace, table: int) -> int:
-    """Number of :func:`table_choices`, without listing them."""
+    """Number of choices that :func:`table_choices` lists for a table."""
     ordered = space.rules.budget is not None
     total = 0
     for option in space.tables[table].options:
@@ -71,11 +73,11 @@ def count_choices(space: SearchSpace, table: int) -> int:
 
 
 def can_price_all(space: SearchSpace, left_s: float, schedule: Schedule = USUAL) -> bool:
-    """Whether pricing every assignment takes no more work than a search is worth.
+    """Whether every assignment can be priced within the work and memory that this may take.
 
     Args:
-        space: what to price.
-        left_s: nominal seconds left.
+        space: the space of assignments.
+        left_s: nominal seconds of work left.
         schedule: how much work and memory it may take.
     """
     entries = space.world_size * space.pipeline.num_features
@@ -89,32 +91,34 @@ def can_price_all(space: SearchSpace, left_s: float, schedule: Schedule = USUAL)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Assignments:
-    """Assignments of which each is made when it is asked for; of many priced ones few are.
+    """A batch of assignments, each of which is made only when it is asked for.
+
+    Many are priced, and few are asked for.
 
     Attributes:
         choices: the choices of each table.
-        index: which of them each assignment has, ``[N]`` for each table.
+        index: for each table, which of its choices each of the N assignments has, ``[N]``.
     """
 
     choices: list[list[Choice]]
     index: tuple[IntArray, ...]
 
     def __len__(self) -> int:
-        """Number of assignments."""
+        """Number of assignments, N."""
         return len(self.index[0])
 
     def __getitem__(self, at: int) -> Assignment:
-        """One of them."""
+        """The assignment at a position."""
         picked = [found[own[at]] for found, own in zip(self.choices, self.index, strict=True)]
         return Assignment(options=tuple(o for o, _ in picked), places=tuple(p for _, p in picked))
 
     def __iter__(self) -> Iterator[Assignment]:
-        """All of them in turn."""
+        """All assignments in order."""
         return map(self.__getitem__, range(len(self)))
 
 
 def every_assignment(space: SearchSpace) -> Iterator[tuple[Assignments, FloatArray]]:
-    """Batches of assignments that keep the rules, with their work ``[N, W, F]``."""
+    """Batches of all N assignments that keep the rules, with their work, ``[N, W, F]``."""
     choices = [list(table_choices(space, t)) for t in range(space.num_tables)]
     taken = Taken.of(space, choices) if space.rules else None
     works = [choice_works(space, t, found) for t, found in enumerate(choices)]
@@ -132,10 +136,14 @@ def every_assignment(space: SearchSpace) -> Iterator[tuple[Assignments, FloatArr
 
 
 def _digits(numbers: IntArray, sizes: Sequence[int]) -> tuple[IntArray, ...]:
-    """The choice of each table in the assignments of these numbers, ``[N]`` for each table.
+    """Which choice each table has in the assignments with these numbers, ``[N]`` per table.
 
-    The last table changes fastest, as with ``numpy.unravel_index``, which takes no more than 64
-    tables.
+    The choice of the last table changes fastest. ``numpy.unravel_index`` does the same, but for at
+    most 64 tables.
+
+    Args:
+        numbers: ``[N]`` numbers of assignments, from 0.
+        sizes: number of choices of each table.
     """
     digits = []
     for size in reversed(sizes):
@@ -146,9 +154,12 @@ def _digits(numbers: IntArray, sizes: Sequence[int]) -> tuple[IntArray, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Taken:
-    """What each choice of each table takes of the rules.
+    """What each choice of each table counts under the rules.
 
-    ``counts[t]`` is ``[choices, W]`` shards, ``moved[t]`` ``[choices]`` bytes.
+    Attributes:
+        rules: the rules that couple tables.
+        counts: for each table the shards of each choice on each rank, ``[choices, W]``.
+        moved: for each table the bytes that each choice moves, ``[choices]``.
     """
 
     rules: PlacementRules
@@ -157,7 +168,7 @@ class Taken:
 
     @classmethod
     def of(cls, space: SearchSpace, choices: list[list[Choice]]) -> Taken:
-        """Count every choice alone."""
+        """Count the shards and the moved bytes of every choice."""
         rules = space.rules
         counts, moved = [], []
         for table, found in enumerate(choices):
@@ -168,7 +179,11 @@ class Taken:
         return cls(rules=rules, counts=counts, moved=moved)
 
     def kept(self, index: tuple[IntArray, ...]) -> BoolArray:
-        """Which combinations keep the rules, ``[N]``, from the choice of each table, ``[N]``."""
+        """``[N]`` True for combinations that keep the rules.
+
+        Args:
+            index: for each table, which of its choices each of the N combinations has, ``[N]``.
+        """
         counts = np.stack([c[i] for c, i in zip(self.counts, index, strict=True)], axis=-2)
         kept = self.rules.excess(counts) <= 0
         if self.rules.budget is not None:
@@ -178,9 +193,10 @@ class Taken:
 
 
 def price_all(space: SearchSpace, record: Record) -> None:
-    """Price every assignment until the search has to end; then the best one is proven optimal.
+    """Price every assignment; if the search has not to end before, the best one is proven optimal.
 
-    Sharding types that another one stands for are covered by the objective's proven values.
+    In the list of options a sharding type may stand for others with the same shards. The bound
+    holds for those too, by the proven values of the objective.
     """
     least = np.inf
     objective = record.evaluate.objective
@@ -198,7 +214,7 @@ def price_all(space: SearchSpace, record: Record) -> None:
 
 
 def choice_works(space: SearchSpace, table: int, choices: list[Choice]) -> FloatArray:
-    """Work that each choice of a table puts on the ranks, ``[choices, W, F]``."""
+    """``[choices, W, F]`` work that each choice of a table puts on each rank."""
     works = np.zeros((len(choices), space.world_size, space.pipeline.num_features))
     if not choices:
         return works
@@ -212,9 +228,12 @@ def choice_works(space: SearchSpace, table: int, choices: list[Choice]) -> Float
 def _placings(
     widths: tuple[int, ...], allowed: list[int], *, ordered: bool
 ) -> Iterator[tuple[int, ...]]:
-    """Places for each piece; runs of equal width in ascending order only, unless ``ordered``.
+    """All ways to place the pieces of an option, no two widths on one place.
 
-    TorchRec keeps pieces of different widths apart.
+    Args:
+        widths: columns of each piece; pieces of equal width are neighbours.
+        allowed: places to choose from.
+        ordered: whether to list all orders of the places of equal pieces, or only ascending ones.
     """
     runs = [(width, len(list(group))) for width, group in itertools.groupby(widths)]
     choices = (
@@ -231,7 +250,13 @@ def _placings(
 
 @lru_cache(maxsize=4096)
 def _count_placings(places: int, runs: tuple[int, ...], *, ordered: bool) -> int:
-    """How many :func:`_placings` there are of runs of so many equal pieces on so many places."""
+    """How many ways :func:`_placings` lists.
+
+    Args:
+        places: number of places to choose from.
+        runs: number of pieces of each width.
+        ordered: as there.
+    """
     if not runs:
         return 1
     first, *rest = runs
@@ -244,5 +269,8 @@ def _count_placings(places: int, runs: tuple[int, ...], *, ordered: bool) -> int
 
 
 def _onto(pieces: int, places: int) -> int:
-    """Ways to put pieces that differ on places, none of which stays empty."""
+    """Number of ways to put different pieces on places so that no place stays empty.
+
+    By inclusion and exclusion over the places that stay empty.
+    """
     return sum((-1) ** i * math.comb(places, i) * (places - i) ** pieces for i in range(places + 1))
