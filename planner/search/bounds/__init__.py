@@ -1,1 +1,1 @@
-"""What no plan can go below."""
+"""Computes what no plan of a search space can go below, and proves that nothing fits."""

@@ -1,83 +1,69 @@
-"""The rows of the rank-free problem; see :mod:`planner.search.bounds.bound` for what they say.
+"""Builds the programs of the rank-free problem; :mod:`planner.search.bounds.bound` explains it.
 
-Variables in order: ``y`` of each option, ``z`` of each phase in use, ``u`` of each load, ``w`` of
-each load of a phase, the share of ranks that have each fused call, those of special ranks, those of
-every rank, ``t``. ``u`` is the least load of the uniform options, ``w`` the mean over ranks of all.
-Rows are built once per set of tangents.
+The variables of a program are, in this order:
+
+1. ``y``: the share of each option, n of them;
+2. ``z``: the maximum of each phase in use over ranks, K';
+3. ``u``: the least load that uniform options put on every rank, for each load, P + 2;
+4. ``w``: the mean of all options over ranks, for each tangent, P;
+5. the share of ranks that have each fused call, if there is a box with such calls;
+6. the variables of special ranks (:mod:`~planner.search.bounds.rows.special_ranks`);
+7. the variables of every rank (:mod:`~planner.search.bounds.rows.every_rank`);
+8. ``t``: the objective.
+
+Every row is built once for each set of tangents, and kept.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.sharding import ComputeKernel
 from planner.search.bounds.boxes import Box
-from planner.search.bounds.counted import counted
-from planner.search.bounds.every_rank import EveryRank
-from planner.search.bounds.one_place import OnePlace
 from planner.search.bounds.relaxation import TypeSet, uses
-from planner.search.bounds.special_ranks import SpecialRanks
+from planner.search.bounds.room import unlisted_bytes
+from planner.search.bounds.rows.counted import counted
+from planner.search.bounds.rows.every_rank import EveryRank
+from planner.search.bounds.rows.one_place import OnePlace
+from planner.search.bounds.rows.special_ranks import SpecialRanks
+from planner.search.bounds.scope import EVERYTHING, Name, Scope
 from planner.search.common.linear import LinearModel
 from planner.search.common.milp import MilpProgram, Rows
-from planner.space.evaluation import ROUNDING, SearchSpace
+from planner.space.evaluation import ROUNDING
 from planner.space.objective import Cut
 
 _LIMIT_SLACK = 1e-9
-"""Share by which limits from floating-point sums are widened, so that no plan falls outside."""
-
-Name = tuple[int, int, int]
-"""Which row of :class:`OnePlace`, or which rank; which of all K phases, or K itself for memory;
-which of the phase's tangents. It stays valid when more phases come into use."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scope:
-    """Which plans a program is about, and what it looks at beside means and largest shards.
-
-    Attributes:
-        kept: options to choose from, flat; None for all.
-        box: limits of phases, and what calls cost.
-        more: further rows.
-        special: tables whose largest piece's rank is looked at.
-        every_rank: look at every rank; only where all are alike.
-    """
-
-    kept: BoolArray | None = None
-    box: Box | None = None
-    more: Sequence[Rows] = ()
-    special: Sequence[int] = ()
-    every_rank: bool = False
-
-
-EVERYTHING: Final = Scope()
-"""All plans, and nothing further."""
+"""Share by which limits of variables are widened, because they are rounded sums: no plan may fall
+outside."""
 
 
 class RankFreeProgram:
     """Builds programs over the options of one model.
 
     Attributes:
-        uniform: ``[n]`` options that load every rank.
-        unlisted_bytes: device bytes that tables may take less than their listed options say. Where
-            kernels in host memory are not listed for them, the bound holds for those kernels too:
-            the same plan with listed ones is no slower, and takes so much more memory at most,
-            for a cut has the same buffers with every kernel.
-        shards: ``[n]`` shards of the other options.
-        uniform_rows: ``[uniform options, W]`` their rows in the pool.
-        ranks: the first of the ranks that uniform options and limits of memory treat alike.
+        model: tangents and options.
+        space: the space of the model.
+        uniform: ``[n]`` True for options that load every rank.
+        unlisted_bytes: device bytes by which a plan may need less than its listed options say.
+            Tables may be listed without kernels in host memory. The bound holds for plans with
+            these kernels too: the same plan with listed kernels is no slower, and needs at most so
+            much more device memory, because a cut has the same buffers with every kernel.
+        shards: ``[n]`` number of shards of each option that is not uniform.
+        uniform_rows: ``[uniform options, W]`` position in ``space.pool`` of each option's row.
+        ranks: of all ranks that uniform options, limits of memory and speeds treat alike, the
+            first.
+        one_place: rows about what has to be on one rank or one host.
+        every_rank: rows about every rank.
     """
 
     def __init__(self, model: LinearModel) -> None:
-        """Keep the model; nothing is built yet."""
+        """Find out which ranks are alike; no row is built yet."""
         self.model, self.space = model, model.space
-        self.unlisted_bytes = _unlisted_bytes(model.space)
+        self.unlisted_bytes = unlisted_bytes(model.space)
         self.uniform: BoolArray = self.space.is_uniform
         blocks = np.where(self.space.is_on_hosts, self.space.local_world_size, 1)
         self.shards: IntArray = self.space.pieces * blocks
@@ -98,18 +84,18 @@ class RankFreeProgram:
 
     @property
     def options(self) -> int:
-        """Number of options n."""
+        """Number of options, n."""
         return len(self.space.options)
 
     @property
     def scale(self) -> float:
-        """Seconds that are 1 in the program."""
+        """How much of the objective is 1 in a program, so that its numbers are near 1."""
         typical = float(self.model.mean[:, : self.model.num_tangents].mean())
         return typical * self.space.num_tables if typical > 0 else 1.0
 
     @property
     def limits(self) -> FloatArray:
-        """Device and host bytes per rank, on average."""
+        """Device bytes and host bytes of a rank, on average."""
         pipeline = self.space.pipeline
         host = float(pipeline.host_limits.mean()) / self.space.local_world_size
         more = self.unlisted_bytes / self.space.world_size
@@ -118,7 +104,10 @@ class RankFreeProgram:
 
     @property
     def rank_limits(self) -> FloatArray:
-        """``[W, 2]`` device bytes of each rank, and bytes of its whole host, for it may use all."""
+        """``[W, 2]`` device bytes of each rank, and all host bytes of its host.
+
+        One rank may use the memory of its whole host.
+        """
         pipeline = self.space.pipeline
         hosts = np.repeat(pipeline.host_limits, self.space.local_world_size)
         limits = np.column_stack([pipeline.device_limits + self.unlisted_bytes, hosts])
@@ -126,7 +115,7 @@ class RankFreeProgram:
 
     @property
     def _unit(self) -> FloatArray:
-        """``[P + 2]`` seconds and bytes that are 1 in the program."""
+        """``[P + 2]`` how much of each load is 1 in a program."""
         return np.concatenate([np.full(self.model.num_tangents, self.scale), self.limits])
 
     def build(
@@ -139,15 +128,15 @@ class RankFreeProgram:
         whole: bool,
         scope: Scope = EVERYTHING,
     ) -> MilpProgram:
-        """Minimise t.
+        """The program that minimises the objective.
 
         Args:
-            types: the set of sharding types, None for all.
-            rows: of :class:`OnePlace`, tables and tied groups, with the load.
-            rank_rows: ranks on which uniform options are looked at, with the load.
+            types: the set of sharding types; None for all plans.
+            rows: which rows of :class:`OnePlace` to have, about which loads.
+            rank_rows: on which ranks to look at uniform options, about which loads.
             cuts: of the objective.
-            whole: options are whole.
-            scope: which plans, and what else is looked at.
+            whole: whether every table has one whole option; otherwise options have shares.
+            scope: which plans it is about, and which ranks it looks at.
         """
         scale, box, special = self.scale, scope.box, scope.special
         calls = () if box is None else box.launches.calls
@@ -183,7 +172,10 @@ class RankFreeProgram:
     def _limits_of(
         self, types: TypeSet | None, kept: BoolArray | None, box: Box | None, size: int
     ) -> tuple[FloatArray, FloatArray]:
-        """(least, most) of every variable: options, phases in a box, and the uniform loads."""
+        """The least and the largest value of every variable, ``[size]`` each.
+
+        The limits of fused calls, special ranks and every rank are not set here.
+        """
         lower, upper = np.zeros(size), np.full(size, math.inf)
         inside = uses(types, self.space)
         upper[: self.options] = inside if kept is None else inside & kept
@@ -197,29 +189,24 @@ class RankFreeProgram:
         return lower, upper
 
     def members(self, group: int) -> range:
-        """Loads of phase ``group``; the group after the phases is memory."""
+        """The loads of a phase in use; the group after the last one is device and host bytes."""
         starts = [*self.model.starts, self.model.num_tangents, self.model.num_tangents + 2]
         return range(starts[group], starts[group + 1])
-
-    def at_most_one(self, loads: FloatArray) -> Rows:
-        """Rows ``loads[:, c] @ y <= 1``."""
-        upper = np.ones(loads.shape[1])
-        return Rows.dense(loads.T, np.full(len(upper), -math.inf), upper)
 
     # -- rows -------------------------------------------------------------------------------------
 
     @property
     def _first_mean(self) -> int:
-        """First variable w, after y, z and u."""
+        """Position of the first variable w, after y, z and u."""
         return self.options + len(self.model.used) + self.model.num_tangents + 2
 
     @property
     def _end(self) -> int:
-        """First variable after y, z, u and w."""
+        """Position of the first variable after y, z, u and w."""
         return self._first_mean + self.model.num_tangents
 
     def _common(self, rows: Iterable[Name], rank_rows: Iterable[Name]) -> list[Rows]:
-        """Rows of every program, those of tables and ranks as asked for."""
+        """The rows that every program has, and those about places and ranks that are asked for."""
         unit = self._unit
         parts = [
             self._once(("one",), lambda: Rows.one_of_each(self.space.table_of)),
@@ -235,17 +222,19 @@ class RankFreeProgram:
         return parts
 
     def _once(self, name: tuple[object, ...], build: Callable[[], Rows]) -> Rows:
+        """The rows of that name, built only if they were not built for these tangents before."""
         key = (self.model.num_tangents, *name)
         if key not in self._built:
             self._built[key] = build()
         return self._built[key]
 
     def _means(self) -> Rows:
-        """Means over ranks; where devices differ, what all of them can do at most in a phase.
+        """Rows that define the means w, keep them below the maxima, and keep memory in its limits.
 
-        A rank whose device is f times as slow has at most 1/f of the phase's maximum, in units of
-        the fastest device. The sum of these limits bounds the sum of all loads. The means are
-        variables of their own, for several rows are about them and they have every option.
+        Where devices differ, a rank whose device is f times as slow has at most 1/f of the phase's
+        maximum, in loads of the fastest device. The sum of these limits bounds the sum of all
+        loads. The means are variables of their own, because several rows are about them, and each
+        of these rows would otherwise have every option.
         """
         loads, tangents = self._mean_loads, self.model.num_tangents
         means = self._first_mean + np.arange(tangents)
@@ -264,7 +253,7 @@ class RankFreeProgram:
 
     @property
     def _speeds(self) -> FloatArray:
-        """``[P]`` mean speed of the devices at each load, as a share of the fastest one's."""
+        """``[P]`` mean over ranks of the speed at each load, as a share of the fastest device's."""
         slowness = self.model.slowness
         tangents = self.model.num_tangents
         if slowness is None:
@@ -273,19 +262,19 @@ class RankFreeProgram:
 
     @property
     def _mean_loads(self) -> FloatArray:
-        """``[n, P + 2]`` each option's loads, mean over ranks by their speed, in the units."""
+        """``[n, P + 2]`` mean load over ranks of each option, over the mean speed, in the units."""
         speeds = np.append(self._speeds, [1.0, 1.0])
         return np.asarray(self.model.mean / (self._unit * speeds))
 
     @property
     def _most_uniform(self) -> FloatArray:
-        """``[P + 2]`` most that ``u`` can be: the dearest uniform option of every table."""
+        """``[P + 2]`` largest value of ``u``: the dearest uniform option of every table."""
         least = np.where(self.uniform[:, None], self.model.extreme(np.minimum), 0.0)
         each = np.maximum.reduceat(least, self.space.first[:-1], axis=0)
         return np.asarray(each.sum(axis=0) / self._unit * (1 + _LIMIT_SLACK))
 
     def _uniform_base(self, unit: FloatArray) -> Rows:
-        """``u`` equals the least load of the uniform options."""
+        """Rows that define ``u``: the sum of the least loads of uniform options."""
         least = np.where(self.uniform[:, None], self.model.extreme(np.minimum) / unit, 0.0)
         start = len(least) + len(self.model.used)
         matrix = np.zeros((len(unit), start + len(unit)))
@@ -295,7 +284,7 @@ class RankFreeProgram:
         return Rows.dense(matrix, zero, zero)
 
     def tangent(self, name: Name) -> int:
-        """The load that a row is about."""
+        """Position of the load that a row is about."""
         return self.members(int(np.searchsorted(self.model.used, name[1])))[name[2]]
 
     def _on_special(self, table: int, first: int) -> Rows:
@@ -318,7 +307,7 @@ class RankFreeProgram:
         return self._below(options, loads, p, base=False, most=most)
 
     def _most(self, load: int, limits: FloatArray) -> float:
-        """Most of a load in its unit, for memory; phases have variables for that."""
+        """The limit of a load in its unit, if it is memory; phases have variables instead."""
         if load < self.model.num_tangents:
             return 1.0
         return float((limits / self.limits)[load - self.model.num_tangents])
@@ -326,7 +315,18 @@ class RankFreeProgram:
     def _below(
         self, options: IntArray, loads: FloatArray, load: int, *, base: bool, most: float = 1.0
     ) -> Rows:
-        """A row ``loads @ y[options] + base u[load] <= z[phase of load]``; memory: ``<= most``."""
+        """A row that keeps a load below its phase's maximum, or memory below its limit.
+
+        It says ``loads @ y[options] + u[load] <= z[phase]``, with ``most`` in place of z for
+        memory.
+
+        Args:
+            options: positions of the options with this load.
+            loads: what each of them adds, in its unit.
+            load: which load it is.
+            base: whether u is part of the sum.
+            most: the limit of memory, in its unit.
+        """
         phases, tangents = len(self.model.used), self.model.num_tangents
         there = loads != 0.0
         columns, values = [options[there]], [loads[there]]
@@ -346,7 +346,7 @@ class RankFreeProgram:
         )
 
     def _paths(self, cuts: Sequence[Cut], scale: float, size: int) -> Rows:
-        """``slopes @ z - t <= -base`` for each cut."""
+        """A row ``slopes @ z - t <= -base`` for each cut; ``scale`` is what is 1 in the program."""
         matrix = np.zeros((len(cuts), size))
         for i, cut in enumerate(cuts):
             phases = slice(self.options, self.options + len(self.model.used))
@@ -356,15 +356,17 @@ class RankFreeProgram:
         return Rows.dense(matrix, np.full(len(cuts), -math.inf), upper)
 
     def _boxed(self, box: Box) -> list[tuple[int, int]]:
-        """(group, phase in use) for each side of a box."""
+        """(side, position of its phase among those in use) for each side of a box."""
         used = {int(phase): k for k, phase in enumerate(self.model.used)}
         return [(g, used[int(p)]) for g, p in enumerate(box.first) if int(p) in used]
 
     def _launched(self, box: Box, scale: float, size: int) -> Rows:
-        """Calls are loads too: their mean, beyond those counted, is part of the phase.
+        """Rows about fused calls: how many ranks have each, and what their launches add to phases.
 
-        A rank has a call if it has shards of it. No rank has more than a phase's limit, so the
-        share of ranks with the call is at least the call's mean load over that limit.
+        A rank has a call if it has shards of it. No rank has more of a phase than the box allows.
+        So the share of ranks with the call is at least the call's mean load over that limit. The
+        mean of the launches over ranks, beyond those that the box counts already, is added to the
+        mean of the phase.
         """
         launches, n = box.launches, self.options
         share = slice(self._end, self._end + len(launches.calls))
@@ -387,14 +389,3 @@ class RankFreeProgram:
                     upper.append(0.0)
         matrix = np.array(rows).reshape(len(rows), size)
         return Rows.dense(matrix, np.full(len(rows), -math.inf), np.array(upper))
-
-
-def _unlisted_bytes(space: SearchSpace) -> float:
-    """Bytes that tables hold in device memory, at most, which are listed without host kernels."""
-    workload, left_out = space.problem.workload, set(space.listing.left_out_tables)
-    most = 0.0
-    for table, listed in zip(workload.tables, space.tables, strict=True):
-        fused = (o for o in listed.options if o.kernel is not ComputeKernel.DENSE)
-        widths = {o.column_widths for o in fused} if table.name in left_out else set()
-        most += max((workload.trained_bytes(table, w) for w in widths), default=0.0)
-    return most

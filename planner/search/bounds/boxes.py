@@ -1,13 +1,14 @@
-"""Bounds for boxes of phase maxima, where durations are bounded by their chords.
+"""Bounds for boxes of phase maxima, inside which durations are bounded by straight lines.
 
-Measured collectives take a time whose rate rises with size, so one straight line below all sizes
-lies far below them: latency is paid or not, and a line has to assume not. Within a box of phase
-maxima every duration has a line of its own, and the narrower the box the closer it is. The
-iteration is the longest of several chains of durations, so each chain is a cut that holds inside
-the box.
+A duration is the time of a stage, such as a collective, as a function of the largest value of its
+phase over ranks. The rate of measured collectives rises with their size. One straight line that is
+below such a curve at all sizes is far below it at most of them. A box says between which limits the
+maximum of each phase lies. Inside a box every duration has a line of its own, its *chord*, and the
+narrower the box, the closer the chord is to the curve. The iteration is the longest of several
+chains of durations. So the chords of each chain add up to a cut that holds inside the box.
 
-What is outside every box is settled otherwise: below ``low`` no plan has its maxima (the linear
-program says), above ``high`` the shortest possible iteration is longer than the incumbent.
+Plans outside the first box need no bound. Below ``low`` there are no plans, as a linear program
+says; above ``high`` the shortest possible iteration is longer than the best plan's.
 """
 
 from __future__ import annotations
@@ -24,22 +25,28 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from planner.space.objective import Cut
 
 _SAMPLES: Final = 65
-"""Points per side of a box at which durations are sampled."""
+"""Points of a side at which a duration is sampled to find its chord. With more points the chord
+comes a little closer to the duration, and every box takes longer."""
 _NARROWEST_S: Final = 1e-21
+"""Least width of a side in seconds, so that a chord has a slope even if all sides are at 0."""
 _NARROWEST_RATIO: Final = 1e-9
-"""Least width of a side, so that chords have a slope."""
+"""Least width of a side as a share of the largest phase of the box, for the same reason."""
 
 Call = tuple[ShardingType, ComputeKernel]
-"""One fused call: the tables of one sharding type with one kernel on a rank."""
+"""A fused call: one launch looks up all tables of one sharding type and one kernel on a rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Launches:
-    """What fused calls beyond those counted add to the phases, on the rank that has them.
+    """What fused calls add to the phases on the ranks that have them, beyond those counted.
 
-    The shortest iterations count one call of the types that are on some ranks only. ``calls`` are
-    the (type, kernel) a rank may have of these; ``seconds`` ``[L]`` is what one more of them adds
-    to the phase of each side; the shortest iterations count ``num_counted`` of them already.
+    Some sharding types put shards on some ranks only. Of their calls, a rank has one for each type
+    and kernel that it has shards of. The shortest iterations of a box count fewer.
+
+    Attributes:
+        calls: the calls of these types that a rank may have.
+        seconds: ``[L]`` what one more call adds to the phase of each side.
+        num_counted: number of these calls that the shortest iterations count already.
     """
 
     calls: tuple[Call, ...]
@@ -48,20 +55,29 @@ class Launches:
 
 
 class Box:
-    """Plans of one set of sharding types whose phase maxima lie between ``low`` and ``high``.
+    """Plans of one set of sharding types whose phase maxima are between ``low`` and ``high``.
 
     A box has a side for each duration that depends on the plan, see
-    :class:`costmodels.floors.type_floor.TypeFloor`; sides may have a phase in common, and then its
-    limits.
+    :class:`costmodels.floors.type_floor.TypeFloor`. Two sides may be about the same phase; they
+    have the same limits then. In shapes, L is the number of sides and K that of phases.
+
+    Args:
+        floor: the shortest iteration as a function of the phases' maxima.
+        num_phases: number of all phases, K.
+        low, high: ``[L]`` limits of the phase of each side, in seconds.
+        launches: what further fused calls cost.
+        per_second: how much of the objective a second is.
+        flat: ``[L]`` True for sides whose phases no program looks at; None for none.
+        parent: a box that this one is part of, whose cuts and chords are used again.
 
     Attributes:
         first: ``[L]`` the phase of each side.
-        low, high: ``[L]`` limits of the phases.
-        flat: ``[L]`` sides whose phases no program looks at, and so cannot be told to be in a box:
-            each duration counts as at ``low``, for it is no less anywhere above.
-        cuts: found so far; they hold inside the box.
-        launches: what further fused calls cost.
-        per_second: unit of the objective per second.
+        low, high: ``[L]`` limits of the phase of each side.
+        flat: ``[L]`` the same. No program can keep such a phase inside the box. So its duration
+            counts as it is at ``low``; above, it is no shorter.
+        cuts: the cuts found so far; they hold inside the box.
+        launches: the same.
+        per_second: the same.
     """
 
     def __init__(
@@ -76,7 +92,7 @@ class Box:
         flat: BoolArray | None = None,
         parent: Box | None = None,
     ) -> None:
-        """Find a chord for every side; those of a parent hold for sides that are the same."""
+        """Find the chord of every side; a parent's is used again if the limits are the same."""
         self.flat: BoolArray = np.zeros(len(low), dtype=bool) if flat is None else flat
         self.floor, self._num_phases, self.per_second = floor, num_phases, per_second
         self.first: IntArray = floor.phases
@@ -97,7 +113,7 @@ class Box:
                 self._constant_s[i], self._slope[i] = _chord(leaf, low[i], self.high[i])
 
     def cut(self, phases: FloatArray) -> Cut:
-        """The longest chain at these phases, ``[K]``, as a cut that holds in the box."""
+        """The longest chain of durations at these phases, ``[K]``, as a cut for the box."""
         path = self.floor.longest_path(self._chords(self._inside(phases)))
         slopes = np.zeros(self._num_phases)
         np.add.at(slopes, self.first, path.counts * self._slope)
@@ -105,15 +121,23 @@ class Box:
         return Cut(base=base_s * self.per_second, slopes=slopes * self.per_second)
 
     def exact_times(self, points: FloatArray) -> FloatArray:
-        """Shortest iterations with the models' own durations, ``[N]`` from sides ``[N, L]``."""
+        """``[N]`` the shortest iterations by the models' own durations.
+
+        Args:
+            points: ``[N, L]`` the phase of each side, for each of N points.
+        """
         return self.floor.seconds(self.floor.leaf_seconds(points)) * self.per_second
 
     def relaxed(self, points: FloatArray) -> FloatArray:
-        """Shortest iterations with chords, ``[N]`` from sides ``[N, L]``."""
+        """``[N]`` the shortest iterations by the chords, from points ``[N, L]``."""
         return self.floor.seconds(self._chords(points)) * self.per_second
 
     def errors(self, phases: FloatArray) -> FloatArray:
-        """``[L]`` how much longer the iteration is at these phases without a side's chord."""
+        """``[L]`` how far each chord lowers the iteration at these phases, ``[K]``.
+
+        That is the shortest iteration with the own duration of this side and all other chords, less
+        the one with all chords.
+        """
         at = self._inside(phases)
         chords = self._chords(at)
         own = self.floor.leaf_seconds(at[None])[0]
@@ -122,7 +146,11 @@ class Box:
         return np.asarray(seconds[1:] - seconds[0]) * self.per_second
 
     def least(self, phases: FloatArray) -> FloatArray:
-        """``[...]`` what the cuts say of plans whose sides are no less, ``[..., L]``."""
+        """``[...]`` the least objective, by the cuts, of plans with at least these phases.
+
+        Args:
+            phases: ``[..., L]`` least value of the phase of each side.
+        """
         at = np.maximum(phases, self.low)
         found = np.full(at.shape[:-1], -math.inf)
         for cut in self.cuts:
@@ -130,7 +158,7 @@ class Box:
         return found
 
     def part(self, low: FloatArray, high: FloatArray, *, flat: BoolArray | None = None) -> Box:
-        """The box between these limits, which lie inside this one; its cuts hold there too."""
+        """The part of this box between these limits, ``[L]``; it begins with this box's cuts."""
         return Box(
             self.floor,
             self._num_phases,
@@ -150,10 +178,14 @@ class Box:
 
 
 def _chord(leaf: Leaf, low: float, high: float) -> tuple[float, float]:
-    """(constant, slope) of a line that is nowhere above a duration between two phases.
+    """A line that is nowhere above a duration, between two values of its phase.
 
-    Durations do not fall when a phase grows, so between two samples one is at least that of the
-    lower sample; the line is kept below it at the upper one.
+    A duration does not fall as its phase grows. So between two samples it is at least what it is at
+    the lower one. The line is moved down until, at the upper one of every two neighbouring samples,
+    it is not above that.
+
+    Returns:
+        The line's value in seconds at phase 0, and its slope.
     """
     if leaf.is_line:
         return leaf.constant_s, leaf.slope_ratio

@@ -1,15 +1,18 @@
 """Branch and bound over boxes of phase maxima and over the options of tables.
 
-A node is a set of sharding types with a box and the options that its plans may have; its bound is
-the rank-free program with the box's own cuts. Where a set leaves open whether tables are
-replicated, plans that replicate some and plans that replicate none begin as nodes of their own.
-The node of least bound is split on one phase, or on the options of one table, whichever the
-solution mixes up more. So the least bound over all nodes rises towards the best that the rank-free
-view can prove. Nodes above the incumbent are dropped.
+A node is a set of sharding types with a box and with the options that its plans may have. Its bound
+is that of the rank-free program with the box's own cuts. If a set of types leaves open whether
+tables are replicated, plans that replicate some tables and plans that replicate none begin as nodes
+of their own.
 
-A narrower box helps in three ways: chords come closer to the models, options with a shard above
-the box's limit are out, and a phase's limit says on how many ranks a fused call has to be. Which
-phase to split is tried out on the linear programs of both halves.
+The node with the least bound is split in two, either at a value of one phase or by the options of
+one table, whichever promises to raise the bound more. So the least bound over all nodes rises
+towards the best bound that is possible without ranks. Nodes whose bound is above the best plan are
+dropped.
+
+A narrower box helps in three ways. Chords come closer to the models. Options with a shard above the
+box's limit are left out. And the limit of a phase says on how many ranks a fused call has to be at
+least.
 """
 
 from __future__ import annotations
@@ -32,28 +35,46 @@ from planner.search.bounds.table_split import TableSplit, widest_split
 from planner.space.objective import AbstractObjective
 
 _BISECTIONS: Final = 40
+"""Times that the interval of a first box's upper limit is halved, to about 1e-12 of its width."""
 _CLOSE: Final = 2e-3
+"""Share of a node's bound below which the errors of its chords, added up, count as small. Whole
+options then say more than a further split."""
 _LEAST_WIDTH: Final = 1e-3
-"""Sides narrower than this share of the whole's are not split."""
+"""Sides narrower than this share of their upper limit are not split: their chords are close enough.
+"""
 _LIFT: Final = 0.3
-"""Part of the way to the incumbent by which a split should lift the upper half."""
+"""Share of the distance from the bound to the best plan by which a split above the solution should
+raise the bound of the upper half. A larger share cuts off less, but raises it further."""
 _BINDING_RATIO: Final = 3e-3
-"""Cuts so close to the largest one count as binding."""
+"""Cuts whose value is below the largest one by at most this share count as binding: a slightly
+other solution would be on them."""
 _PROMISE: Final = 0.05
-"""Worth of a second of lift beside a second of chord error."""
+"""Weight of a split above the solution, by how far it raises the upper half, beside a split at the
+solution, by the error of the chord there. The first raises only one half, hence the small
+weight."""
 
 
 @runtime_checkable
 class _Boxed(Protocol):
-    """An objective whose plans can be put into boxes of phase maxima."""
+    """An objective for whose plans there are boxes of phase maxima."""
 
     def box(self, types: TypeSet, *, optional: TypeSet = frozenset()) -> Box | None:
-        """Plans with these types and any of the optional ones; see ``boxes.py``."""
+        """The box of all plans with these types and any of the optional ones, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Node:
-    """One box with its bound and the options left; ``whole``: the mixed-integer program gave it."""
+    """Plans of one set of sharding types that are bounded together.
+
+    Attributes:
+        types: the set.
+        bound: no plan of the node has a smaller objective.
+        box: limits of the phases of its plans; None for a node that has no box yet.
+        relaxation: the solution that gave the bound; None if there is none.
+        kept: ``[n]`` True for options that its plans may have; None for all of the set.
+        whole: whether the mixed-integer program has been solved for it.
+        done: whether nothing can be split any more.
+    """
 
     types: TypeSet
     bound: float
@@ -65,13 +86,13 @@ class Node:
 
 
 class Branching:
-    """The open nodes of one search.
+    """The open nodes of one search: those whose plans may be better than the best plan.
 
     Args:
         bounds: solves the rank-free programs.
         objective: makes the boxes.
         relaxed: the linear bound of each set of sharding types.
-        exact: types of a set that every plan in it is known to have.
+        exact: gives the types of a set that every plan in it is known to have.
     """
 
     def __init__(
@@ -81,7 +102,7 @@ class Branching:
         relaxed: dict[TypeSet | None, Relaxation],
         exact: Callable[[TypeSet], TypeSet],
     ) -> None:
-        """Begin with a node per set of types."""
+        """Begin with a node for each set of sharding types."""
         self._bounds, self._exact = bounds, exact
         self._time = objective if isinstance(objective, _Boxed) else None
         self._order = itertools.count()
@@ -95,19 +116,22 @@ class Branching:
 
     @property
     def possible(self) -> bool:
-        """Whether there is anything to branch on."""
+        """Whether there are nodes, and boxes for this objective."""
         return self._time is not None and bool(self._heap) and math.isinf(self._loose)
 
     def bound(self, incumbent: float) -> float:
-        """Least bound of the open nodes; those above the incumbent prove the incumbent itself."""
+        """The least bound of the open nodes, or the incumbent's objective if that is less."""
         return min([incumbent, *(b for b, _, _ in self._heap[:1])])
 
     def step(self, incumbent: float, *, whole_limit_s: float | None) -> Relaxation | None:
-        """Improve the node of least bound; returns its new relaxation, for rounding.
+        """Split the node with the least bound, or solve it by whole options.
 
         Args:
-            incumbent: value of the best plan; nodes above it are dropped.
-            whole_limit_s: time for one mixed-integer program; None to solve none.
+            incumbent: the objective of the best plan; nodes with a higher bound are dropped.
+            whole_limit_s: seconds by the clock for one mixed-integer program; None to solve none.
+
+        Returns:
+            The new relaxation of least bound, for rounding it to plans; None if nothing was done.
         """
         if not self._heap or self._heap[0][0] >= incumbent or self._heap[0][2].done:
             return None
@@ -141,11 +165,12 @@ class Branching:
     # -- boxes ------------------------------------------------------------------------------------
 
     def _first_boxes(self, node: Node, incumbent: float) -> list[Node]:
-        """The node in a box, or two: its plans with replicated tables and those without any.
+        """The node in a box; or two nodes, for its plans with replicated tables and without any.
 
-        Where its set leaves open whether a plan replicates tables, no box of the set may count what
-        replicating costs whatever its size: the start of the last all-reduce and a fused call on
-        every rank. Plans with such tables pay both, and the others have none of their options.
+        Replicating has two costs that do not depend on the size: the start of the last all-reduce,
+        and a fused call on every rank. If a set leaves open whether its plans replicate tables, a
+        box for all of them may not count these costs. Of the two nodes, the plans of one have both
+        costs, and the plans of the other have no replicated option.
         """
         kind = ShardingType.DATA_PARALLEL
         certain = self._exact(node.types)
@@ -160,13 +185,13 @@ class Branching:
         ]
 
     def _boxed(self, node: Node, certain: TypeSet, left_open: TypeSet, incumbent: float) -> Node:
-        """The node with the smallest box that holds every plan better than the incumbent.
+        """The node with the smallest box that holds all its plans better than the incumbent.
 
         Args:
-            node: the set of types and the options its plans may have.
+            node: its set of types, and the options that its plans may have.
             certain: the types that each of these plans has.
-            left_open: those that it may have or not.
-            incumbent: value of the best plan.
+            left_open: the types that each of them may have or not.
+            incumbent: the objective of the best plan.
         """
         box = None if self._time is None else self._time.box(certain, optional=left_open)
         if box is None:
@@ -181,7 +206,10 @@ class Branching:
         return self._relaxed(node, tight, incumbent, rounds=8)
 
     def _highest(self, box: Box, low: FloatArray, incumbent: float) -> FloatArray:
-        """Per group, the largest phase whose shortest iteration is not above the incumbent."""
+        """``[L]`` the largest phase of each side with which a plan can be as good as the incumbent.
+
+        With a larger one even the shortest iteration, all other phases at ``low``, is longer.
+        """
         same = box.first[:, None] == box.first
         inside, outside = low.copy(), low + incumbent / box.per_second
 
@@ -201,7 +229,8 @@ class Branching:
     def _split(self, node: Node, incumbent: float) -> tuple[Node, Node] | None:
         """Both parts of the most promising split, of a side of the box or of a table's options.
 
-        None if every side is narrow and no table is mixed.
+        Returns:
+            None if every side is narrow and the solution mixes the options of no table.
         """
         box, relaxation = node.box, node.relaxation
         if box is None or relaxation is None or relaxation.phases is None:
@@ -239,10 +268,21 @@ class Branching:
     def _where(
         self, box: Box, phases: FloatArray, bound: float, incumbent: float
     ) -> tuple[float, int, float] | None:
-        """(worth, group, where to cut); worth is in the objective's unit.
+        """The most promising split of a side of a box.
 
-        Either at the solution, where chords are far from the models, or so far above it that the
-        upper half is lifted and large options leave the lower one.
+        There are two kinds. A split at the solution helps where a chord is far below its model. A
+        split above the solution raises the bound of the upper half, and takes large options out of
+        the lower one.
+
+        Args:
+            box: the box to split.
+            phases: ``[K]`` the phases of the solution.
+            bound: of the node.
+            incumbent: the objective of the best plan.
+
+        Returns:
+            How much the split is worth, in the unit of the objective; the side; and the value of
+            its phase at which to split. None if every side is too narrow.
         """
         at = np.clip(phases[box.first], box.low, box.high)
         width = box.high - box.low
@@ -262,7 +302,7 @@ class Branching:
         return self._relaxed(replace(node, whole=False), box, incumbent, rounds=2)
 
     def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
-        """The node in a box, with what the linear program says of its bound and options."""
+        """The node in a box, with the bound and the options that a linear program leaves it."""
         kept = self._left(node, box, incumbent)
         start = None if node.relaxation is None else node.relaxation.basis
         found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept, start=start)
@@ -272,7 +312,7 @@ class Branching:
         return replace(node, box=box, bound=bound, relaxation=found, kept=kept)
 
     def _left(self, node: Node, box: Box, incumbent: float) -> BoolArray:
-        """Options that a plan in the box, better than the incumbent, can have."""
+        """``[n]`` True for options that plans in the box, as good as the incumbent, can have."""
         loads = self._bounds.largest_loads(box)
         inside = (loads <= box.high * (1 + 1e-9)).all(axis=-1)
         kept = inside & (box.least(loads) <= incumbent)
@@ -287,18 +327,19 @@ class Branching:
 
 
 def _keeping(node: Node, kept: BoolArray) -> Node:
-    """The node with these options alone, as far as it has them."""
+    """The node without the options that are not among these, ``[n]``."""
     return replace(node, kept=kept if node.kept is None else node.kept & kept)
 
 
 def _binding_slopes(box: Box, phases: FloatArray) -> FloatArray:
-    """``[L]`` how fast a box's cuts grow with each side, those that are largest at a solution.
+    """``[L]`` how fast the binding cuts of a box grow with the phase of each side.
 
-    Phases that compute hides are on other cuts, and halving their sides would lift nothing.
+    A cut binds if it is among the largest at a solution. Phases that other work hides are on other
+    cuts, so that splitting their sides would not raise the bound.
     """
     if not box.cuts:
         return np.ones(len(box.first))
     values = np.array([cut.base + float(cut.slopes @ phases) for cut in box.cuts])
     slopes = np.array([cut.slopes[box.first] for cut in box.cuts])
-    largest = float(values.max())  # below 0 where cuts tell nothing at such short phases
+    largest = float(values.max())  # below 0 if cuts say nothing about such short phases
     return np.asarray(slopes[values >= largest - _BINDING_RATIO * abs(largest)].max(axis=0))

@@ -1,4 +1,4 @@
-"""Proofs that nothing fits: the binding memory, the bytes that are missing, and what would help."""
+"""Proofs that no plan fits into memory, with the missing bytes and with what would help."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from planner.search.construct.greedy import list_greedy, size_cost
 from planner.space.evaluation import ROUNDING, SearchSpace
 
 _MIXES: Final = np.linspace(0.0, 1.0, 201)
-"""Weights of device against host memory at which all tables together are compared with what there
-is."""
+"""Weights of device memory, from 0 to 1, at which the weighted bytes of all tables are compared
+with the weighted capacity; host memory has the rest of the weight. More of them prove a little
+more."""
 _SHARING: Final = 8
-"""Large shards on one rank, up to which counting them may prove that they do not fit."""
+"""Most large shards on one rank for which counting them may prove that no plan fits. More shards on
+a rank are so small that the bytes of all tables together say about the same."""
 
 
 def require_feasible(space: SearchSpace) -> None:
-    """Refuse a problem that provably has no plan.
+    """Refuse a problem of which it can be proven quickly that no plan fits.
 
-    Three arguments: a table none of whose options fits on empty devices; more bytes than all
-    devices and hosts have, whatever mix of the two memories the options use; more large shards than
-    ranks can hold without two (three, ...) meeting.
+    There are three proofs: no option of some table fits on empty devices; all tables together need
+    more bytes than all devices and hosts have, however the options mix the two memories; or there
+    are so many large shards that two (or three, and so on) of them have to share a rank, where they
+    do not fit together.
 
     Raises:
-        InfeasibleError: with the shortfall in bytes per rank.
+        InfeasibleError: with the missing bytes per rank.
     """
     for listed, fitting in zip(space.listing.tables, space.tables, strict=True):
         if not fitting.options:
@@ -39,7 +42,10 @@ def require_feasible(space: SearchSpace) -> None:
 
 
 def least_excess_bytes(space: SearchSpace) -> float:
-    """Bytes by which the fullest rank exceeds its memory when tables are balanced by size."""
+    """Bytes by which the fullest rank is over its memory if whole tables are balanced by size.
+
+    Bytes of host memory count as the mean over the ranks of the host.
+    """
     sizes = np.array([size_cost(t) for t in space.problem.workload.tables])
     work = space.work(list_greedy(space, sizes))
     device = (work @ space.device - space.pipeline.device_limits).max()
@@ -49,7 +55,10 @@ def least_excess_bytes(space: SearchSpace) -> float:
 
 
 def _too_large(space: SearchSpace, table: TableOptions) -> None:
-    """No option of this table fits anywhere: told of the one that lacks least per rank."""
+    """Refuse a problem with a table of which no option fits anywhere.
+
+    The message is about the option that lacks the fewest bytes per rank.
+    """
     local = space.local_world_size
     found = [
         _missing(space, table, option, work @ space.device, work @ space.host)
@@ -88,14 +97,15 @@ def _missing(
     device: FloatArray,
     host: FloatArray,
 ) -> tuple[float, float]:
-    """Device bytes per rank and host bytes per host that an option lacks on empty ones.
+    """Device bytes per rank, and host bytes per host, that an option lacks on empty ranks.
 
     Args:
         space: knows the limits.
-        table: knows the places that are allowed.
+        table: knows which places the table may have.
         option: the option.
-        device: device bytes of its work rows, ``[W]``, ``[pieces]`` or ``[pieces, L]`` by spread.
-        host: the same of host bytes.
+        device: device bytes of its shards: ``[W]`` of uniform options, ``[pieces]`` of pieces on
+            ranks, ``[pieces, L]`` of pieces on hosts of L ranks.
+        host: host bytes of its shards, in the same shape.
     """
     limits, host_limits = space.pipeline.device_limits, space.pipeline.host_limits
     local = space.local_world_size
@@ -114,10 +124,10 @@ def _missing(
 
 
 def _check_totals(space: SearchSpace) -> None:
-    """Refuse more bytes than there is memory.
+    """Refuse a problem whose tables need more bytes than there is memory.
 
-    Linear programming duality: for every weighting of device and host memory, the least weighted
-    bytes of each table must add up to no more than the weighted capacity.
+    For every weighting of device and host memory, the least weighted bytes of each table have to
+    add up to no more than the weighted capacity (by duality of linear programs).
     """
     limits, host_limits = space.pipeline.device_limits, space.pipeline.host_limits
     device_capacity = max(float(np.maximum(limits, 0.0).sum()), 1.0) * ROUNDING
@@ -151,10 +161,10 @@ def _check_totals(space: SearchSpace) -> None:
 
 
 def _check_large_shards(space: SearchSpace) -> None:
-    """Refuse more large shards than ranks can share.
+    """Refuse a problem with more large shards than ranks have room for.
 
-    Pigeonhole: each table puts at least one shard of a certain size on some rank, so among
-    ``q * W + 1`` tables some rank gets ``q + 1`` of them.
+    Each table puts a shard of at least a certain size on some rank. Of ``q W + 1`` such shards, W
+    ranks cannot all have q or fewer: some rank gets ``q + 1`` of them.
     """
     largest = space.largest_device
     least = np.minimum.reduceat(largest, space.first[:-1])

@@ -1,18 +1,20 @@
 """A bound for objectives that are sums of largest loads, from how shards can share a rank.
 
-With all phases added up by weight, every shard has one cost, and no rank's costs exceed the value
-of the plan: a makespan problem with a choice of options. Is there a plan of value z? What all
-ranks carry anyway, ``u``, leaves ``z - u`` for the other shards of each rank. Within an interval of
-u, that room is at most ``z`` less its lower end ``a``, and every plan satisfies
+If all phases are added up by their weights, every shard has one cost, and the costs on no rank add
+up to more than the objective of the plan. That is a makespan problem in which options are chosen
+too. Is there a plan with objective z? Let ``u`` be what uniform options put on every rank. Then the
+other shards of a rank have the room ``z - u``. If u is in an interval from ``a`` to ``b``, the room
+is at most ``z - a``, and every plan satisfies:
 
-- no shard is larger than ``z - a``;
-- the mean over ranks is at most z;
-- ``sum_o y[o] sum_s f(cost[s] / (z - a)) <= W`` for each dual feasible function f: one whose
-  values add up to at most 1 wherever the arguments do (Fekete and Schepers, Mathematical
+- no shard costs more than ``z - a``;
+- the mean cost over ranks is at most z;
+- ``sum_o y[o] sum_s f(cost[s] / (z - a)) <= W`` for each dual feasible function f, that is, one
+  whose values add up to at most 1 if its arguments do (Fekete and Schepers, Mathematical
   Programming 91, 2001; Carlier, Clautiaux and Moukrim, Computers & Operations Research 34, 2007).
 
-Where no choice of whole options satisfies them in any interval, z is a bound. Intervals are halved
-where they do not decide. Memory is left out, so the bound holds with and without it.
+If no choice of whole options satisfies this in any interval, no plan has objective z or less.
+Intervals in which there is a choice are halved. Memory is not looked at, which can only lower the
+bound.
 """
 
 from __future__ import annotations
@@ -34,32 +36,49 @@ from planner.space.effort import Meter
 from planner.space.evaluation import SearchSpace
 
 _SAFETY: Final = 1e-6
-"""Share taken off the bound for the solver's tolerances."""
+"""Share taken off the bound, because solvers keep rows only within their tolerances."""
 _CLOSE_RATIO: Final = 2e-3
-"""Bound and value this close are not told apart, nor intervals of u this narrow halved."""
+"""Share of the objective within which the bisection of z ends, and within which u has to be at the
+lower end of its interval for a choice to count. A smaller share takes more programs."""
 _MOST_NODES: Final = 60
+"""Most intervals of u that are looked at for one z; z is not ruled out if they do not decide."""
 _ROUNDS: Final = 5
+"""Most programs for one interval, each with the rows that the last solution breaks."""
 _CUTS: Final = 4
+"""Most rows of known functions that are added at a time, those that are broken most."""
 _VIOLATION: Final = 1e-6
+"""Least amount by which a row is broken, and least amount of pieces; less is rounding."""
 _MOST_SIZES: Final = 60
-"""With more sizes than this, column generation takes longer than it is worth."""
+"""Most sizes of pieces in a solution for which a function is made by column generation, whose time
+grows with the number of sizes."""
 _WHOLE_NODES: Final = 100
-"""Nodes of one mixed-integer program; what is not solved by then is not decided."""
+"""Most nodes of one mixed-integer program. A choice that is not ruled out by then counts as one."""
 _STEPS: Final = (*range(1, 20), 24, 29, 39)
+"""Parameters k of the first family of dual feasible functions, which rounds down to multiples of
+1/k. Each is one more row to check."""
 _THRESHOLDS: Final = (*(i / 50 for i in range(1, 25)), *(1 / i - 1e-6 for i in range(3, 16)))
+"""Parameters of the other two families, sizes below 1/2: an even grid, and a little below the unit
+fractions, where pieces of just that size still count."""
 _CHOICES: Final = 3
+"""Most choices of options that are returned for plans, the newest ones."""
 _OTHERS: Final = 16
+"""Most choices that are returned of those that were ruled out, the newest ones."""
 _ROUNDING: Final = 1e-12
+"""Share by which a shard may be larger than the room and still count as fitting, for rounding."""
 SHRINK: Final = 1e-9
-"""Share taken off sizes, so that rounding never makes a shard larger than it is."""
+"""Share taken off the sizes of shards, so that rounding never makes one larger than it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Packing:
-    """``bound`` is proven; ``choices`` of options could not be ruled out above it.
+    """What the packing bound says.
 
-    ``others`` were ruled out only together with what all ranks carry; kept for few tables alone.
-    Both with the last one first.
+    Attributes:
+        bound: no plan has a smaller objective.
+        choices: choices of options, ``[T]`` each, that could not be ruled out above the bound; the
+            newest first. Good plans may have these options.
+        others: choices that were ruled out only because of what uniform options put on every rank;
+            the newest first. Empty if there are many tables.
     """
 
     bound: float
@@ -68,7 +87,7 @@ class Packing:
 
 
 class Makespan:
-    """The makespan problem of a search space under one price per unit of work."""
+    """The makespan problem of a search space, with one price per unit of each kind of work."""
 
     def __init__(
         self,
@@ -78,12 +97,12 @@ class Makespan:
         *,
         schedule: Schedule = USUAL,
     ) -> None:
-        """Keep what each shard costs.
+        """Work out what each shard costs.
 
         Args:
             space: options and places.
-            prices: seconds (or whatever is minimised) per unit of each work column.
-            meter: told of the work done.
+            prices: ``[F]`` how much of the objective a unit of each column of work is.
+            meter: is told of the work done.
             schedule: up to how many tables whole options are chosen.
         """
         self._space, self._schedule = space, schedule
@@ -102,7 +121,13 @@ class Makespan:
         self._seen: dict[tuple[int, ...], bool] = {}
 
     def bound(self, low: float, high: float, stopped: Callable[[], bool]) -> Packing:
-        """Raise a bound ``low`` towards ``high``, the value of a known plan, by bisection."""
+        """Raise a bound by bisection.
+
+        Args:
+            low: a proven bound.
+            high: the objective of a known plan.
+            stopped: is asked often; True ends the bisection.
+        """
         top = high
         self._seen.clear()
         while top > low * (1 + _CLOSE_RATIO) and not stopped():
@@ -120,7 +145,7 @@ class Makespan:
         )
 
     def _ruled_out(self, z: float, stopped: Callable[[], bool]) -> bool:
-        """Whether there is no plan of value z; False also where that is left undecided."""
+        """Whether it is proven that no plan has objective z; False also if that is undecided."""
         open_intervals = [(0.0, z)]
         nodes = 0
         while open_intervals:
@@ -142,7 +167,11 @@ class Makespan:
         return True
 
     def _shares(self, z: float, low: float, high: float) -> FloatArray | None:
-        """A choice that satisfies all rows with ``low <= u <= high``, None if there is none."""
+        """Shares of options, ``[n]``, that satisfy all rows with ``low <= u <= high``.
+
+        Returns:
+            None if there are none. If the solver gives up, shares of 0 stand for an unknown choice.
+        """
         room = z - low
         fits = np.where(self._uniform, self._largest <= z, self._largest <= room * (1 + _ROUNDING))
         rows = [self._mean / z, self._base / z, -self._base / z]
@@ -169,7 +198,13 @@ class Makespan:
         return self._base * 0.0 if shares is None else shares
 
     def _broken(self, known: FloatArray, shares: FloatArray, sizes: FloatArray) -> list[FloatArray]:
-        """Rows that the shares break: of the known functions, or else of one made for them."""
+        """Rows that shares break: those of known functions, or else of one made for these pieces.
+
+        Args:
+            known: ``[functions, n]`` the row of each known function.
+            shares: ``[n]`` shares of options.
+            sizes: of every shard, as a share of the room.
+        """
         load = known @ shares
         worst = np.argsort(-load)[:_CUTS]
         broken = [known[i] for i in worst if load[i] > 1 + _VIOLATION]
@@ -187,7 +222,11 @@ class Makespan:
         return [self._by_option(worth[cells])]
 
     def _by_option(self, values: FloatArray) -> FloatArray:
-        """``[options]``: values of shards that are placed, summed, over the number of ranks."""
+        """``[n]`` sum of values over the shards of each option that is not uniform, over W.
+
+        Args:
+            values: one per shard of every option.
+        """
         placed = np.where(self._placed, values, 0.0)
         return np.bincount(self._owner, placed, len(self._uniform)) / self._space.world_size
 
@@ -209,9 +248,12 @@ class Makespan:
 
 
 def _dual_feasible(sizes: FloatArray) -> list[FloatArray]:
-    """Values of dual feasible functions at ``sizes`` (0..1): three known families.
+    """Values of dual feasible functions of three known families, one array per function.
 
-    All are increasing; sizes come a little smaller than they are, for rounding's sake.
+    All of them are increasing, so that sizes which are a little too small keep them valid.
+
+    Args:
+        sizes: of every shard, from 0 to 1.
     """
     found = [np.floor((k + 1) * sizes) / k for k in _STEPS]
     for least in _THRESHOLDS:

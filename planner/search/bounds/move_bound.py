@@ -1,21 +1,23 @@
-"""A bound for plans under a limit on what moves away from a plan in use.
+"""A bound for plans under a limit on what may move away from the plan in use.
 
-Tables that stay load the ranks on which they are. With few moves the busiest ranks therefore keep
-most of their load, however well the moved tables are spread. Variables: ``stay[s]``, whether a
-table is cut and placed so that nothing has to move, where there is one place for each piece to be
-so; ``y[o]``, whether a table gets option o in any other places; ``z[k]``, the maximum of phase k
-over ranks; ``v``, the objective. Every plan within the limit satisfies, for each tangent c of
+Tables that stay load the ranks on which they are. If only few tables may move, the busiest ranks
+keep most of their load, however well the moved tables are spread.
+
+Variables: ``stay[s]`` is 1 if option s of a table is placed where nothing has to move. There is
+such a variable for each option whose pieces have exactly one place each where nothing moves.
+``y[o]`` is 1 if a table has option o in any other places. ``z[k]`` is the largest value of phase k
+over ranks, and ``v`` the objective. Every plan within the limit satisfies, for each tangent c of
 phase k:
 
-- every table stays or gets one option;
+- every table has one option, which stays or not;
 - on every rank r: ``sum_s load[s, r, c] stay[s] + sum_o load[o, r, c] y[o] <= z[k]``, where the
-  second sum runs over options that load every rank;
+  second sum is over options that load every rank;
 - the means over ranks of all loads are at most ``z[k]``;
-- at most so many tables move, and so many bytes: an option counts with the bytes that it has to
-  receive at least, which are none where several ranks hold what it needs;
+- no more tables and bytes move than the limit allows. An option counts with the fewest bytes that
+  it can receive; these are 0 where several ranks hold what a piece needs.
 
-and ``v >= base + slopes @ z`` for each cut of the objective. Cuts hold for a set of sharding types,
-so there is one such program per set, and the least of their solutions is a bound.
+For each cut of the objective, ``v >= base + slopes @ z``. A cut holds for one set of sharding
+types. So there is one such program for each set, and the least of their solutions is a bound.
 """
 
 from __future__ import annotations
@@ -42,14 +44,17 @@ from planner.space.effort import Meter
 from planner.space.objective import Cut
 
 _ROUNDS: Final = 4
-"""Linear programs, each with the longest path of the last one's solution."""
+"""Most linear programs for one set of sharding types; each has one more cut, the highest one at the
+last solution."""
 _ROUNDING: Final = 1e-9
+"""Share taken off a bound, because loads are rounded sums of many products."""
 _ROOM: Final = 1e3
-"""How much longer than the best plan programs may have phases and plans: limits for the solver."""
+"""Upper limit of the objective in a program, times the best plan's; phases have similar limits. No
+better plan comes near it, and solvers prove more if every variable has a limit."""
 
 
 class MoveBound:
-    """The programs of one search."""
+    """Solves the programs of one search under a limit on moves."""
 
     def __init__(
         self,
@@ -60,13 +65,13 @@ class MoveBound:
         most: float,
         schedule: Schedule = USUAL,
     ) -> None:
-        """Count what tables that stay put on every rank, and what each option has to move.
+        """Work out what tables that stay put on every rank, and what each option has to move.
 
         Args:
-            model: tangents and options; tangents at the ranks of the plan in use are added.
-            budget: the limit.
-            meter: told of the work done.
-            most: a value near which solutions lie, to scale by.
+            model: tangents and options; tangents at the busiest ranks of the plan in use are added.
+            budget: the limit on moves.
+            meter: is told of the work done.
+            most: the objective of the best plan, which is 1 in the programs.
             schedule: how large the programs may be.
         """
         self._most, self._schedule = most, schedule
@@ -90,15 +95,15 @@ class MoveBound:
     def bound(
         self, types: TypeSet | None, cuts: Sequence[Cut], certain: TypeSet = frozenset()
     ) -> float:
-        """A value that no plan within the limit is below.
+        """The bound of plans within the limit that have sharding types of one set alone.
 
         Args:
-            types: the only sharding types that its tables have; None for all.
-            cuts: of the objective, that hold for these plans; others are added where they say more.
+            types: the set; None for all types.
+            cuts: cuts of the objective that hold for these plans. Higher ones are added.
             certain: types that all these plans have.
 
         Returns:
-            Infinite where no plan within the limit has these types.
+            Infinite if no plan within the limit has types of the set alone.
         """
         most, cuts = self._most, list(cuts)
         for _ in range(_ROUNDS):
@@ -119,7 +124,7 @@ class MoveBound:
         return best * most * (1 - _ROUNDING)
 
     def _add_cut(self, x: FloatArray, certain: TypeSet, cuts: list[Cut]) -> bool:
-        """Add the longest path at a solution's phases, if it is longer than all known ones."""
+        """Add the cut that is highest at a solution, if it is above all known ones there."""
         maxima = x[-1 - len(self._model.used) : -1] * self._most
         cut = self._model.longer_cut(maxima, certain, float(x[-1]) * self._most)
         cuts += [] if cut is None else [cut]
@@ -128,11 +133,11 @@ class MoveBound:
     # -- building ---------------------------------------------------------------------------------
 
     def _loads(self, work: FloatArray) -> FloatArray:
-        """Loads of work by tangent, ``[..., P]``."""
+        """Loads of the tangents, ``[..., P]``, from work ``[..., F]``."""
         return np.asarray(self._model.loads(work)[..., : self._model.num_tangents])
 
     def _work(self, places: Sequence[tuple[int, ...]]) -> FloatArray:
-        """Work on each rank of the options that stay, ``[S, W, F]``."""
+        """``[S, W, F]`` work on each rank of the S options that stay, in the given places."""
         space = self._space
         work = np.zeros((len(self._staying), space.world_size, space.pool.shape[1]))
         for i, (flat, where) in enumerate(zip(self._staying.tolist(), places, strict=True)):
@@ -143,7 +148,7 @@ class MoveBound:
         return work
 
     def _work_now(self, work: FloatArray) -> FloatArray:
-        """Work of the plan in use, ``[W, F]``, as far as its tables are among those that stay."""
+        """``[W, F]`` work of the tables of the plan in use that are among options that stay."""
         home = home_choices(self._space) or []
         kept = {
             int(self._space.first[table]) + choice[0]
@@ -181,7 +186,7 @@ class MoveBound:
 
     @cached_property
     def _below(self) -> tuple[FloatArray, FloatArray]:
-        """Rows that hold whatever the sharding types, and what each is at most."""
+        """Rows that are the same for every set of sharding types, and the upper limit of each."""
         loads = np.vstack([self._rank_rows(), self._mean_rows()])
         rules, limits = self._limit_rows()
         return np.vstack([loads, rules]), np.concatenate([np.zeros(len(loads)), limits])
@@ -192,7 +197,7 @@ class MoveBound:
         return np.zeros((number, size))
 
     def _rank_rows(self) -> FloatArray:
-        """On each rank: what stays there and what loads every rank, less the phase's maximum."""
+        """Rows about each rank: what stays there, and uniform options, less the phase's maximum."""
         space, model = self._space, self._model
         count, tangents = len(space.options), model.num_tangents
         rows = self._row(len(self._ranks) * tangents).reshape(len(self._ranks), tangents, -1)
@@ -218,7 +223,7 @@ class MoveBound:
         rows[..., tangents, start + self._model.phase_index] = -1.0
 
     def _limit_rows(self) -> tuple[FloatArray, FloatArray]:
-        """Tables and bytes that move, and how many may; the second in parts of its limit."""
+        """Rows about the tables and bytes that move, and their limits; bytes as a share of it."""
         rows, limits = [], []
         count = len(self._space.options)
         if math.isfinite(self._budget.max_tables):
@@ -234,10 +239,12 @@ class MoveBound:
 
 
 def _least_move(budget: MoveBudget, option: ShardingOption) -> tuple[float, tuple[int, ...] | None]:
-    """Bytes that an option receives at least, and the places where it would receive none.
+    """What an option has to move at least.
 
-    The places are None where it always receives some, and where pieces can go to several places for
-    nothing; else the bytes are those of any other places.
+    Returns:
+        Bytes that it receives at least, and the one choice of places in which it receives none. The
+        places are None if there is no such choice, or several; otherwise the bytes are those that
+        it receives at least in any other places.
     """
     received = budget.piece_bytes(option)
     if option.is_uniform:
@@ -262,15 +269,15 @@ def bound_by_moves(
 ) -> None:
     """Raise the bound of a search by its limit on moves.
 
-    Nothing without one, without a plan, or where options times ranks are very many.
+    Does nothing if there is no limit or no plan yet, or if there are very many options and ranks.
 
     Args:
         model: tangents and options.
-        record: of the search.
-        cuts: of the objective, by set of sharding types.
-        relaxed: bounds of each set without a limit on moves; a set whose bound is no less than the
-            best plan holds no better one.
-        certain: types of a set that all its plans have.
+        record: of the search; takes the bound.
+        cuts: of the objective, for each set of sharding types.
+        relaxed: the bound of each set without a limit on moves. A set whose bound is not below the
+            best plan has no better plan, and needs no program.
+        certain: gives the types of a set that all its plans have.
         schedule: how large the programs may be.
     """
     budget, best = model.space.rules.budget, record.value

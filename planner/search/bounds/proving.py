@@ -1,9 +1,10 @@
-"""Bounds from mixed-integer programs, solved beside the search.
+"""Bounds from mixed-integer programs that another process solves beside the search.
 
-The set of sharding types with the least bound is taken again and again: first with whole options,
-then with the rows of special ranks, and with those of every rank where ranks are few and alike,
-else of more special ranks each time. What is found here moves the bound alone, so that how fast it
-is found cannot change the plan.
+The sets of sharding types with the least bounds get a program each, again and again. The first
+program of a set has whole options. Later ones have ranks of their own for the largest pieces, more
+of them each time (:mod:`~planner.search.bounds.rows.special_ranks`). Where ranks are few and alike,
+the last one has every rank (:mod:`~planner.search.bounds.rows.every_rank`). Programs raise the
+bound alone, so that the speed of the other process cannot change the plan.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from planner.search.common.solver_process import SolverProcess
 
 
 def left_s(record: Record) -> float:
-    """Seconds left to a search, infinite without a limit."""
+    """Seconds by the clock that are left to a search; infinite without a time limit."""
     limit_s = record.evaluate.budget.time_limit_s
     return math.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 0.01)
 
 
 class Prover:
-    """Raises the least bound, a few programs at a time.
+    """Raises the least bound over all sets of sharding types, a few programs at a time.
 
     Args:
         bounds: makes the programs.
-        relaxed: bounds of the sets of sharding types.
+        relaxed: the relaxation of each set of sharding types; its bound is raised in a copy.
         schedule: how much work programs may take.
     """
 
@@ -42,7 +43,7 @@ class Prover:
         relaxed: Mapping[TypeSet | None, Relaxation],
         schedule: Schedule = USUAL,
     ) -> None:
-        """Nothing is begun yet."""
+        """Begin no program yet."""
         self._schedule = schedule
         self._bounds, self._relaxed = bounds, dict(relaxed)
         self._tries: dict[TypeSet | None, int] = {}
@@ -59,9 +60,12 @@ class Prover:
         return min(r.bound for r in self._relaxed.values())
 
     def advance(self, record: Record) -> bool:
-        """Take what has been proven and begin the next programs; False if there are none.
+        """Take what programs have proven, and begin the next ones.
 
         It waits for programs that are not done yet, so that the outcome depends on no clock.
+
+        Returns:
+            False if no program can help.
         """
         meter = record.evaluate.meter
         if self._tasks and meter.planned_s < self._schedule.short_search_s:
@@ -73,19 +77,22 @@ class Prover:
         return self.start(record.value, left_s(record))
 
     def is_due(self, spent_s: float) -> bool:
-        """Whether as much work was done beside the programs as they may take, or there are none.
+        """Whether the search has done as much work beside the programs as they may take.
 
-        Whoever has something else to do need not wait for them before that.
+        A search that has something else to do need not wait for them before that.
 
         Args:
-            spent_s: nominal seconds that the search has spent.
+            spent_s: nominal seconds that the search has spent so far.
         """
         most = self._schedule.program_nodes
         most_s = sum((p.max_nodes or most) * node_s(p) for _, _, p in self._tasks)
         return spent_s - self._begun_s >= most_s
 
     def collect(self, record: Record) -> None:
-        """Wait for what was begun and take what it proves; the work beside it counts once."""
+        """Wait for the programs that were begun, and take what they prove.
+
+        Their work counts as work of the search as far as the search did less meanwhile.
+        """
         if self._tasks:
             meter = record.evaluate.meter
             beside_s = meter.spent_s - self._begun_s
@@ -93,11 +100,14 @@ class Prover:
             record.raise_bound(min(self.bound, record.value), "programs")
 
     def start(self, incumbent: float, time_limit_s: float) -> bool:
-        """Begin the next programs; False if there is none that could help.
+        """Begin the next programs.
 
         Args:
-            incumbent: value of the best plan.
-            time_limit_s: by the clock.
+            incumbent: the objective of the best plan.
+            time_limit_s: seconds by the clock for all of them.
+
+        Returns:
+            False if no program can help.
         """
         programs: list[MilpProgram] = []
         schedule = self._schedule
@@ -122,7 +132,11 @@ class Prover:
         return bool(programs)
 
     def _start_ranked(self, types: TypeSet | None, incumbent: float, time_limit_s: float) -> bool:
-        """Begin the program with every rank; it gets its part of the time that is left."""
+        """Begin the program with every rank, if it may be built and was not begun before.
+
+        It gets the share of the work left that is for such programs, divided by the number of sets
+        that may have better plans.
+        """
         bound, schedule = self._relaxed[types].bound, self._schedule
         close = bound >= incumbent * (1 - schedule.ranked_gap_ratio)
         if close or self._before_ranked is None or types in self._ranked:
@@ -137,7 +151,14 @@ class Prover:
         return True
 
     def finish(self, stopped: Callable[[], bool]) -> float:
-        """Wait for them and take what they prove; returns their nominal seconds."""
+        """Wait for the programs that were begun, and take what they prove.
+
+        Args:
+            stopped: is asked often; True ends the process.
+
+        Returns:
+            The nominal seconds of all of them.
+        """
         tasks, self._tasks = self._tasks, []
         solutions = self._process.result(stopped) if tasks else []
         spent_s = 0.0
@@ -153,7 +174,15 @@ class Prover:
         self._process.close()
 
     def _special(self, relaxation: Relaxation, tries: int) -> tuple[int, ...] | None:
-        """Tables for special ranks; None if there would not be more than the last time."""
+        """Tables whose largest piece gets a rank of its own in the next attempt.
+
+        Args:
+            relaxation: says which pieces are large.
+            tries: number of attempts before.
+
+        Returns:
+            None if there would be no more of them than in the attempt before.
+        """
         if tries == 0:
             return ()
         variables = self._schedule.special_variables
@@ -167,6 +196,6 @@ class Prover:
         return found if len(found) > counts[tries - 1] else None
 
     def _within(self, program: MilpProgram, seconds: float) -> MilpProgram:
-        """The program with as many nodes as take so many nominal seconds."""
+        """The program with as many nodes as it needs for so many nominal seconds."""
         nodes = min(max(seconds / node_s(program), 1.0), self._schedule.program_nodes)
         return replace(program, max_nodes=int(nodes))

@@ -1,4 +1,4 @@
-"""What no plan can go below, by linear programs alone: no plan is looked for."""
+"""Bounds by linear programs alone, without a search for plans."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective
 
 _ROUNDS: Final = 3
-"""Programs solved per set: the second has the longest path, more move the bound by 1e-5."""
+"""Most programs for each set of sharding types. The second one has the cut of the longest path;
+more than three raise the bound by about 1e-5 of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Proven for every plan of a problem.
+    """What is proven for every plan of a problem.
 
     Attributes:
-        value: least value of the objective; infinite if nothing fits.
-        free_bytes: most device memory that the fullest rank can have left; negative if no plan
+        value: no plan has a smaller objective; infinite if no plan fits.
+        free_bytes: device bytes that the fullest rank can have left at most; negative if no plan
             fits.
     """
 
@@ -34,10 +35,10 @@ class Floor:
 
 
 def linear_floor(space: SearchSpace, objective: AbstractObjective) -> Floor:
-    """The least solution of the rank-free programs over all sets of sharding types.
+    """The least bound of the rank-free programs over all sets of sharding types.
 
-    The fullest rank has no more left than the mean over ranks, if every table takes the option
-    with the fewest device bytes.
+    The fullest rank has no more memory left than a rank has on average, if every table has the
+    option with the fewest device bytes.
     """
     model = LinearModel(space, objective)
     bounds = RankFreeBound(model, optional=usual_optional_types(space))

@@ -1,4 +1,4 @@
-"""What a rank-free program says, and the sets of sharding types that each get one."""
+"""The solution of a rank-free program, and the sets of sharding types that each get a program."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from planner.search.common.schedule import USUAL, Schedule
 from planner.space.evaluation import SearchSpace
 
 TypeSet = frozenset[ShardingType]
+"""Sharding types that plans may use together. Plans that use a type have collectives of it, so that
+another set has another longest path, and gets a bound of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,13 +24,15 @@ class Relaxation:
     """A solution of the rank-free problem for one set of sharding types.
 
     Attributes:
-        types: the types that plans use for which the bound holds, all but optional ones; None for
-            all plans.
-        bound: proven lower bound on the objective; infinite if nothing fits.
-        shares: ``[n]`` value of y for each flat option; None if there is no solution.
-        phases: ``[K]`` maxima over ranks in the solution, zero where no plan has any.
-        reduced_costs: ``[n]`` how much the bound rises at least if a plan uses the option.
-        basis: where a similar program can begin.
+        types: the set. The bound holds for plans that use all these types, the optional ones or
+            not, and no others; None if it holds for all plans.
+        bound: none of these plans has a smaller objective; infinite if none fits.
+        shares: ``[n]`` share of each option; None if there is no solution.
+        phases: ``[K]`` the largest value of each phase over ranks; 0 for phases that are not in
+            use; None if there is no solution.
+        reduced_costs: ``[n]`` by how much the bound rises at least if a plan has the option; None
+            if nothing is known.
+        basis: where the solver can begin a similar program; None if there is none.
     """
 
     types: TypeSet | None
@@ -39,7 +43,7 @@ class Relaxation:
     basis: Basis | None = None
 
     def choice(self, space: SearchSpace) -> IntArray:
-        """Option with the largest share for each table, as an index within the table."""
+        """``[T]`` index of the option with the largest share of each table."""
         if self.shares is None:
             return np.zeros(space.num_tables, dtype=np.int64)
         starts = space.first
@@ -47,7 +51,10 @@ class Relaxation:
 
 
 def usual_optional_types(space: SearchSpace, schedule: Schedule = USUAL) -> TypeSet:
-    """Sharding types that sets leave open; many tables may be replicated in every set."""
+    """The sharding types that every set leaves open in a search.
+
+    If there are many tables, replication is always one of them.
+    """
     many = space.num_tables > schedule.replicated_tables
     replicated = frozenset({ShardingType.DATA_PARALLEL})
     return optional_types(space, replicated if many else frozenset(), schedule)
@@ -56,9 +63,9 @@ def usual_optional_types(space: SearchSpace, schedule: Schedule = USUAL) -> Type
 def optional_types(
     space: SearchSpace, given: TypeSet = frozenset(), schedule: Schedule = USUAL
 ) -> TypeSet:
-    """Sharding types that sets leave open, so that there are few enough sets.
+    """The sharding types that every set leaves open, so that there are few enough sets.
 
-    Beside those given, the types with the fewest options are left open, one after the other.
+    These are the given ones, and then the types with the fewest options, as many as are needed.
     """
     counts = Counter(o.sharding_type for o in space.options)
     is_small = len(space.options) <= schedule.few_options
@@ -72,11 +79,13 @@ def optional_types(
 
 
 def type_sets(space: SearchSpace, optional: TypeSet = frozenset()) -> list[TypeSet]:
-    """Sets of sharding types such that every plan belongs to one, the largest first.
+    """The sets of sharding types, the largest first; every plan belongs to exactly one of them.
+
+    Sets in which some table has no option are left out.
 
     Args:
         space: the options.
-        optional: types that are in every set, whether plans of it use them or not.
+        optional: types that are in every set. A plan of the set may use them or not.
     """
     per_table = [
         {o.sharding_type for o in space.options[a:b]} for a, b in itertools.pairwise(space.first)
@@ -93,5 +102,5 @@ def type_sets(space: SearchSpace, optional: TypeSet = frozenset()) -> list[TypeS
 
 
 def uses(types: TypeSet | None, space: SearchSpace) -> BoolArray:
-    """``[n]`` options whose sharding type is in the set."""
+    """``[n]`` True for options whose sharding type is in the set; for all if it is None."""
     return np.array([types is None or o.sharding_type in types for o in space.options])

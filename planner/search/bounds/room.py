@@ -1,8 +1,9 @@
-"""Solutions of the bound brought within the device memory that listed options have.
+"""Solutions of the bound that keep to the device memory there is.
 
-Where kernels in host memory are not listed, the bound holds for them too, and so allows more memory
-than there is (:attr:`planner.search.bounds.bound_program.RankFreeProgram.unlisted_bytes`). No plan
-can be made from such a solution.
+Kernels in host memory may be left out of the list of options. The bound holds for plans with them
+too, and therefore allows more device memory than there is
+(:attr:`planner.search.bounds.bound_program.RankFreeProgram.unlisted_bytes`). Such a solution often
+cannot be rounded to a plan.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
+from costmodels.sharding import ComputeKernel
 from planner.search.bounds.relaxation import Relaxation
 from planner.search.common.milp import Rows
 from planner.space.evaluation import SearchSpace
 
 _TOLERANCE: Final = 1e-5
-"""Share of device memory by which a solution may be over it for the rounding of the solver."""
+"""Share of all device memory by which a solution may be above it, because solvers round."""
 _PRICES: Final = 60
-"""Prices of device memory tried: each halves the interval."""
+"""Prices of device memory that are tried; each halves the interval of prices, so that after so many
+it is as narrow as numbers can tell."""
 
 
 class Room:
@@ -31,25 +34,26 @@ class Room:
     """
 
     def __init__(self, space: SearchSpace) -> None:
-        """Measure every option once."""
+        """Work out the device memory of every option."""
         self._space = space
         limit = max(float(space.pipeline.device_limits.mean()), 1.0)
         self._share: FloatArray = np.asarray(space.mean_work @ space.device / limit)
-        """``[n]`` device bytes of each option as a share of all device memory."""
+        """``[n]`` the device bytes of each option as a share of all device memory."""
 
     def holds(self, shares: FloatArray) -> bool:
-        """Whether the device bytes of a solution are there, on the mean over ranks."""
+        """Whether options with these shares, ``[n]``, fit into all device memory together."""
         return bool(shares @ self._share <= 1 + _TOLERANCE)
 
     def rows(self) -> list[Rows]:
-        """The limit, as a row of a program over the options."""
+        """The limit of all device memory, as a row of a program over the options."""
         return [Rows.dense(self._share[None], np.full(1, -math.inf), np.ones(1))]
 
     def shrunk(self, relaxation: Relaxation) -> FloatArray:
-        """Shares of whole options that fit on the mean over ranks, if any do.
+        """``[n]`` shares of whole options, 0 or 1, that fit into all device memory if any do.
 
-        Each table takes the option of least reduced cost once device memory has a price, and the
-        price is the least at which all fit (the Lagrangian relaxation of the limit).
+        Each table takes the option with the smallest sum of its reduced cost and of a price for its
+        device memory. The price is the smallest one at which all options fit: the Lagrangian
+        relaxation of the limit.
         """
         size, table = self._share, self._space.table_of
         costs = np.zeros(len(self._share))
@@ -70,3 +74,17 @@ class Room:
         whole = np.zeros(len(self._share))
         whole[picked(high)] = 1.0
         return whole
+
+
+def unlisted_bytes(space: SearchSpace) -> float:
+    """Device bytes that tables listed without kernels in host memory hold at most.
+
+    With these kernels the bytes would be in host memory.
+    """
+    workload, left_out = space.problem.workload, set(space.listing.left_out_tables)
+    most = 0.0
+    for table, listed in zip(workload.tables, space.tables, strict=True):
+        fused = (o for o in listed.options if o.kernel is not ComputeKernel.DENSE)
+        widths = {o.column_widths for o in fused} if table.name in left_out else set()
+        most += max((workload.trained_bytes(table, w) for w in widths), default=0.0)
+    return most

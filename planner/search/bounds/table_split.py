@@ -1,9 +1,9 @@
-"""Branching on one table: which of its options a plan may have.
+"""Branching on the options of one table.
 
-The linear program may mix the options of a table: most of it in device memory, and as much in host
-memory as makes everything fit. No plan can, and where one table is a large part of all, the bound
-is far below every plan. Of two parts, one with the options below the mix and one with those above
-it, neither can mix them so again.
+A linear program may mix the options of a table: for example a large share of an option in device
+memory, and as much of one in host memory as makes everything fit. No plan can do this. If the table
+is a large part of all, the bound is far below every plan. Therefore the options are divided in two
+parts: those with less load than the mix, and those with more. Neither part can make the same mix.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.common.linear import LinearModel
 
 _FULL_RATIO: Final = 0.999
-"""From here on device memory counts as full; below it, nothing depends on who takes how much."""
+"""Share of all device memory above which it counts as full. Below it, no plan is worse because a
+table needs more of it."""
 
 _SAME_RATIO: Final = 1e-6
-"""Of the objective: options that differ by less are alike."""
+"""Share of the objective up to which options count as alike, so that splitting them is useless."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableSplit:
-    """Two parts of the options.
+    """Two parts of the options, which divide the options of one table.
 
     Attributes:
-        worth: by how much of the objective the mixed options differ.
-        lower, upper: ``[n]`` options of each part. They differ in the options of one table, of
-            which each part has some and no option is in both.
+        worth: how much the mixed options of that table differ, in the unit of the objective.
+        lower, upper: ``[n]`` True for the options of each part: all options of other tables, and
+            some of that table; none of these is in both parts.
     """
 
     worth: float
@@ -41,16 +42,19 @@ class TableSplit:
 def widest_split(
     model: LinearModel, shares: FloatArray, slopes: FloatArray, incumbent: float
 ) -> TableSplit | None:
-    """The split of the table whose mixed options differ most; None if no table is mixed.
+    """The split of the table whose mixed options differ most.
 
-    Options differ by the standard deviation, weighted with their shares, of what they add to the
-    mean load of a rank in one phase, or to its device memory where that is full.
+    How much the options of a table differ is the standard deviation of what they add to the mean
+    load of a rank in one phase, or to its device memory if that is full, weighted by their shares.
 
     Args:
         model: loads of the options.
-        shares: ``[n]`` of each option in a solution.
-        slopes: ``[K']`` by how much the objective grows with each phase in use.
-        incumbent: value of the best plan; all device memory is taken to be worth as much.
+        shares: ``[n]`` share of each option in a solution.
+        slopes: ``[K']`` how fast the objective grows with each phase in use.
+        incumbent: the objective of the best plan; all device memory counts as much.
+
+    Returns:
+        None if the solution mixes the options of no table.
     """
     space = model.space
     limit = max(float(space.pipeline.device_limits.mean()), 1.0)

@@ -14,8 +14,8 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from planner.objectives import objective_named
 from planner.problem import Constraints, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.every_rank import EveryRank, ranks_interchangeable
 from planner.search.bounds.relaxation import type_sets
+from planner.search.bounds.rows.every_rank import EveryRank, ranks_interchangeable
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
 from planner.solving.prepare import search_space

@@ -22,6 +22,7 @@ from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import TypeSet, type_sets
+from planner.search.bounds.roundable import Roundable
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
 from planner.search.common.schedule import Schedule
@@ -295,9 +296,9 @@ def test_packable_options_are_no_larger_than_the_room(seed: int, slack: float) -
     space = cases.space(cases.synthetic(5, seed=seed), cases.topology(2, 2), cases.DEVICE_ONLY)
     bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
     relaxed = bounds.relax(type_sets(space)[0], rounds=ROUNDS)
-    found = bounds.packable(relaxed, slack)
+    found = Roundable(bounds).packable(relaxed, slack)
     unsolved = replace(relaxed, shares=None)
-    assert bounds.packable(unsolved, slack) is unsolved
+    assert Roundable(bounds).packable(unsolved, slack) is unsolved
     assert relaxed.shares is not None
     assert found.shares is not None
     model = bounds.model

@@ -18,6 +18,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
 from planner.search.bounds.room import Room
+from planner.search.bounds.roundable import Roundable
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import Schedule
 from planner.space.evaluation import SearchSpace
@@ -201,7 +202,7 @@ def test_what_a_solution_puts_on_ranks(name: str) -> None:
     slow = cases.slow_phases(space, model)
     for _ in range(5):
         y = rng.dirichlet(np.ones(len(space.options)) / 3)
-        largest, everywhere, peaks = bounds._peaks(y)
+        largest, everywhere, peaks = bounds.loads.peaks(y)
         base, mean = np.zeros(matrix.shape[1]), np.zeros(matrix.shape[1])
         by_rank = np.zeros((space.world_size, matrix.shape[1]))
         each = np.zeros((space.num_tables, matrix.shape[1]))
@@ -233,17 +234,18 @@ def test_room_is_kept_by_a_program_or_by_a_price(
     most = space.num_tables if solved == "few" else space.num_tables - 1
     schedule = Schedule(shrunk_tables=most)
     bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)), schedule=schedule)
+    roundable = Roundable(bounds)
     found = bounds.relax(None, rounds=ROUNDS)
     unsolved = replace(found, shares=None)
-    assert bounds.listed(unsolved) is unsolved
-    listed = bounds.listed(found)
+    assert roundable.within_memory(unsolved) is unsolved
+    listed = roundable.within_memory(found)
     device = space.mean_work @ space.device / space.pipeline.device_limits.mean()
     assert found.shares is not None
     assert listed.shares is not None
     assert found.shares @ device > 1.001
     assert listed.shares @ device <= 1 + 1e-6
-    assert bounds.listed(found) is listed, "solved once"
-    assert bounds.listed(listed) is listed, "it fits as it is"
+    assert roundable.within_memory(found) is listed, "solved once"
+    assert roundable.within_memory(listed) is listed, "it fits as it is"
     if solved == "many":
         assert set(listed.shares) == {0.0, 1.0}
         return

@@ -1,15 +1,15 @@
-"""Rows about the rank that holds a table's largest piece.
+"""Rows about the rank that holds the largest piece of a table.
 
-Means alone let a shard that is heavy in one phase be made up for by shards that are heavy in
-another, though no rank has both. For a table t let r be the rank with its largest piece. Further
-variables ``q[o]`` count the pieces of each option on r. In every plan
+Means alone let a shard that is heavy in one phase be balanced by shards that are heavy in another
+phase, although no rank has both. For a table t, let r be the rank with its largest piece. Further
+variables ``q[o]`` are the number of pieces of option o on r. In every plan:
 
-- r itself is below the maxima: its uniform options, that piece, and the other pieces on it;
-- so are the other ranks on average: everything that is not on r, over W - 1;
-- ``q[o] <= pieces[o] y[o]``, and ``q[o] >= y[o]`` for the options of t itself.
+- the loads of r are below the maxima: its uniform options, that piece, and the other pieces on it;
+- the mean over the other ranks is below the maxima too: all that is not on r, over W - 1;
+- ``q[o] <= pieces[o] y[o]`` for each option, and ``q[o] >= y[o]`` for the options of t.
 
-All phases share q, so a rank that is full in one of them takes its part of the others along. Valid
-for one table at a time; nothing is said of whether two such ranks are the same.
+All phases share q. A rank that is full in one phase therefore has its part of the other phases too.
+The rows of several tables may be in one program; they do not say whether their ranks are the same.
 """
 
 from __future__ import annotations
@@ -25,16 +25,23 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.milp import Rows
 
 _TINY: Final = 1e-9
-"""Loads below this only trouble the solver; leaving them out keeps the rows true."""
+"""Loads up to this, in the unit of the program, are left out, because they trouble the solver. The
+rows stay true without them."""
 _NONE: Final = np.zeros(0, dtype=np.int64)
 _EMPTY: Final = np.zeros(0)
+"""Numbers of rows and variables, and coefficients, where there are no rows."""
 
 
 class SpecialRanks:
-    """The rows of each table, built once per set of tangents."""
+    """Builds the rows of each table."""
 
     def __init__(self, model: LinearModel, uniform: BoolArray) -> None:
-        """Count the pieces of each option that can lie on one rank; ``uniform`` ones have none."""
+        """Count the pieces of each option that can be on one rank.
+
+        Args:
+            model: tangents and options.
+            uniform: ``[n]`` True for options that load every rank; they have no pieces.
+        """
         self._model, self._space, self._uniform = model, model.space, uniform
         options = self._space.options
         local = self._space.local_world_size
@@ -48,23 +55,23 @@ class SpecialRanks:
 
     @property
     def size(self) -> int:
-        """Variables for each table."""
+        """Number of variables for each table: one per option."""
         return len(self._pieces)
 
     @property
     def upper(self) -> FloatArray:
-        """``[size]`` most pieces of each option on one rank."""
+        """``[size]`` the largest value of each variable: all pieces that can be on one rank."""
         return self._pieces
 
     def rows(self, table: int, first: int, phase: int, base: int, scale: float) -> Rows:
         """The rows of one table.
 
         Args:
-            table: which.
-            first: position of its first variable.
-            phase: position of the first phase in use.
-            base: position of the first of the least uniform loads.
-            scale: seconds that are 1.
+            table: which table.
+            first: position in the program of its first variable q.
+            phase: position of the first z, the maxima of the phases in use.
+            base: position of the first u, the least loads of uniform options.
+            scale: how much of the objective is 1 in the program.
         """
         space, model = self._space, self._model
         own = np.arange(space.first[table], space.first[table + 1])
@@ -109,7 +116,7 @@ class SpecialRanks:
         return Rows.stack(parts)
 
     def _counts(self, own: IntArray, first: int) -> Rows:
-        """``y[own] <= q[own]`` and ``q <= pieces y``; q of uniform options is nothing."""
+        """Rows ``q <= pieces y`` of all options and ``y <= q`` of the table's ``own`` options."""
         count = self.size
         every = np.arange(count)
         number = np.arange(len(own))
@@ -124,7 +131,7 @@ class SpecialRanks:
         )
 
     def _largest_piece(self, flat: int) -> FloatArray:
-        """``[P]`` the option's piece of most load in all."""
+        """``[P]`` loads of the shard of an option whose loads add up to most."""
         tangents = self._model.num_tangents
         rows = self._model.option_rows(flat)[..., :tangents].reshape(-1, tangents)
         return np.asarray(rows[int(np.argmax(rows.sum(axis=1)))])

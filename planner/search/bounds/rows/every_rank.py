@@ -1,14 +1,17 @@
 """Rows about every rank: the whole problem, for few ranks that are all alike.
 
-Variables ``q[o, p]`` count the pieces of option o on place p, a rank or a host. In every plan
+Variables ``q[o, p]`` are the number of pieces of option o on place p, a rank or a host. In every
+plan:
 
 - all pieces are somewhere: ``sum_p q[o, p] = pieces[o] y[o]``;
-- each rank is below the phases' maxima and its memory: uniform options, and the pieces on it.
+- the loads of each rank are below the maxima of the phases and its memory: uniform options, and the
+  pieces on it.
 
-Ranks that are alike can be renumbered, so solvers look at the same plan many times under other
-numbers. A key that follows from what a rank holds, here the pieces of the tables with the largest
-ones, each of them ten times as important as the next, can be asked to fall from rank to rank of a
-host, and from host to host on their first ranks: every plan can be renumbered so.
+Ranks that are alike can be exchanged, so that a solver would look at the same plan many times under
+other numbers. The rows therefore ask for an order. Each rank has a key that depends on the pieces
+it holds: the number of pieces of a few tables, those with the largest pieces, where each table
+counts ten times as much as the next. The key may not rise from rank to rank of a host, nor from the
+first rank of a host to that of the next. The ranks of every plan can be renumbered so.
 """
 
 from __future__ import annotations
@@ -26,13 +29,20 @@ from planner.search.common.milp import Rows
 from planner.space.evaluation import SearchSpace
 
 _KEY_TABLES: Final = 5
+"""Tables that the key of a rank counts. More of them tell more ranks apart, but coefficients of the
+key then range over more powers of ten, which troubles solvers."""
 _KEY_STEP: Final = 10.0
+"""How many times as much a table counts in the key as the next one."""
 _TINY: Final = 1e-9
-"""Loads below this only trouble the solver; leaving them out keeps the rows true."""
+"""Loads up to this, in the unit of the program, are left out, because they trouble the solver. The
+rows stay true without them."""
 
 
 def ranks_interchangeable(space: SearchSpace) -> bool:
-    """Whether ranks are interchangeable within hosts, and hosts as a whole."""
+    """Whether the ranks of a host can be exchanged with each other, and hosts with each other.
+
+    They can if memory, speed and batch are the same everywhere, and every table may be everywhere.
+    """
     limits = space.pipeline.device_limits
     hosts = space.pipeline.host_limits
     same = limits.min() == limits.max() and hosts.min() == hosts.max()
@@ -44,20 +54,20 @@ def ranks_interchangeable(space: SearchSpace) -> bool:
 
 
 class EveryRank:
-    """The rows over the options of one model; uniform ones lie on every rank anyway."""
+    """Builds the rows over the options of one model; uniform options need no places."""
 
     def __init__(self, model: LinearModel) -> None:
-        """Keep the model; variables are numbered when they are asked for."""
+        """Keep the model; variables are numbered when they are first needed."""
         self._model, self._space = model, model.space
 
     @property
     def size(self) -> int:
-        """Number of variables."""
+        """Number of variables q."""
         return int(self._counts.sum())
 
     @cached_property
     def _counts(self) -> IntArray:
-        """Places of each option that is not uniform; its variables are neighbours."""
+        """Number of places of each option that is not uniform; its variables are neighbours."""
         space = self._space
         hosts = space.is_on_hosts[self._placed]
         return np.where(hosts, space.num_hosts, space.world_size)
@@ -85,7 +95,7 @@ class EveryRank:
 
     @property
     def upper(self) -> FloatArray:
-        """``[size]`` most pieces on one place."""
+        """``[size]`` the largest value of each variable: all pieces of its option."""
         return np.repeat(self._pieces, self._counts)
 
     def rows(
@@ -94,11 +104,11 @@ class EveryRank:
         """All rows.
 
         Args:
-            first: position of the first of the variables.
-            phase: position of the first phase in use.
-            base: position of the first of the least uniform loads.
-            unit: ``[P + 2]`` seconds and bytes that are 1.
-            device_room: bytes that a device holds, in its unit.
+            first: position in the program of the first variable q.
+            phase: position of the first z, the maxima of the phases in use.
+            base: position of the first u, the least loads of uniform options.
+            unit: ``[P + 2]`` how much of each load is 1 in the program.
+            device_room: bytes that a device can hold, in that unit.
         """
         parts = [self._all_placed(first), *self._loads(first, phase, base, unit)]
         parts += self._memory(first, base, unit, device_room)
@@ -116,7 +126,10 @@ class EveryRank:
         )
 
     def _loads(self, first: int, phase: int, base: int, unit: FloatArray) -> list[Rows]:
-        """Each rank with the least piece of every option there, for the pieces may differ."""
+        """Rows about the phases of each rank.
+
+        Pieces of an option may differ, so that each counts as the smallest one in every load.
+        """
         least = self._least(unit)
         parts = []
         for rank in range(self._space.world_size):
@@ -130,7 +143,7 @@ class EveryRank:
         return parts
 
     def _memory(self, first: int, base: int, unit: FloatArray, device_room: float) -> list[Rows]:
-        """Each device, and each host, whose ranks share its memory."""
+        """Rows about the memory of each device and of each host, which its ranks share."""
         space, local = self._space, self._space.local_world_size
         least, tangents = self._least(unit), self._model.num_tangents
         parts = []
@@ -147,16 +160,16 @@ class EveryRank:
         return parts
 
     def _least(self, unit: FloatArray) -> FloatArray:
-        """Loads of the least piece of each variable's option."""
+        """``[size, P + 2]`` the least load of a piece of each variable's option, in the units."""
         return np.asarray(self._model.extreme(np.minimum)[self._option] / unit)
 
     def _here(self, rank: int) -> BoolArray:
-        """Variables of pieces on a rank."""
+        """``[size]`` True for variables about pieces on a rank, or on its host."""
         place = np.where(self._on_host, rank // self._space.local_world_size, rank)
         return np.asarray(self._place == place, dtype=bool)
 
     def _ordered(self, first: int) -> list[Rows]:
-        """``key(next) - key(this) <= 0``."""
+        """Rows ``key(next) - key(this) <= 0`` about ranks of a host, and first ranks of hosts."""
         local, world = self._space.local_world_size, self._space.world_size
         largest = self._model.extreme(np.maximum)[:, : self._model.num_tangents].sum(axis=1)
         shown = np.full(len(largest), -math.inf)

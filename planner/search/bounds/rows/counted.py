@@ -1,8 +1,8 @@
-"""Limits on counts of shards or tables, summed over all ranks or hosts.
+"""Rows about limits on the number of shards or tables per rank or host.
 
-A limit allows each place so much, so all places together hold at most that times their number. What
-an option adds to the sum is at least what it has wherever its pieces go: several pieces of a table
-may share a place, where they count as one table.
+If a limit allows each place so many, all places together have at most that times their number. An
+option adds to this sum at least what it counts in the places where it counts least: pieces of a
+table that share a place count there as one table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planner.space.evaluation import SearchSpace
 
 
 def counted(space: SearchSpace) -> Rows:
-    """A row ``counts @ y <= most times places`` for each limit, over the options of its tables."""
+    """A row ``counts @ y <= most * number of places`` for each limit."""
     caps = space.rules.caps
     counts = [np.where(c.members[space.table_of], _least(space, c), 0) for c in caps]
     matrix = np.array(counts, dtype=float).reshape(len(caps), len(space.options))
@@ -29,7 +29,7 @@ def counted(space: SearchSpace) -> Rows:
 
 
 def _least(space: SearchSpace, cap: Cap) -> IntArray:
-    """``[n]`` what each option adds at least to the sum of a limit over its places."""
+    """``[n]`` what each option adds at least to the sum of a limit over all places."""
     world, local = space.world_size, space.local_world_size
     blocks = np.where(space.is_on_hosts, local, 1)
     if not cap.distinct:

@@ -1,9 +1,9 @@
-"""What has to be on one rank, or one host: a table's largest shard, and tables tied together.
+"""Rows about what has to be on one rank or one host: large shards, and tables tied together.
 
-In every plan some rank has the largest shard of a table, so its load is at least that shard's,
-beside what uniform options put on every rank. Where rules tie tables to one rank, that rank has all
-of their shards at once. Where they tie them to one host, its ranks share all of their shards, and
-the rank with the largest load has the mean over the host at least.
+In every plan some rank has the largest shard of a table. Its load is at least that of the shard and
+of what uniform options put on every rank. If rules tie tables to one rank, that rank has all of
+their shards. If they tie tables to one host, its ranks share all of their shards, and the fullest
+of them has at least the mean over the host.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from planner.search.common.linear import LinearModel
 
 
 class OnePlace:
-    """Least loads of the fullest rank: one row for each table, then one for each tied group."""
+    """Loads that the fullest rank has at least.
+
+    There is a row for each table, then one for each tied group of tables.
+    """
 
     def __init__(self, model: LinearModel, uniform: BoolArray) -> None:
-        """Find the groups.
+        """Find the tied groups of tables.
 
         Args:
             model: tangents and options.
-            uniform: ``[n]`` options that load every rank, which have no largest shard.
+            uniform: ``[n]`` True for options that load every rank; they add nothing to these rows.
         """
         self._model, self._uniform = model, uniform
         space = model.space
@@ -34,17 +37,17 @@ class OnePlace:
         ]
 
     def options(self, row: int) -> IntArray:
-        """The options that a row is about, flat."""
+        """Positions of the options that a row is about."""
         return self._row(row)[1]
 
     def loads(self, row: int, load: int) -> FloatArray:
-        """What each of these options adds to one load of that rank; nothing if it is uniform."""
+        """What each of these options adds to one load of that rank; 0 for uniform ones."""
         level, options = self._row(row)
         least = self._largest if level is None else self._tied(level)
         return np.where(self._uniform[options], 0.0, least[options, load])
 
     def all_loads(self, shares: FloatArray) -> FloatArray:
-        """Each row's loads where the options have these shares ``[n]``: ``[rows, P + 2]``."""
+        """``[rows, P + 2]`` the loads of each row if options have these shares, ``[n]``."""
         own = np.where(self._uniform, 0.0, shares)[:, None]
         each = own * self._largest
         tables = np.add.reduceat(each, self._model.space.first[:-1], axis=0)
