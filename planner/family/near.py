@@ -11,7 +11,7 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.improve.rule_search import finish_under_rules, start_under_rules
+from planner.search.improve.under_rules import finish_under_rules, start_under_rules
 from planner.space.evaluation import Evaluator, SearchSpace
 
 

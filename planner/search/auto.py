@@ -25,8 +25,8 @@ from planner.search.construct.handed import HandedPlan, offered
 from planner.search.construct.walk import can_price_all, price_all
 from planner.search.improve.improving import Improver
 from planner.search.improve.neighbours import Neighbours
-from planner.search.improve.rule_search import finish_under_rules, start_under_rules
 from planner.search.improve.second_search import SecondSearch
+from planner.search.improve.under_rules import finish_under_rules, start_under_rules
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})

@@ -1,1 +1,1 @@
-"""Better plans from good ones."""
+"""Makes good plans better: by moves, by kicks, and by taking tables out and putting them back."""

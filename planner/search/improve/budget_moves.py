@@ -1,9 +1,9 @@
-"""Chains of moves away from the plan in use, the best one first, within the limit on what moves.
+"""Chains of moves away from the plan in use, within the limit on moves.
 
-Each step looks at every option of every table, its own cut too, its pieces put one after the other
-where the whole iteration is shortest, as ``explain`` does, and takes the best that the limit still
-allows. Where a step would cost too much, a quick placement on the least loaded ranks says which
-options are looked at first.
+Each step takes the best move of one table that the limit still allows. It looks at every option of
+every table, also at the table's own. The pieces are placed one after the other, each where the
+whole iteration is shortest, as ``explain`` does it. Since that takes long, options are first placed
+quickly on the least loaded ranks, and those that are best then are looked at first.
 """
 
 from __future__ import annotations
@@ -23,22 +23,30 @@ from planner.search.common.schedule import USUAL, Schedule
 from planner.space.evaluation import Assignment, SearchSpace
 
 _GAIN: Final = 1e-9
-"""A step has to make the iteration shorter by this share."""
+"""Share of the objective by which a step has to make it smaller; less is rounding."""
 _BATCH: Final = 64
-"""Plans priced at a time."""
+"""Quick placements that are priced together. More of them take more memory, fewer take more
+calls."""
 
 _TOGETHER: Final = 256
-"""Ranks of all options together whose next piece is placed at the same time."""
+"""Options times ranks whose next piece is placed at the same time. More of them are priced in fewer
+calls, but a step can only end after all of them."""
 _MOST_ENTRIES: Final = 2_000_000
-"""Entries of work priced at once."""
+"""Numbers in the work arrays of plans that are priced together, so that memory suffices."""
 
 _Choice = tuple[int, tuple[int, ...]]
+"""The index of an option of a table, and the ranks (or hosts) of its pieces."""
 _Cut = tuple[int, int]
-"""A table and one of its options."""
+"""A table, and the index of one of its options."""
 
 
 class Chain(Enum):
-    """Which tables a chain looks at, and which move it takes."""
+    """The kinds of chains: which tables they look at, and which move each step takes.
+
+    ``EXPLAINED`` takes of each table on the critical path only the best move, as ``explain`` names
+    it; ``EVERY`` takes the move with the smallest objective; ``FRUGAL`` takes the move with the
+    largest gain per byte that is received.
+    """
 
     EXPLAINED = "the shortest iteration, each critical table at its best, whatever it moves"
     EVERY = "the shortest iteration"
@@ -47,7 +55,14 @@ class Chain(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """One table with another option and places, and what that gives."""
+    """A move of one table.
+
+    Attributes:
+        table: which table.
+        choice: its new option and places.
+        value: the objective of the plan after it.
+        received_bytes: bytes that ranks receive in it; 0 without a limit on moves.
+    """
 
     table: int
     choice: _Choice
@@ -57,7 +72,18 @@ class _Step:
 
 @dataclass(slots=True, kw_only=True)
 class _Build:
-    """An option of which some pieces are placed; ``work`` is that of all ranks with them."""
+    """An option of a table of which some pieces are placed.
+
+    Attributes:
+        table: which table.
+        index: which of its options.
+        option: the option.
+        pieces: work of each piece: ``[pieces, F]``, or ``[pieces, L, F]`` on hosts of L ranks.
+        work: ``[W, F]`` work of all ranks with the pieces that are placed.
+        local_world_size: number of ranks of a host, L.
+        places: ranks (or hosts) of the pieces that are placed.
+        value: the objective with these pieces; infinite before the first one.
+    """
 
     table: int
     index: int
@@ -70,7 +96,7 @@ class _Build:
 
     @classmethod
     def of(cls, space: SearchSpace, table: int, index: int, work: FloatArray) -> _Build:
-        """None is placed yet."""
+        """An option of which no piece is placed; ``work`` is that of all other tables."""
         return cls(
             table=table,
             index=index,
@@ -83,18 +109,18 @@ class _Build:
 
     @property
     def on_hosts(self) -> bool:
-        """Whether places are hosts."""
+        """Whether the places are hosts, not ranks."""
         return self.option.spread is Spread.HOSTS
 
     def added(self, place: int) -> FloatArray:
-        """The work with the next piece there."""
+        """``[W, F]`` the work with the next piece on a place."""
         size = self.local_world_size if self.on_hosts else 1
         changed = self.work.copy()
         changed[place * size : (place + 1) * size] += self.pieces[len(self.places)]
         return changed
 
     def put(self, place: int, value: float) -> None:
-        """Place the next piece."""
+        """Put the next piece on a place; ``value`` is the objective then."""
         self.work, self.value = self.added(place), value
         self.places.append(place)
 
@@ -107,7 +133,15 @@ def follow_chains(
     until_s: float,
     schedule: Schedule = USUAL,
 ) -> None:
-    """Offer the plans of every chain from ``start``; the meter's reading ``until_s`` ends them."""
+    """Follow a chain of each kind from the plan in use, and offer the plans on the way.
+
+    Args:
+        space: options, places and rules.
+        record: is offered every plan.
+        start: the plan in use.
+        until_s: reading of the meter, in nominal seconds, at which the last chain ends.
+        schedule: how the chains share the work, and how much of it one step may take.
+    """
     meter, step_share = record.evaluate.meter, schedule.chain_step_share
     for share, kind in zip(schedule.chain_shares, Chain, strict=True):
         end_s = meter.spent_s + share * (until_s - meter.spent_s)
@@ -115,7 +149,7 @@ def follow_chains(
 
 
 class _Walker:
-    """One chain of moves."""
+    """Follows one chain of moves."""
 
     def __init__(
         self, space: SearchSpace, record: Record, kind: Chain, *, until_s: float, step_share: float
@@ -127,7 +161,7 @@ class _Walker:
         self._price: FloatArray = slopes @ objective.gradient(space.mean_work.mean(axis=0))
 
     def walk(self, start: Assignment) -> None:
-        """Move tables until nothing within the limit helps or the work is done."""
+        """Move tables until no move within the limit helps, or the work is spent."""
         self.options, self.places = list(start.options), list(start.places)
         self.work = self.space.work(start)
         self.usage: Usage = self.space.usage(start)
@@ -154,7 +188,10 @@ class _Walker:
     # -- one step ---------------------------------------------------------------------------------
 
     def _best_step(self) -> _Step | None:
-        """The best move of one table that the limit allows; None if none helps."""
+        """The best move of one table that the limit allows; None if none helps.
+
+        It ends with its share of the work left, once the first options are placed.
+        """
         meter = self.record.evaluate.meter
         until_s = meter.spent_s + self.step_share * (self.until_s - meter.spent_s)
         quick = [found for t in self._tables() for found in self._quick(t)]
@@ -170,7 +207,7 @@ class _Walker:
         return min((s for s in found if self._helps(s)), key=self._rank, default=None)
 
     def _best_of_each_table(self, found: list[_Step]) -> list[_Step]:
-        """What ``explain`` names: other places or another cut for each table, whatever moves."""
+        """The best move of each table, whatever it moves: these are the ones ``explain`` names."""
         best: dict[int, _Step] = {}
         for step in found:
             if step.table not in best or step.value < best[step.table].value:
@@ -178,16 +215,17 @@ class _Walker:
         return list(best.values())
 
     def _helps(self, step: _Step) -> bool:
+        """Whether a step makes the objective smaller and keeps the rules."""
         return step.value < self.value * (1 - _GAIN) and self._keeps(step)
 
     def _rank(self, step: _Step) -> float:
-        """What the chain makes small."""
+        """What the chain makes small: the objective, or the negative gain per byte received."""
         if self.kind is not Chain.FRUGAL or not np.isfinite(self.value):
             return step.value
         return (step.value - self.value) / max(step.received_bytes, 1.0)
 
     def _tables(self) -> Iterator[int]:
-        """Tables that the rules let move alone, those on the critical path or all."""
+        """The tables to look at: those with pieces on ranks of the critical path, or all."""
         ranks: set[int] | None = None
         if self.kind is Chain.EXPLAINED:
             plan = self.space.plan(
@@ -201,7 +239,10 @@ class _Walker:
                 yield t
 
     def _quick(self, table: int) -> list[_Step]:
-        """Every option on the least loaded ranks, priced at once; the limit is not looked at."""
+        """Moves of a table to every option, placed quickly on the least loaded ranks.
+
+        The limit on moves is not looked at.
+        """
         rest = self._without(table)
         loads = rest @ self._price
         choices: list[_Choice] = []
@@ -223,10 +264,14 @@ class _Walker:
         return found
 
     def _placed(self, near: Sequence[_Step]) -> Iterator[_Step]:
-        """Options as they were placed, and with each piece where the iteration is shortest.
+        """Moves to some options, with each piece where the iteration is shortest.
 
-        Without a look at the limit first, as ``explain`` has it; where that moves too much, on the
-        places that receive little enough.
+        The limit on moves is not looked at first, as in ``explain``. Options that move too much
+        then are placed once more, on the places that receive little enough. Except in chains of
+        the kind ``EXPLAINED``, the quick placements are candidates too.
+
+        Args:
+            near: the quick placements of these options.
         """
         cut: list[_Cut] = []
         for step in near:
@@ -242,7 +287,12 @@ class _Walker:
             yield from self._greedily(over, is_frugal=True)
 
     def _greedily(self, cut: Sequence[_Cut], *, is_frugal: bool) -> list[_Step]:
-        """Some options of some tables, the next piece of all of them priced at once."""
+        """Moves to some options, placed piece by piece; the next piece of all is priced together.
+
+        Args:
+            cut: tables and options.
+            is_frugal: whether pieces only go where they receive few enough bytes.
+        """
         builds = [_Build.of(self.space, t, index, self._without(t)) for t, index in cut]
         for at in range(max((len(b.pieces) for b in builds), default=0)):
             growing = [b for b in builds if at < len(b.pieces)]
@@ -256,7 +306,16 @@ class _Walker:
         return [self._step(b.table, (b.index, tuple(b.places)), b.value) for b in builds]
 
     def _allowed(self, build: _Build, *, is_frugal: bool) -> IntArray:
-        """Places of the next piece that TorchRec can run; all of the table's if there is none."""
+        """The places that the next piece of an option may have.
+
+        These are places where TorchRec can run it; if there are none, all that constraints leave
+        the table.
+
+        Args:
+            build: the option, with the pieces that are placed.
+            is_frugal: whether the piece may only receive its part of the bytes that the limit
+                leaves; if it receives more everywhere, the places where it receives least.
+        """
         space, option, budget = self.space, build.option, self.space.rules.budget
         mask = (space.may_use_host if build.on_hosts else space.may_use_rank)[build.table]
         if is_frugal and budget is not None:
@@ -271,7 +330,16 @@ class _Walker:
         return places[runs] if any(runs) else places
 
     def _tried(self, tried: Sequence[tuple[_Build, int]]) -> tuple[FloatArray, FloatArray]:
-        """By what places are compared, and the values: where none fits, the emptiest is best."""
+        """Price options with their next piece on a place.
+
+        Args:
+            tried: options and places.
+
+        Returns:
+            The numbers by which places are compared, and the objectives. Both are the same for a
+            plan that fits into memory; otherwise the first is large, and larger the more bytes are
+            over the limits, and the second is infinite.
+        """
         size = max(_MOST_ENTRIES // self.work.size, 1)
         ranked, values = [np.zeros(0)], [np.zeros(0)]
         for begin in range(0, len(tried), size):
@@ -285,31 +353,36 @@ class _Walker:
     # -- parts ------------------------------------------------------------------------------------
 
     def _step(self, table: int, choice: _Choice, value: float) -> _Step:
+        """A move of a table to an option and places, with the bytes that it receives."""
         budget = self.space.rules.budget
         option = self.space.option(table, choice[0])
         received = 0.0 if budget is None else budget.table_bytes(option, choice[1])
         return _Step(table=table, choice=choice, value=value, received_bytes=received)
 
     def _keeps(self, step: _Step) -> bool:
+        """Whether TorchRec can run a move, and it keeps the rules and the limit on moves."""
         index, places = step.choice
         option = self.space.option(step.table, index)
         may_run = option.may_be_at(places, self.space.local_world_size)
         return may_run and self.usage.allows([(step.table, option, places)])
 
     def _moved_others(self, table: int) -> float:
+        """Bytes that all other tables have moved."""
         return float(self.usage.moved.sum() - self.usage.moved[table])
 
     def _without(self, table: int) -> FloatArray:
+        """``[W, F]`` the work of all other tables."""
         return self.space.work_without(self.work, table, self.options[table], self.places[table])
 
     def _rows(self, table: int, index: int, places: tuple[int, ...]) -> FloatArray:
+        """``[W, F]`` the work of a table alone, with this option and these places."""
         added = np.zeros_like(self.work)
         ranks, rows = self.space.placed_rows(table, index, places)
         np.add.at(added, ranks, rows)
         return added
 
     def _order(self, table: int, spread: Spread, loads: FloatArray) -> IntArray:
-        """Allowed ranks or hosts, the least loaded first."""
+        """The ranks (or hosts) that constraints leave to a table, the least loaded first."""
         space = self.space
         mask: BoolArray = space.may_use_rank[table]
         if spread is Spread.HOSTS:

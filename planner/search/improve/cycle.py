@@ -1,8 +1,10 @@
-"""Cycles of ruin and recreate, from thrift to balance, priced by the objective itself.
+"""Cycles of ruin and recreate, which go from cheap plans to balanced ones.
 
-Balance alone is easiest with many small pieces, which cost more in total; cheap options alone
-leave a few ranks far above the mean. A cycle begins with much weight on the mean over ranks and a
-soft maximum, and ends with none and a hard one.
+Loads are easiest to balance with many small pieces; but these cost more in total. Options that cost
+little in total leave a few ranks far above the mean. Therefore a cycle has several stages. The
+first one gives much weight to the mean over ranks and has a soft maximum (a low power of the norm,
+see ``partial_loads.py``). The last one gives hardly any weight to the mean and has a hard maximum.
+The objective itself prices the best plans of a cycle.
 """
 
 from __future__ import annotations
@@ -22,25 +24,38 @@ from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import Cut
 
 STAGES: Final = ((32, 4.0), (64, 2.0), (128, 1.0), (128, 0.5), (128, 0.2), (128, 0.05))
-"""(power of the norm, thrift) of each stage of a cycle."""
+"""Power of the norm, and weight of the mean over ranks (thrift), in each stage of a cycle."""
 LATE_STAGES: Final = STAGES[2:]
-"""Stages of a cycle that begins with a good plan."""
+"""Stages of a cycle that begins with a good plan, which the first stages would spoil."""
 _HOT_RATIO: Final = 1e-4
 _COLD_RATIO: Final = 1e-6
-"""Temperatures of each stage, as shares of the objective."""
+"""Temperature at the beginning and at the end of each stage, as a share of the objective. Hotter
+stages leave poor plans more easily, colder ones keep good ones."""
 _CLOSE: Final = 1.002
-"""Plans whose minorant is within this factor of the best one's are priced in full."""
+"""Plans are priced by the objective if their minorant is within this factor of the least one of the
+cycle: the objective may order such plans otherwise. Each price takes time from the walk."""
 _CHEAP: Final = 50_000
-"""Above this many tables times ranks pricing is dear, and only better minorants are priced."""
+"""Tables times ranks above which only plans with a smaller minorant than all before are priced,
+because pricing takes long there."""
 _BATCH: Final = 16
+"""Plans that are priced together, which takes less time than one by one."""
 _HOT_RANKS: Final = 3
-"""Ranks at the top of each phase whose tangents the minorant gets."""
+"""Times that the minorant gets tangents at the fullest rank of each phase. More tangents bring it
+closer to the objective, and every insertion takes longer."""
 _LEAST_SCALE: Final = 0.02
-"""Phases are measured by no less than this share of the longest, so that tiny ones stay tiny."""
+"""Least scale of a phase, as a share of the longest phase. Otherwise tiny phases would count like
+long ones."""
 
 
 class Cycles:
-    """Improves plans whose sharding types share one set of cuts."""
+    """Runs the cycles of one search.
+
+    Args:
+        space: options and places.
+        menu: of the same space.
+        record: is offered the plans that are priced.
+        rng: of all random choices.
+    """
 
     def __init__(
         self, space: SearchSpace, menu: Menu, record: Record, rng: np.random.Generator
@@ -63,17 +78,17 @@ class Cycles:
         steps: int,
         stages: Sequence[tuple[int, float]] = STAGES,
     ) -> Assignment:
-        """One cycle.
+        """Run one cycle.
 
         Args:
             start: the plan to begin with.
-            cuts: of the objective, valid for all ``allowed`` options.
-            allowed: flat options worth trying.
-            steps: per stage.
-            stages: of the cycle.
+            cuts: cuts of the objective that hold for all ``allowed`` options.
+            allowed: ``[n]`` True for options that are worth trying.
+            steps: number of steps in each stage.
+            stages: power of the norm, and weight of the mean, of each stage.
 
         Returns:
-            The best plan of the cycle by the objective, or the start.
+            The plan with the smallest objective of those that were priced, the start included.
         """
         model = self._model(start, cuts)
         kept = self._kept(start, allowed)
@@ -96,7 +111,7 @@ class Cycles:
     # -- private ----------------------------------------------------------------------------------
 
     def _model(self, start: Assignment, cuts: Sequence[Cut]) -> LinearModel:
-        """A minorant that is exact on the ranks that matter in ``start``."""
+        """A linear model with tangents at the ranks that have the longest phases in ``start``."""
         model = LinearModel(self.space, self.record.evaluate.objective)
         model.use_cuts(cuts)
         work = self.space.work(start)
@@ -107,11 +122,12 @@ class Cycles:
         return model
 
     def _scale(self, model: LinearModel, assignment: Assignment) -> FloatArray:
+        """``[K']`` the unit in which the norm of each phase is computed: about its maximum."""
         peaks = model.phase_maxima(model.loads(self.space.work(assignment)).max(axis=0))
         return np.asarray(np.maximum(peaks, _LEAST_SCALE * float(peaks.max())))
 
     def _kept(self, start: Assignment, allowed: BoolArray) -> list[IntArray]:
-        """Allowed options of each table, with the one it has."""
+        """Indices of the allowed options of each table, and of the one it has in ``start``."""
         first = self.space.first
         kept = []
         for t, option in enumerate(start.options):
@@ -121,6 +137,7 @@ class Cycles:
         return kept
 
     def _watch(self, field: PartialPlan) -> None:
+        """Put a plan into the queue of those to be priced, if its minorant is small enough."""
         value = field.minorant
         if value < self._minorant * self._close:
             self._queue.append(field.assignment)
@@ -129,7 +146,7 @@ class Cycles:
                 self._price()
 
     def _price(self) -> None:
-        """Price what is queued by the objective and keep the best."""
+        """Price the plans in the queue by the objective, and keep the best one."""
         if not self._queue:
             return
         works = np.stack([self.space.work(a) for a in self._queue])

@@ -1,4 +1,4 @@
-"""What the bound says of options."""
+"""What the bound says about options, for methods that choose among them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from planner.search.common.linear import LinearModel
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Guide:
-    """What the bound says of options: their prices, and which can be part of a better plan."""
+    """What the bound says about each option.
+
+    Attributes:
+        reduced_costs: ``[n]`` by how much the bound rises if a plan has the option; where that is
+            not known, the sum of the option's mean loads, which also says what is cheap.
+        allowed: ``[n]`` True for options that can be part of a plan better than the best one.
+    """
 
     reduced_costs: FloatArray
     allowed: BoolArray
@@ -23,7 +29,16 @@ class Guide:
 def guide_of(
     model: LinearModel, relaxation: Relaxation, known: Iterable[Relaxation], incumbent: float
 ) -> Guide:
-    """Reduced costs, and which options can be part of a plan better than the incumbent."""
+    """Read reduced costs and allowed options off the solutions of the bound.
+
+    Args:
+        model: tangents and options.
+        relaxation: the solution for the sharding types in question. Options of other types cost
+            more than all of these.
+        known: the solutions of all sets of sharding types. An option is allowed if, in
+            any of them, the bound plus its reduced cost is not above the incumbent.
+        incumbent: the objective of the best plan.
+    """
     space = model.space
     prices = model.mean[:, : model.num_tangents].sum(axis=1)
     if relaxation.reduced_costs is not None:

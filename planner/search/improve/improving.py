@@ -1,4 +1,4 @@
-"""What finds plans once there is one: descents, cycles, kicks, and plans at sampled prices."""
+"""The methods that find better plans once there is one: descents, cycles, kicks, sampled prices."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ from planner.space.effort import insertion_s
 from planner.space.evaluation import Assignment, SearchSpace
 
 _INSERTIONS: Final = 2.5
-"""Tables put back in one step of a cycle, on average."""
+"""Tables that a step of a cycle is taken to put back when its length is planned. A step takes out
+one to five tables, and puts back fewer of them if one fits nowhere."""
 
 
 class Improver:
     """Improves the plans of one search.
 
+    Each method takes an *effort*: 1 is its usual amount of work.
+
     Args:
         space: options and places.
         record: is offered every plan.
-        bounds: the rank-free problem, with its model.
-        relaxed: bounds of the sets of sharding types; looked up again at every step.
-        rng: of everything random.
-        without: parts to leave out.
+        bounds: solves the rank-free problem; its model and cuts are used.
+        relaxed: the relaxation of each set of sharding types; the search changes it on the way.
+        rng: of all random choices.
+        without: parts of the search to leave out.
         schedule: how the search shares out its work.
     """
 
@@ -52,7 +55,7 @@ class Improver:
         without: frozenset[SearchPart],
         schedule: Schedule = USUAL,
     ) -> None:
-        """Keep the parts; nothing is searched yet."""
+        """Improve nothing yet."""
         self._space, self._record, self._rng = space, record, rng
         self._bounds, self._relaxed = bounds, relaxed
         self._model: LinearModel = bounds.model
@@ -63,24 +66,24 @@ class Improver:
 
     @cached_property
     def _cycles(self) -> Cycles:
-        """Made when first needed: the menu of many options takes a while."""
+        """Made when first needed, because the menu of many options takes a while."""
         return Cycles(self._space, Menu(self._space), self._record, self._rng)
 
     @property
     def done(self) -> bool:
-        """Whether there is neither time nor anything left to gain."""
+        """Whether the search has to end, or the best plan is proven optimal."""
         return self._record.stopped or self._record.proven
 
     def refresh(self) -> None:
-        """Measure the best plans with the model's present tangents."""
+        """Compute the loads of the plans to kick again, after the model got more tangents."""
         self._pool = [PlanState(self._model, s.assignment) for s in self._pool]
 
     def forget(self) -> None:
-        """Begin anew with other prices and other plans to kick."""
+        """Forget the sampled prices and the plans to kick, so that others are found."""
         self._pool, self._prices = [], {}
 
     def improve(self, starts: list[Assignment]) -> None:
-        """Descend from the best starts, each with other options than the ones before."""
+        """Descend from the best of these plans; each has other options than those before."""
         value = self._record.evaluate.value
         tried: set[tuple[int, ...]] = set()
         for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
@@ -94,9 +97,13 @@ class Improver:
     def cycle(
         self, start: Assignment, effort: float, *, late: bool = False, most_s: float = math.inf
     ) -> None:
-        """One cycle from ``start`` and a descent on the objective from where it ends.
+        """Run a cycle of ruin and recreate, and a descent from the plan that it ends with.
 
-        Its effort is less where it would take more than about ``most_s`` nominal seconds.
+        Args:
+            start: the plan to begin with.
+            effort: of the cycle.
+            late: whether to leave out the first stages, which would spoil a good plan.
+            most_s: nominal seconds; the cycle has fewer steps if it would take longer.
         """
         stages = LATE_STAGES if late else STAGES
         entries = self._space.world_size * (self._model.num_tangents + 2)
@@ -112,16 +119,16 @@ class Improver:
         self._descend(self._cycles.run(start, cuts, guide.allowed & inside, steps, stages))
 
     def short_cycle(self, start: Assignment, most_s: float) -> None:
-        """A cycle from ``start`` that takes about ``most_s`` nominal seconds, or less."""
+        """Run a cycle that takes about ``most_s`` nominal seconds, or less."""
         self.cycle(start, self._schedule.short_cycle_effort, late=True, most_s=most_s)
 
     def around(self, effort: float) -> None:
-        """A cycle that begins with the best plan."""
+        """Run a cycle that begins with the best plan."""
         if self._record.best is not None:
             self.cycle(self._record.best, effort, late=True)
 
     def kick(self, effort: float) -> None:
-        """Kicks around a plan that descents have ended at: the best one, then others in turn."""
+        """Kick a plan that a descent has ended with: the best one, and others in turn."""
         if not self._pool or self.done or SearchPart.KICKS in self._without:
             return
         start = self._pool[self._turn % len(self._pool)]
@@ -131,7 +138,7 @@ class Improver:
         self._keep(search.iterate(start, "local search", patience=patience))
 
     def explore(self, effort: float) -> None:
-        """Plans at sampled prices of the phases, and cycles from the best of them."""
+        """Make plans at sampled prices of the phases, and run cycles from the best of them."""
         best = self._record.best
         if best is None or self.done or SearchPart.PRICES in self._without:
             return
@@ -153,7 +160,7 @@ class Improver:
             self.cycle(start, schedule.other_cycle_effort)
 
     def families(self, starts: list[Assignment]) -> list[Assignment]:
-        """The best start of each set of sharding types, the best of all first."""
+        """The best plan of each set of sharding types, the best of all first."""
         value = self._record.evaluate.value
         best: dict[TypeSet, Assignment] = {}
         for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
@@ -165,7 +172,7 @@ class Improver:
 
     @property
     def _steps(self) -> int:
-        """Steps per stage of a cycle of effort 1."""
+        """Steps in each stage of a cycle of effort 1."""
         schedule = self._schedule
         steps = schedule.cycle_steps_per_table * self._space.num_tables
         return max(schedule.least_cycle_steps, min(steps, schedule.most_cycle_steps))
@@ -178,16 +185,18 @@ class Improver:
         return types if types in self._relaxed else self._with_optional(types)
 
     def _with_optional(self, types: TypeSet) -> TypeSet:
-        """The set that plans with these types belong to."""
+        """The set of sharding types that plans with exactly these types belong to."""
         known = (t for t in self._relaxed if t is not None)
         optional = self._bounds.optional
         return next((t for t in known if t - optional == types - optional), types)
 
     def _relaxation(self, types: TypeSet) -> Relaxation:
+        """The relaxation of a set of sharding types, or the one of least bound if it has none."""
         known = self._relaxed.get(types)
         return known or min(self._relaxed.values(), key=lambda r: r.bound)
 
     def _sampler(self, relaxation: Relaxation) -> PriceSearch | None:
+        """What samples prices for a relaxation; a new one once the model got more tangents."""
         key = relaxation.types, self._model.num_tangents
         if key not in self._prices and relaxation.phases is not None:
             self._prices[key] = PriceSearch(
@@ -201,13 +210,13 @@ class Improver:
         return self._prices.get(key)
 
     def _descend(self, start: Assignment) -> None:
-        """Descend and polish from ``start``; the best such state is searched around."""
+        """Descend from a plan that keeps the rules; the best such plans are kicked later."""
         if not self._space.keeps_rules(start) or SearchPart.DESCENT in self._without:
-            return  # moves only keep rules that hold
+            return  # moves keep rules only if they hold before
         self._keep(self._local_search(start).improve(start, "descent"))
 
     def _keep(self, state: PlanState) -> None:
-        """Into the pool, if it is among the best; one plan for each choice of options."""
+        """Keep a plan for kicks if it is among the best; one plan for each choice of options."""
         value = self._record.evaluate.value
         best: dict[tuple[int, ...], PlanState] = {}
         for known in sorted([*self._pool, state], key=lambda s: value(s.assignment)):
@@ -218,7 +227,7 @@ class Improver:
         return guide_of(self._model, relaxation, self._relaxed.values(), self._record.value)
 
     def _local_search(self, start: Assignment) -> LocalSearch:
-        """A local search that looks at the paths of the start's sharding types."""
+        """A local search with the cuts that hold for the sharding types of a plan."""
         types = self._types(start)
         self._model.use_cuts(self._bounds.cuts.get(types, []))
         return LocalSearch(

@@ -1,4 +1,8 @@
-"""Descent on the linear minorant, polishing on the objective itself, and restarts by kicks."""
+"""Local search: descents on the minorant, then on the objective itself, and restarts by kicks.
+
+The minorant (see ``linear.py``) of a move is computed so fast that all moves from a few ranks are
+compared. The objective prices a short list of the best ones.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +21,40 @@ from planner.space.effort import neighbours_s
 from planner.space.evaluation import Assignment
 
 _CRITICAL_RANKS: Final = 3
+"""Ranks from which moves are looked at in each step: those that set the longest phases."""
 _DESCENT_TRIES: Final = (8, 4)
 _POLISH_TRIES: Final = (12, 6)
-"""Tables whose options are tried at a time, and options of each."""
+"""Tables whose options are tried in a step, and options of each. Polishing ends a descent and is
+worth more of them."""
 _SHORTLIST: Final = 48
-"""Neighbours priced in full at a time."""
+"""Most moves that the objective prices in a step, those of least minorant. They are priced
+together, so that a longer list costs little per move, but most of it is useless."""
 _DESCENT_LOOKS: Final = 2
 _POLISH_LOOKS: Final = 8
-"""Times that all moves from some ranks are looked at in a step, on average."""
+"""Times that all moves from some ranks are counted as looked at in a step: an estimate of its
+work."""
 _GAIN: Final = 1e-6
-"""A plan has to gain this share of the objective to count as better."""
+"""Share of the objective by which a plan has to be better to count as better, so that a descent
+does not go on for gains that nobody sees."""
 _DESCENT_GAIN: Final = 1e-8
-"""A move of the descent has to gain this share; most of it may be pressure alone."""
+"""Share of the minorant by which the score of a move has to fall. It is smaller than the other one,
+since a move that only lowers the pressure can open the way for a real gain."""
 _WORSE: Final = 1e-3
-"""A kick may end this much above the point it left and still be followed."""
+"""Share of the objective by which a kick may end above the plan it left and still be followed.
+Plans up to twice as far above the best one are polished."""
 _RETURN: Final = 20
-"""Kicks without a new best after which the search returns to the best."""
+"""Kicks without a better plan after which kicks begin with the best plan again."""
 
 
 class LocalSearch:
-    """Improves assignments of one search space."""
+    """Improves assignments of one search space.
+
+    Args:
+        model: tangents and cuts.
+        record: is offered the plans that are found.
+        guide: says which options are cheap, and which can be part of a better plan.
+        rng: of all random choices.
+    """
 
     def __init__(
         self, model: LinearModel, record: Record, guide: Guide, rng: np.random.Generator
@@ -51,7 +69,12 @@ class LocalSearch:
         self._look_s = neighbours_s(self.space.world_size * (model.num_tangents + 2))
 
     def improve(self, start: Assignment, phase: str) -> PlanState:
-        """Descend from ``start`` and polish; offers what it finds."""
+        """Descend from a plan on the minorant, then on the objective.
+
+        Args:
+            start: the plan.
+            phase: the part of the search, for the history of the record.
+        """
         state = PlanState(self.model, start)
         self.record.consider(start, phase)
         self.descend(state)
@@ -60,9 +83,15 @@ class LocalSearch:
         return state
 
     def iterate(self, state: PlanState, phase: str, *, patience: int) -> PlanState:
-        """Kick, descend, polish, until ``patience`` kicks in a row found nothing better.
+        """Kick, descend and polish, again and again.
 
-        Returns the best state met.
+        Args:
+            state: the plan to begin with.
+            phase: the part of the search, for the history of the record.
+            patience: kicks in a row without a better plan after which this ends.
+
+        Returns:
+            The best plan that was met.
         """
         best = current = state
         best_value = current_value = self._value(state)
@@ -88,7 +117,11 @@ class LocalSearch:
     # -- descent on the minorant ------------------------------------------------------------------
 
     def descend(self, state: PlanState) -> None:
-        """Steepest descent on the minorant, with pressure to break ties."""
+        """Steepest descent on the minorant; the pressure breaks ties.
+
+        Each step makes the best move of a shard or a swap; if none helps, of a block of columns; if
+        none helps, another option of a table.
+        """
         ruler = Ruler.at(state)
         threshold = -_DESCENT_GAIN * ruler.scale
         while not self.record.stopped:
@@ -105,6 +138,7 @@ class LocalSearch:
             state.apply(best[1])
 
     def _best_shard_move(self, around: Neighbourhood, ranks: list[int]) -> Scored | None:
+        """The best move of one shard off one of these ranks, or swap of one with another shard."""
         found: list[Scored] = []
         for rank in ranks:
             found += around.relocations(rank, 1)
@@ -114,6 +148,13 @@ class LocalSearch:
     def _recuts(
         self, around: Neighbourhood, ranks: list[int], tries: tuple[int, int]
     ) -> list[Scored]:
+        """Other options for some tables that are on these ranks, and for a few others.
+
+        Args:
+            around: the plan.
+            ranks: the ranks.
+            tries: most tables on these ranks, and most options of each table.
+        """
         most, options = tries
         tables = list(dict.fromkeys(t for r in ranks for t in around.state.on_rank(r)))
         if len(tables) > most:
@@ -125,7 +166,7 @@ class LocalSearch:
     # -- polishing on the objective ---------------------------------------------------------------
 
     def polish(self, state: PlanState) -> None:
-        """Descent on the objective itself over a shortlist of neighbours."""
+        """Descent on the objective itself, over a short list of moves in each step."""
         value = self._value(state)
         if not np.isfinite(value):
             return
@@ -148,6 +189,7 @@ class LocalSearch:
             value = float(values[at])
 
     def _shortlist(self, state: PlanState, ruler: Ruler) -> list[Scored]:
+        """The moves of all kinds with the least scores."""
         self._meter.spend(_POLISH_LOOKS * self._look_s)
         around = Neighbourhood(state, ruler)
         ranks = around.critical_ranks(_CRITICAL_RANKS)
@@ -160,9 +202,10 @@ class LocalSearch:
         return sorted((s for s in found if np.isfinite(s[0])), key=lambda s: s[0])[:_SHORTLIST]
 
     def _without_a_type(self, around: Neighbourhood) -> list[Scored]:
-        """For each sharding type in use: its tables by their cheapest options of other types.
+        """For each sharding type in use: the move that gives all its tables other types.
 
-        Every type in use costs collectives of its own, which the minorant does not see.
+        Each table gets its cheapest option of another type. Every type in use has collectives of
+        its own, and the minorant does not see that their fixed costs go away.
         """
         state, space = around.state, self.space
         users: dict[ShardingType, list[int]] = {}
@@ -177,6 +220,7 @@ class LocalSearch:
         return found
 
     def _cheapest(self, table: int, *, without: ShardingType) -> int | None:
+        """Index of the table's option of least reduced cost that has another type; None if none."""
         first, last = int(self.space.first[table]), int(self.space.first[table + 1])
         left = [i for i in range(first, last) if self.space.options[i].sharding_type is not without]
         if not left:
@@ -186,7 +230,7 @@ class LocalSearch:
     # -- kicks ------------------------------------------------------------------------------------
 
     def _kick(self, state: PlanState) -> None:
-        """A few random changes near the critical ranks."""
+        """Make one to four random changes, mostly on the critical ranks."""
         around = Neighbourhood(state, Ruler.at(state))
         ranks = around.critical_ranks(_CRITICAL_RANKS)
         for _ in range(int(self.rng.integers(1, 5))):
@@ -196,6 +240,7 @@ class LocalSearch:
                 self._kick_swap(state, ranks)
 
     def _kick_option(self, state: PlanState, ranks: list[int]) -> None:
+        """Give a random table a random allowed option, more likely a cheap one."""
         tables = [t for r in ranks for t in state.on_rank(r)]
         table = int(self.rng.integers(self.space.num_tables))
         if tables and self.rng.random() < 0.6:
@@ -212,6 +257,7 @@ class LocalSearch:
             state.apply(move)
 
     def _kick_swap(self, state: PlanState, ranks: list[int]) -> None:
+        """Swap two random shards of different tables, if constraints, rules and memory allow it."""
         if not len(state.shard_rank):
             return
         critical = np.flatnonzero(np.isin(state.shard_rank, ranks))
@@ -228,6 +274,7 @@ class LocalSearch:
         return int(self.rng.integers(len(state.shard_rank)))
 
     def _permitted(self, state: PlanState, a: int, b: int) -> bool:
+        """Whether each of two shards may be on the rank of the other."""
         local = self.space.local_world_size
         rank_a, rank_b = int(state.shard_rank[a]), int(state.shard_rank[b])
         allowed = self.space.may_use_rank
@@ -238,6 +285,7 @@ class LocalSearch:
         return bool(free and (not held or rank_a // local == rank_b // local))
 
     def _fits(self, state: PlanState, move: Move) -> bool:
+        """Whether a move keeps the rules, and overfills memory no more than the plan does."""
         if self.space.rules and not Neighbourhood(state, Ruler.at(state)).keeps_rules(move):
             return False
         work = state.work + state.work_change(move)
@@ -254,5 +302,6 @@ def _least(found: list[Scored]) -> Scored | None:
 
 
 def _geometric(rank_of: np.ndarray[tuple[int], np.dtype[np.int64]]) -> FloatArray:
+    """Probabilities that fall by the factor 0.6 from each position in an order to the next."""
     weight = 0.6 ** rank_of.astype(float)
     return np.asarray(weight / weight.sum())

@@ -1,4 +1,8 @@
-"""The options of every table, sorted by how they are placed, so that alike ones go together."""
+"""The options of every table, sorted by how they are placed, so that many are priced at once.
+
+A *run* is a number of pieces with equal work. Most options have one run; where columns do not
+divide evenly, an option has two.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,15 @@ from planner.space.evaluation import SearchSpace
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Runs:
-    """The pieces of several options of one kind, one entry per option.
+    """The runs of n options of one table that are placed in the same way.
 
-    ``options`` index the table's options, ``rows`` the pool (``[n]``, or ``[n, L]`` for hosts) and
-    ``counts`` the pieces. Where columns do not divide there are ``more`` pieces of ``more_rows``.
+    Attributes:
+        options: ``[n]`` index of each option within the table.
+        rows: row of ``space.pool`` of a piece of the first run: ``[n]``, or ``[n, L]`` for pieces
+            on hosts of L ranks.
+        counts: ``[n]`` number of pieces of the first run.
+        more_rows: row of a piece of the last run, in the same shape.
+        more: ``[n]`` number of pieces of the second run; 0 if there is none.
     """
 
     options: IntArray
@@ -28,24 +37,38 @@ class Runs:
 
 
 class Menu:
-    """The options of every table, sorted by how they are placed."""
+    """The options of every table of a space, with the runs of their pieces."""
 
     def __init__(self, space: SearchSpace) -> None:
-        """Sort once; the menu depends on the space alone."""
+        """Find the runs of every option; they depend on the space alone."""
         self.space = space
         self._of = [_runs_of(space, f, o.spread) for f, o in enumerate(space.options)]
         self._near = np.array([o.keeps_pieces_on_host for o in space.options], dtype=bool)
 
     def runs(self, flat: int) -> list[tuple[IntArray, int]]:
-        """(rows of one piece, number of pieces) for each run of equal pieces."""
+        """The row of a piece, and the number of pieces, of each run of an option.
+
+        Args:
+            flat: position of the option among those of all tables.
+        """
         return self._of[flat]
 
     def near(self, flat: int) -> bool:
-        """Whether all pieces have to be on one host."""
+        """Whether all pieces of an option have to be on one host."""
         return bool(self._near[flat])
 
     def grouped(self, table: int, kept: IntArray) -> tuple[list[Runs], list[int]]:
-        """Options of one or two runs, by spread (ranks, then hosts); the others one by one."""
+        """Sort some options of a table by how they can be priced.
+
+        Args:
+            table: which table.
+            kept: indices of the options.
+
+        Returns:
+            The options that are priced together: those with one or two runs of pieces on ranks, and
+            those with one run of pieces on hosts. Then the indices of all others, which are priced
+            one by one.
+        """
         first = int(self.space.first[table])
         simple: dict[Spread, list[int]] = {Spread.RANKS: [], Spread.HOSTS: []}
         others: list[int] = []
@@ -78,7 +101,7 @@ class Menu:
 
 
 def _runs_of(space: SearchSpace, flat: int, spread: Spread) -> list[tuple[IntArray, int]]:
-    """Pieces of equal work together, in order."""
+    """The runs of an option: neighbouring pieces of equal work together, in order."""
     rows = space.rows[flat]
     if spread is Spread.UNIFORM:
         return [(rows, 1)]

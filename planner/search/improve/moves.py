@@ -1,8 +1,8 @@
-"""Neighbours of a state, scored on the linear minorant: move, swap, move a block, re-cut a table.
+"""Moves from a plan, scored on the minorant: move a shard, swap two, move a block, cut anew.
 
-A score is the change of the minorant plus a little of the change in pressure, so that a tie for the
-maximum is broken rank by rank; moves that overfill a memory are left out, moves that relieve an
-overfull one come first.
+The score of a move is the change of the minorant, plus a little of the change in pressure. So of
+two moves with the same maximum the better balanced one is taken. Moves that would make a memory
+overfull are left out; moves that relieve an overfull memory come first.
 """
 
 from __future__ import annotations
@@ -18,42 +18,59 @@ from planner.search.improve.state import Change, Move, PlanState
 from planner.space.evaluation import FITTING
 
 _TIE_SHARE: Final = 1e-3
-"""Weight of the mean pressure beside the objective."""
+"""Weight of the mean pressure over ranks in a score, as a share of the objective. It is so small
+that only moves with nearly the same minorant are ordered by it."""
 _RELIEF: Final = 1e3
-"""Weight of overfull memory, as a share of a device, beside the objective, as one of itself."""
+"""Weight of overfull memory in a score: what filling a device by its whole memory too much counts,
+in units of the objective. No gain in time is worth an overfull memory."""
 _TOLD_APART: Final = 256
-"""Moves off one rank whose pressure is looked at, those of least value, and all that equal them."""
+"""Moves from one rank whose pressure is computed: those of least minorant, and all that equal the
+last of them. Computing the pressure takes longer than the minorant."""
 _MANY_RANKS: Final = 24
 _NEAR_RANKS: Final = 24
-"""Above ``_MANY_RANKS`` ranks, partners are sought on this many."""
+"""With more ranks than ``_MANY_RANKS``, swaps are looked for on about ``_NEAR_RANKS`` of them,
+since the number of swaps grows with the number of shards elsewhere."""
 
 Scored = tuple[float, Move]
+"""A move with its score, in the unit of the objective; infinite if the move is not possible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ruler:
-    """What loads are measured against while a state is improved; fixed so that scores compare."""
+    """What loads are measured against while a plan is improved.
+
+    It stays the same during a descent, so that scores of different steps can be compared.
+
+    Attributes:
+        targets: ``[P + 2]`` what each load is measured against in the pressure.
+        scale: the minorant of the plan that the descent began with.
+    """
 
     targets: FloatArray
     scale: float
 
     @classmethod
     def at(cls, state: PlanState) -> Ruler:
-        """Measure against the present maxima."""
+        """Measure against the largest loads of a plan."""
         peaks = state.loads.max(axis=0)
         return cls(targets=state.model.targets(peaks), scale=float(state.model.value(peaks)))
 
     @property
     def pressure(self) -> Pressure:
-        """What breaks ties."""
+        """The pressure that breaks ties."""
         return Pressure(targets=self.targets, power=EIGHTH)
 
 
 class Neighbourhood:
-    """Scored moves from one state; build a new one after each move."""
+    """The scored moves from one plan; after a move a new neighbourhood is needed.
+
+    Args:
+        state: the plan.
+        ruler: what loads are measured against.
+    """
 
     def __init__(self, state: PlanState, ruler: Ruler) -> None:
-        """Find the maxima and the room left."""
+        """Compute the largest loads and the memory that is left."""
         self.state = state
         self.space = state.space
         self.model = state.model
@@ -72,7 +89,11 @@ class Neighbourhood:
         self.top_rank, self.top_load = _top_three(state.loads[:, : self.tangents])
 
     def critical_ranks(self, count: int) -> list[int]:
-        """Overfull ranks, or those that set the maxima, the costliest phase first."""
+        """The ranks from which moves can help most, ``count`` at most.
+
+        If any rank is overfull, the overfull ranks, the worst first. Otherwise the ranks that set
+        the maxima of the phases, the phase first that counts most in the minorant.
+        """
         over = np.flatnonzero(self.over > 0)
         if len(over):
             return [int(r) for r in over[np.argsort(-self.over[over], kind="stable")]][:count]
@@ -86,7 +107,7 @@ class Neighbourhood:
     # -- one or two shards ------------------------------------------------------------------------
 
     def relocations(self, rank: int, count: int) -> list[Scored]:
-        """Best moves of a shard off ``rank``."""
+        """The ``count`` best moves of one shard from ``rank`` to another rank."""
         state = self.state
         mine = np.flatnonzero(state.shard_rank == rank)
         if not len(mine) or self.space.world_size < 2:
@@ -114,7 +135,13 @@ class Neighbourhood:
         ]
 
     def swaps(self, rank: int, count: int, near: IntArray | None) -> list[Scored]:
-        """Best exchanges of a shard on ``rank`` with one elsewhere."""
+        """The best swaps of a shard on ``rank`` with a shard on another rank.
+
+        Args:
+            rank: the rank.
+            count: most swaps; fewer are returned if some are of two shards of one table.
+            near: ranks to look at, as :meth:`near_ranks` gives them; None for all.
+        """
         state = self.state
         mine = np.flatnonzero(state.shard_rank == rank)
         elsewhere = state.shard_rank != rank
@@ -154,7 +181,11 @@ class Neighbourhood:
         ]
 
     def near_ranks(self, rank: int, rng: np.random.Generator) -> IntArray | None:
-        """Ranks to look at from ``rank``: the emptiest where it is fullest, and a few others."""
+        """Ranks for swaps with ``rank``; None if there are so few ranks that all are looked at.
+
+        Half of them have least of the load of which ``rank`` has most, a quarter have least load of
+        all kinds together, and the others are drawn at random.
+        """
         world = self.space.world_size
         if world <= _MANY_RANKS:
             return None
@@ -168,11 +199,11 @@ class Neighbourhood:
     # -- blocks and options -----------------------------------------------------------------------
 
     def recut(self, table: int, option: int) -> Scored:
-        """Another option for a table, placed greedily; its own option: placed anew."""
+        """The move that gives a table an option and places it greedily, also its present option."""
         return self.replace([table], [option])
 
     def replace(self, tables: list[int], options: list[int]) -> Scored:
-        """New options for several tables, placed greedily."""
+        """The move that gives several tables new options, placed greedily one after the other."""
         loads = self.state.loads_without(tables)
         placer = Placer(self.model, self.measure, loads)
         move = tuple(
@@ -184,14 +215,14 @@ class Neighbourhood:
         return self.whole_score(placer.loads), move
 
     def keeps_rules(self, move: Move) -> bool:
-        """Whether the rules on groups, counts and moves hold after a move."""
+        """Whether a move keeps the rules that couple tables, and the limit on moves."""
         if self.usage is None:
             return True
         option = self.space.option
         return self.usage.allows([(c.table, option(c.table, c.option), c.places) for c in move])
 
     def whole_score(self, loads: FloatArray) -> float:
-        """Score of a move from the loads it leads to."""
+        """The score of a move from the loads of all ranks that it leads to, ``[W, P + 2]``."""
         value = float(self.model.value(loads.max(axis=0)))
         more = float(self.measure.of(loads).sum() - self.pressure.sum())
         over = np.maximum(loads[:, -2] - self.limits, 0.0)
@@ -203,7 +234,7 @@ class Neighbourhood:
         return value - self.now + self.tie * more + self.relief * grown
 
     def block_moves(self, ranks: list[int]) -> list[Scored]:
-        """Every column block on the hosts of ``ranks`` to every other host."""
+        """The moves of each piece that is cut by rows on a host of ``ranks`` to another host."""
         hosts = {r // self.space.local_world_size for r in ranks}
         found: list[Scored] = []
         state, local = self.state, self.space.local_world_size
@@ -227,10 +258,16 @@ class Neighbourhood:
     def recuts(
         self, tables: list[int], prices: FloatArray, allowed: BoolArray, most: int
     ) -> list[Scored]:
-        """The ``most`` cheapest options (by flat ``prices``) of each table, its own placed anew.
+        """Moves that give one table another option, or place its own anew.
 
-        With them the next coarser and finer split of its own: prices know means over ranks, not
-        how large a shard a rank can still take.
+        Each table is tried with its cheapest options, and with the next coarser and finer splits of
+        its own: prices follow means over ranks, and do not say how large a shard a rank can take.
+
+        Args:
+            tables: which tables.
+            prices: ``[n]`` the price of each option.
+            allowed: ``[n]`` True for options to choose from.
+            most: most cheap options of each table.
         """
         found: list[Scored] = []
         for t in tables:
@@ -245,6 +282,7 @@ class Neighbourhood:
         return found
 
     def _next_splits(self, table: int) -> list[int]:
+        """Options like the table's own: the one with next fewer pieces, and two with more."""
         own = self.space.option(table, self.state.options[table])
         alike = [
             (len(o.column_widths), i)
@@ -261,9 +299,17 @@ class Neighbourhood:
     def _score(
         self, rank: int, left: FloatArray, right: FloatArray, ranks: IntArray, peaks: FloatArray
     ) -> FloatArray:
-        """Score where ``rank`` gets loads ``left`` and ``ranks`` get ``right``.
+        """Scores, ``[mine, n]``, of moves between one rank and others.
 
-        Only the best are told apart by their pressure; it can neither lift nor lower them far.
+        The pressure is computed for the moves of least minorant alone; it is too small to bring
+        others before them.
+
+        Args:
+            rank: the rank that moves come from.
+            left: ``[mine, n or 1, P + 2]`` its loads after each move.
+            right: ``[mine, n, P + 2]`` the loads of the other rank after each move.
+            ranks: ``[n]`` the other rank of each move.
+            peaks: ``[mine, n, P]`` the largest load of each tangent over all ranks after each move.
         """
         over = np.maximum(left[..., -2] - self.limits[rank], 0.0)
         over = over + np.maximum(right[..., -2] - self.limits[ranks], 0.0)
@@ -279,7 +325,7 @@ class Neighbourhood:
         return np.asarray(score)
 
     def _rest(self, rank: int) -> FloatArray:
-        """``[W, P]`` maxima over the ranks other than ``rank`` and the row's own."""
+        """``[W, P]`` for each rank: the largest loads over all ranks but itself and ``rank``."""
         own = np.arange(self.space.world_size)[:, None]
         first, second, third = self.top_load
         hit_first = (self.top_rank[0] == rank) | (self.top_rank[0] == own)
@@ -287,11 +333,13 @@ class Neighbourhood:
         return np.asarray(np.where(~hit_first, first, np.where(~hit_second, second, third)))
 
     def _host_has_room(self, rank: int, host_bytes: FloatArray) -> BoolArray:
+        """``[shards, W]`` whether each host has memory for a shard of ``rank``; its own has."""
         hosts = np.arange(self.space.world_size) // self.space.local_world_size
         fits = host_bytes[:, None] <= self.host_room[hosts][None]
         return np.asarray(fits | (hosts == hosts[rank])[None] | (host_bytes <= 0)[:, None])
 
     def _may_swap(self, rank: int, mine: IntArray, others: IntArray, there: IntArray) -> BoolArray:
+        """``[mine, others]`` whether constraints and TorchRec allow each swap of two shards."""
         state, local = self.state, self.space.local_world_size
         go = self.space.may_use_rank[state.shard_table[mine]][:, there]
         come = self.space.may_use_rank[state.shard_table[others], rank]
@@ -308,7 +356,10 @@ class Neighbourhood:
 
 
 def _top_three(loads: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Ranks and loads of the three largest per column, ``[3, P]``; -1 and 0 if there are fewer."""
+    """Ranks and values of the three largest loads of each tangent, ``[3, P]`` each.
+
+    With fewer than three ranks the missing ones are rank -1 with load 0.
+    """
     count = min(3, len(loads))
     order = np.argsort(-loads, axis=0, kind="stable")[:count]
     values = np.take_along_axis(loads, order, axis=0)
@@ -318,7 +369,7 @@ def _top_three(loads: FloatArray) -> tuple[IntArray, FloatArray]:
 
 
 def _least(score: FloatArray, count: int) -> list[tuple[int, int]]:
-    """Indices of the least finite entries of a matrix, ties by position."""
+    """Row and column of the ``count`` least finite entries of a matrix; ties by position."""
     flat = score.ravel()
     if count < len(flat):
         cut = np.argpartition(flat, count - 1)[:count]

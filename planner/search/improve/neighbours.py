@@ -1,9 +1,9 @@
-"""Every choice of one table, and the best ones of two or three at once, where choices are few.
+"""Prices every change of one table, and the best changes of two or three together.
 
-The other moves look near the ranks that set the maxima, and at a few options. What a plan also
-pays, such as collectives that only one table starts or launches on a rank that is never the
-slowest, they can miss. Pricing thousands of plans in one batch costs little more than pricing one,
-so with few tables all neighbours are priced by the objective itself.
+Other methods look at moves from the ranks that set the maxima, and at a few options of each table.
+They can miss what a plan pays elsewhere: collectives that only one table starts, or launches on a
+rank that is never the slowest. Pricing thousands of plans together takes little longer than pricing
+one. So where tables have few choices, all neighbours of a plan are priced by the objective itself.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from planner.space.effort import priced_s
 from planner.space.evaluation import Assignment, SearchSpace
 
 _TOGETHER: Final = ((2, 192), (3, 32))
-"""How many tables are changed at once, and how many choices of each are combined: those that are
-best while the other tables stay as they are. All combinations are looked at or none, for a part of
-them made no plan of 30 drawn problems with 4 to 100 tables better."""
+"""How many tables are changed together, and how many choices of each are combined: those that are
+best as long as the other tables stay as they are. Either all combinations are priced or none: to
+price a part of them made no plan better in 30 drawn problems with 4 to 100 tables."""
 _MOST_BATCH_ENTRIES: Final = 2_000_000
-"""Entries of work priced at once."""
+"""Numbers in the work arrays of plans that are made and priced together. More of them take more
+memory, fewer take more calls."""
 _GAIN: Final = 1e-9
-"""Share of the objective that counts as a better plan."""
+"""Share of the objective by which a plan has to be better; less is rounding."""
 
 
 class Neighbours:
-    """The neighbourhoods of one search.
+    """Looks for better neighbours of the best plan of a search.
 
     Args:
         space: options and places.
@@ -49,19 +50,20 @@ class Neighbours:
     """
 
     def __init__(self, space: SearchSpace, record: Record, schedule: Schedule = USUAL) -> None:
-        """Nothing is listed until it is needed."""
+        """List nothing until it is needed."""
         self._space, self._record, self._schedule = space, record, schedule
         self._entries = space.world_size * space.pipeline.num_features
         self._seen: set[tuple[int, ...]] = set()
         self._until_s = 0.0
 
     def improve(self) -> None:
-        """From the best plan to the best of its neighbours, until none is better.
+        """Go from the best plan to a better neighbour, again and again until there is none.
 
-        Ends with its share of the budget; a plan whose neighbours are known is not looked at again.
+        It also ends when its share of the work is spent. A plan whose neighbours have been priced
+        before is not looked at again.
         """
         if self._record.stopped:
-            return  # listing every choice takes longer than a small budget
+            return  # even listing the choices would take longer than a small budget
         meter = self._record.evaluate.meter
         self._until_s = meter.spent_s + self._schedule.neighbours_share * meter.planned_s
         current = self._place_of(self._record.best)
@@ -79,7 +81,7 @@ class Neighbours:
 
     @cached_property
     def _choices(self) -> list[list[Choice]]:
-        """Choices by table; none at all where they are too many to look at each."""
+        """The choices of each table; no table has any if there are too many in all."""
         tables = range(self._space.num_tables)
         count = sum(count_choices(self._space, table) for table in tables)
         if count * self._entries > self._schedule.neighbours_entries:
@@ -88,18 +90,21 @@ class Neighbours:
 
     @cached_property
     def _at(self) -> list[dict[Choice, int]]:
+        """For each table the position of each of its choices."""
         return [{choice: i for i, choice in enumerate(found)} for found in self._choices]
 
     @cached_property
     def _works(self) -> list[FloatArray]:
+        """For each table the work of each of its choices on each rank, ``[choices, W, F]``."""
         return [choice_works(self._space, t, found) for t, found in enumerate(self._choices)]
 
     @cached_property
     def _taken(self) -> Taken | None:
+        """What each choice counts under the rules that couple tables; None without rules."""
         return Taken.of(self._space, self._choices) if self._space.rules else None
 
     def _place_of(self, plan: Assignment | None) -> tuple[int, ...] | None:
-        """Index of the choice of each table, or None if a table's is not listed."""
+        """The position of each table's choice in a plan; None if a choice is not listed."""
         if plan is None or not self._choices:
             return None
         pairs = zip(self._at, plan.options, plan.places, strict=True)
@@ -107,7 +112,13 @@ class Neighbours:
         return tuple(i for i in found if i is not None) if None not in found else None
 
     def _step(self, current: tuple[int, ...]) -> tuple[int, ...] | None:
-        """A better neighbour with one table changed, else two or three; None if there is none."""
+        """A better neighbour of a plan; None if there is none, or if the work is spent.
+
+        One table is changed if that helps, otherwise two, otherwise three.
+
+        Args:
+            current: the position of each table's choice.
+        """
         work = np.sum([w[i] for w, i in zip(self._works, current, strict=True)], axis=0)
         value = self._record.value * (1 - _GAIN)
         best: list[IntArray] = []
@@ -133,8 +144,13 @@ class Neighbours:
         return None
 
     def _takes_s(self, count: int, choices: Sequence[int]) -> float:
-        """Nominal seconds of so many tables at once, with so many choices of each."""
-        plans = [1, *[0] * count]  # by the number of tables that are changed
+        """Nominal seconds of pricing all changes of ``count`` tables together.
+
+        Args:
+            count: number of tables that are changed together.
+            choices: number of choices of each table that are combined.
+        """
+        plans = [1, *[0] * count]  # number of plans with 0, 1, ... of the tables so far changed
         for own in choices:
             for changed in range(count, 0, -1):
                 plans[changed] += plans[changed - 1] * own
@@ -148,7 +164,17 @@ class Neighbours:
         kept: dict[int, IntArray],
         value: float,
     ) -> tuple[float, tuple[int, ...]]:
-        """The best plan in which some tables have any of these choices; ends below ``value``."""
+        """The best plan in which some tables have any of these choices.
+
+        Args:
+            current: the position of each table's choice in the plan that is changed.
+            work: ``[W, F]`` the work of that plan.
+            kept: for each table that is changed, the positions of the choices to combine.
+            value: the search ends with the first batch that has a plan below this objective.
+
+        Returns:
+            Its objective, and the position of each table's choice.
+        """
         rest = work - np.sum([self._works[t][current[t]] for t in kept], axis=0)
         grids = np.meshgrid(*kept.values(), indexing="ij")
         least = np.inf, current
@@ -163,14 +189,24 @@ class Neighbours:
         return least
 
     def _promising(self, works: FloatArray) -> IntArray:
-        """Choices that are cheapest whether or not they fit: another table may make room."""
+        """Positions of plans by their objective, whether or not they fit: others may make room."""
         values = self._record.evaluate.objective.values(works)
         return np.argsort(values, kind="stable")
 
     def _best(
         self, current: tuple[int, ...], changed: dict[int, IntArray], works: FloatArray
     ) -> tuple[float, tuple[int, ...]]:
-        """The best of many plans that keep the rules, offered to the record if it is better."""
+        """The best of N plans that keep the rules; offered to the record if it is the best so far.
+
+        Args:
+            current: the position of each table's choice in the plan that is changed.
+            changed: for each table that is changed, the position of its choice in each of the N
+                plans, ``[N]``.
+            works: ``[N, W, F]`` the work of each plan.
+
+        Returns:
+            Its objective, and the position of each table's choice.
+        """
         values = self._record.evaluate.values(works)
         count = len(values)
         index = tuple(changed.get(t, np.full(count, i)) for t, i in enumerate(current))

@@ -1,7 +1,10 @@
-"""Ruin and recreate: take a few tables out where ranks are fullest, put each back where it is best.
+"""Ruin and recreate: takes tables out where ranks are fullest, and puts each back where it is best.
+
+A step that makes the plan worse is accepted with a probability that depends on a temperature, as in
+simulated annealing.
 
 Reference: Schrimpf et al., Record breaking optimization results using the ruin and recreate
-principle (2000); the temperature is that of simulated annealing.
+principle, Journal of Computational Physics 159 (2000).
 """
 
 from __future__ import annotations
@@ -20,23 +23,32 @@ from planner.space.effort import Meter, insertion_s
 from planner.space.evaluation import SearchSpace
 
 _BLINK: Final = 0.03
-"""Share of ranks that an insertion overlooks, so that the same ruin can end differently."""
+"""Share of ranks that the insertions of a step leave alone if they can. So the same tables, taken
+out again, may be put back in other places; with a larger share they are put back worse."""
 _HOT: Final = 0.7
-"""Share of removals that start from a rank drawn by its part in the objective."""
+"""Share of steps that take tables out of a rank which is drawn by its part in the objective. The
+other steps take tables out anywhere."""
 _MOST_RUINED: Final = 5
-"""Tables taken out at a time, at most."""
+"""Most tables that a step takes out. With more of them more tables can change places together, and
+each step takes longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cooling:
-    """How a walk cools: temperatures as shares of the objective."""
+    """How the temperature of a walk falls from its first to its last step.
+
+    Attributes:
+        steps: number of steps.
+        hot_ratio: temperature at the first step, as a share of the objective.
+        cold_ratio: temperature at the last step.
+    """
 
     steps: int
     hot_ratio: float
     cold_ratio: float
 
     def temperature(self, step: int) -> float:
-        """Geometric from hot to cold."""
+        """The temperature at a step; it falls by the same factor from step to step."""
         share = step / max(self.steps - 1, 1)
         return float(self.hot_ratio * (self.cold_ratio / self.hot_ratio) ** share)
 
@@ -53,15 +65,15 @@ class Ruiner:
         stopped: Callable[[], bool],
         meter: Meter | None = None,
     ) -> None:
-        """Keep the parts.
+        """Keep what every step needs.
 
         Args:
             model: tangents and cuts.
             menu: of the same space.
-            kept: options of each table worth trying, as indices within the table.
-            rng: of the whole walk.
-            stopped: asked before every step.
-            meter: told of the work done.
+            kept: for each table the indices of the options that are worth trying.
+            rng: draws the tables and ranks of all steps.
+            stopped: is asked before every step; True ends the walk.
+            meter: is told of the work done.
         """
         self.model = model
         self.space: SearchSpace = model.space
@@ -73,7 +85,11 @@ class Ruiner:
         self.choices = [menu.grouped(t, k) for t, k in enumerate(kept)]
 
     def build(self, field: PartialPlan, order: IntArray) -> bool:
-        """Fill an empty field table by table; False if one fits nowhere or time is up."""
+        """Put all tables into an empty plan, in this order.
+
+        Returns:
+            False if a table fits nowhere, or if the search has to end.
+        """
         for table in order:
             self._meter.spend(self._insertion_s)
             best = field.best_insertion(int(table), self.choices[int(table)])
@@ -85,7 +101,13 @@ class Ruiner:
     def walk(
         self, field: PartialPlan, schedule: Cooling, watch: Callable[[PartialPlan], None]
     ) -> None:
-        """Ruin and recreate ``schedule.steps`` times; ``watch`` sees every plan accepted."""
+        """Ruin and recreate step by step.
+
+        Args:
+            field: the plan to begin with, which is changed.
+            schedule: number of steps, and the temperature at each.
+            watch: is shown every plan that is accepted.
+        """
         current = field.smooth
         rules = self.space.rules
         for step in range(schedule.steps):
@@ -106,6 +128,7 @@ class Ruiner:
                 field.restore(loads, old)
 
     def _recreate(self, field: PartialPlan, tables: list[int]) -> bool:
+        """Put tables back one by one, each where it is best; False if one fits nowhere."""
         blocked = self.rng.random(self.space.world_size) < _BLINK
         for table in tables:
             self._meter.spend(self._insertion_s)
@@ -116,7 +139,7 @@ class Ruiner:
         return True
 
     def _ruin(self, field: PartialPlan) -> list[int]:
-        """Tables of a hot rank, and a few from elsewhere to make room for."""
+        """Choose the tables to take out: mostly some of one rank, and as many from anywhere."""
         count = int(self.rng.integers(1, min(_MOST_RUINED, self.space.num_tables) + 1))
         chosen: list[int] = []
         if self.rng.random() < _HOT:

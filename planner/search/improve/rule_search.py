@@ -1,8 +1,9 @@
-"""Local search where tables depend on each other: groups, counts, and limits on what moves.
+"""Local search under rules that couple tables: groups, counts, and limits on moves.
 
-Works on the objective itself. A *unit* is a table, or all tables of a group kept together, which
-can also move as one. A move takes one or two units out and tries them elsewhere, with other options
-too; every candidate is checked against the rules before it is priced, a batch of them at once.
+It works on the objective itself. A *unit* is a table, or all tables of a group that rules keep
+together, which can move as one too. A step takes one or two units out and tries them in
+other places, with other options too. Every candidate is checked against the rules; those that keep
+them are priced together.
 """
 
 from __future__ import annotations
@@ -19,79 +20,38 @@ from planner.rules.moved_bytes import MOVED_BYTES
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
 from planner.search.common.home import Choice, home_choices
-from planner.search.common.schedule import USUAL, Schedule
-from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
-from planner.search.improve.budget_moves import follow_chains
 from planner.space.evaluation import Assignment, SearchSpace
 
 _MOST_OPTIONS: Final = 10
+"""Most options of a table that a step tries: its own, and others drawn at random. More options take
+more time in each step, and fewer steps are made."""
 _MOST_PLACES: Final = 12
+"""Most places that a step tries for an option with one piece, those of least load."""
 _MOST_PAIRS: Final = 24
+"""Other units that a step tries to exchange with a unit, drawn at random."""
 _GAIN: Final = 1e-9
+"""Share of the objective by which a plan has to be better; less is rounding."""
 _KICK: Final = 3
+"""Most units that a kick puts elsewhere. More of them lead further away from a good plan."""
 _WORSE: Final = 2e-3
+"""Share of the objective by which a kick may end above the best plan and still be followed."""
 _MOST_RETURNS: Final = 4
-"""Moved tables that are tried back where they were, to make room for another move."""
+"""Most moved tables that are tried back where they were in the plan in use, one at a time, if a
+candidate would go beyond the limit on moves."""
 
 Recut = dict[int, Choice]
-"""New choices by table."""
-
-
-def start_under_rules(
-    space: SearchSpace, record: Record, *, seed: int, schedule: Schedule = USUAL
-) -> None:
-    """Plans that keep the rules: the one in use, packings, and a first descent from the best.
-
-    The plan in use is offered also where nothing limits the moves away from it.
-    """
-    home = home_choices(space)
-    if home is not None:
-        known = [c for c in home if c is not None]
-        if len(known) == space.num_tables:
-            start = Assignment(
-                options=tuple(o for o, _ in known), places=tuple(p for _, p in known)
-            )
-            record.consider(start, "plan in use")
-            if space.rules.budget is not None:
-                meter = record.evaluate.meter
-                until_s = meter.spent_s + schedule.chains_share * meter.planned_s
-                follow_chains(space, record, start, until_s=until_s, schedule=schedule)
-    if not (space.rules or is_tight(space)):
-        return
-    share = schedule.packing_share
-    offer_packings(space, record, share=share, first_only=not space.rules)
-    if space.rules:
-        meter = record.evaluate.meter
-        until_s = meter.spent_s + schedule.first_descent_share * meter.planned_s
-        _improve(space, record, seed=seed, patience=0, until_s=until_s)
-
-
-def finish_under_rules(
-    space: SearchSpace, record: Record, *, seed: int, schedule: Schedule = USUAL
-) -> None:
-    """After a search: the exact packing if it found nothing; with rules, more local search."""
-    if record.best is None and not (record.bound is not None and np.isinf(record.bound)):
-        offer_packings(space, record)
-        if record.best is None:
-            offer_exact_packing(space, record, seed=seed)
-    if space.rules:
-        patience = max(schedule.rules_kicks, space.num_tables)
-        _improve(space, record, seed=seed, patience=patience, until_s=np.inf)
-
-
-def _improve(
-    space: SearchSpace, record: Record, *, seed: int, patience: int, until_s: float
-) -> None:
-    start = record.best
-    if start is None or record.stopped or record.proven:
-        return
-    search = RuleSearch(space, record, np.random.default_rng(seed), until_s=until_s)
-    search.descend(start)
-    search.iterate(patience)
+"""The new option and places of each table that a candidate changes."""
 
 
 class RuleSearch:
-    """Descends and kicks from one plan that keeps the rules."""
+    """Descends and kicks from one plan that keeps the rules.
+
+    Args:
+        space: options, places and rules.
+        record: is offered the plans that are found.
+        rng: of all random choices.
+        until_s: reading of the meter, in nominal seconds, at which it ends.
+    """
 
     def __init__(
         self,
@@ -101,7 +61,7 @@ class RuleSearch:
         *,
         until_s: float = np.inf,
     ) -> None:
-        """Find the units; the search ends with so many seconds spent, or when the record says."""
+        """Find the units."""
         self.space, self.record, self.rng, self.until_s = space, record, rng, until_s
         self.units = units(space)
         self.home = home_choices(space)
@@ -110,11 +70,11 @@ class RuleSearch:
         self._price: FloatArray = slopes @ objective.gradient(space.mean_work.mean(axis=0))
 
     def stopped(self) -> bool:
-        """Whether it has to end now."""
+        """Whether the search has to end, or this part of it has done its work."""
         return self.record.stopped or self.record.evaluate.meter.spent_s >= self.until_s
 
     def load(self, assignment: Assignment) -> None:
-        """Become this plan."""
+        """Go to a plan."""
         self.options, self.places = list(assignment.options), list(assignment.places)
         self.work = self.space.work(assignment)
         self.usage: Usage = self.space.usage(assignment)
@@ -122,11 +82,11 @@ class RuleSearch:
 
     @property
     def assignment(self) -> Assignment:
-        """The plan as a value."""
+        """The present plan."""
         return Assignment(options=tuple(self.options), places=tuple(self.places))
 
     def descend(self, start: Assignment) -> None:
-        """First improvement over all units, in random order, until none helps."""
+        """Go through all units in random order and improve each, until none can be improved."""
         self.load(start)
         improved = True
         while improved and not self.stopped():
@@ -140,7 +100,11 @@ class RuleSearch:
         self.record.keep_if_good(self.assignment, self.value, "rules")
 
     def iterate(self, patience: int) -> None:
-        """Kick a few units, descend, and go on from there unless it is clearly worse."""
+        """Kick a few units, descend, and go on from there unless the plan is clearly worse.
+
+        Args:
+            patience: kicks in a row without a better plan after which this ends.
+        """
         best, best_value, idle = self.assignment, self.value, 0
         while idle < patience and not self.stopped() and not self.record.proven:
             for unit in self.rng.integers(0, len(self.units), int(self.rng.integers(1, _KICK + 1))):
@@ -158,7 +122,7 @@ class RuleSearch:
     # -- candidates -------------------------------------------------------------------------------
 
     def _elsewhere(self, tables: Sequence[int]) -> Iterator[Recut]:
-        """The unit's tables with other options or places, those that keep the rules."""
+        """Candidates that give the tables of a unit other options or places, and keep the rules."""
         kept = {t: self.usage.placed[t] for t in tables}
         for t in tables:
             self.usage.put(t, None)
@@ -177,7 +141,10 @@ class RuleSearch:
             self.usage.put(t, item)
 
     def _within_limit(self, candidate: Recut) -> Iterator[Recut]:
-        """A candidate that keeps the rules, or else with other tables back where they were."""
+        """A candidate, if it keeps the rules; otherwise variants of it that move less.
+
+        Each variant also puts one of the tables that have moved most back where it was.
+        """
         if self._keeps(candidate):
             yield candidate
             return
@@ -194,7 +161,12 @@ class RuleSearch:
                 yield wider
 
     def _choices(self, table: int, loads: FloatArray) -> list[Choice]:
-        """Options on the ranks (hosts) of least load that the rules leave."""
+        """Some options of a table, each on some of the ranks (hosts) of least load.
+
+        Args:
+            table: which table.
+            loads: ``[W]`` load of each rank without the table.
+        """
         found: list[Choice] = []
         for index in self._some_options(table):
             option = self.space.option(table, index)
@@ -207,6 +179,13 @@ class RuleSearch:
         return found
 
     def _placings(self, order: IntArray, pieces: int, *, near: bool) -> list[tuple[int, ...]]:
+        """Some ways to put pieces on places, which come by increasing load.
+
+        Args:
+            order: the allowed places.
+            pieces: number of pieces.
+            near: whether all pieces have to be on one host.
+        """
         if not len(order):
             return []
         if near:
@@ -221,7 +200,14 @@ class RuleSearch:
         ]
 
     def _together(self, tables: Sequence[int], loads: FloatArray) -> list[Recut]:
-        """All tables of a group on one place, options as they are or the same for all anew."""
+        """Candidates with all tables of a group on one rank (or host), for each of them.
+
+        The tables keep their options: the first of :meth:`_some_options` is the present one.
+
+        Args:
+            tables: the tables of the group.
+            loads: ``[W]`` load of each rank without them.
+        """
         space = self.space
         level = self._level(tables)
         size = space.world_size if level is Level.RANK else space.num_hosts
@@ -245,7 +231,15 @@ class RuleSearch:
     def _inside(
         self, table: int, index: int, ranks: IntArray, host: int, loads: FloatArray
     ) -> Choice | None:
-        """An option of a table on these ranks alone."""
+        """An option of a table, with all pieces on some ranks; None if that is not allowed.
+
+        Args:
+            table: which table.
+            index: which of its options.
+            ranks: one rank, or all ranks of a host.
+            host: the host of these ranks.
+            loads: ``[W]`` load of each rank; pieces go to the least loaded first.
+        """
         option = self.space.option(table, index)
         if option.is_uniform:
             return (index, ())
@@ -260,7 +254,7 @@ class RuleSearch:
         return index, tuple(int(p) for p in np.resize(order, option.num_pieces))
 
     def _exchanges(self, tables: Sequence[int]) -> Iterator[Recut]:
-        """Units that swap their whole places, where both have as many."""
+        """Candidates in which a unit and another one, each on one rank, exchange their ranks."""
         for _ in range(_MOST_PAIRS):
             other = self.units[int(self.rng.integers(len(self.units)))]
             mine, theirs = self._only_place(tables), self._only_place(other)
@@ -272,17 +266,19 @@ class RuleSearch:
                 yield swapped
 
     def _only_place(self, tables: Sequence[int]) -> int | None:
-        """The rank that all shards of these tables are on, if they are on one."""
+        """The rank that all pieces of these tables are on; None if they are on several."""
         spreads = {self.space.option(t, self.options[t]).spread for t in tables}
         used = {p for t in tables for p in self.places[t]}
         return used.pop() if spreads == {Spread.RANKS} and len(used) == 1 else None
 
     def _permitted(self, candidate: Recut) -> bool:
+        """Whether every table of a candidate may be on its ranks."""
         return all(self.space.may_use_rank[t, list(p)].all() for t, (_, p) in candidate.items())
 
     # -- moving -----------------------------------------------------------------------------------
 
     def _take_best(self, candidates: Iterator[Recut]) -> bool:
+        """Go to the best of some candidates, if it is better than the present plan."""
         found = list(candidates)
         values = self._values(found)
         if not len(values):
@@ -295,12 +291,14 @@ class RuleSearch:
         return True
 
     def _values(self, found: Sequence[Recut]) -> FloatArray:
+        """The objective of each candidate."""
         if not found:
             return np.zeros(0)
         works = np.stack([self.work + self._change(c) for c in found])
         return self.record.evaluate.values(works)
 
     def _change(self, candidate: Recut) -> FloatArray:
+        """``[W, F]`` the work that a candidate adds to each rank."""
         change = np.zeros_like(self.work)
         for t, choice in candidate.items():
             ranks, rows = self.space.placed_rows(t, self.options[t], self.places[t])
@@ -310,6 +308,7 @@ class RuleSearch:
         return change
 
     def _apply(self, candidate: Recut) -> None:
+        """Go to a candidate."""
         self.work = self.work + self._change(candidate)
         for t, (index, places) in candidate.items():
             self.options[t], self.places[t] = index, places
@@ -317,6 +316,7 @@ class RuleSearch:
         self.value = float(self.record.evaluate.values(self.work[None])[0])
 
     def _keeps(self, candidate: Recut) -> bool:
+        """Whether TorchRec can run a candidate, and it keeps the rules that couple tables."""
         move = [(t, self.space.option(t, i), p) for t, (i, p) in candidate.items()]
         local = self.space.local_world_size
         return all(o.may_be_at(p, local) for _, o, p in move) and self.usage.allows(move)
@@ -324,14 +324,17 @@ class RuleSearch:
     # -- what to try ------------------------------------------------------------------------------
 
     def _some_options(self, table: int) -> list[int]:
-        """The present option first, then others in random order."""
+        """Indices of some options of a table: the present one first, then others at random."""
         others = list(range(len(self.space.tables[table].options)))
         others.remove(self.options[table])
         picked = self.rng.permutation(others)[: _MOST_OPTIONS - 1]
         return [self.options[table], *(int(i) for i in picked)]
 
     def _loads(self, without: Sequence[int]) -> FloatArray:
-        """``[W]`` one number per rank: its phases, each with its general weight."""
+        """``[W]`` one load of each rank, without some tables.
+
+        It is the rank's work, priced by the cut that always holds.
+        """
         loads = self.work @ self._price
         for t in without:
             ranks, rows = self.space.placed_rows(t, self.options[t], self.places[t])
@@ -339,7 +342,7 @@ class RuleSearch:
         return np.asarray(loads)
 
     def _order(self, table: int, spread: Spread, loads: FloatArray) -> IntArray:
-        """Allowed ranks or hosts, the least loaded first."""
+        """The ranks (or hosts) that rules leave to a table, the least loaded first."""
         space = self.space
         mask: BoolArray = space.may_use_rank[table] & self.usage.ranks_for(table)
         if spread is Spread.HOSTS:
@@ -349,12 +352,13 @@ class RuleSearch:
         return np.asarray(places[np.argsort(loads[places], kind="stable")], dtype=np.int64)
 
     def _level(self, tables: Sequence[int]) -> Level:
+        """Whether rules keep the tables of a group on one rank, or only on one host."""
         levels = {u.level for u in self.space.rules.unions if u.members[list(tables)].any()}
         return Level.RANK if Level.RANK in levels else Level.HOST
 
 
 def units(space: SearchSpace) -> list[tuple[int, ...]]:
-    """Groups of tables kept together, and every table alone."""
+    """The units of a space: groups of tables that rules keep together, and every table alone."""
     label = np.arange(space.num_tables)
     for union in space.rules.unions:
         members = np.flatnonzero(union.members)

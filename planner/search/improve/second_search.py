@@ -1,8 +1,9 @@
-"""The same search with other random numbers in a process of its own, for plans alone.
+"""A second search with other random numbers, in another process, which looks for plans alone.
 
-It proves nothing and hears nothing of the first one; it has as much work as the first one has left,
-and its plan is taken when both have ended, so that neither depends on how fast the other is. Where
-no process can be started it runs afterwards, with the same outcome.
+It proves nothing. It may do as much work as the first search has left when it begins. The two do
+not talk to each other: the plan of the second is taken when both have ended, so that no outcome
+depends on how fast the other is. If no process can be started, the second search runs after the
+first one, with the same outcome.
 """
 
 from __future__ import annotations
@@ -19,14 +20,26 @@ from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective
 
 _MARGIN_S: Final = 0.3
-"""It ends this long before the first search has to, so that its plan arrives in time."""
+"""Seconds before the time limit of the first search at which the second ends, so that its plan
+arrives in time. It is lost for the search."""
 _OTHER_SEED: Final = 7919
-"""Added to the seed, so that the second search draws other numbers."""
+"""What is added to the seed, so that the second search draws other random numbers; any number would
+do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A search; ``ends_at_s`` is a time of day, so that starting the process counts."""
+    """What the other process is asked to search for.
+
+    Attributes:
+        strategy: how to search.
+        space: where to search.
+        objective: what to minimise.
+        seed: of the random numbers.
+        max_evaluations: budget of work, in priced plans; None for no limit.
+        ends_at_s: when the search has to end, in seconds since 1970, so that the time to start the
+            process counts; None for no limit.
+    """
 
     strategy: AbstractStrategy
     space: SearchSpace
@@ -37,10 +50,16 @@ class Request:
 
 
 class SecondSearch:
-    """Begins at once; ask :meth:`worth_it` first."""
+    """A search in another process, which begins at once; ask :meth:`worth_it` first.
+
+    Args:
+        strategy: how to search.
+        evaluate: of the first search; its budget says what is left.
+        seed: of the first search.
+    """
 
     def __init__(self, strategy: AbstractStrategy, evaluate: Evaluator, seed: int) -> None:
-        """Send ``strategy`` and all it needs to another process."""
+        """Send all that the search needs to another process."""
         limit_s, most = evaluate.budget.time_limit_s, evaluate.budget.max_evaluations
         left_s = None if limit_s is None else limit_s - evaluate.seconds
         self._request = Request(
@@ -56,7 +75,11 @@ class SecondSearch:
 
     @staticmethod
     def worth_it(evaluate: Evaluator, schedule: Schedule = USUAL) -> bool:
-        """Whether there is work and something to do for it; the same on every machine."""
+        """Whether a second search is worth its process; the answer is the same on every machine.
+
+        It is if enough work is left, the problem is large enough but not too large to be copied,
+        and no rules couple tables.
+        """
         space = evaluate.space
         return (
             evaluate.meter.left_s >= schedule.second_work_s
@@ -66,7 +89,14 @@ class SecondSearch:
         )
 
     def plan(self, stopped: Callable[[], bool]) -> Assignment | None:
-        """What it has found, once it has ended; None if it has not before ``stopped`` says so."""
+        """Wait until the search has ended, and return its best plan.
+
+        Args:
+            stopped: is asked often; True ends the search.
+
+        Returns:
+            None if it has found no plan, or was ended before.
+        """
         if not self._is_beside:
             return next(answer(self._request, stopped), None)
         self._other.wait(stopped)
@@ -78,7 +108,12 @@ class SecondSearch:
 
 
 def answer(request: Request, stopped: Callable[[], bool] = lambda: False) -> Iterator[Assignment]:
-    """The best plan of the search, if there is one."""
+    """Search, and yield the best plan if there is one.
+
+    Args:
+        request: what to search for.
+        stopped: is asked often; True ends the search with what it has.
+    """
     left_s = None if request.ends_at_s is None else request.ends_at_s - time.time()
     budget = Budget(time_limit_s=left_s, max_evaluations=request.max_evaluations)
     evaluate = Evaluator(request.space, request.objective, budget)

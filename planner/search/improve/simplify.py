@@ -1,8 +1,8 @@
-"""Among plans of the same value, the one that cuts no table without need.
+"""Finds a plan of the same objective that cuts no table without need.
 
-Where the host or the data source sets the iteration time, many plans are equally fast, and a search
-may end at one that spreads a table of 24 rows over every rank. Each cut table is tried whole, on
-every rank that has room; it stays so where the value and the fullest device are no worse.
+If the host or the data source sets the iteration time, many plans are equally fast, and a search
+may end with one that spreads a table of 24 rows over every rank. Therefore each cut table is tried
+whole on some ranks. It stays whole if neither the objective nor the fullest device gets worse.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from costmodels.sharding import ShardingType, Spread
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _EQUAL: Final = 1.0 + 1e-9
-"""Values, or bytes, within this factor count as no worse."""
+"""Factor up to which an objective, or bytes, count as no worse; it allows for rounding."""
 _TINY_RATIO: Final = 1e-3
-"""A table below this share of a device may make the fullest device fuller."""
+"""Share of the largest device up to which a whole table may make the fullest device fuller, since
+nobody would see that."""
 _MOST_RANKS: Final = 16
-"""Ranks of least memory on which a table is tried whole."""
+"""Ranks on which a table is tried whole, those with the fewest bytes. More take longer to price."""
 
 
 def simplified(space: SearchSpace, evaluate: Evaluator, start: Assignment) -> Assignment:
-    """The plan with fewer cuts, if there is one of the same value; else ``start``.
+    """A plan like ``start`` with fewer cuts, if there is one with the same objective.
 
     Args:
         space: options and places.
@@ -51,7 +52,10 @@ def simplified(space: SearchSpace, evaluate: Evaluator, start: Assignment) -> As
 
 
 def _whole_option(space: SearchSpace, table: int, index: int) -> int | None:
-    """The option with the table in one piece and the same kernel; None if it is whole already."""
+    """Index of the option with the table in one piece and the same kernel.
+
+    None if there is none, or if the table is whole or replicated already.
+    """
     own = space.option(table, index)
     is_cut = own.spread is not Spread.RANKS or own.num_pieces > 1
     if not is_cut or own.sharding_type is ShardingType.DATA_PARALLEL:
@@ -71,7 +75,18 @@ def _placed(
     before: FloatArray,
     choice: tuple[int, int],
 ) -> tuple[int, float] | None:
-    """(rank, value) of the best rank for a whole table; None if all would be fuller than now."""
+    """The best rank for a whole table, and the objective with it there.
+
+    Args:
+        space: options and places.
+        evaluate: prices the plans that are tried.
+        rest: ``[W, F]`` the work without the table.
+        before: ``[W, F]`` the work with it as it is now.
+        choice: the table, and the index of its whole option.
+
+    Returns:
+        None if the fullest device would get fuller on every rank.
+    """
     table, index = choice
     piece = space.pool[space.rows[int(space.first[table]) + index]][0]
     size = float(piece @ space.device)

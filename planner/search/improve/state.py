@@ -1,4 +1,4 @@
-"""A point of the search space with its work, loads and shards, changed a few tables at a time."""
+"""A plan with its work, loads and shards, which is changed a few tables at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.space.evaluation import Assignment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A table's new option and places."""
+    """The new option of a table (its index), and the ranks (or hosts) of its pieces."""
 
     table: int
     option: int
@@ -23,21 +23,32 @@ class Change:
 
 
 Move = tuple[Change, ...]
-"""What a neighbour changes; no table twice."""
+"""The changes of a move; no table is in it twice."""
 
 
 class PlanState:
     """An assignment that can be changed in place.
 
+    Args:
+        model: tangents; the loads of a state are only right as long as the model has the same ones.
+        assignment: the plan to begin with.
+
     Attributes:
-        work: ``[W, F]``; equal to the space's from-scratch work up to rounding.
-        loads: ``[W, P + 2]`` of the linear model.
-        shard_table, shard_piece, shard_rank, shard_row: one entry per shard whose rank is free; the
-            last indexes ``space.pool``.
+        options: index of the option of each table.
+        places: ranks (or hosts) of the pieces of each table.
+        work: ``[W, F]`` work of each rank.
+        loads: ``[W, P + 2]`` loads of each rank.
+        shard_table: ``[S]`` the table of each of the S shards that have a rank of their own; not of
+            uniform options, nor of pieces on hosts.
+        shard_piece: ``[S]`` which piece of the table it is.
+        shard_rank: ``[S]`` its rank.
+        shard_row: ``[S]`` its row in ``space.pool``.
+        stays_on_host: ``[S]`` True if all pieces of its table have to be on one host.
+        stays_apart: ``[S]`` True if no two pieces of its table may share a rank.
     """
 
     def __init__(self, model: LinearModel, assignment: Assignment) -> None:
-        """Price the assignment from scratch."""
+        """Compute work and loads of the assignment."""
         self.model = model
         self.space = model.space
         self.options = list(assignment.options)
@@ -47,7 +58,7 @@ class PlanState:
         self._list_shards()
 
     def copy(self) -> PlanState:
-        """An independent state at the same point."""
+        """A state of the same plan that can be changed without changing this one."""
         other = copy.copy(self)
         other.options, other.places = list(self.options), list(self.places)
         other.shard_rank = self.shard_rank.copy()
@@ -55,20 +66,20 @@ class PlanState:
 
     @property
     def assignment(self) -> Assignment:
-        """The state as a value."""
+        """The plan as a value that does not change."""
         return Assignment(options=tuple(self.options), places=tuple(self.places))
 
     @property
     def value(self) -> float:
-        """Linear minorant of the objective."""
+        """The minorant of the objective."""
         return float(self.model.value(self.loads.max(axis=0)))
 
     def flat(self, table: int) -> int:
-        """Flat index of the table's option."""
+        """Position of the table's option among the options of all tables."""
         return int(self.space.first[table]) + self.options[table]
 
     def work_change(self, move: Move) -> FloatArray:
-        """Work that a move adds, ``[W, F]``."""
+        """``[W, F]`` the work that a move adds to each rank."""
         change = np.zeros_like(self.work)
         for part in move:
             now = self.options[part.table], self.places[part.table]
@@ -79,7 +90,7 @@ class PlanState:
         return change
 
     def loads_without(self, tables: list[int]) -> FloatArray:
-        """Loads if these tables were not there, ``[W, P + 2]``."""
+        """``[W, P + 2]`` the loads of each rank without these tables."""
         loads = self.loads.copy()
         for t in tables:
             flat = self.flat(t)
@@ -89,7 +100,7 @@ class PlanState:
         return np.maximum(loads, 0.0)
 
     def table_ranks(self, table: int) -> IntArray:
-        """Rank of each row of the table's work, in order."""
+        """The rank of each shard of a table, in the order of its rows of work."""
         spread = self.space.options[self.flat(table)].spread
         if spread is Spread.UNIFORM:
             return np.arange(self.space.world_size)
@@ -98,7 +109,7 @@ class PlanState:
         return np.array(self.places[table], dtype=np.int64)
 
     def apply(self, move: Move) -> None:
-        """Make a move."""
+        """Make a move: change options, places, work, loads and shards."""
         change = self.work_change(move)
         self.work = self.work + change
         self.loads = self.loads + self.model.loads(change)
@@ -116,7 +127,7 @@ class PlanState:
                     self.shard_rank[start : start + len(part.places)] = part.places
 
     def moved(self, shards: list[tuple[int, int]]) -> Move:
-        """The move that puts shard i on rank r for each (i, r); shards of one table go together."""
+        """The move that puts shards on ranks, given as pairs of shard and rank."""
         places: dict[int, list[int]] = {}
         for shard, rank in shards:
             table = int(self.shard_table[shard])
@@ -127,14 +138,18 @@ class PlanState:
         )
 
     def taken(self, shards: IntArray) -> BoolArray:
-        """``[shards, W]`` ranks where a shard may not go: TorchRec keeps unequal pieces apart."""
+        """``[shards, W]`` True for ranks where a shard may not go.
+
+        They have another piece of the shard's table, of a width that may differ, and TorchRec
+        cannot run two of them on one rank.
+        """
         ranks = np.zeros((len(shards), self.space.world_size), dtype=bool)
         for i in np.flatnonzero(self.stays_apart[shards]):
             ranks[i, list(self.places[int(self.shard_table[shards[i]])])] = True
         return ranks
 
     def on_rank(self, rank: int) -> list[int]:
-        """Tables with a free shard or a host block on the rank."""
+        """The tables with a piece on a rank, or on its host; uniform options do not count."""
         tables = set(self.shard_table[self.shard_rank == rank].tolist())
         host = rank // self.space.local_world_size
         tables |= {t for t in self._host_tables if host in self.places[t]}
@@ -142,10 +157,11 @@ class PlanState:
 
     @property
     def host_tables(self) -> list[int]:
-        """Tables cut into host blocks."""
+        """The tables whose pieces are on hosts, cut by rows over their ranks."""
         return self._host_tables
 
     def _list_shards(self) -> None:
+        """List the shards with ranks of their own, as after every change of an option."""
         tables: list[int] = []
         pieces: list[int] = []
         rows: list[IntArray] = []

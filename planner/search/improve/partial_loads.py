@@ -1,0 +1,263 @@
+"""The loads of a plan in the making, and the smooth objective that they have.
+
+The smooth objective has for each phase the p-norm over ranks instead of the maximum. So every rank
+near the maximum counts, and not only the one that sets it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.sharding import Spread
+from planner.rules.placement_rules import Usage
+from planner.search.common.linear import LinearModel
+from planner.space.evaluation import FITTING, Assignment
+
+_RELIEF: Final = 1e3
+"""Penalty of bytes over a limit that would fill a whole device, in units of about the objective. It
+is so high that no gain in time is worth an overfull memory."""
+_MOST_DIGITS: Final = 150.0
+"""Shares of loads are cut off where their powers have this many digits, so that sums of powers, and
+products of them, are finite numbers."""
+_LEAST_SUM: Final = 0.5
+"""Least sum of powers for which the price of a load is computed. If a phase has no load yet, the
+norm has no slope there: the first shard would seem infinitely dear."""
+
+
+class PartialLoads:
+    """The tables placed so far, their loads, and the smooth objective.
+
+    Args:
+        model: tangents and cuts.
+        scale: ``[K']`` about the maximum over ranks of each phase in use. Norms are computed in
+            this unit, and the penalty of overfull memory is in proportion to it.
+        power: the exponent p of the norm, a power of two.
+        thrift: weight of the mean over ranks beside the norm. Loads are easiest to balance with
+            many small pieces; but these cost more in total, which the mean sees.
+
+    Attributes:
+        loads: ``[P + 2, W]`` loads of each rank: tangents, then device bytes, then host bytes.
+        options: index of the option of each table; -1 if the table is not placed.
+        places: ranks (or hosts) of the pieces of each table.
+        on_rank: for each rank the tables with a piece there, uniform ones not counted.
+        usage: what the placed tables count under the rules that couple tables; None without rules.
+        powers: ``[2 K', W]`` p-th powers of the phases of each rank, then the phases themselves,
+            all as a share of the scale.
+        sums: ``[2 K']`` sums of these over ranks.
+        over: ``[W]`` bytes over the device limit of each rank.
+        host_room: ``[hosts]`` bytes of host memory left.
+    """
+
+    def __init__(
+        self, model: LinearModel, scale: FloatArray, power: int, thrift: float = 0.0
+    ) -> None:
+        """Begin without a table."""
+        self.model, self.space = model, model.space
+        space = self.space
+        largest = float(scale.max())
+        self.scale = np.maximum(scale, 1e-9 * largest if largest > 0 else 1.0)[:, None]
+        self.power, self.thrift = power, thrift
+        self._most_share = 10.0 ** (_MOST_DIGITS / power)
+        self._columns = np.ascontiguousarray(model.columns)
+        slow = model.slowness
+        self._slow = None if slow is None else np.ascontiguousarray(slow.T)
+        self._tangents = model.num_tangents
+        self._limits = space.pipeline.device_limits * FITTING
+        self._host_limits = space.pipeline.host_limits * FITTING
+        self._per_byte = _RELIEF / max(float(np.abs(self._limits).max()), 1.0)
+        self._uses_host = bool((self._columns[:, -1] > 0).any())
+        self.loads: FloatArray = np.zeros((self._tangents + 2, space.world_size))
+        self.options = [-1] * space.num_tables
+        self.places: list[tuple[int, ...]] = [()] * space.num_tables
+        self.on_rank: list[set[int]] = [set() for _ in range(space.world_size)]
+        self.usage = Usage(space.rules, [None] * space.num_tables) if space.rules else None
+        self._refresh()
+
+    # -- values -----------------------------------------------------------------------------------
+
+    @property
+    def smooth(self) -> float:
+        """The smooth objective, with the penalty of overfull memory."""
+        return float(self._value(self.sums[:, None])[0]) + self._penalty
+
+    @property
+    def minorant(self) -> float:
+        """The minorant of the objective, see ``linear.py``; infinite if some memory is overfull."""
+        if self.overflow > 0:
+            return np.inf
+        return float(self.model.value(self.loads.max(axis=1)))
+
+    @property
+    def overflow(self) -> float:
+        """Bytes over the limits of all devices and hosts together."""
+        return float(self.over.sum() + np.maximum(-self.host_room, 0.0).sum())
+
+    def heat(self) -> FloatArray:
+        """``[W]`` the part of each rank in the smooth objective; the parts add up to 1.
+
+        If any device is overfull, it is the rank's part of the bytes over the limits instead.
+        """
+        if self.over.any():
+            return np.asarray(self.over / self.over.sum())
+        count = len(self.scale)
+        share = self._prices[:count] @ self.powers[:count]
+        total = float(share.sum())
+        return np.asarray(share / total if total > 0 else np.full(len(share), 1 / len(share)))
+
+    @property
+    def assignment(self) -> Assignment:
+        """The plan; only complete if every table is placed."""
+        return Assignment(options=tuple(self.options), places=tuple(self.places))
+
+    # -- changes ----------------------------------------------------------------------------------
+
+    def put(self, table: int, option: int, places: tuple[int, ...]) -> None:
+        """Place a table, by the index of its option and the ranks (or hosts) of its pieces."""
+        self._add(table, option, places, 1.0)
+        self._note(table, option, places)
+        for rank in self._ranks(table):
+            self.on_rank[rank].add(table)
+        self._refresh()
+
+    def take(self, tables: list[int]) -> None:
+        """Take tables out."""
+        for table in tables:
+            self._add(table, self.options[table], self.places[table], -1.0)
+            for rank in self._ranks(table):
+                self.on_rank[rank].discard(table)
+            self._note(table, -1, ())
+        np.maximum(self.loads, 0.0, out=self.loads)
+        self._refresh()
+
+    def restore(self, loads: FloatArray, old: dict[int, tuple[int, tuple[int, ...]]]) -> None:
+        """Undo changes.
+
+        Args:
+            loads: ``[P + 2, W]`` the loads before.
+            old: option and places before, of each table that was changed.
+        """
+        for table in old:
+            if self.options[table] >= 0:
+                for rank in self._ranks(table):
+                    self.on_rank[rank].discard(table)
+        for table, (option, places) in old.items():
+            self._note(table, option, places)
+            for rank in self._ranks(table):
+                self.on_rank[rank].add(table)
+        self.loads = loads
+        self._refresh()
+
+    def load(self, assignment: Assignment) -> None:
+        """Replace everything by an assignment."""
+        for ranks in self.on_rank:
+            ranks.clear()
+        self.options, self.places = list(assignment.options), list(assignment.places)
+        self.usage = self.space.usage(assignment) if self.space.rules else None
+        self.loads = np.ascontiguousarray(self.model.loads(self.space.work(assignment)).T)
+        for table in range(self.space.num_tables):
+            for rank in self._ranks(table):
+                self.on_rank[rank].add(table)
+        self._refresh()
+
+    # -- private ----------------------------------------------------------------------------------
+
+    def _powers(self, share: FloatArray) -> FloatArray:
+        """``[2 K', ...]`` p-th powers of shares, then the shares themselves.
+
+        Args:
+            share: ``[K', ...]`` phases as a share of their scale.
+        """
+        count = len(share)
+        both = np.empty((2 * count, *share.shape[1:]))
+        power = np.minimum(share, self._most_share, out=both[:count])
+        both[count:] = share
+        exponent = self.power
+        while exponent > 1:
+            np.square(power, out=power)
+            exponent //= 2
+        return both
+
+    def _value(self, sums: FloatArray) -> FloatArray:
+        """``[n]`` the smooth objective.
+
+        Args:
+            sums: ``[2 K', n]`` sums over ranks of powers, then of shares.
+        """
+        count = len(self.scale)
+        norms = np.maximum(sums[:count], 0.0) ** (1.0 / self.power) * self.scale
+        value = self.model.paths(norms.T).max(axis=-1)
+        return np.asarray(value + self._mean_prices @ sums[count:])
+
+    def _value_of(self, loads: FloatArray) -> float:
+        """The smooth objective with the penalty, if these were the loads, ``[P + 2, W]``."""
+        phases = np.maximum.reduceat(loads[: self._tangents], self.model.starts, axis=0)
+        sums = self._powers(phases / self.scale).sum(axis=1)
+        over = np.maximum(loads[-2] - self._limits, 0.0).sum()
+        if self._uses_host:
+            used = loads[-1].reshape(self.space.num_hosts, -1).sum(axis=1)
+            over = over + np.maximum(used - self._host_limits, 0.0).sum()
+        return float(self._value(sums[:, None])[0] + over * self._per_byte * self._level)
+
+    def _refresh(self) -> None:
+        """Compute everything that follows from the loads.
+
+        ``_prices``, ``[2 K']``, is how much the smooth objective grows with each sum of powers and
+        of shares; :meth:`PartialPlan._rises` uses it to price shards linearly.
+        """
+        phases = np.maximum.reduceat(self.loads[: self._tangents], self.model.starts, axis=0)
+        self.powers = self._powers(phases / self.scale)
+        self.sums = self.powers.sum(axis=1)
+        self.over = np.maximum(self.loads[-2] - self._limits, 0.0)
+        used = self.loads[-1].reshape(self.space.num_hosts, -1).sum(axis=1)
+        self.host_room = self._host_limits - used
+        count = len(self.scale)
+        norms = self.sums[:count] ** (1.0 / self.power) * self.scale[:, 0]
+        slopes = self.model.slopes_of(norms) * self.scale[:, 0]
+        self._level = float(self.scale.sum())
+        self._penalty = self.overflow * self._per_byte * self._level
+        sums = np.maximum(self.sums[:count], _LEAST_SUM)
+        self._mean_prices = self.thrift * slopes / self.space.world_size
+        steep = slopes * sums ** (1.0 / self.power - 1.0) / self.power
+        self._prices = np.concatenate([steep, self._mean_prices])
+
+    def _add(self, table: int, option: int, places: tuple[int, ...], sign: float) -> None:
+        """Add the loads of a table to the ranks, or take them away if ``sign`` is -1."""
+        flat = int(self.space.first[table]) + option
+        spread = self.space.options[flat].spread
+        rows = self._columns[self.space.rows[flat]].reshape(-1, len(self.loads)) * sign
+        if spread is Spread.UNIFORM:
+            self.loads += self.model.at(rows, slice(None)).T
+            return
+        ranks = self.space.host_ranks(places) if spread is Spread.HOSTS else np.array(places)
+        rows = self.model.at(rows, ranks)
+        if len(set(places)) == len(places):
+            self.loads[:, ranks] += rows.T
+        else:
+            np.add.at(self.loads.T, ranks, rows)
+
+    def _note(self, table: int, option: int, places: tuple[int, ...]) -> None:
+        """Note where a table is, for the plan and for the rules; option -1 if it is nowhere."""
+        self.options[table], self.places[table] = option, places
+        if self.usage is not None:
+            placed = None if option < 0 else (self.space.option(table, option), places)
+            self.usage.put(table, placed)
+
+    def _may(self, table: int, *, hosts: bool = False) -> BoolArray:
+        """``[W]`` or ``[hosts]``: True for places that rules and placed tables leave to a table."""
+        allowed: BoolArray = (self.space.may_use_host if hosts else self.space.may_use_rank)[table]
+        if self.usage is not None:
+            allowed = allowed & (self.usage.hosts_for if hosts else self.usage.ranks_for)(table)
+        return allowed
+
+    def _ranks(self, table: int) -> list[int]:
+        """The ranks that have pieces of a table; none for uniform options."""
+        flat = int(self.space.first[table]) + self.options[table]
+        spread = self.space.options[flat].spread
+        if spread is Spread.UNIFORM:
+            return []
+        if spread is Spread.HOSTS:
+            return [int(r) for r in self.space.host_ranks(self.places[table])]
+        return list(self.places[table])
