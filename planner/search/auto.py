@@ -132,7 +132,7 @@ class _Run:
 
     @property
     def _plans_and_bounds(self) -> tuple[_Phase, ...]:
-        """The phases after that."""
+        """The phases after every set of sharding types has its bound."""
         return (
             self.proofs.limit_moves,  # the bound under a limit on moves
             self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
@@ -218,7 +218,7 @@ class _Run:
                 self.improver.short_cycle(best, cycle_s)
         relaxed.pop(_COLUMNS, None)  # plans of columns get a bound within their set of types
 
-    # -- after that -------------------------------------------------------------------------------
+    # -- plans and bounds in turn -----------------------------------------------------------------
 
     def _make_starts(self) -> None:
         planned_s, schedule = self.meter.planned_s, self.schedule
@@ -317,6 +317,7 @@ class _Run:
             self.improver.explore(1.0)
 
     def _begin_anew(self) -> None:
+        """Forget prices and plans to kick, then sample and refine, while the gap is wide."""
         if SearchPart.PROOFS in self.without or self.proofs.has_boxes:
             return
         for _ in range(self.schedule.fresh_starts):

@@ -232,6 +232,7 @@ class Record:
         )
 
     def _termination(self, *, proves: bool) -> Termination:
+        """Why the search ends, if it ended now."""
         if self.proven:
             return Termination.OPTIMAL
         if self._interrupted:

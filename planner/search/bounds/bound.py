@@ -10,16 +10,14 @@ rank; ``t``, the objective. Every plan that fits satisfies, for each tangent c o
 
 - the mean over ranks is at most the maximum: ``sum_o mean[o, c] y[o] <= z[k]``;
 - the largest shard of a table is on some rank: ``sum_o largest[o, c] y[o] + u[c] <= z[k]``;
-- so are all shards of tables that rules tie together
-  (:mod:`~planner.search.bounds.rows.one_place`);
+- so are all shards of tables that rules tie together (``rows/one_place.py``);
 - uniform options alone load every rank r: ``sum_o load[o, r, c] y[o] <= z[k]``;
-- limits on counts hold for the sum over all places (:mod:`~planner.search.bounds.rows.counted`).
+- limits on counts hold for the sum over all places (``rows/counted.py``).
 
 The same rows hold for device and host memory, with their limits in place of z. For each cut of the
 objective, ``t >= base + slopes @ z``. A cut holds for one set of sharding types. So there is one
-such problem for each set, and the least of their solutions is a bound for every plan.
-
-Programs begin with few rows, tangents and cuts; those that a solution breaks are added.
+such problem for each set, and the least of their solutions is a bound for every plan. Programs
+begin with few rows, tangents and cuts; those that a solution breaks are added.
 """
 
 from __future__ import annotations
@@ -314,6 +312,7 @@ class RankFreeBound:
         gap_ratio: float = 1e-4,
         start: Basis | None = None,
     ) -> Solution:
+        """Solve a program, with no more nodes than the work left allows, and count its work."""
         nodes = self._meter.left_s / node_s(program)
         if program.integer.any() and nodes < (program.max_nodes or math.inf):
             program = replace(program, max_nodes=max(int(nodes), 1))
@@ -332,6 +331,7 @@ class RankFreeBound:
     # -- reading ----------------------------------------------------------------------------------
 
     def _relaxation(self, solution: Solution, types: TypeSet | None) -> Relaxation:
+        """The solution of a program in the units of the objective."""
         scale = self.builder.scale
         count = len(self.space.options)
         reduced = solution.reduced_costs

@@ -288,17 +288,20 @@ class RankFreeProgram:
         return self.members(int(np.searchsorted(self.model.used, name[1])))[name[2]]
 
     def _on_special(self, table: int, first: int) -> Rows:
+        """The rows about the rank of a table's largest piece; ``first`` is their first variable."""
         phase = self.options
         base = phase + len(self.model.used)
         return self._special.rows(table, first, phase, base, self.scale)
 
     def _largest(self, name: Name, unit: FloatArray) -> Rows:
+        """The row of that name about what has to be on one place."""
         p = self.tangent(name)
         options, loads = self.one_place.options(name[0]), self.one_place.loads(name[0], p)
         most = self._most(p, self.rank_limits.max(axis=0))
         return self._below(options, loads / unit[p], p, base=True, most=most)
 
     def _on_rank(self, name: Name, unit: FloatArray) -> Rows:
+        """The row of that name about the uniform options on one rank."""
         p, options = self.tangent(name), np.flatnonzero(self.uniform)
         rank = name[0]
         own = self.model.columns[self.uniform_rows[:, rank]]

@@ -190,6 +190,7 @@ def _check_large_shards(space: SearchSpace) -> None:
 
 
 def _advice(space: SearchSpace, table: TableOptions | None) -> tuple[str, ...]:
+    """What would help: for one table, or for all of them if that is None."""
     lines = ["use more GPUs, or GPUs with more memory"]
     tables = space.listing.tables if table is None else (table,)
     if not any(o.kernel in HOST_KERNELS for t in tables for o in t.options):

@@ -233,6 +233,14 @@ class Makespan:
     def _program(
         self, rows: list[FloatArray], limits: list[float], fits: BoolArray, *, whole: bool
     ) -> MilpProgram:
+        """The program for a choice of options, the cheapest one on average.
+
+        Args:
+            rows: coefficients of each row, ``[n]``.
+            limits: the most that each row may add up to.
+            fits: ``[n]`` True for options to choose from.
+            whole: whether every table has one whole option; otherwise options have shares.
+        """
         count = len(fits)
         upper = np.array(limits)
         below = Rows.dense(np.array(rows), np.full(len(rows), -math.inf), upper)

@@ -158,6 +158,11 @@ class MoveBound:
         return np.asarray(work[np.isin(self._staying, sorted(kept))].sum(axis=0))
 
     def _program(self, types: TypeSet | None, cuts: Sequence[Cut]) -> MilpProgram:
+        """The linear program for a set of sharding types.
+
+        Variables in order: y of each option, stay of each option that stays, z of each phase in
+        use, v. All are in units of the best plan's objective.
+        """
         space, model = self._space, self._model
         tables, chosen = space.num_tables, len(space.options) + len(self._staying)
         size = chosen + len(model.used) + 1
@@ -192,6 +197,7 @@ class MoveBound:
         return np.vstack([loads, rules]), np.concatenate([np.zeros(len(loads)), limits])
 
     def _row(self, number: int) -> FloatArray:
+        """So many rows with coefficients of 0."""
         space = self._space
         size = len(space.options) + len(self._staying) + len(self._model.used) + 1
         return np.zeros((number, size))
@@ -209,6 +215,7 @@ class MoveBound:
         return rows.reshape(-1, rows.shape[-1])
 
     def _mean_rows(self) -> FloatArray:
+        """Rows about the means over ranks: all options, less the phase's maximum."""
         model, count = self._model, len(self._space.options)
         tangents = model.num_tangents
         rows = self._row(tangents)
@@ -218,6 +225,7 @@ class MoveBound:
         return rows
 
     def _less_maxima(self, rows: FloatArray) -> None:
+        """Subtract the maximum of its phase from the row of each tangent."""
         start = len(self._space.options) + len(self._staying)
         tangents = np.arange(self._model.num_tangents)
         rows[..., tangents, start + self._model.phase_index] = -1.0

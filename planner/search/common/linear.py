@@ -263,6 +263,7 @@ class LinearModel:
         return np.asarray(np.maximum(loads, 1e-6 * least + _NOTHING))
 
     def _rebuild(self) -> None:
+        """Compute all that follows from the tangents, after some were added."""
         order = np.argsort(self._phases, kind="stable")
         space = self.space
         self.phase: IntArray = np.array(self._phases, dtype=np.int64)[order]

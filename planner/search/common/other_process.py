@@ -93,6 +93,7 @@ class OtherProcess:
         process.wait(timeout=_QUIT_S)
 
     def _pipe(self) -> subprocess.Popen[bytes] | None:
+        """The process, started if it was not; None if it cannot be started."""
         if self._process is None:
             root = str(Path(__file__).parents[3])
             paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -98,6 +98,10 @@ class _Answer:
 def _solved(
     program: MilpProgram, time_limit_s: float, gap_ratio: float, start: Basis | None = None
 ) -> _Answer:
+    """Ask the solver once, and compute the bound of what it says.
+
+    If a solver refuses a program, nothing is proven but what prices of 0 prove.
+    """
     whole = bool(program.integer.any())
     scaled, row_scale, column_scale = _near_one(program)
     try:
@@ -284,6 +288,7 @@ def _refusals() -> type[Exception]:
 
 
 def _says_none_fits(result: Any) -> bool:
+    """Whether the solver says that the program has no solution."""
     from ortools.math_opt import result_pb2
 
     return result.termination.reason in (

@@ -186,6 +186,7 @@ def _partition(
 
 
 def _hottest(space: SearchSpace, table: int, option: int, seconds: FloatArray) -> float:
+    """The seconds of the dearest shard of an option."""
     return float(seconds[space.rows[int(space.first[table]) + option]].max())
 
 
@@ -279,6 +280,15 @@ class _ScalarPlacer:
     def _to_rank(
         self, table: int, device: float, host: float, cost: float, among: IntArray | None
     ) -> int:
+        """Put a piece on a rank.
+
+        Args:
+            table: whose piece it is; only its allowed ranks count.
+            device: device bytes of the piece.
+            host: host bytes of the piece.
+            cost: of the piece.
+            among: ranks to choose from; None for all.
+        """
         space = self.space
         allowed = np.flatnonzero(space.may_use_rank[table])
         if among is not None:
@@ -294,6 +304,14 @@ class _ScalarPlacer:
         return rank
 
     def _to_host(self, table: int, device: FloatArray, host_bytes: float, cost: float) -> int:
+        """Put a piece on a host.
+
+        Args:
+            table: whose piece it is; only its allowed hosts count.
+            device: ``[L]`` device bytes of the piece on each rank of the host.
+            host_bytes: host bytes of the piece.
+            cost: of the piece on each of these ranks.
+        """
         space = self.space
         shape = (space.num_hosts, space.local_world_size)
         allowed = np.flatnonzero(space.may_use_host[table])

@@ -158,6 +158,7 @@ class Packer:
         return next((t for t in order if not self._add(t)), None)
 
     def _start(self) -> None:
+        """Empty all ranks."""
         space = self.space
         self._room: FloatArray = space.pipeline.device_limits * FITTING
         self._host_room: FloatArray = space.pipeline.host_limits * FITTING
@@ -181,6 +182,7 @@ class Packer:
         return [own.tolist() for own in np.split(order, space.first[1:-1])]
 
     def _add(self, table: int) -> bool:
+        """Place a table by the first option for which there is room; False if there is none."""
         budget = self.space.rules.budget
         for index in self._orders[table]:
             room, host_room = self._room.copy(), self._host_room.copy()
@@ -195,6 +197,7 @@ class Packer:
         return False
 
     def _try(self, table: int, index: int) -> tuple[int, ...] | None:
+        """Places for an option of a table; None if there is no room, which then has shrunk."""
         space = self.space
         flat = int(space.first[table]) + index
         option, rows = space.options[flat], space.rows[flat]
@@ -213,6 +216,15 @@ class Packer:
     def _pieces(
         self, table: int, index: int, device: FloatArray, host: FloatArray, *, near: bool
     ) -> tuple[int, ...] | None:
+        """Ranks for the pieces of an option; None if one finds no room.
+
+        Args:
+            table: whose pieces they are.
+            index: which of its options.
+            device: device bytes of each piece.
+            host: host bytes of each piece.
+            near: whether all pieces have to be on one host.
+        """
         space, local = self.space, self.space.local_world_size
         hosts = np.arange(space.world_size) // local
         places: list[int] = []
@@ -238,6 +250,7 @@ class Packer:
         return tuple(places)
 
     def _blocks(self, table: int, device: FloatArray, host: FloatArray) -> tuple[int, ...] | None:
+        """Hosts for pieces with bytes ``[pieces, L]``, by device and host; None without room."""
         space, local = self.space, self.space.local_world_size
         allowed = space.may_use_host[table] & self._usage.hosts_for(table)
         places: list[int] = []
@@ -253,6 +266,7 @@ class Packer:
         return tuple(places)
 
     def _choose(self, fits: BoolArray, room: FloatArray) -> int:
+        """The place that the fit prefers, of those where a piece fits."""
         if self.fit == "first":
             return int(np.argmax(fits))
         if self.fit == "fullest":

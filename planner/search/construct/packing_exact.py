@@ -80,6 +80,7 @@ def _options(space: SearchSpace) -> tuple[list[list[int]], bool]:
 
 
 def _size(space: SearchSpace, flat: int) -> int:
+    """Number of variables of an option, about."""
     option = space.options[flat]
     places = space.num_hosts if option.spread is Spread.HOSTS else space.world_size
     return 1 + places * option.num_pieces
@@ -150,11 +151,13 @@ class _Model:
     # -- parts ------------------------------------------------------------------------------------
 
     def _table(self, table: int, indices: list[int]) -> list[_Placed]:
+        """Variables of the options of a table, of which exactly one is used."""
         found = [self._option(table, index) for index in indices]
         self.model.add_exactly_one(p.used for p in found)
         return found
 
     def _option(self, table: int, index: int) -> _Placed:
+        """Variables of an option, and what TorchRec asks of the places of its pieces."""
         space, model = self.space, self.model
         option = space.option(table, index)
         placed = _Placed(index=index, used=model.new_bool_var(""))
@@ -188,6 +191,7 @@ class _Model:
             self.model.add(sum(used) <= 1)
 
     def _memory(self) -> None:
+        """Keep every device and every host within its memory."""
         space, local = self.space, self.space.local_world_size
         device: list[list[Any]] = [[] for _ in range(space.world_size)]
         host: list[list[Any]] = [[] for _ in range(space.num_hosts)]
@@ -202,6 +206,7 @@ class _Model:
             self.model.add(sum(terms) <= self._limit(limit))
 
     def _limit(self, limit: float) -> int:
+        """A limit of memory in whole units."""
         units = float(limit) * self.margin / self.unit
         return math.floor(units) if self.round is math.ceil else math.ceil(units)
 
@@ -255,6 +260,7 @@ class _Model:
         return found
 
     def _cap(self, cap: Cap) -> None:
+        """Keep a limit on the number of shards, or of tables, on every place."""
         counts = self._counts(cap.members, cap.level)
         for place in range(len(counts[0]) if counts else 0):
             terms = [c[place] for c in counts]
@@ -269,6 +275,7 @@ class _Model:
             self.model.add(sum(present) <= cap.most)
 
     def _union(self, union: Union) -> None:
+        """Keep all tables of a group on one place."""
         counts = self._counts(union.members, union.level)
         used = []
         for place in range(len(counts[0]) if counts else 0):
@@ -279,6 +286,7 @@ class _Model:
         self.model.add(sum(used) <= 1)
 
     def _budget(self) -> None:
+        """Keep the limit on moves: on the tables that move, and on the bytes that they receive."""
         budget = self.space.rules.budget
         if budget is None:
             return

@@ -115,6 +115,7 @@ class EveryRank:
         return Rows.stack([*parts, *self._ordered(first)])
 
     def _all_placed(self, first: int) -> Rows:
+        """Rows that say that all pieces of each option are somewhere."""
         number = np.repeat(np.arange(len(self._placed)), self._counts)
         zero = np.zeros(len(self._placed))
         return Rows(
