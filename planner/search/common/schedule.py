@@ -19,16 +19,13 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The numbers behind the phases of :class:`planner.search.auto.Auto`, in their order.
-
-    A larger number gives the part that it is about more work, or uses it for larger problems.
-    """
+    """The numbers behind the phases of :class:`planner.search.auto.Auto`, about in their order."""
 
     # -- instead of a search ----------------------------------------------------------------------
 
     exhaustive_s: float = 1.0
     """Nominal seconds within which every plan is priced instead of searched for. The answer is then
-    optimal; with a larger value small problems would take longer than a search does."""
+    optimal; with a larger value small problems would take longer."""
     exhaustive_entries: int = 5_000_000
     """Numbers in the work of all choices of all tables, up to which every plan is priced. All of
     them are kept in memory at once, eight bytes each."""
@@ -45,7 +42,8 @@ class Schedule:
     """Share of the work left to a chain that one of its steps may take. A step that looks at more
     options finds a better move, and leaves less for the steps after it."""
     packing_share: float = 0.1
-    """Share of all work for packings, which look at memory and rules alone, before the search."""
+    """Share of all work for packings before the search. They look at memory and rules alone, so
+    that they find plans where others find none, but no fast ones."""
     first_descent_share: float = 0.3
     """Share of all work, packings and chains not counted, for the first descent under rules. Bounds
     and other starts get the rest."""
@@ -103,11 +101,14 @@ class Schedule:
     """Most numbers (options that move nothing, times ranks, times tangents) of that bound. The
     ranks of least load are left out beyond it: the program is smaller, and its bound lower."""
     move_whole_tables: int = 150
-    """Tables up to which that bound also moves whole tables, by a mixed-integer program."""
+    """Tables up to which that bound also moves whole tables, by a mixed-integer program. It is
+    higher then; with many tables the program takes long, and a share of one table matters
+    little."""
     move_nodes: int = 60
-    """Most nodes of that mixed-integer program."""
+    """Most nodes of that mixed-integer program, which is solved for each set of sharding types."""
     greedy_share: float = 0.03
-    """Share of all work for plans of greedy planners as starts, once there is any plan."""
+    """Share of all work for plans of greedy planners as starts, once there is any plan. More of
+    these plans would take work from rounding and from descents."""
     rounding_share: float = 0.06
     """Share of all work for plans rounded from the bounds of sets of sharding types, once one of
     them is rounded. Rounding fewer sets leaves more work for descents from the best ones."""
@@ -118,31 +119,34 @@ class Schedule:
     """Share of all work for boxes before the first cycles. They raise the bound, and plans are
     rounded from them; the first cycles wait meanwhile."""
     boxes_share: float = 0.3
-    """Share of the work done so far that all boxes may have taken while the first cycles run."""
+    """Share of the work done so far that all boxes may have taken while the first cycles run. A
+    larger share gives higher bounds, a smaller one better plans (``docs/search.md``)."""
     boxes_times_options: int = 50_000
     """Boxes in a row, times the number of options. The work of a box is in proportion to the number
     of options, so that a row takes about the same work in every problem."""
     least_boxes: int = 4
     """Fewest boxes in a row, however many options there are."""
     most_boxes: int = 60
-    """Most boxes in a row, so that plans are improved in between."""
+    """Most boxes in a row, so that plans are improved in between also where boxes take little
+    work."""
     few_boxes: int = 25
     """Boxes in a row below which a row follows each way of improving plans, and the first cycles;
     otherwise a row follows the last way alone. Short rows need more turns for their part of the
     work."""
     boxes_per_rounding: int = 8
-    """Of so many boxes in a row, the options of one are rounded to plans. Neighbouring boxes have
-    similar solutions, so that rounding each would mostly repeat plans."""
+    """Of so many boxes in a row, the options of the first are rounded to plans. Rounding more of
+    them takes work from splitting."""
     whole_tables: int = 400
     """Tables up to which mixed-integer programs raise the bound. With more tables the share that
     any of them is cut by matters little: the linear bound is within about 0.1 % of the other."""
     whole_box_options: int = 2_500
-    """Options up to which a box is also solved by a mixed-integer program."""
+    """Options up to which a box is also solved by a mixed-integer program. With more of them such a
+    program takes long, and splitting boxes is the only way."""
     whole_box_share: float = 0.1
     """Share of the time left by the clock that one such program of a box may take."""
     whole_share: float = 0.5
-    """Share of the time left by the clock for one mixed-integer program where there are no
-    boxes."""
+    """Share of the time left by the clock for one mixed-integer program where there are no boxes.
+    The other half is for plans."""
 
     # -- descents, cycles, kicks and sampled prices -----------------------------------------------
 
@@ -150,7 +154,8 @@ class Schedule:
     """Plans of a batch that descents begin with, the best ones, and most plans from sampled prices
     that cycles begin with. Each takes work from cycles around the best plan."""
     first_cycles: int = 5
-    """Sets of sharding types whose best start gets a first cycle."""
+    """Sets of sharding types whose best start gets a first cycle. More sets are more likely to
+    contain that of the best plan, and leave less work for each."""
     first_cycle_share: float = 0.25
     """Share of the work left that one of the first cycles may take, so that boxes still raise the
     bound where cycles take long."""
@@ -165,22 +170,26 @@ class Schedule:
     least_cycle_steps: int = 60
     """Fewest steps in each stage of a cycle of effort 1, however few tables there are."""
     most_cycle_steps: int = 300
-    """Most steps in each stage of a cycle of effort 1. More steps find better plans in large
-    problems, and leave work for fewer cycles."""
+    """Most steps in each stage of a cycle of effort 1. Longer cycles go further, and fewer of them
+    fit into the budget."""
     most_steps_by_effort: int = 2400
     """Most steps in each stage of a cycle, whatever its effort and time. No cycle with an effort of
     at most ``most_effort`` reaches it."""
     kicks: int = 25
-    """Kicks in a row without a better plan after which kicks of effort 1 end."""
+    """Kicks in a row without a better plan after which kicks of effort 1 end, so that the other
+    ways of improving plans get their turn."""
     kicked_plans: int = 3
-    """Plans with different options that kicks begin with in turn, the best ones that are known."""
+    """Plans with different options that kicks begin with in turn, the best ones that are known.
+    With more of them kicks are less often around the best one."""
     samples: int = 8
-    """Prices that are sampled at a time, with effort 1."""
+    """Prices that are sampled at a time, with effort 1, before the other ways get their turn."""
     first_samples_effort: float = 4.0
     """Effort of the first sampling of prices where no second search samples too, and of the first
-    sampling each time the search begins anew."""
+    sampling each time the search begins anew. Sampling needs some points before it draws others
+    around the best one."""
     neighbours_share: float = 0.15
-    """Share of all work that one call may take which prices all neighbours of the best plan."""
+    """Share of all work that one call may take which prices all neighbours of the best plan. It is
+    called several times, and the other ways need work too."""
     neighbours_entries: int = 4_000_000
     """Numbers in the work of all choices of all tables, up to which neighbours are listed; all of
     them are kept in memory. It also bounds the work of one look at all of them."""
@@ -189,7 +198,7 @@ class Schedule:
 
     idle_rounds: int = 2
     """Rounds of cycles, kicks and sampled prices in a row without a better plan after which these
-    rounds end."""
+    rounds end. With a larger number searches end later, with plans that may be better."""
     idle_rounds_beside: int = 1
     """The same number where a second search looks for plans and this one has boxes: its work is
     then worth more for the bound."""
@@ -198,23 +207,24 @@ class Schedule:
     tenth of the gap at which a plan counts as optimal (``OPTIMALITY_GAP``)."""
     effort_factor: float = 2.0
     """Factor by which the effort of a way of improving plans grows if the way has helped, or if no
-    way has; it falls by this factor if only other ways have helped."""
+    way has; it falls by this factor if only other ways have helped. A larger factor follows sooner
+    what helps, also where that was luck."""
     least_effort: float = 0.5
     """Least effort of a way, so that it can still help later."""
     most_effort: float = 4.0
     """Most effort of a way, so that the others get their turn."""
     fresh_starts: int = 3
     """Times that the search for plans begins anew, with other prices and plans, while the gap is
-    wide."""
+    wide. With a larger number searches end later, with plans that may be better."""
     fresh_start_gap_ratio: float = 0.01
     """Gap, as a share of the plan's value, above which the search begins anew. A narrower gap
-    leaves little to find (``docs/search.md``)."""
+    leaves little to find."""
 
     # -- bounds from packings, for objectives that are sums of largest loads ----------------------
 
     packing_rounds: int = 3
-    """Times that the packing bound is asked for other choices of options once nothing else
-    helps."""
+    """Times that the packing bound is asked for other choices of options once nothing else helps;
+    each time the plans of these choices are refined."""
     packing_whole_tables: int = 150
     """Tables up to which the packing bound chooses whole options; shares of options are as good
     with more tables."""
@@ -226,23 +236,26 @@ class Schedule:
 
     proof_rounds: int = 60
     """Times at most that the search waits for programs once nothing else helps. Plans from sampled
-    prices are looked for while it waits."""
+    prices are looked for while it waits. The limit only makes sure that it ends."""
     short_search_s: float = 0.6
     """Nominal seconds of all work below which programs are begun once, and waited for at the end:
     one of them takes longer than such a search."""
     programs_at_once: int = 2
-    """Programs that are sent to the other process together."""
+    """Programs that are sent to the other process together. With more of them sets of sharding
+    types are looked at whose bounds are not the least."""
     program_s: float = 2.0
-    """Most nominal seconds of a program beside one cycle of the search."""
+    """Most nominal seconds of a program beside one cycle of the search. Longer programs prove more,
+    and the search waits for them longer."""
     program_share: float = 0.5
     """Most of a program as a share of the work left, where that is less than ``program_s``."""
     program_nodes: int = 4_000
-    """Most nodes of a program."""
+    """Most nodes of a program, also if more of them would fit into its time."""
     program_gap_ratio: float = 1e-3
     """A program ends once its own bound and its own solution are this close, as a share of the
-    solution's value."""
+    solution's value. Then it can raise the bound by no more than that."""
     special_ranks: tuple[int, ...] = (2, 4, 8)
-    """Ranks with variables of their own at each attempt after the first, which has none."""
+    """Ranks with variables of their own at each attempt after the first, which has none. More ranks
+    give higher bounds, by larger programs."""
     special_variables: int = 12_000
     """Most variables of special ranks in one program; each rank has one for each option."""
     ranked_after: tuple[tuple[int, int], ...] = ((1_200, 1), (1_600, 2), (5_000, 4))
@@ -253,7 +266,8 @@ class Schedule:
     """Share of the work left for programs with every rank. What is not proven in time is lost, so
     they get nearly all."""
     ranked_gap_ratio: float = 3e-3
-    """Gap, as a share of the plan's value, from which on a program with every rank is worth it."""
+    """Gap, as a share of the plan's value, above which a program with every rank is begun. Such a
+    program takes nearly all work that is left, which is too much for a smaller gap."""
 
 
 USUAL: Final = Schedule()
