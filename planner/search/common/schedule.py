@@ -120,7 +120,7 @@ class Schedule:
     rounded from them; the first cycles wait meanwhile."""
     boxes_share: float = 0.3
     """Share of the work done so far that all boxes may have taken while the first cycles run. A
-    larger share gives higher bounds, a smaller one better plans (``docs/search.md``)."""
+    larger share gives higher bounds, a smaller one better plans."""
     boxes_times_options: int = 50_000
     """Boxes in a row, times the number of options. The work of a box is in proportion to the number
     of options, so that a row takes about the same work in every problem."""
