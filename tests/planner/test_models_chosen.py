@@ -12,13 +12,15 @@ import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.stages.models import CostModels
-from planner import compare, estimate, load_system, load_workload, plan
+from planner import compare, estimate, load_system, load_workload, plan, solve
 from planner.errors import InvalidInputError
 from planner.io.plan.result_json import inputs_hash
 from planner.models import chosen_models, default_models, models_of
 from planner.problem import PlanningProblem
-from planner.search.improve import second_search
+from planner.search.auto import Auto
+from planner.search.common.schedule import Schedule
 from planner.search.improve.second_search import SecondSearch
+from planner.settings import SearchSettings
 from planner.space.evaluation import Assignment
 
 MODEL = """
@@ -143,8 +145,7 @@ def test_a_second_process_finds_the_class_too(
     model_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second search runs in a process of its own."""
-    monkeypatch.setattr(second_search, "_FEWEST", 0)
-    monkeypatch.setattr(second_search, "_LEAST_WORK_S", 0.0)
+    always = Auto(schedule=Schedule(second_size=0, second_work_s=0.0))
     found: list[Assignment | None] = []
     honest = SecondSearch.plan
 
@@ -155,7 +156,8 @@ def test_a_second_process_finds_the_class_too(
     monkeypatch.setattr(SecondSearch, "plan", told)
     workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
     slow = chosen_models(system, {"collective": str(model_file)})
-    plan(workload, system, models=slow, max_evaluations=40, with_baselines=False)
+    settings = SearchSettings(strategy=always, max_evaluations=40, with_baselines=False)
+    solve(PlanningProblem(workload=workload, topology=system), models=slow, search=settings)
     assert len(found) == 1
     assert found[0] is not None
 

@@ -25,7 +25,8 @@ from planner.search.base import (
     StopCallback,
 )
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import FITTING, Assignment, Evaluator, SearchSpace
+from planner.search.construct.scalar_placer import ScalarPlacer
+from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _TORCHREC_MIN_WIDTH: Final = 128
 """Least columns of a piece that TorchRec splits a table into, unless constraints say otherwise."""
@@ -77,7 +78,7 @@ def list_greedy(
         choice: ``[T]`` the option of each table, counted from the first of the table; None for the
             whole ones.
     """
-    placer = _ScalarPlacer(space)
+    placer = ScalarPlacer(space)
     choice = whole_options(space) if choice is None else choice
     sizes = np.array([placer.largest_bytes(t, int(o)) for t, o in enumerate(choice)])
     order = np.lexsort((-np.arange(len(costs)), sizes, costs))[::-1]
@@ -114,7 +115,7 @@ def torchrec_walk(model: LinearModel) -> Iterator[Assignment]:
     tables_left = _WALK_TABLES
     while True:
         choice = [order[i] for order, i in zip(orders, at, strict=True)]
-        placer = _ScalarPlacer(space)
+        placer = ScalarPlacer(space)
         sizes = [placer.largest_bytes(t, o) for t, o in enumerate(choice)]
         yield _partition(space, placer, choice, sizes, seconds)
         tables_left -= space.num_tables
@@ -133,7 +134,7 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
     space, seconds = model.space, shard_seconds(model)
     choice = whole_options(space).tolist()
     for _ in range(_MOST_SPLITS):
-        placer = _ScalarPlacer(space)
+        placer = ScalarPlacer(space)
         hottest = [_hottest(space, t, o, seconds) for t, o in enumerate(choice)]
         yield _partition(space, placer, choice, hottest, seconds)
         for table in sorted(range(space.num_tables), key=lambda t: (-hottest[t], t)):
@@ -159,7 +160,7 @@ def _torchrec_order(space: SearchSpace, table: int, seconds: FloatArray) -> list
 
 def _partition(
     space: SearchSpace,
-    placer: _ScalarPlacer,
+    placer: ScalarPlacer,
     choice: list[int],
     sizes: list[float],
     seconds: FloatArray,
@@ -212,119 +213,6 @@ def _next_split(space: SearchSpace, table: int, index: int) -> int | None:
         if o.sharding_type is ShardingType.ROW_WISE and o.kernel is now.kernel
     ]
     return min(finer)[1] if finer else (rows[0] if rows else None)
-
-
-class _ScalarPlacer:
-    """Places shards one after the other, each where the sum of costs so far is least.
-
-    Only ranks (or hosts) with room for the shard count. If none has room, the shard goes where most
-    memory is left.
-
-    Attributes:
-        cost: ``[W]`` sum of the costs of the shards on each rank.
-        room: ``[W]`` bytes of device memory left.
-        host_room: ``[hosts]`` bytes of host memory left.
-    """
-
-    def __init__(self, space: SearchSpace) -> None:
-        self.space = space
-        self.cost: FloatArray = np.zeros(space.world_size)
-        self.room: FloatArray = space.pipeline.device_limits * FITTING
-        self.host_room: FloatArray = space.pipeline.host_limits * FITTING
-        self._device = space.pool_device
-        self._host = space.pool_host
-
-    def largest_bytes(self, table: int, option: int) -> float:
-        """Device bytes of the largest shard of an option."""
-        return float(self._device[self.space.rows[int(self.space.first[table]) + option]].max())
-
-    def place(self, table: int, index: int, cost: FloatArray) -> tuple[int, ...]:
-        """Place every piece of a table.
-
-        Args:
-            table: its position in the workload.
-            index: which of its options.
-            cost: of each piece; for uniform options of the shard on each rank, ``[W]``.
-
-        Returns:
-            The rank (or host) of each piece; nothing for uniform options.
-        """
-        space = self.space
-        flat = int(space.first[table]) + index
-        option, rows = space.options[flat], space.rows[flat]
-        device, host = self._device[rows], self._host[rows]
-        if option.is_uniform:
-            self.cost = self.cost + cost
-            self.room = self.room - device
-            self.host_room = self.host_room - host.reshape(space.num_hosts, -1).sum(axis=-1)
-            return ()
-        if option.spread is Spread.HOSTS:
-            return tuple(
-                self._to_host(table, device[i], float(host[i].sum()), float(cost[i]))
-                for i in range(option.num_pieces)
-            )
-        among: IntArray | None = None
-        places: list[int] = []
-        for i in range(option.num_pieces):
-            places.append(
-                self._to_rank(table, float(device[i]), float(host[i]), float(cost[i]), among)
-            )
-            if option.keeps_pieces_on_host and i == 0:
-                among = space.host_ranks([places[0] // space.local_world_size])
-            if option.keeps_pieces_apart:
-                among = np.arange(space.world_size) if among is None else among
-                rest = among[among != places[-1]]
-                among = rest if space.may_use_rank[table][rest].any() else among
-        return tuple(places)
-
-    def _to_rank(
-        self, table: int, device: float, host: float, cost: float, among: IntArray | None
-    ) -> int:
-        """Put a piece on a rank.
-
-        Args:
-            table: whose piece it is; only its allowed ranks count.
-            device: device bytes of the piece.
-            host: host bytes of the piece.
-            cost: of the piece.
-            among: ranks to choose from; None for all.
-        """
-        space = self.space
-        allowed = np.flatnonzero(space.may_use_rank[table])
-        if among is not None:
-            allowed = np.intersect1d(allowed, among)
-        hosts = allowed // space.local_world_size
-        roomy = (self.room[allowed] >= device) & (self.host_room[hosts] >= host)
-        ranks = allowed[roomy] if roomy.any() else allowed
-        order = np.lexsort((ranks, -self.room[ranks], self.cost[ranks]))
-        rank = int(ranks[order[0]] if roomy.any() else ranks[np.argmax(self.room[ranks])])
-        self.cost[rank] += cost
-        self.room[rank] -= device
-        self.host_room[rank // space.local_world_size] -= host
-        return rank
-
-    def _to_host(self, table: int, device: FloatArray, host_bytes: float, cost: float) -> int:
-        """Put a piece on a host.
-
-        Args:
-            table: whose piece it is; only its allowed hosts count.
-            device: ``[L]`` device bytes of the piece on each rank of the host.
-            host_bytes: host bytes of the piece.
-            cost: of the piece on each of these ranks.
-        """
-        space = self.space
-        shape = (space.num_hosts, space.local_world_size)
-        allowed = np.flatnonzero(space.may_use_host[table])
-        room = (self.room.reshape(shape) - device).min(axis=-1)[allowed]
-        roomy = (room >= 0) & (self.host_room[allowed] >= host_bytes)
-        loads = self.cost.reshape(shape).max(axis=-1)[allowed]
-        at = int(np.argmin(np.where(roomy, loads, np.inf))) if roomy.any() else int(np.argmax(room))
-        host = int(allowed[at])
-        ranks = space.host_ranks([host])
-        self.cost[ranks] += cost
-        self.room[ranks] -= device
-        self.host_room[host] -= host_bytes
-        return host
 
 
 def _list_plans(space: SearchSpace) -> Iterator[Assignment]:
