@@ -157,7 +157,7 @@ def test_a_second_process_finds_the_class_too(
     workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
     slow = chosen_models(system, {"collective": str(model_file)})
     settings = SearchSettings(strategy=always, max_evaluations=40, with_baselines=False)
-    solve(PlanningProblem(workload=workload, topology=system), models=slow, search=settings)
+    solve(PlanningProblem(workload=workload, topology=system, models=slow), search=settings)
     assert len(found) == 1
     assert found[0] is not None
 
