@@ -22,6 +22,9 @@ from planner.space.evaluation import Assignment, SearchSpace
 _BATCH: Final = 1024
 """Assignments priced in one call. More of them take memory, fewer take more calls."""
 
+_COUNTED_ONE_BY_ONE: Final = 2_000
+"""Most choices of a table that are counted one by one, at 5 to 10 microseconds each."""
+
 Choice = tuple[int, tuple[int, ...]]
 """The index of an option of a table, and the ranks (or hosts) of its pieces."""
 
@@ -30,9 +33,18 @@ def table_choices(space: SearchSpace, table: int) -> Iterator[Choice]:
     """Every option of a table with every way to place its pieces.
 
     Pieces of equal width can be exchanged without a difference, so that only one order of their
-    places is listed. Under a limit on moves all orders are, since they move different bytes.
+    places is listed. Under a limit on moves all orders are, since they move different bytes, but
+    for those that alone move more bytes than all tables together may.
     """
-    ordered = space.rules.budget is not None
+    budget = space.rules.budget
+    for index, places in _placed(space, table, ordered=budget is not None):
+        option = space.option(table, index)
+        if budget is None or budget.table_bytes(option, places) <= budget.max_bytes:
+            yield index, places
+
+
+def _placed(space: SearchSpace, table: int, *, ordered: bool) -> Iterator[Choice]:
+    """Every option of a table with every way to place its pieces, whatever it moves."""
     for index, option in enumerate(space.tables[table].options):
         if option.is_uniform:
             yield index, ()
@@ -57,8 +69,20 @@ def count_assignments(space: SearchSpace, most: int) -> int:
 
 
 def count_choices(space: SearchSpace, table: int) -> int:
-    """Number of choices that :func:`table_choices` lists for a table."""
-    ordered = space.rules.budget is not None
+    """Number of choices that :func:`table_choices` lists for a table, or of more than these.
+
+    Under a limit on moved bytes they are counted one by one if they are few; if they are many, some
+    that move too much are counted too.
+    """
+    budget = space.rules.budget
+    most = _count_placed(space, table, ordered=budget is not None)
+    if budget is None or math.isinf(budget.max_bytes) or most > _COUNTED_ONE_BY_ONE:
+        return most
+    return sum(1 for _ in table_choices(space, table))
+
+
+def _count_placed(space: SearchSpace, table: int, *, ordered: bool) -> int:
+    """Number of choices that :func:`_placed` lists for a table."""
     total = 0
     for option in space.tables[table].options:
         if option.is_uniform:
