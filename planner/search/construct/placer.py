@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -32,8 +33,6 @@ EIGHTH: Final = 8
 _MOST_LOAD: Final = 1e8
 """Loads above this many times their target count as this many. Its 30th power, the largest
 exponent, is a finite number."""
-_WEIGHTS: Final = np.array([MEMORY_WEIGHT, MEMORY_WEIGHT] + [1.0] * 254)
-"""Weights of loads in reverse order: host bytes, device bytes, then up to 254 tangents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,7 +50,13 @@ class Pressure:
     def of(self, loads: FloatArray) -> FloatArray:
         """The pressure ``[...]`` of ranks with loads ``[..., P + 2]``."""
         share = np.minimum(np.abs(loads) / self.targets, _MOST_LOAD)
-        return np.asarray(_raised(share, self.power) @ _WEIGHTS[: loads.shape[-1]][::-1])
+        return np.asarray(_raised(share, self.power) @ _weights(loads.shape[-1]))
+
+
+@lru_cache(maxsize=64)
+def _weights(num_loads: int) -> FloatArray:
+    """The weight of each load: 1 for tangents, then that of device and of host bytes."""
+    return np.array([1.0] * (num_loads - 2) + [MEMORY_WEIGHT, MEMORY_WEIGHT])
 
 
 def _raised(base: FloatArray, power: float) -> FloatArray:

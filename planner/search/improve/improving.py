@@ -132,6 +132,8 @@ class Improver:
         if not self._pool or self.done or SearchPart.KICKS in self._without:
             return
         start = self._pool[self._turn % len(self._pool)]
+        if start.loads.shape[1] != self._model.num_tangents + 2:  # the model has more tangents now
+            start = PlanState(self._model, start.assignment)
         self._turn += 1
         search = self._local_search(start.assignment)
         patience = int(effort * self._schedule.kicks)

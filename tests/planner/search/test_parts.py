@@ -11,7 +11,7 @@ from planner.problem import Constraints
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.construct import walk
-from planner.search.construct.placer import Placer, Pressure, place_options
+from planner.search.construct.placer import MEMORY_WEIGHT, Placer, Pressure, place_options
 from planner.search.construct.walk import count_assignments, every_assignment, table_choices
 from planner.search.improve.guide import Guide
 from planner.search.improve.local_search import LocalSearch
@@ -169,3 +169,11 @@ def test_places_of_pieces_are_counted_without_listing_them(
     widths = tuple(w for i, n in enumerate(runs) for w in [8 - 4 * (i % 2) + 16 * i] * n)
     listed = list(walk._placings(widths, list(range(places)), ordered=ordered))
     assert walk._count_placings(places, runs, ordered=ordered) == len(listed) == len(set(listed))
+
+
+def test_pressure_has_a_weight_for_every_tangent() -> None:
+    """Thirty scenarios have three hundred tangents; there were weights for 254."""
+    for num_tangents in (1, 254, 300):
+        loads = np.ones((2, num_tangents + 2))
+        pressure = Pressure(targets=np.ones(num_tangents + 2), power=4.0)
+        assert pressure.of(loads).tolist() == pytest.approx([num_tangents + 2 * MEMORY_WEIGHT] * 2)

@@ -73,3 +73,12 @@ def test_descents_leave_work_for_bounds_where_a_second_search_looks_for_plans(
     """500 tables on 512 ranks spent all work on descents; the bound of all sets stayed: 59 %."""
     assert early_descents(None, monkeypatch) > 1
     assert early_descents(object(), monkeypatch) == 1
+
+
+def test_a_search_without_proofs_kicks_plans_from_before_its_tangents() -> None:
+    """A plan of an early descent had loads of fewer tangents than the model: IndexError."""
+    space = cases.space(cases.synthetic(8), cases.topology(1, 8))
+    budget = Budget(max_evaluations=3000)
+    evaluate = Evaluator(space, objective_named("iteration", space), budget)
+    without = frozenset({SearchPart.SECOND, SearchPart.PROOFS})
+    assert auto.Auto(without).search(space, evaluate, seed=0).assignments
