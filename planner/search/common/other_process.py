@@ -14,7 +14,10 @@ import pickle
 import subprocess
 import sys
 import threading
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -25,6 +28,17 @@ _QUIT_S: Final = 1.0
 _POLL_S: Final = 0.05
 """Seconds between two checks whether the process has replied or the search has to end. A longer
 pause would delay the end of an interrupted search; a shorter one would take processor time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The reply in place of further ones if an answer has ended with an exception.
+
+    Attributes:
+        text: its traceback.
+    """
+
+    text: str
 
 
 class OtherProcess:
@@ -117,11 +131,22 @@ def _ask(process: subprocess.Popen[bytes], request: bytes, replies: list[Any]) -
         process.stdin.write(request)
         process.stdin.flush()
         while (reply := pickle.load(process.stdout)) is not None:
-            replies.append(reply)
+            if isinstance(reply, Failure):
+                _tell(reply)
+            else:
+                replies.append(reply)
+
+
+def _tell(failure: Failure) -> None:
+    """Warn of a failure: the search goes on, and what the process would have found is lost."""
+    told = f"a process beside the search failed, please report it:\n{failure.text}"
+    warnings.warn(told, RuntimeWarning, stacklevel=2)
 
 
 def serve(answer: Callable[[Any], Iterator[object]], ask: BinaryIO, reply: BinaryIO) -> None:
     """Answer requests until the stream of requests ends; None follows the last reply to each.
+
+    An answer that ends with an exception has a :class:`Failure` as its last reply.
 
     Args:
         answer: gives the replies to a request.
@@ -133,9 +158,12 @@ def serve(answer: Callable[[Any], Iterator[object]], ask: BinaryIO, reply: Binar
             request = pickle.load(ask)
         except EOFError:
             return
-        for found in answer(request):
-            pickle.dump(found, reply)
-            reply.flush()
+        try:
+            for found in answer(request):
+                pickle.dump(found, reply)
+                reply.flush()
+        except Exception:
+            pickle.dump(Failure(text=traceback.format_exc()), reply)
         pickle.dump(None, reply)
         reply.flush()
 

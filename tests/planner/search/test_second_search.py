@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import pickle
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import ClassVar, final
 
@@ -19,6 +22,7 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
+from planner.search.common import other_process
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.schedule import Schedule
 from planner.search.improve import second_search
@@ -189,3 +193,25 @@ def test_a_second_search_that_is_out_of_time_prices_hardly_anything() -> None:
     (budget,) = Noted.budgets
     assert budget.time_limit_s is not None
     assert budget.time_limit_s < 0
+
+
+def test_an_error_of_the_other_process_is_told() -> None:
+    """It lost the plans of second searches without a word."""
+
+    def broken(request: int) -> Iterator[object]:
+        yield request + 1
+        msg = "no such load"
+        raise IndexError(msg)
+
+    asked, replied = io.BytesIO(), io.BytesIO()
+    for request in (1, 5):
+        pickle.dump(request, asked)
+    asked.seek(0)
+    other_process.serve(broken, asked, replied)
+    replied.seek(0)
+    replies: list[object] = []
+    process = SimpleNamespace(stdin=io.BytesIO(), stdout=replied)
+    for found in ([2], [2, 6]):
+        with pytest.warns(RuntimeWarning, match=r"(?s)please report it.*IndexError: no such load"):
+            other_process._ask(process, b"", replies)  # type: ignore[arg-type]
+        assert replies == found
