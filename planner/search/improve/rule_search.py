@@ -202,7 +202,8 @@ class RuleSearch:
     def _together(self, tables: Sequence[int], loads: FloatArray) -> list[Recut]:
         """Candidates with all tables of a group on one rank (or host), for each of them.
 
-        The tables keep their options: the first of :meth:`_some_options` is the present one.
+        On each place there is one candidate with the present options and one with other options,
+        those of :meth:`_some_options` that follow the present one.
 
         Args:
             tables: the tables of the group.
@@ -219,8 +220,9 @@ class RuleSearch:
                 picked: Recut = {}
                 own = loads.copy()
                 for t in tables:
-                    indices = self._some_options(t) if fresh else [self.options[t]]
-                    choice = self._inside(t, indices[0], ranks, place // local, own)
+                    others = self._some_options(t)[1:] if fresh else []
+                    index = others[0] if others else self.options[t]
+                    choice = self._inside(t, index, ranks, place // local, own)
                     if choice is not None:
                         picked[t] = choice
                         where, rows = space.placed_rows(t, *choice)
