@@ -221,6 +221,24 @@ def test_pipelines_by_hand(name: str, seconds: float) -> None:
 AHEAD = ("prefetch_sparse_dist", "lookahead")
 
 
+EXPOSED = {
+    "none": (True, True, False),
+    "sparse_dist": (False, True, False),
+    "prefetch_sparse_dist": (False, False, False),
+    "lookahead": (False, False, False),
+    "hugectr": (False, True, True),
+}
+"""Whether the index exchange and the cache fetch delay the step, and what the bottom MLP hides."""
+
+
+@pytest.mark.parametrize("name", EXPOSED)
+def test_what_bounds_count_is_what_delays_the_step(name: str) -> None:
+    """The table says what the docstrings of the pipelines say; the phases of bounds rest on it."""
+    pipeline = pipeline_named(name)
+    exposed = pipeline.exposes_input_dist, pipeline.exposes_fetch
+    assert (*exposed, pipeline.overlaps_bottom) == EXPOSED[name]
+
+
 def test_every_pipeline_is_worked_by_hand() -> None:
     worked = {"sparse_dist", "none", "prefetch_sparse_dist", "hugectr"}
     assert set(PIPELINES) == worked | {"lookahead"}
