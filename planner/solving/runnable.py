@@ -93,8 +93,8 @@ def _searched_anew(
 
     Rules that are narrowed less are searched first.
     """
-    constraints, seen = problem.constraints, {rules_of(problem)}
-    waiting = deque([(first, rules_of(problem))])
+    constraints, given = problem.constraints, rules_of(problem)
+    seen, waiting = {given}, deque([(first, given)])
     while waiting:
         found, rules = waiting.popleft()
         for narrower in _narrower(found, rules):
@@ -126,9 +126,9 @@ def _narrower(found: PlanningResult, rules: Rules) -> Iterator[Rules]:
             yield pooled_alike(workload, rules, by_rows=by_rows)
     elif modules := width_problems(found.plan, workload):
         yield uncut_columns(workload, rules, modules)
-        common = {module: piece_widths(found.plan, workload)[module] for module in modules}
+        widths = piece_widths(found.plan, workload)
         for i in range(_WIDTHS):
-            each = {module: widths[min(i, len(widths) - 1)] for module, widths in common.items()}
+            each = {m: widths[m][min(i, len(widths[m]) - 1)] for m in modules}
             yield pieces_of_one_width(workload, rules, found.plan, each)
 
 

@@ -172,9 +172,6 @@ class Schedule:
     most_cycle_steps: int = 300
     """Most steps in each stage of a cycle of effort 1. Longer cycles go further, and fewer of them
     fit into the budget."""
-    most_steps_by_effort: int = 2400
-    """Most steps in each stage of a cycle, whatever its effort and time. No cycle with an effort of
-    at most ``most_effort`` reaches it."""
     kicks: int = 25
     """Kicks in a row without a better plan after which kicks of effort 1 end, so that the other
     ways of improving plans get their turn."""

@@ -96,9 +96,18 @@ def whole_options(space: SearchSpace) -> IntArray:
     Where there are several, one in device memory comes first, then the one that needs least device
     memory. Where there is none, the option is chosen in the same order among all.
     """
-    is_split = space.is_uniform | space.is_on_hosts | (space.pieces > 1)
+    return _first_options(space, space.is_uniform | space.is_on_hosts | (space.pieces > 1))
+
+
+def _first_options(space: SearchSpace, avoided: BoolArray) -> IntArray:
+    """``[T]`` index of the first option of each table in the order of :func:`whole_options`.
+
+    Args:
+        space: options.
+        avoided: ``[n]`` options that come after all others of their table.
+    """
     others = np.array([o.kernel is not ComputeKernel.FUSED for o in space.options], dtype=bool)
-    order = np.lexsort((space.largest_device, others, is_split, space.table_of))
+    order = np.lexsort((space.largest_device, others, avoided, space.table_of))
     return np.asarray(order[space.first[:-1]] - space.first[:-1])
 
 
@@ -235,19 +244,9 @@ def _alike_plans(space: SearchSpace) -> Iterator[Assignment]:
     for sharding_type in _ALIKE:
         of_type = np.array([o.sharding_type is sharding_type for o in space.options], dtype=bool)
         if of_type.any():
-            chosen = _first_of_each(space, of_type)
-            yield list_greedy(space, costs, np.where(chosen < 0, whole, chosen))
-
-
-def _first_of_each(space: SearchSpace, wanted: BoolArray) -> IntArray:
-    """``[T]`` the wanted option of each table with the least device memory; -1 without any.
-
-    Options in device memory come before those in host memory.
-    """
-    others = np.array([o.kernel is not ComputeKernel.FUSED for o in space.options], dtype=bool)
-    order = np.lexsort((space.largest_device, others, ~wanted, space.table_of))
-    best = order[space.first[:-1]]
-    return np.asarray(np.where(wanted[best], best - space.first[:-1], -1))
+            chosen = _first_options(space, ~of_type)
+            may_be = of_type[space.first[:-1] + chosen]
+            yield list_greedy(space, costs, np.where(may_be, chosen, whole))
 
 
 def offer_first(space: SearchSpace, record: Record) -> None:

@@ -108,8 +108,7 @@ class Improver:
         stages = LATE_STAGES if late else STAGES
         entries = self._space.world_size * (self._model.num_tangents + 2)
         step_s = _INSERTIONS * insertion_s(entries) * len(stages)
-        most = self._schedule.most_steps_by_effort
-        steps = min(int(effort * self._steps), most, int(min(most_s / step_s, most)))
+        steps = int(min(effort * self._steps, most_s / step_s))
         if steps < 1 or self.done or SearchPart.CYCLES in self._without:
             return
         types = self._types(start)

@@ -82,10 +82,11 @@ class Neighbours:
     @cached_property
     def _choices(self) -> list[list[Choice]]:
         """The choices of each table; no table has any if there are too many in all."""
-        tables = range(self._space.num_tables)
-        count = sum(count_choices(self._space, table) for table in tables)
-        if count * self._entries > self._schedule.neighbours_entries:
-            return []
+        tables, count = range(self._space.num_tables), 0
+        for table in tables:
+            count += count_choices(self._space, table)
+            if count * self._entries > self._schedule.neighbours_entries:
+                return []
         return [list(table_choices(self._space, table)) for table in tables]
 
     @cached_property

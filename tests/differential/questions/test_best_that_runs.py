@@ -22,17 +22,15 @@ SHOWN = (9_900_026, 9_900_031, 9_900_044, 9_900_109)
 def best_that_runs(case: Case) -> tuple[float, float]:
     """The least value of all plans, and the least of those that TorchRec runs correctly."""
     space = Enumerator(case)
-    priced = space.all_values()
-    least = float(priced.min(initial=math.inf))
-    best, at = math.inf, 0
+    least = best = math.inf
     for index, _ in space.fitting():
-        own = priced[at : at + len(index[0])]
-        at += len(own)
-        for i in np.argsort(own):
-            if own[i] >= best:
+        values = space.priced(index)
+        least = min(least, float(values.min(initial=math.inf)))
+        for i in np.argsort(values):
+            if values[i] >= best:
                 break
             if runs(space.plan([int(choice[i]) for choice in index]), case.workload):
-                best = float(own[i])
+                best = float(values[i])
     return least, best
 
 
