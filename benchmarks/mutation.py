@@ -43,7 +43,8 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     ),
     "stages": (
         "costmodels/stages",
-        "tests/costmodels/stages tests/costmodels/test_pipeline.py",
+        "tests/costmodels/stages tests/costmodels/test_pipeline.py "
+        "tests/costmodels/test_batch_shares.py",
     ),
     "memory": (
         "costmodels/memory.py",
@@ -68,7 +69,8 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     ),
     "explain": (
         "planner/explain",
-        "tests/planner/test_explain_placing.py tests/planner/test_explain.py "
+        "tests/planner/test_explain_placing.py tests/planner/test_explain_every_way.py "
+        "tests/planner/test_explain.py "
         "tests/planner/cli/commands/test_explain_command.py",
     ),
 }

@@ -20,7 +20,7 @@ def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalSte
     # Walk back from the step that finished last. ``until`` is the moment up to which the time is
     # not explained yet.
     path: list[CriticalStep] = []
-    node = simulation.last
+    node, rank = simulation.last, 0
     until = simulation.iteration_time_s
     if node is not None:
         finish = float(simulation.finish_s[node[1], node[0]])
@@ -35,28 +35,27 @@ def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalSte
             name = program.steps[index].name
             path.append(_step(rank, name, start, finish))
         until = start
-        node = _cause(simulation, node)
+        rank, node = _cause(simulation, node)
         if node is not None:
             waited_from = min(until, float(simulation.finish_s[node[1], node[0]]))
             if until > waited_from:
                 path.append(_step(node[0], "host", waited_from, until))
             until = waited_from
     if until > 0:
-        rank = path[-1].rank if path else 0
         path.append(_step(rank, "host", 0.0, until))
     return tuple(reversed(path))
 
 
-def _cause(simulation: Simulation, node: Node) -> Node | None:
-    """The (rank, step) that a (rank, step) waited for last; None if it was the host, or nothing.
+def _cause(simulation: Simulation, node: Node) -> tuple[int, Node | None]:
+    """What a (rank, step) waited for last, and the rank that waited for it.
 
-    A rank that arrives early at a collective waits for the late rank. The cause is then what the
-    late rank waited for.
+    A rank that arrives early at a collective waits for the late rank; the cause is then what the
+    late rank waited for. It is None if that was the host, or nothing.
     """
     cause = simulation.released_by.get(node)
     if cause is not None and cause[1] == node[1] and cause[0] != node[0]:
-        return simulation.released_by.get(cause)
-    return cause
+        return cause[0], simulation.released_by.get(cause)
+    return node[0], cause
 
 
 def _step(rank: int, name: str, start: float, finish: float) -> CriticalStep:

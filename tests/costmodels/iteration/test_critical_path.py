@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation, simulate
 from costmodels.iteration._traced import traced
-from costmodels.iteration.base import Program, Stream
+from costmodels.iteration.base import Program, Step, Stream
 from costmodels.pipeline import CostPipeline, pipeline_named
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
@@ -149,3 +149,45 @@ def test_stage_times_list_what_takes_time() -> None:
     assert lookup.duration_s == (5.0, 3.0)
     assert lookup.start_s == (1.5, 1.5)
     assert all(np.isfinite(s.start_s).all() for s in stages)
+
+
+def test_steps_that_compute_alone_have_no_communication() -> None:
+    """A program without a collective: nothing is exposed, and nobody waits."""
+    program = pipeline_named("sparse_dist").program(by_hand.stage_times())
+    alone = replace(program, steps=tuple(replace(s, collective=False) for s in program.steps[:1]))
+    (first, second) = rank_estimates(alone, simulate(alone, 2))
+    assert (first.communication_s, first.exposed_s, first.slack_s) == (0.0, 0.0, 0.0)
+    assert (second.communication_s, second.exposed_s, second.slack_s) == (0.0, 0.0, 0.0)
+
+
+def test_a_host_that_outlasts_the_device_ends_the_path() -> None:
+    """The last step is issued at 9 and takes no time; another rank's device is done at 5."""
+    step = Step(
+        name="work",
+        stream=Stream.COMPUTE,
+        duration_s=np.array([5.0, 0.0]),
+        host_s=np.array([0.0, 9.0]),
+    )
+    program = Program(steps=(step,), overlap_slowdown_ratio=0.0)
+    for simulation in (simulate(program, 2), traced(program, 2)):
+        assert simulation.iteration_time_s == 9.0
+        path = critical_path(program, simulation)
+        assert [(s.rank, s.stage, s.duration_s) for s in path] == [(1, "host", 9.0)]
+
+
+def test_a_collective_that_waits_for_a_slow_host_names_the_rank_of_that_host() -> None:
+    """Both ranks end at 12: rank 1 issues the collective at 9, and it takes 3."""
+    step = Step(
+        name="moved",
+        stream=Stream.COMMUNICATION,
+        duration_s=np.array([3.0, 2.0]),
+        host_s=np.array([0.0, 9.0]),
+        collective=True,
+    )
+    program = Program(steps=(step,), overlap_slowdown_ratio=0.0)
+    for simulation in (simulate(program, 2), traced(program, 2)):
+        path = critical_path(program, simulation)
+        assert [(s.rank, s.stage, s.duration_s) for s in path] == [
+            (1, "host", 9.0),
+            (0, "moved", 3.0),
+        ]

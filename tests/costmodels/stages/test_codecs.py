@@ -182,3 +182,32 @@ def test_codecs_that_scale_rows_have_no_sum() -> None:
     assert not Communication.of(Precision.FP16, Precision.INT8).sums_rows
     own = Codecs(forward=Codec(precision=Precision.FP8))
     assert not Communication(reduce_scatter=own).sums_rows
+
+
+def test_the_host_issues_one_operator_of_each_sharding_type_at_each_end() -> None:
+    """An operator of one kernel costs five launches; replicated tables exchange nothing."""
+    launch_s = TOPOLOGY.device.launch_latency_s
+    made = pipeline(Communication.of(Precision.FP16, Precision.BF16))
+    exchanged = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)
+    for kinds in (exchanged[:1] * 5, (*exchanged, *exchanged[:2]), TYPES):
+        codecs = made.stage_times(made.plan_work(plan_of(kinds))).codecs
+        assert codecs is not None
+        families = {k for k in kinds if k is not ShardingType.DATA_PARALLEL}
+        np.testing.assert_allclose(codecs.host_s, 5 * launch_s * len(families))
+
+
+def test_a_single_rank_sends_nothing_and_compresses_nothing() -> None:
+    alone = make_topology(1, 1)
+    tables = workload(Communication.of(Precision.FP16, Precision.BF16)).tables[:1]
+    made = CostPipeline(make_workload(*tables), alone, CostModels())
+    option = ShardingOption(
+        table="t0",
+        sharding_type=ShardingType.TABLE_WISE,
+        kernel=ComputeKernel.FUSED,
+        column_widths=(DIM,),
+    )
+    plan = Plan(placements=(place(option, 4000, (0,), world_size=1, local_world_size=1),))
+    codecs = made.stage_times(made.plan_work(plan)).codecs
+    assert codecs is not None
+    for part in fields(codecs):
+        assert not np.any(getattr(codecs, part.name)), part.name

@@ -1,0 +1,228 @@
+"""Host time: what each profile adds up to by hand, and the copies of a batch to the device."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from costmodels.dense.base import Layer, dense_layers
+from costmodels.errors import InvalidValueError
+from costmodels.layers.transformer import Transformer
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, ShardingType
+from costmodels.stages.host import _UNPROFILED, PROFILES, HostCosts, input_bytes
+from costmodels.workload import DataType, DenseArch, HostProfile, Pipeline, Workload
+from planner.io.library import configs_folder
+from tests.strategies import make_placement, make_table, make_topology, make_workload
+
+LAUNCH_S = 5e-6
+LAYERS, WIDTH = 12, 768
+GPT = Transformer(
+    layers=LAYERS, hidden=WIDTH, heads=12, ffn=3072, seq=256, vocabulary=50257, causal=True
+)
+
+# ------------------------------------------------------------------ profiles by hand
+
+
+def test_the_profile_of_2021_is_what_the_shipped_overheads_add_up_to() -> None:
+    path = configs_folder() / "published" / "lin22_host_overheads.csv"
+    rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    us = {(row["type"], row["operator"]): float(row["mean_us"]) for row in rows}
+    gap, launch = us["T1", "(all ops)"], us["T4", "cudaLaunchKernel"]
+
+    def around(operator: str, *, last: str = "") -> float:
+        return gap + us["T2", operator] + us["T3", last or operator]
+
+    linear, relu = around("aten::linear"), around("aten::relu")
+    addmm = around("AddmmBackward0", last="AddmmBackward") + us["T5", "AddmmBackward"] + 2 * launch
+    backward = addmm + around("ReluBackward0") + launch + gap + us["T5", "TBackward"]
+    gradient = "torch::autograd::AccumulateGrad"
+    step, zero = "Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad"
+    loss = around("aten::mse_loss") + around("aten::ones_like")
+    expected = {
+        "operator": (linear + relu) / 2,
+        "per_gradient": around(gradient) + us["T5", gradient],
+        "per_update": us["T5", step] + us["T5", zero] + 2 * launch,
+        "update": around(step) + around(zero),
+        "lookup_forward": around("LookupFunction"),
+        "lookup_backward": around("LookupFunctionBackward"),
+        "collective": gap + us["T2", "All2All_Req"],
+        "copy": around("aten::to") + us["T4", "cudaMemcpyAsync"],
+        "loss": loss + around("MseLossBackward0", last="MseLossBackward") + 3 * launch,
+        "launch": launch,
+    }
+    profile = PROFILES[HostProfile.EAGER_2021]
+    for name, microseconds in expected.items():
+        shipped = getattr(profile, f"{name}_ratio") * 5.0 / _UNPROFILED
+        assert shipped == pytest.approx(microseconds, rel=0.01), name
+    ratio = backward / (linear + relu + 2 * launch)
+    assert profile.backward_ratio == pytest.approx(ratio, rel=0.01)
+
+
+def costs_of(profile: HostProfile) -> HostCosts:
+    return HostCosts.of(LAUNCH_S, profile)
+
+
+def bottom_layers() -> tuple[Layer, ...]:
+    """Two layers 13 -> 64 -> 64, each a product with a bias and an activation."""
+    return dense_layers(make_workload()).bottom
+
+
+def gpt_layers() -> tuple[Layer, ...]:
+    """The token tables, 12 blocks of attention and feed-forward, a norm and the head."""
+    dense = DenseArch(layers=(GPT,), dtype=DataType.FP16)
+    gpt = Workload(name="gpt", tables=(), local_batch_size=4, dense=dense)
+    return dense_layers(gpt).top
+
+
+def test_software_of_2021_by_hand() -> None:
+    """Microseconds of the traces, times the share of them that remains without the profiler.
+
+    The bottom has four operators of one kernel each and four trained tensors.
+    """
+    costs, layers = costs_of(HostProfile.EAGER_2021), bottom_layers()
+
+    def traced(microseconds: float) -> object:
+        return pytest.approx(_UNPROFILED * microseconds * 1e-6, rel=1e-9)
+
+    forward_us = 4 * 58.0 + 4 * 10.4
+    backward_us = 1.67 * forward_us + 4 * 39.0
+    assert costs.forward_s(layers) == traced(forward_us)
+    assert costs.backward_s(layers) == traced(backward_us)
+    assert costs.passes_s(layers) == traced(forward_us + backward_us + 190.0)
+    assert costs.optimizer_s(layers) == traced(4 * 60.0 + 172.0)
+    assert costs.optimizer_s(()) == 0.0
+    assert costs.operator_s == traced(58.0 + 10.4)
+    assert costs.lookup_s == traced(105.3 + 3 * 10.4)
+    assert costs.lookup_backward_s == traced(135.2 + 3 * 10.4)
+    assert costs.collective_s == traced(91.6)
+    assert costs.loss_s == traced(190.0)
+    assert costs.profile.copies_block
+
+
+def test_software_of_today_by_hand() -> None:
+    """Four launches an operator, twelve a lookup and eight a collective, beside the kernels."""
+    costs, layers = costs_of(HostProfile.EAGER), bottom_layers()
+    assert costs.forward_s(layers) == pytest.approx((4 * 4 + 4) * LAUNCH_S)
+    assert costs.backward_s(layers) == pytest.approx(2 * (4 * 4 + 4) * LAUNCH_S)
+    assert costs.lookup_s == costs.lookup_backward_s == pytest.approx(15 * LAUNCH_S)
+    assert costs.collective_s == pytest.approx(8 * LAUNCH_S)
+    assert costs.operator_s == pytest.approx(5 * LAUNCH_S)
+    workload = make_workload()
+    free_s = costs.optimizer_s(layers), costs.loss_s, costs.copies_s(workload)
+    assert (*free_s, costs.between_steps_s(workload)) == (0.0, 0.0, 0.0, 0.0)
+    assert not costs.profile.copies_block
+
+
+def test_a_replayed_graph_takes_no_host_time() -> None:
+    costs, workload = costs_of(HostProfile.CUDA_GRAPH), make_workload()
+    for layers in (bottom_layers(), gpt_layers()):
+        assert costs.passes_s(layers) == costs.repeats_s(layers) == costs.optimizer_s(layers) == 0
+    assert costs.copies_s(workload) == costs.between_steps_s(workload) == 0
+    assert not costs.profile.copies_block
+
+
+def test_blocks_that_repeat_are_issued_while_the_first_is_computed() -> None:
+    """A block has ten operators; five more look up tokens, normalize, and compute the head.
+
+    Of the 12 blocks the device waits for the first one only.
+    """
+    layers, costs = gpt_layers(), costs_of(HostProfile.EAGER)
+    around, block = sum(x.num_calls for x in layers if x.num_calls == x.first_calls), 10
+    assert costs.forward_s(layers) == pytest.approx((around + block) * 5 * LAUNCH_S)
+    assert costs.repeats_s(layers) == pytest.approx((LAYERS - 1) * block * 5 * LAUNCH_S)
+    whole_s = (around + LAYERS * block) * 5 * LAUNCH_S
+    assert costs.passes_s(layers) == pytest.approx(3 * whole_s)
+
+
+def test_trained_tensors_are_counted_with_their_repeats() -> None:
+    """Each of 12 blocks has two layers with two matrix products and something else to train.
+
+    Token tables and the last norm are one each; the head trains nothing of its own.
+    """
+    costs = costs_of(HostProfile.EAGER_2021)
+    per_update_s = _UNPROFILED * 60e-6
+    tensors = LAYERS * 2 * (2 + 1) + 1 + 1
+    assert costs.optimizer_s(gpt_layers()) - _UNPROFILED * 172e-6 == pytest.approx(
+        tensors * per_update_s
+    )
+
+
+def test_a_batch_is_three_tensors_and_two_more_where_it_has_them() -> None:
+    """Indices, lengths and labels; dense features; weights of indices."""
+    one = _UNPROFILED * 52.5e-6
+    costs, plain = costs_of(HostProfile.EAGER_2021), make_table()
+    weighted = replace(plain, is_weighted=True, name="weighted")
+    assert costs.copies_s(make_workload(plain)) == pytest.approx(4 * one)
+    assert costs.copies_s(make_workload(plain, weighted)) == pytest.approx(5 * one)
+    assert costs.copies_s(make_workload(plain, dense=DenseArch())) == pytest.approx(3 * one)
+
+
+def test_time_between_steps_is_the_workloads_where_it_has_one() -> None:
+    costs = costs_of(HostProfile.EAGER_2021)
+    assert costs.between_steps_s(make_workload()) == pytest.approx(420 * LAUNCH_S)
+    assert costs.between_steps_s(make_workload(between_steps_s=0.0)) == 0.0
+    assert costs.between_steps_s(make_workload(between_steps_s=0.25)) == 0.25
+
+
+# ------------------------------------------------------------------ copies of a batch
+
+
+def time_s(workload: Workload, **links: float) -> float:
+    topology = make_topology(1, 2)
+    topology = replace(topology, host=replace(topology.host, **links))
+    placed = make_placement(workload.tables[0], ShardingType.TABLE_WISE, topology)
+    plan = Plan(placements=(placed,))
+    return CostPipeline(workload, topology).estimate(plan).time.time_s
+
+
+SLOW = {"device_link_bandwidth_bytes_per_s": 1e9}
+
+
+def test_a_batch_is_copied_over_the_link_of_the_device() -> None:
+    workload = make_workload(make_table(), local_batch_size=1000)
+    per_sample = 4 * (13 + 1) + 8 * workload.index_bytes + workload.index_bytes
+    assert input_bytes(workload) == 1000 * per_sample
+
+
+def test_weights_of_indices_are_copied_with_them() -> None:
+    weighted = replace(make_table(), is_weighted=True)
+    workload = make_workload(weighted, local_batch_size=1000)
+    lookups = weighted.features[0].pooling_factor
+    plain = input_bytes(make_workload(make_table(), local_batch_size=1000))
+    assert input_bytes(workload) - plain == 1000 * lookups * 4
+
+
+def test_a_feature_of_two_tables_is_copied_once() -> None:
+    one = make_table()
+    wide = replace(one, name="wide", embedding_dim=2 * one.embedding_dim)
+    shared = make_workload(one, wide)
+    assert input_bytes(shared) == input_bytes(make_workload(one))
+    weighted = replace(wide, is_weighted=True)
+    assert input_bytes(make_workload(one, weighted)) > input_bytes(shared)
+
+
+def test_the_copy_is_exposed_without_a_pipeline_and_hidden_with_one() -> None:
+    workload = make_workload(make_table(), local_batch_size=20_000, cuda_graph=True)
+    copied_s = input_bytes(workload) * (1 / 1e9 - 1 / 20e9)
+    plain = replace(workload, pipeline=Pipeline.NONE)
+    assert time_s(plain, **SLOW) - time_s(plain) == pytest.approx(copied_s, rel=1e-3)
+    for pipeline in (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST, Pipeline.HUGECTR):
+        hidden = replace(workload, pipeline=pipeline)
+        assert time_s(hidden, device_link_bandwidth_bytes_per_s=19e9) == time_s(hidden)
+        crawling = {"device_link_bandwidth_bytes_per_s": 1e6}
+        assert time_s(hidden, **crawling) == pytest.approx(input_bytes(workload) / 1e6, rel=1e-4)
+
+
+def test_profiles_differ_as_their_software_does() -> None:
+    workload = make_workload(make_table(), local_batch_size=64)
+    by_profile = {p: time_s(replace(workload, host_profile=p)) for p in HostProfile}
+    assert by_profile[HostProfile.CUDA_GRAPH] < by_profile[HostProfile.EAGER]
+    assert by_profile[HostProfile.EAGER] < by_profile[HostProfile.EAGER_2021]
+    assert by_profile[HostProfile.CUDA_GRAPH] == time_s(replace(workload, cuda_graph=True))
+    later = replace(workload, between_steps_s=0.5)
+    assert time_s(later) - time_s(workload) == pytest.approx(0.5, rel=1e-2)
+    with pytest.raises(InvalidValueError, match="contradicts host_profile"):
+        replace(workload, cuda_graph=True, host_profile=HostProfile.EAGER_2021)
