@@ -120,15 +120,16 @@ class CalibrationPoints:
     """Everything that was measured on one machine.
 
     The same fixed work is timed beside the points, and tells how slow the machine is at that
-    moment: its *pace*. The seconds of all points are converted to one pace.
+    moment: its *pace*. The seconds of all points are converted to the pace that is typical.
 
     Attributes:
         lookups: lookups of single tables.
         steps: training steps.
         collectives: collectives.
         operators: operators of dense parts, and chains of them.
-        pace_s: seconds of the fixed work at the pace of the points: what it typically took, as the
-            geometric mean over ranks. None in calibrations that are older than its measurement.
+        pace_s: seconds of the fixed work at the pace of the points: what it typically took beside
+            training steps, as the geometric mean over ranks. None in calibrations that are older
+            than its measurement.
         pace_sigma_ratio: standard deviation of ln(pace) from one half minute to another.
     """
 

@@ -216,8 +216,8 @@ class CpuConstants:
             each, from points that were left out of the fit.
         operators: single operators; None if the calibration did not measure them.
         sequence: lookups of unpooled tables; None if the calibration did not measure them.
-        pace_s: seconds that fixed work took during the calibration, which say how slow the machine
-            was; None if the calibration did not measure them.
+        pace_s: seconds that fixed work took beside the training steps of the calibration, which say
+            how slow the machine was; None if the calibration did not measure them.
     """
 
     machine: str

@@ -19,18 +19,20 @@ from costmodels.calibration.points import (
     CalibrationPoints,
     CollectivePoint,
     LookupPoint,
+    OperatorPoint,
     StepPoint,
 )
 from costmodels.cpu.features import CpuKernel
 from planner.integrations.measure.microbench_collective import measure_collectives
 from planner.integrations.measure.microbench_lookup import measure_lookups
-from planner.integrations.measure.microbench_operators import measure_operators
+from planner.integrations.measure.microbench_operators import measure_operators, operator_groups
 from planner.integrations.measure.microbench_step import TAKING_TURNS, measure_steps
 from planner.integrations.measure.pace import Pace, Timed
 
 _GROUP = 6
 _COLLECTIVE_PASSES = 4
 _COLLECTIVE_REPEATS = 5
+_COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", "operators"
 
 
 def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> CalibrationPoints:
@@ -47,16 +49,20 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
     collectives: list[list[Timed[CollectivePoint]]] = []
     lookups: list[list[Timed[LookupPoint]]] = [[] for _ in tables]
     timed: list[Timed[StepPoint]] = []
+    operators: list[Timed[OperatorPoint]] = []
+    groups = operator_groups(effort)
+    shares = np.array_split(np.arange(len(groups)), effort.num_passes)
+    torch.manual_seed(int(own.integers(2**31)))
     pace = Pace()
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # All kinds of points take turns, so that a slow minute of the machine spoils none of them.
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
             exchange = partial(measure_collectives, raw, rank, pace, repeats=_COLLECTIVE_REPEATS)
-            collectives.append(pace.timed(exchange))
+            collectives.append(pace.timed(_COLLECTIVES, exchange))
         for start in range(0, len(part), TAKING_TURNS):
             some = [steps[i] for i in part[start : start + TAKING_TURNS]]
             train = partial(measure_steps, some, rank, world_size, effort, pace, seed + turn)
-            timed += pace.timed(train)
+            timed += pace.timed(_STEPS, train)
         order = np.random.default_rng([seed, rank, turn]).permutation(len(tables))
         for start in range(0, len(tables), _GROUP):
             group = order[start : start + _GROUP]
@@ -69,9 +75,11 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
                 seed=own_seed,
                 device=device,
             )
-            for i, point in zip(group, pace.timed(look_up), strict=True):
+            for i, point in zip(group, pace.timed(_LOOKUPS, look_up), strict=True):
                 lookups[i].append(point)
-    operators = measure_operators(effort, own, pace)
+        for i in shares[turn]:
+            draw = partial(measure_operators, groups[i], own, pace)
+            operators += pace.timed(_OPERATORS, draw)
     steady = pace.at_typical
     return CalibrationPoints(
         lookups=tuple(_typical([steady(p) for p in same]) for same in lookups),
@@ -80,7 +88,7 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
             _quietest([steady(p) for p in same]) for same in zip(*collectives, strict=True)
         ),
         operators=tuple(steady(p) for p in operators),
-        pace_s=pace.typical_s(),
+        pace_s=pace.typical_s(_STEPS),
         pace_sigma_ratio=pace.sigma_ratio(),
     )
 

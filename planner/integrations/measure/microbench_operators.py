@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from costmodels.calibration.fit_operators import CHAIN
 from costmodels.calibration.points import OperatorPoint
 from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure.microbench_clock import DeviceClock
-from planner.integrations.measure.pace import Pace, Timed
+from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.snippets import Snippet, chain, single, single_names
 
 _WARM_UP = 2
@@ -26,32 +25,35 @@ _IN_A_ROW = 8
 """This many operators in a row are taken as measured at one moment."""
 
 
-def measure_operators(
-    effort: Effort, rng: np.random.Generator, pace: Pace
-) -> list[Timed[OperatorPoint]]:
-    """Measure every kind of operator in turn, and then chains; each time with new random sizes.
+def operator_groups(effort: Effort) -> list[list[str]]:
+    """The names of the operators to measure, every kind in turn, and of chains of them.
 
-    Args:
-        effort: how many operators and chains are measured.
-        rng: draws the sizes.
-        pace: the pace of this rank.
+    The groups of ``effort.num_passes`` passes over the list follow each other, so that each pass
+    has operators of all kinds, and chains.
     """
-    torch.manual_seed(int(rng.integers(2**31)))
     names = single_names()
     listed = [names[i % len(names)] for i in range(effort.num_operators)]
     listed += [CHAIN] * effort.num_chains
-    found: list[Timed[OperatorPoint]] = []
-    for start in range(0, len(listed), _IN_A_ROW):
-        found += pace.timed(partial(_drawn, listed[start : start + _IN_A_ROW], rng, pace))
-    return [p for p in found if p.point.operators]
+    groups = [listed[i : i + _IN_A_ROW] for i in range(0, len(listed), _IN_A_ROW)]
+    passes = range(effort.num_passes)
+    return [group for first in passes for group in groups[first :: effort.num_passes]]
 
 
-def _drawn(names: Sequence[str], rng: np.random.Generator, pace: Pace) -> list[OperatorPoint]:
+def measure_operators(
+    names: Sequence[str], rng: np.random.Generator, pace: Pace
+) -> list[OperatorPoint]:
+    """Measure operators or chains with random sizes; those without an operator are left out.
+
+    Args:
+        names: of :func:`operator_groups`.
+        rng: draws the sizes.
+        pace: the pace of this rank, read after each operator.
+    """
     found = []
     for name in names:
         found.append(_measured(name, chain(rng) if name == CHAIN else single(name, rng)))
         pace.read()
-    return found
+    return [point for point in found if point.operators]
 
 
 def _measured(name: str, snippet: Snippet) -> OperatorPoint:

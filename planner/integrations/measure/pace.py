@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from costmodels.calibration.points import Point, scaled
+from costmodels.datatypes import BoolArray
 
 _ROWS, _COLUMNS, _BAG = 1_000_000, 8, 10
 _NUM_BATCHES, _LOOKED_UP = 8, 60_000
@@ -25,10 +26,17 @@ _TRIED_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed(Generic[Point]):
-    """A measured point, and its time by the clock of :func:`time.perf_counter`."""
+    """A measured point.
+
+    Attributes:
+        point: what was measured.
+        at_s: when, by the clock of :func:`time.perf_counter`.
+        beside: the kind of measurement.
+    """
 
     point: Point
     at_s: float
+    beside: str
 
 
 class Pace:
@@ -50,12 +58,14 @@ class Pace:
         self._matrix = torch.rand(_WIDTH, _WIDTH, generator=generator)
         self._few = torch.rand(16, generator=generator)
         self._turn = 0
+        self._kind = ""
         self._at_s: list[float] = []
         self._log_s: list[float] = []
+        self._beside: list[str] = []
         for _ in range(_NUM_BATCHES):
             self.read()
-        self._at_s.clear()
-        self._log_s.clear()
+        for readings in (self._at_s, self._log_s, self._beside):
+            readings.clear()
 
     def read(self) -> None:
         """Do the fixed work (about 2 ms), and note the time and the processor seconds that it took.
@@ -68,44 +78,62 @@ class Pace:
             marks.append(time.thread_time())
         self._at_s.append(time.perf_counter())
         self._log_s.append(float(np.log(np.diff(marks)).mean()))
+        self._beside.append(self._kind)
 
-    def timed(self, measure: Callable[[], Sequence[Point]]) -> list[Timed[Point]]:
-        """The points of ``measure``, dated at the middle of its time; reads before and after."""
+    def timed(self, beside: str, measure: Callable[[], Sequence[Point]]) -> list[Timed[Point]]:
+        """The points of ``measure``, dated at the middle of its time; reads before and after.
+
+        ``beside`` names the kind of measurement; measurements of all kinds have to take turns, so
+        that a slow minute of the machine is as likely in each of them.
+        """
+        self._kind = beside
         self.read()
         started = time.perf_counter()
         points = measure()
         middle = 0.5 * (started + time.perf_counter())
         self.read()
-        return [Timed(point=point, at_s=middle) for point in points]
+        return [Timed(point=point, at_s=middle, beside=beside) for point in points]
 
-    def typical_s(self) -> float:
-        """The typical pace: geometric mean over the kinds of work of their median seconds."""
-        return float(np.exp(np.median(self._log_s)))
+    def typical_s(self, beside: str = "") -> float:
+        """The typical pace beside a kind of measurement: the median of its readings.
+
+        A reading is the geometric mean of the seconds of the kinds of work.
+        """
+        return float(np.exp(np.median(np.array(self._log_s)[self._of(beside)])))
 
     def sigma_ratio(self) -> float:
         """Log-standard deviation of the pace from one half minute to another.
 
-        It is taken around the median of all readings, which is the pace of :meth:`at_typical`.
+        It is taken around the median beside each kind of measurement, which is the pace of
+        :meth:`at_typical`.
         """
         half_minute = (np.array(self._at_s) // _TRIED_S).astype(int)
-        logs = np.array(self._log_s) - np.median(self._log_s)
+        logs = np.array(self._log_s)
+        for beside in set(self._beside):
+            logs[self._of(beside)] -= np.log(self.typical_s(beside))
         apart = [logs[half_minute == number].mean() for number in np.unique(half_minute)]
         return float(np.sqrt(np.mean(np.square(apart))))
 
     def at_typical(self, timed: Timed[Point]) -> Point:
         """The point with the seconds it would have taken at the typical pace."""
-        return scaled(timed.point, self.typical_s() / self.around_s(timed.at_s))
+        beside = timed.beside
+        return scaled(timed.point, self.typical_s(beside) / self.around_s(timed.at_s, beside))
 
-    def around_s(self, at_s: float) -> float:
-        """The pace at a moment: geometric mean over kinds of work and readings within 3 seconds.
+    def around_s(self, at_s: float, beside: str = "") -> float:
+        """The pace at a moment: geometric mean over readings beside a kind within 3 seconds.
 
-        If there is no such reading, the nearest one counts.
+        If there is no such reading, the nearest one of that kind counts.
         """
-        times, logs = np.array(self._at_s), np.array(self._log_s)
+        same = self._of(beside)
+        times, logs = np.array(self._at_s)[same], np.array(self._log_s)[same]
         near = np.abs(times - at_s) <= _AROUND_S
         if not near.any():
             near[np.argmin(np.abs(times - at_s))] = True
         return float(np.exp(logs[near].mean()))
+
+    def _of(self, beside: str) -> BoolArray:
+        """Which readings are beside a kind of measurement."""
+        return np.array([kind == beside for kind in self._beside], dtype=bool)
 
     def _look_up(self) -> None:
         self._turn = (self._turn + 1) % _NUM_BATCHES

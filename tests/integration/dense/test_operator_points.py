@@ -10,7 +10,11 @@ pytest.importorskip("torchrec")
 from costmodels.calibration.designs import QUICK
 from costmodels.cpu import operators as cpu
 from planner.integrations.dense.trace import DenseTrace, trace_dense
-from planner.integrations.measure.microbench_operators import measure_operators, timed_passes
+from planner.integrations.measure.microbench_operators import (
+    measure_operators,
+    operator_groups,
+    timed_passes,
+)
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.snippets import Snippet, chain, single, single_names
 
@@ -46,8 +50,8 @@ def test_points_have_times_and_the_same_sizes_for_the_same_seed() -> None:
 
     effort = replace(QUICK, num_operators=4, num_chains=2)
     first, again = (
-        [p.point for p in measure_operators(effort, np.random.default_rng(1), Pace())]
-        for _ in range(2)
+        [p for names in operator_groups(effort) for p in measure_operators(names, rng, Pace())]
+        for rng in (np.random.default_rng(1), np.random.default_rng(1))
     )
     assert [p.operators for p in first] == [p.operators for p in again]
     assert all(p.forward_s > 0 and p.backward_s > 0 for p in first)

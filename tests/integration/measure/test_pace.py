@@ -64,25 +64,42 @@ def test_what_is_measured_while_the_machine_is_slow_comes_out_as_at_its_typical_
     slowness, seconds = [1.0, 1.4, 1.0, 0.8, 1.0], [1e-3, 3e-3, 1e-3, 5e-3, 2e-3]
     for slow, own in zip(slowness, seconds, strict=True):
         machine.slowness = slow
-        timed += pace.timed(lambda own=own: taken(machine, pace, own))
+        timed += pace.timed("steps", lambda own=own: taken(machine, pace, own))
         machine.at_s += 60.0
     assert [t.point.time_s for t in timed] == pytest.approx(
         [slow * own for slow, own in zip(slowness, seconds, strict=True)]
     )
     assert [pace.at_typical(t).time_s for t in timed] == pytest.approx(seconds)
-    assert pace.typical_s() == pytest.approx(2e-3)
+    assert pace.typical_s("steps") == pytest.approx(2e-3)
     logs = np.log([1.4, 0.8])
     assert pace.sigma_ratio() == pytest.approx(np.sqrt(np.square(logs).sum() / 5))
 
 
 def test_a_moment_without_a_reading_nearby_takes_the_nearest(machine: Machine) -> None:
     pace = Pace()
-    (first,) = pace.timed(lambda: taken(machine, pace, 1e-3))
+    (first,) = pace.timed("steps", lambda: taken(machine, pace, 1e-3))
     machine.slowness, machine.at_s = 2.0, machine.at_s + 60.0
-    (second,) = pace.timed(lambda: taken(machine, pace, 60.0))
+    (second,) = pace.timed("steps", lambda: taken(machine, pace, 60.0))
     pace.read()
-    assert pace.at_typical(first).time_s == pytest.approx(1e-3 * pace.typical_s() / 2e-3)
-    assert pace.at_typical(second).time_s == pytest.approx(60.0 * pace.typical_s() / 2e-3)
+    typical_s = pace.typical_s("steps")
+    assert pace.at_typical(first).time_s == pytest.approx(1e-3 * typical_s / 2e-3)
+    assert pace.at_typical(second).time_s == pytest.approx(60.0 * typical_s / 2e-3)
+
+
+def test_a_kind_of_measurement_that_slows_the_fixed_work_down_keeps_its_seconds(
+    machine: Machine,
+) -> None:
+    """Beside collectives all work takes half as long again; the machine itself never changes."""
+    pace, timed = Pace(), []
+    for beside, slow in 3 * [("steps", 1.0), ("collectives", 1.5), ("steps", 1.0)]:
+        machine.slowness = slow
+        timed += pace.timed(beside, lambda: taken(machine, pace, 1e-3))
+    seconds = [pace.at_typical(t).time_s for t in timed]
+    assert seconds == pytest.approx([t.point.time_s for t in timed])
+    assert seconds[:3] == pytest.approx([1e-3, 1.5e-3, 1e-3])
+    assert pace.sigma_ratio() == pytest.approx(0.0, abs=1e-12)
+    typical_s = [pace.typical_s(beside) for beside in ("steps", "collectives")]
+    assert typical_s == pytest.approx([2e-3, 3e-3])
 
 
 def test_fixed_work_is_done_for_real() -> None:
