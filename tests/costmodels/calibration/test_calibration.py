@@ -134,6 +134,16 @@ def test_a_machine_is_recovered_from_its_own_measurements() -> None:
     assert not errors["lookup forward fused"].odd_points
 
 
+def test_intervals_cover_the_pace_of_the_calibration_and_of_other_times() -> None:
+    """3, 4 and 5: half minutes that differed by 8 % are joined with 6 % from one time to another."""
+    points = made_points()
+    for apart, joined in ((0.0, 0.06), (0.08, 0.10)):
+        fitted = fit_machine(
+            replace(points, pace_sigma_ratio=apart), CACHES, machine="made up", world_size=2
+        )
+        assert dict(fitted.constants.sigmas_ratio)["machine"] == pytest.approx(joined)
+
+
 def test_held_out_tables_are_predicted_in_spite_of_noise() -> None:
     noise = rng(9)
     noisy = [
