@@ -95,7 +95,10 @@ class OtherProcess:
                 self.close()
 
     def close(self) -> None:
-        """End the process, even while it computes an answer."""
+        """End the process, even while it computes an answer.
+
+        If the system has not ended it after some seconds, the search goes on without waiting.
+        """
         process, self._process = self._process, None
         if process is None:
             return
@@ -104,7 +107,8 @@ class OtherProcess:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        process.wait(timeout=_QUIT_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_QUIT_S)
 
     def _pipe(self) -> subprocess.Popen[bytes] | None:
         """The process, started if it was not; None if it cannot be started."""

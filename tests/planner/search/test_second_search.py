@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
+import subprocess
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import ClassVar, final
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -215,3 +217,17 @@ def test_an_error_of_the_other_process_is_told() -> None:
         with pytest.warns(RuntimeWarning, match=r"(?s)please report it.*IndexError: no such load"):
             other_process._ask(process, b"", replies)  # type: ignore[arg-type]
         assert replies == found
+
+
+def test_a_process_that_does_not_end_in_time_does_not_end_the_search() -> None:
+    """A process that waits for the system ends only when that lets it go."""
+    stuck = create_autospec(subprocess.Popen, instance=True)
+    stuck.stdin, stuck.stdout = io.BytesIO(), io.BytesIO()
+    stuck.wait.side_effect = subprocess.TimeoutExpired("python", 1.0)
+    found = other_process.OtherProcess("planner.search.improve.second_search")
+    found._process = stuck
+    found.close()
+    stuck.kill.assert_called_once_with()
+    assert stuck.wait.call_count == 1
+    assert stuck.stdin.closed
+    assert stuck.stdout.closed
