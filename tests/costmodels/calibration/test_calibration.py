@@ -135,7 +135,7 @@ def test_a_machine_is_recovered_from_its_own_measurements() -> None:
 
 
 def test_intervals_cover_the_pace_of_the_calibration_and_of_other_times() -> None:
-    """3, 4 and 5: half minutes that differed by 8 % are joined with 6 % from one time to another."""
+    """Half minutes that differ by 8 %, and 6 % from one time to another, make 10 %."""
     points = made_points()
     for apart, joined in ((0.0, 0.06), (0.08, 0.10)):
         fitted = fit_machine(
