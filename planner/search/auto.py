@@ -136,6 +136,7 @@ class _Run:
         return (
             self.proofs.limit_moves,  # the bound under a limit on moves
             self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
+            self._early_kicks,  # kicks of the best plan, where no bounds are computed
             self.proofs.advance_programs,  # larger programs for the bound, in another process
             self._first_cycles,  # ruin and recreate from the best plan of each set of types
             self._improve_waiting,  # descents from greedy and rounded plans
@@ -226,6 +227,11 @@ class _Run:
         most_s = schedule.rounding_share * planned_s
         self.waiting += self.starts.promising(self.proofs.relaxed.values(), most_s)
         self.waiting += self._split_boxes(most_s=schedule.first_boxes_share * planned_s)
+
+    def _early_kicks(self) -> None:
+        """Kick the best plan, in a search that has no bounds to raise meanwhile."""
+        if SearchPart.PROOFS in self.without:
+            self.improver.kick(self.schedule.early_kicks_effort)
 
     def _improve_waiting(self) -> None:
         self.improver.improve(self.waiting)

@@ -175,6 +175,10 @@ class Schedule:
     kicks: int = 25
     """Kicks in a row without a better plan after which kicks of effort 1 end, so that the other
     ways of improving plans get their turn."""
+    early_kicks_effort: float = 1.0
+    """Effort of the first kicks of a search without proofs, before its first cycles. On 100 tables
+    and 16 ranks, and 300 and 64, plans of a 10 s budget got 0.1 to 0.5 % better by them. In a
+    search with proofs they would take the place of boxes, and bounds would be up to 1 % lower."""
     kicked_plans: int = 3
     """Plans with different options that kicks begin with in turn, the best ones that are known.
     With more of them kicks are less often around the best one."""
