@@ -35,7 +35,10 @@ Examples:
 
 @click.group(short_help="Compare predictions with measured systems.", epilog=EXAMPLES)
 def command() -> None:
-    """Compare predictions with measurements that no model was fitted to."""
+    """Compare predictions with measurements.
+
+    A model was fitted to none of them, or is fitted anew without those that it predicts.
+    """
 
 
 @command.command("published", short_help="Systems measured and published by others.")
@@ -54,14 +57,16 @@ def command() -> None:
 def published(settings: Settings, *, what: str, fit: bool) -> int:
     """Predict what others measured and print the errors.
 
-    systems: the plans that MLPerf logs printed. The last column is a naive model on the same
-    inputs: every stage at the datasheet's rate, one after the other.
+    systems: MLPerf's DLRM-DCNv2 under the plans that its logs print, or that the planner of the
+    submissions makes where they print none. Nothing is fitted to them. The last column is a naive
+    model on the same inputs: all work balanced, at fixed shares of the rates, nothing overlapped.
 
     single-gpu: steps in which the host sets the pace. Two numbers of the host profile were fitted;
     they are fitted anew without the model, or without the GPU, of each case.
 
     transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100. The shares of
-    the device's rates are fitted anew without the model, or the whole family, of each case.
+    the device's rates are fitted anew without the model, the whole family, or the generation of
+    devices of each case. Then steps of other sources, to which nothing is fitted.
 
     attention: kernels of HSTU on H100 and GB200, fitted anew without the width of heads, or the
     device, of each case; and whole layers, to which nothing is fitted.
