@@ -48,10 +48,8 @@ def command() -> None:
     help="Measurements: MLPerf systems; three models on one GPU (Lin et al. 2022); steps of "
     "transformers; or kernels of HSTU's attention.",
 )  # fmt: skip
-@click.option(
-    "--fit", is_flag=True,
-    help="Fit the constants of transformers, or of attention, anew and print them.",
-)  # fmt: skip
+@click.option("--fit", is_flag=True,
+    help="Fit the constants of transformers, or of attention, anew and print them.")  # fmt: skip
 @output_options
 @click.pass_obj
 def published(settings: Settings, *, what: str, fit: bool) -> int:
@@ -147,10 +145,8 @@ def _single_gpu(settings: Settings) -> int:
 
 
 @command.command("intervals", short_help="How often 90 % intervals hold measurements.")
-@click.option(
-    "--runs", type=FILE, metavar="FILE",
-    help="Also count the runs that 'validate torchrec -o DIR' wrote.",
-)  # fmt: skip
+@click.option("--runs", type=FILE, metavar="FILE",
+    help="Also count the runs that 'validate torchrec -o DIR' wrote.")  # fmt: skip
 @output_options
 @click.pass_obj
 def intervals(settings: Settings, *, runs: Path | None) -> int:
@@ -191,10 +187,8 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     help="DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
 )  # fmt: skip
 @click.option("--skew", is_flag=True, help="Run each plan with uniform, then with skewed indices.")
-@click.option(
-    "--codec", type=click.Choice(["fp16", "bf16"]),
-    help="Run each plan with exchanges in fp32, then in this format.",
-)  # fmt: skip
+@click.option("--codec", type=click.Choice(["fp16", "bf16"]),
+    help="Run each plan with exchanges in fp32, then in this format.")  # fmt: skip
 @click.option("-o", "--output", type=FILE, metavar="DIR", help="Write every run as CSV.")
 @output_options
 @click.pass_obj
