@@ -164,8 +164,8 @@ def group_sigma(groups: Sequence[float]) -> float:
 
     The error of a new group has the mean square of the known groups, and this mean is uncertain
     when there are few groups. The 90 % interval is therefore that of Student's t with one degree of
-    freedom less than there are groups, widened by 1 + 1 / groups. The result is the normal standard
-    deviation that has the same interval.
+    freedom less than there are groups, for a variance of that mean square times 1 + 1 / groups. The
+    result is the normal standard deviation that has the same interval.
 
     Args:
         groups: root mean square error of each group, predicted without it.

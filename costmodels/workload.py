@@ -204,8 +204,8 @@ class Workload:
         local_batch_size: samples per rank (the mean over ranks if batches are unequal).
         dense: the layers that are not tables.
         optimizer: of the tables; its state is kept beside the weights.
-        output_dtype: type of the looked-up vectors that are exchanged.
-        gradient_dtype: type of their gradients.
+        output_dtype: type of the looked-up vectors that are exchanged, and of their gradients.
+        gradient_dtype: type in which ranks reduce the gradients of the dense part.
         index_bytes: bytes of one index, 4 or 8.
         pipeline: which parts of a step run beside others.
         cuda_graph: short form of the host profile ``cuda_graph``.

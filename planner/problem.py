@@ -79,7 +79,15 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableGroup:
-    """Tables, named by patterns, that must share one rank or host, or must not share any."""
+    """Tables that must share one rank or host, or of which no two may share one.
+
+    Attributes:
+        patterns: shell-style wildcards; a table whose name one of them matches is in the group.
+        level: whether the rule holds for ranks or for hosts.
+
+    Raises:
+        InvalidValueError: a field is of another kind.
+    """
 
     patterns: tuple[str, ...]
     level: Level = Level.RANK
@@ -95,10 +103,18 @@ class TableGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountLimit:
-    """At most ``most`` tables, or shards, on each rank or host.
+    """A limit on the number of tables, or of shards, on each rank or host.
 
-    The row blocks and the copies of a table count on every rank that has one. ``patterns`` say
-    which tables count.
+    The row blocks and the copies of a table count on every rank that has one.
+
+    Attributes:
+        most: the largest number that is allowed.
+        level: whether the limit holds for each rank or for each host.
+        counts_shards: whether shards are counted; otherwise the tables that have one there.
+        patterns: shell-style wildcards of the tables that count.
+
+    Raises:
+        InvalidValueError: a field is of another kind.
     """
 
     most: int
@@ -117,7 +133,16 @@ class CountLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """At most so many bytes on a device (level rank) or in a host's DDR; no ``places`` mean all."""
+    """A limit on what a device or a host may hold.
+
+    Attributes:
+        most_bytes: the largest number of bytes that is allowed.
+        level: ``rank`` for the memory of devices, ``host`` for that of hosts.
+        places: the ranks or hosts that the limit is about; empty for all.
+
+    Raises:
+        InvalidValueError: a field is of another kind.
+    """
 
     most_bytes: float
     level: Level

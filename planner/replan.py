@@ -27,10 +27,9 @@ def reshard(
     """Price the move from ``before`` to ``after``.
 
     Every rank receives the cells (weights with optimizer state) that it needs and does not hold. It
-    receives them from the ranks that hold them, or from a checkpoint if no rank does. All ranks
-    send and receive at the same time, each direction and each level of links at its bandwidth; the
-    time is that of the slowest rank. It leaves out reading a checkpoint, the start-up of transfers,
-    and copies to and from host memory.
+    receives them from the ranks that hold them, or from a checkpoint if no rank does. How long that
+    takes is said by :func:`transfer_s`. It leaves out reading a checkpoint, the start-up of
+    transfers, and copies to and from host memory.
 
     Args:
         before: the plan in use.
@@ -102,7 +101,9 @@ def _flows(
 def transfer_s(flows: FloatArray, topology: Topology) -> float:
     """Seconds until all bytes ``[W, W]`` from each rank to each rank have arrived.
 
-    All transfers run at the same time; the time is that of the busiest sender or receiver.
+    All ranks send and receive at the same time. Each of them sends its bytes one after the other,
+    each at the bandwidth of its level of links, and receives likewise; the time is that of the
+    busiest sender or receiver.
     """
     ranks = np.arange(topology.world_size)
     host = ranks // topology.local_world_size

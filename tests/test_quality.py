@@ -134,6 +134,10 @@ def test_folders() -> None:
     assert not too_full, f"folders with more than {MAX_FOLDER_FILES} files: {too_full}"
 
 
+def test_folders_of_tests_are_no_packages() -> None:
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
 # ------------------------------------------------------------------ units in names
 
 

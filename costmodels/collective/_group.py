@@ -12,8 +12,8 @@ TYPICAL_EFFICIENCY: Final = 0.82
 """Achieved over nominal rate of a network of no named kind: what all-gathers and all-reduces over
 two hosts reach on tuned networks."""
 _TYPICAL_LATENCY_S: Final = 25e-6
-"""Latency of a network of no named kind. The shipped systems with such a network have 25 or 30
-us."""
+"""Latency of a network of no named kind. The shipped systems of GPUs with such a network have 25 or
+30 us, except the one that has TorchRec's defaults."""
 _FABRIC_LATENCY_S: Final = 10e-6
 """Latency of the links inside a domain where no curve tells it. The shipped systems whose hosts
 have NVLink have 8 to 17 us."""

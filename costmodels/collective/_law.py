@@ -52,8 +52,8 @@ _SMALLEST_FLOOR_S: Final = 1e-7
 over to other shapes by the ratio of two floors."""
 _PCIE_BYTES_PER_S: Final = 64e9
 """A fabric with at most this rate, in bytes per second and direction, is taken for PCIe: it is the
-rate of PCIe 5.0 with 16 lanes. Among the shipped systems, fabrics on PCIe reach 9 to 18 GB/s, and
-fabrics on NVLink or its like 120 GB/s and more."""
+rate of PCIe 5.0 with 16 lanes. Among the shipped systems of GPUs, fabrics on PCIe reach 9 to 18
+GB/s, and fabrics on NVLink or its like 120 GB/s and more."""
 _FLOOR_PER_DOUBLING: Final = 0.35
 """Beyond 8 ranks, where trees take over, each doubling of the ranks in a domain adds this many
 times b of ``_FLOORS`` to the floor, as a multiple of the floor of 8 ranks."""

@@ -74,7 +74,7 @@ def with_expansion(times: DenseTimes, workload: Workload, topology: Topology) ->
 
 
 def kept_bytes(workload: Workload) -> float:
-    """Device bytes of a rank: distinct vectors, their gradients, and the vector of each index."""
+    """Device bytes of a rank: distinct vectors with their gradients, and two numbers per index."""
     element = workload.output_dtype.num_bytes
     return sum(
         2.0 * element * t.embedding_dim * exchanged_indices(t, workload.local_batch_size)

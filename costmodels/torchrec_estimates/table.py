@@ -57,17 +57,14 @@ class TorchrecTable:
 
         Elements travel in the types that ``communication`` of the table names. They are counted as
         TorchRec does (``extract_comm_data_type_size``), without the scales of rows. If it names no
-        types, elements travel in the type of the table, or in that of the outputs (of the
-        gradients) if this is narrower.
+        types, vectors and their gradients travel in the type of the table, or in that of the
+        outputs if this is narrower.
         """
         batch, element = workload.local_batch_size, table.dtype.num_bytes
         lengths = [f.pooling_factor for f in table.features]
         pooled = table.pooling is not Pooling.NONE
         plain = (float(element), float(element))
-        narrow = (
-            float(min(element, workload.output_dtype.num_bytes)),
-            float(min(element, workload.gradient_dtype.num_bytes)),
-        )
+        narrow = (float(min(element, workload.output_dtype.num_bytes)),) * 2
         exchanged, summed = narrow, narrow if pooled else plain
         codecs = table.communication
         if codecs is not None:

@@ -79,8 +79,9 @@ First steps:
   shardplan compare my_model.yaml old.json run1/plan.json
 
 \b
-Exit codes: 0 done; 1 slower plan, wide gap or failed check; 2 bad input; 3 nothing fits;
-4 stopped by Ctrl-C or SIGTERM, what was found is written; 70 a bug in shardplan."""
+Exit codes: 0 done; 1 the answer is no (slower plan, wide gap, target missed, failed check);
+2 bad input; 3 nothing fits; 4 stopped by Ctrl-C or SIGTERM, what was found is written; 70 a
+bug in shardplan."""
 
 
 @click.group(

@@ -7,9 +7,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol, TypedDict, Unpack
+from typing import Any, Final, Literal, Protocol, TypedDict, Unpack
 
-from costmodels.workload import DataType, DenseArch, Optimizer, Pipeline, Workload
+from costmodels.workload import (
+    DataType,
+    DenseArch,
+    DenseOptimizer,
+    DenseParallelism,
+    HostProfile,
+    Optimizer,
+    Pipeline,
+    Workload,
+)
 from planner.errors import InvalidInputError
 from planner.io.documents import Document
 from planner.io.workload.table_list import entry_of, known_column
@@ -26,7 +35,7 @@ class Frame(Protocol):
 
 
 class WorkloadChanges(TypedDict, total=False):
-    """The fields of :class:`costmodels.workload.Workload` without its tables, as keywords."""
+    """The fields of a workload besides name, tables and batch size, as keyword arguments."""
 
     dense: DenseArch
     optimizer: Optimizer
@@ -35,8 +44,16 @@ class WorkloadChanges(TypedDict, total=False):
     index_bytes: int
     pipeline: Pipeline
     cuda_graph: bool
+    host_profile: HostProfile
+    between_steps_s: float | None
     reserved_bytes: float
+    dense_optimizer: DenseOptimizer
+    dense_parallelism: DenseParallelism
+    gradient_accumulation: int
+    tensor_parallel: int
     input_samples_per_s: float | None
+    batch_share_ratio: tuple[float, ...] | Literal["proportional"]
+    lookahead_batches: int
 
 
 def workload_from_dataframe(

@@ -187,7 +187,8 @@ def call_time(
     """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs.
 
     In an iteration, and on a CPU, the latency of each kernel is added to the time for its bytes, as
-    in :mod:`costmodels.stages`. A single kernel on a GPU takes the longer one of the two times.
+    in :mod:`costmodels.stages`. For a call alone on a GPU, the time for the bytes and the latency
+    of the first kernel are joined as the square root of the sum of their squares.
     """
     device, call = topology.device, calls[0]
     work = np.sum([c.num_tables * model.shard_work(c.shard, topology) for c in calls], axis=0)

@@ -29,14 +29,15 @@ Examples:
 @output_options
 @click.pass_obj
 def command(settings: Settings, *, path: Path, listed: Path | None, tables: int | None) -> int:
-    """Write a workload file that explains every key; PATH is workload.yaml unless given.
+    """Write a workload file to edit; PATH is workload.yaml unless given.
 
-    The file is a complete, valid workload: you can plan it as it is, and then change it. An
-    existing file is never overwritten.
+    Without --list and --tables, the file is an example that explains every key of training and
+    tables. In any case it is a complete, valid workload: you can plan it as it is, and then change
+    it. An existing file is never overwritten.
 
     The CSV file of --list needs the columns name, rows and dim; it may have pooling (mean indices
-    per sample), zipf_exponent, dtype and count. What a list cannot say, such as batch size and
-    dense layers, is assumed, and the file marks each such line.
+    per sample), zipf_exponent, dtype, count and others. What a list cannot say, such as batch size
+    and dense layers, is assumed, and the file marks each such line.
     """
     if listed is not None and tables is not None:
         message = "--list and --tables exclude each other; give one"

@@ -92,8 +92,8 @@ def collective(settings: Settings, *, file: Path, system: str, output: Path | No
 def lookup(settings: Settings, *, file: Path, system: str, output: Path | None) -> int:
     """Predict table-batched embedding lookups on one device.
 
-    Columns: phase (forward, backward, eval forward), rows_per_table, dim, and lookups_total or
-    batch_per_table with pooling_factor.
+    Columns: phase (forward, backward, forward+backward; eval forward, before which the device is
+    idle), rows_per_table, dim, and lookups_total or batch_per_table with pooling_factor.
 
     Optional: num_tables, location (hbm, uvm, uvm_caching), cache_load_factor, pooling (sum, mean,
     none), weight_dtype, output_dtype, optimizer (sgd), index_distribution ("uniform", "zipf 1.2",

@@ -62,10 +62,11 @@ def command(
 ) -> int:
     """Plan for every combination and compare time, cost and free memory.
 
-    Each combination is a point. A star marks the points that no other beats in throughput and cost
-    per sample at once; free memory does not count, because every point keeps its reserve. A point
-    that does not fit, fails, or is impossible (a batch that its ranks do not share evenly) is
-    listed with the reason and stops nothing.
+    Each combination is a point. A star marks the points that no other dominates, which means that
+    none has as high a throughput at as low a cost per sample and is better in one of the two. Free
+    memory does not count, because every point keeps its reserve. A point that does not fit, fails,
+    or is impossible (a batch that its ranks do not share evenly) is listed with the reason and
+    stops nothing.
 
     When all points are done, plans are handed on: a point with a gap above 1 % is searched again
     from the plan of a point that differs in one thing, where that plan is better. No point gets

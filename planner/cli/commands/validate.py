@@ -35,7 +35,10 @@ Examples:
 
 @click.group(short_help="Compare predictions with measured systems.", epilog=EXAMPLES)
 def command() -> None:
-    """Compare predictions with measurements that no model was fitted to."""
+    """Compare predictions with measurements.
+
+    A model was fitted to none of them, or is fitted anew without those that it predicts.
+    """
 
 
 @command.command("published", short_help="Systems measured and published by others.")
@@ -45,23 +48,23 @@ def command() -> None:
     help="Measurements: MLPerf systems; three models on one GPU (Lin et al. 2022); steps of "
     "transformers; or kernels of HSTU's attention.",
 )  # fmt: skip
-@click.option(
-    "--fit", is_flag=True,
-    help="Fit the constants of transformers, or of attention, anew and print them.",
-)  # fmt: skip
+@click.option("--fit", is_flag=True,
+    help="Fit the constants of transformers, or of attention, anew and print them.")  # fmt: skip
 @output_options
 @click.pass_obj
 def published(settings: Settings, *, what: str, fit: bool) -> int:
     """Predict what others measured and print the errors.
 
-    systems: the plans that MLPerf logs printed. The last column is a naive model on the same
-    inputs: every stage at the datasheet's rate, one after the other.
+    systems: MLPerf's DLRM-DCNv2 under the plans that its logs print, or that the planner of the
+    submissions makes where they print none. Nothing is fitted to them. The last column is a naive
+    model on the same inputs: all work balanced, at fixed shares of the rates, nothing overlapped.
 
     single-gpu: steps in which the host sets the pace. Two numbers of the host profile were fitted;
     they are fitted anew without the model, or without the GPU, of each case.
 
     transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100. The shares of
-    the device's rates are fitted anew without the model, or the whole family, of each case.
+    the device's rates are fitted anew without the model, the whole family, or the generation of
+    devices of each case. Then steps of other sources, to which nothing is fitted.
 
     attention: kernels of HSTU on H100 and GB200, fitted anew without the width of heads, or the
     device, of each case; and whole layers, to which nothing is fitted.
@@ -142,10 +145,8 @@ def _single_gpu(settings: Settings) -> int:
 
 
 @command.command("intervals", short_help="How often 90 % intervals hold measurements.")
-@click.option(
-    "--runs", type=FILE, metavar="FILE",
-    help="Also count the runs that 'validate torchrec -o DIR' wrote.",
-)  # fmt: skip
+@click.option("--runs", type=FILE, metavar="FILE",
+    help="Also count the runs that 'validate torchrec -o DIR' wrote.")  # fmt: skip
 @output_options
 @click.pass_obj
 def intervals(settings: Settings, *, runs: Path | None) -> int:
@@ -186,10 +187,8 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     help="DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
 )  # fmt: skip
 @click.option("--skew", is_flag=True, help="Run each plan with uniform, then with skewed indices.")
-@click.option(
-    "--codec", type=click.Choice(["fp16", "bf16"]),
-    help="Run each plan with exchanges in fp32, then in this format.",
-)  # fmt: skip
+@click.option("--codec", type=click.Choice(["fp16", "bf16"]),
+    help="Run each plan with exchanges in fp32, then in this format.")  # fmt: skip
 @click.option("-o", "--output", type=FILE, metavar="DIR", help="Write every run as CSV.")
 @output_options
 @click.pass_obj

@@ -181,6 +181,7 @@ _SYSTEMS: tuple[Option, ...] = (
 
 def _axes(values: type[Several], numbers: str, names: str) -> tuple[Option, ...]:
     """The flags for batch and pipeline; ``values`` makes their types, texts are for the help."""
+    title = "Training pipeline" if values is Alone else "Training pipelines"
     return (
         click.option(
             "--batch-size", "batch_sizes", type=values(Count(MAX_SAMPLES)), default=(),
@@ -192,7 +193,7 @@ def _axes(values: type[Several], numbers: str, names: str) -> tuple[Option, ...]
         ),
         click.option(
             "--pipeline", "pipelines", type=values(click.Choice(PIPELINES)), default=(),
-            metavar=names, help="Training pipelines.  [default: workload's]",
+            metavar=names, help=f"{title}: {', '.join(PIPELINES)}.  [default: workload's]",
         ),
     )  # fmt: skip
 

@@ -158,7 +158,7 @@ _OPTIONS: tuple[Option, ...] = (
         "--pipeline", "pipelines", type=Several(click.Choice(PIPELINES)), multiple=True,
         metavar="NAME,NAME",
         help=f"Training pipelines to choose from, the usual one first: {', '.join(PIPELINES)}.  "
-        "[default: the workload's and the first three]",
+        "[default: the first three, that of the workload first; only its own if it is another]",
     ),
     click.option(
         "--lookahead", "lookaheads", type=Several(Count(10_000)), default=(), metavar="N,N",
@@ -175,8 +175,8 @@ _OPTIONS: tuple[Option, ...] = (
     click.option(
         "--communication", "communications", type=Several(click.STRING), default=(),
         metavar="CODEC,CODEC",
-        help="Codecs of the exchanges: 'workload' for its own, fp32, fp16, bf16, fp8, int8, or two "
-        "such as fp16/bf16 (forward/backward).  [default: workload's]",
+        help="Codecs of the exchanges: 'workload' for its own, fp32, fp16, bf16, fp8, int8, mx4, "
+        "or two such as fp16/bf16 (forward/backward).  [default: workload's]",
     ),
     click.option(
         "--cache-sizes", "cache_menus", type=Several(PartShare()), multiple=True,
@@ -198,8 +198,8 @@ _OPTIONS: tuple[Option, ...] = (
     click.option(
         "--objective", "goals", type=Several(click.Choice(GOALS)), default=(),
         metavar="NAME,NAME",
-        help=f"What is best: {', '.join(GOALS)}; with several, a star marks those that no "
-        "other beats.  [default: iteration; throughput where setups have unequal batches]",
+        help=f"What is best: {', '.join(GOALS)}; with several, a star marks the setups that no "
+        "other dominates.  [default: iteration; throughput where setups have unequal batches]",
     ),
     click.option(
         "--trials", type=click.IntRange(1, 100_000), default=24, show_default=True, metavar="N",

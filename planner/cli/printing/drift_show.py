@@ -30,6 +30,13 @@ class Day:
     assessment: Assessment
     rows: tuple[TableRows, ...]
 
+    @property
+    def moved_tables(self) -> int:
+        """Tables that move to the new plan; none where that is only another one as slow."""
+        now = self.assessment
+        move = now.result.reshard
+        return 0 if move is None or (now.fits and not _pays(now)) else move.moved_tables
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
@@ -191,10 +198,14 @@ def _lasting(drift: Drift) -> str:
     return f"{words} ({significant(soon)} to {latest}), by a line through {len(drift.days)} days."
 
 
+def _pays(now: Assessment) -> bool:
+    return now.payback_s is not None and now.saved_ratio > 0
+
+
 def _move(now: Assessment) -> tuple[str, ...]:
     move = now.result.reshard
     payback = now.payback_s
-    pays = payback is not None and now.saved_ratio > 0
+    pays = _pays(now)
     if move is None or (now.fits and not pays):
         return ("none: no other plan is faster",)
     pays_back = "no faster, but it fits"
@@ -234,7 +245,7 @@ def _days(drift: Drift) -> Section:
             day.assessment.now_s,
             day.assessment.new_s,
             day.assessment.saved_ratio,
-            day.assessment.result.reshard.moved_tables if day.assessment.result.reshard else 0,
+            day.moved_tables,
         )
         for day in drift.days
     )

@@ -90,7 +90,7 @@ def _fabric(kind: str) -> str:
 class FabricSchema(Strict):
     """A network by its kind and the network cards of a host.
 
-    ``latency`` (start-up per doubling of the hosts; the first takes two), ``efficiency`` (share of
+    ``latency`` (start-up of one step of a collective from host to host), ``efficiency`` (share of
     the cards' rate that large messages reach) and ``half_size`` (message of an exchange that
     reaches half of it) are those of the kind unless given.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from costmodels.training.communication import Codec, Codecs, Communication, Precision
+from costmodels.training.communication import Codec, Codecs, Communication
 from planner.errors import InvalidInputError
 from planner.io.workload.workload_schema import CommunicationSchema
 
@@ -47,8 +47,8 @@ def unsummed_remark(communication: Communication) -> str | None:
     if communication.sums_rows:
         return None
     return (
-        f"communication: {Precision.INT8} and {Precision.MX4} cannot be summed, so pooled tables "
-        "are not cut by rows; give reduce_scatter fp16 or bf16 to allow it"
+        "communication: values with scales (fp8, int8, mx4) cannot be summed, so pooled tables are "
+        "not cut by rows; give reduce_scatter fp16 or bf16 to allow it"
     )
 
 

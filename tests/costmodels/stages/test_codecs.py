@@ -16,7 +16,7 @@ from costmodels.stages.stage_model import StageModel
 from costmodels.torchrec_estimates import TorchrecTable
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.uncertainty import Scale
-from costmodels.workload import Pipeline, Pooling, Workload
+from costmodels.workload import DataType, Pipeline, Pooling, Workload
 from tests.strategies import make_table, make_topology, make_workload
 
 BATCH, DIM, WORLD = 512, 64, 4
@@ -174,6 +174,18 @@ def test_torchrecs_sizes_leave_out_scales() -> None:
     read = TorchrecTable.of(unpooled, make_workload(unpooled))
     assert read.all_to_all_bytes == (1.0, 2.0)
     assert read.row_sum_bytes == (4.0, 4.0)
+
+
+def test_torchrec_is_told_one_type_for_vectors_and_their_gradients() -> None:
+    """The type in which the gradients of the dense part are reduced is another matter."""
+    table = make_table("t")
+    half, full = DataType.FP16, DataType.FP32
+    for reduced in (half, full):
+        made = make_workload(table, output_dtype=half, gradient_dtype=reduced)
+        read = TorchrecTable.of(table, made)
+        assert read.all_to_all_bytes == read.row_sum_bytes == (2.0, 2.0)
+    whole = make_workload(table, output_dtype=full, gradient_dtype=half)
+    assert TorchrecTable.of(table, whole).all_to_all_bytes == (4.0, 4.0)
 
 
 def test_codecs_that_scale_rows_have_no_sum() -> None:

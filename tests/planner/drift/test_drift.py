@@ -118,6 +118,18 @@ def test_a_search_that_the_clock_has_cut_is_told() -> None:
     assert told[1][0].startswith("--time-limit cut the search of 1 of 2 days")
 
 
+def test_a_plan_that_is_no_faster_moves_no_table() -> None:
+    found = assess(*a_drift(), search=SEARCH)
+    move = found.result.reshard
+    assert move is not None
+    same = replace(found, now_s=found.new_s)
+    faster, other = (
+        Day(file=DayFile(path=Path("x")), assessment=a, rows=()) for a in (found, same)
+    )
+    assert faster.moved_tables == move.moved_tables > 0
+    assert other.moved_tables == 0
+
+
 def test_a_line_says_how_long_a_plan_lasts() -> None:
     line = trend([10.0, 11.0, 13.0], [0.01, 0.02, 0.04])
     assert line is not None

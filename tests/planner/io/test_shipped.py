@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from costmodels.estimates import Source
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
+from planner.io.problems import Strict
 from planner.io.workload.workload_file import load_workload_file
+from planner.io.workload.workload_schema import (
+    DenseSchema,
+    MemorySchema,
+    TableSchema,
+    TrainingSchema,
+)
 from planner.support.atomic import write_text_atomic
 from tests.planner.io.files import SYSTEM
 
@@ -87,6 +95,12 @@ def test_the_template_is_a_workload(tmp_path: Path) -> None:
     file = load_workload_file(path)
     assert len(file.workload.tables) >= 3
     assert len(file.constraints.tables) >= 2
+
+
+@pytest.mark.parametrize("schema", [TrainingSchema, TableSchema, DenseSchema, MemorySchema])
+def test_the_template_names_every_key(schema: type[Strict]) -> None:
+    words = set(re.findall(r"\w+", io.read_template()))
+    assert schema.model_fields.keys() <= words
 
 
 def test_an_installation_without_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

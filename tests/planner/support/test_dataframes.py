@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ import planner
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ShardingType
-from costmodels.workload import DenseArch, Pooling
+from costmodels.workload import DenseArch, Pooling, Workload
 from planner import (
     Constraints,
     PlanningResult,
@@ -28,6 +28,7 @@ from planner import (
 )
 from planner.errors import InvalidInputError
 from planner.io import load_workload_file
+from planner.io.dataframe import WorkloadChanges
 from tests.planner.cases import ROOT
 
 
@@ -137,6 +138,11 @@ def test_bad_cells_are_named(columns: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words) as caught:
         workload_from_dataframe(frame(**columns), local_batch_size=512)
     assert str(caught.value).startswith("DataFrame")
+
+
+def test_every_other_field_of_a_workload_is_a_keyword() -> None:
+    every = {field.name for field in fields(Workload)}
+    assert set(WorkloadChanges.__annotations__) == every - {"name", "tables", "local_batch_size"}
 
 
 def test_no_rows_and_no_batch_are_refused() -> None:
