@@ -47,7 +47,7 @@ def unsummed_remark(communication: Communication) -> str | None:
     if communication.sums_rows:
         return None
     return (
-        "communication: values with scales (fp8, int8, mx4) cannot be summed, so pooled tables are "
+        "communication: fp8, int8 and mx4 cannot be summed, so pooled tables are "
         "not cut by rows; give reduce_scatter fp16 or bf16 to allow it"
     )
 
