@@ -22,6 +22,7 @@ from planner.search.base import AbstractStrategy, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
 from planner.search.improve.simplify import simplified
+from planner.search.improve.staying import staying
 from planner.settings import SearchSettings
 from planner.solving.prepare import searched_options, with_context
 from planner.solving.pricing import objective_value
@@ -65,8 +66,12 @@ def answer(
     if strategy == "auto":
         outcome = _no_worse(outcome, known)
     _check_found(space, outcome)
+    best = outcome.assignments[0]
     if strategy == "auto" and space.problem.move_limit is None and not evaluate.late:
-        outcome = _without_needless_cuts(outcome, evaluate)
+        outcome = _with_best(outcome, evaluate, simplified(space, evaluate, best))
+    if strategy == "auto" and space.problem.move_limit is not None:
+        in_use = space.problem.move_limit.start
+        outcome = _with_best(outcome, evaluate, staying(space, evaluate, best, in_use))
     outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
     found = [candidate(space, a, name) for a in outcome.assignments[: 1 + RUNNERS_UP]]
@@ -105,16 +110,14 @@ def _beyond_reserve(best: Candidate, objective: AbstractObjective) -> tuple[str,
     )
 
 
-def _without_needless_cuts(outcome: SearchOutcome, evaluate: Evaluator) -> SearchOutcome:
-    """The outcome, with tables of its best plan left whole if the plan is then as fast."""
-    best = outcome.assignments[0]
-    simpler = simplified(evaluate.space, evaluate, best)
-    if simpler == best:
+def _with_best(outcome: SearchOutcome, evaluate: Evaluator, best: Assignment) -> SearchOutcome:
+    """The outcome with another plan, as good as its best one, in the place of that."""
+    if best == outcome.assignments[0]:
         return outcome
     return replace(
         outcome,
-        values=(evaluate.value(simpler), *outcome.values[1:]),
-        assignments=(simpler, *outcome.assignments[1:]),
+        values=(evaluate.value(best), *outcome.values[1:]),
+        assignments=(best, *outcome.assignments[1:]),
     )
 
 

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.sharding import Plan, Shard, ShardingType
-from planner import api
+from costmodels.workload import Workload
+from planner import api, load_system, load_workload
+from planner.models import pipeline_of
 from planner.objectives import objective_named
-from planner.problem import MoveLimit, PlanningProblem
+from planner.problem import Constraints, MoveLimit, PlanningProblem, TableConstraint
 from planner.replan import reshard
 from planner.rules.moved_bytes import MoveBudget, cell_bytes
 from planner.search.construct.walk import count_assignments, every_assignment
@@ -235,3 +237,47 @@ def test_a_new_plan_is_never_worse_and_reports_the_move() -> None:
     )
     assert free.reshard is not None
     assert free.reshard.payback_iterations is not None
+
+
+def fed_slowly(workload: Workload, ranks: int) -> Workload:
+    """The data source gives a step's samples in half a second, which nearly every plan beats."""
+    samples = workload.local_batch_size * ranks
+    return replace(workload, input_samples_per_s=2.0 * samples)
+
+
+@pytest.mark.parametrize("seed", cases.first(range(6), 3))
+def test_no_table_moves_for_nothing(seed: int) -> None:
+    """All plans but the worst are equally fast; the plan in use does not fit any more.
+
+    Each table that moves is put back alone; the plan is then slower, or does not fit.
+    """
+    roomy, tight = cases.topology(1, 4), cases.topology(1, 4, hbm_gib=0.5)
+    model = fed_slowly(cases.synthetic(8, seed=seed), 4)
+    pinned = Constraints(tables=(TableConstraint(pattern="*", ranks=(0,)),))
+    words = {"max_evaluations": 200, "with_baselines": False}
+    start = api.plan(model, roomy, constraints=pinned, **words)
+    found = api.plan(model, tight, moves=MoveLimit(start=start.plan), **words)
+    pipeline = pipeline_of(PlanningProblem(workload=model, topology=tight))
+    assert not pipeline.memory(start.plan).fits
+    time_s = found.estimate.time.time_s
+    for old, new in zip(start.plan.placements, found.plan.placements, strict=True):
+        if old.shards == new.shards and old.kernel == new.kernel:
+            continue
+        placements = (old if p.table == old.table else p for p in found.plan.placements)
+        back = Plan(placements=tuple(placements))
+        is_slower = pipeline.estimate(back).time.time_s > time_s * (1 + 1e-9)
+        assert is_slower or not pipeline.memory(back).fits, old.table
+
+
+@pytest.mark.parametrize("seed", cases.first(range(4), 3))
+def test_a_plan_that_nothing_beats_stays(seed: int) -> None:
+    """A search from another seed ended with one of many equally fast plans: 3.9 GB for nothing."""
+    small = replace(load_workload("small_demo"), local_batch_size=4096)
+    model, system = fed_slowly(small, 4), load_system("h100_sxm", gpus=4)
+    words = {"max_evaluations": 300, "with_baselines": False}
+    start = api.plan(model, system, seed=seed, **words)
+    moves = MoveLimit(start=start.plan)
+    again = api.plan(model, system, moves=moves, seed=seed + 50, **words)
+    assert again.reshard is not None
+    assert again.plan == start.plan
+    assert again.reshard.moved_bytes == 0
