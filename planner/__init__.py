@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from costmodels.distribution.zipf import Zipf
     from costmodels.workload import Feature, Table, Workload
     from planner.api import compare, estimate, plan, solve
-    from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, PlannerError
+    from planner.errors import (
+        InfeasibleError,
+        InvalidInputError,
+        NoPlanFoundError,
+        PlannerError,
+        StoppedError,
+    )
     from planner.io import (
         load_constraints,
         load_plan,
@@ -32,23 +38,35 @@ if TYPE_CHECKING:
         save_plan,
         workload_from_dataframe,
     )
-    from planner.problem import Constraints, MoveLimit, PlanningProblem, TableConstraint
+    from planner.problem import (
+        Constraints,
+        CountLimit,
+        MemoryLimit,
+        MoveLimit,
+        PlanningProblem,
+        TableConstraint,
+        TableGroup,
+    )
     from planner.result import PlanningResult
     from planner.settings import SearchSettings
 
 __all__ = [
     "Constraints",
+    "CountLimit",
     "Feature",
     "InfeasibleError",
     "InvalidInputError",
+    "MemoryLimit",
     "MoveLimit",
     "NoPlanFoundError",
     "PlannerError",
     "PlanningProblem",
     "PlanningResult",
     "SearchSettings",
+    "StoppedError",
     "Table",
     "TableConstraint",
+    "TableGroup",
     "Uniform",
     "Workload",
     "Zipf",
@@ -68,17 +86,21 @@ __all__ = [
 
 _HOMES = {
     "Constraints": "planner.problem",
+    "CountLimit": "planner.problem",
     "Feature": "costmodels.workload",
     "InfeasibleError": "planner.errors",
     "InvalidInputError": "planner.errors",
+    "MemoryLimit": "planner.problem",
     "MoveLimit": "planner.problem",
     "NoPlanFoundError": "planner.errors",
     "PlannerError": "planner.errors",
     "PlanningProblem": "planner.problem",
     "PlanningResult": "planner.result",
     "SearchSettings": "planner.settings",
+    "StoppedError": "planner.errors",
     "Table": "costmodels.workload",
     "TableConstraint": "planner.problem",
+    "TableGroup": "planner.problem",
     "Uniform": "costmodels.distribution.uniform",
     "Workload": "costmodels.workload",
     "Zipf": "costmodels.distribution.zipf",

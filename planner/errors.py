@@ -59,7 +59,17 @@ class InfeasibleError(PlannerError):
 
 
 class StoppedError(PlannerError):
-    """The caller asked to stop before there was any plan."""
+    """The caller asked to stop before there was any plan.
+
+    Example:
+        >>> from planner import load_problem, solve
+        >>> problem = load_problem("small_demo", "h100_sxm", gpus=2)
+        >>> try:
+        ...     solve(problem, should_stop=lambda: True)
+        ... except StoppedError:
+        ...     print("stopped")
+        stopped
+    """
 
 
 class NoPlanFoundError(PlannerError):

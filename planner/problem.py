@@ -87,6 +87,12 @@ class TableGroup:
 
     Raises:
         InvalidValueError: a field is of another kind.
+
+    Example:
+        >>> group = TableGroup(patterns=("user_*",), level="host")
+        >>> rules = Constraints(together=(group,))
+        >>> group.matches("user_id"), group.level.value
+        (True, 'host')
     """
 
     patterns: tuple[str, ...]
@@ -115,6 +121,11 @@ class CountLimit:
 
     Raises:
         InvalidValueError: a field is of another kind.
+
+    Example:
+        >>> rules = Constraints(counts=(CountLimit(most=3, counts_shards=True),))
+        >>> rules.counts[0].matches("any_table")
+        True
     """
 
     most: int
@@ -142,6 +153,12 @@ class MemoryLimit:
 
     Raises:
         InvalidValueError: a field is of another kind.
+
+    Example:
+        >>> first = MemoryLimit(most_bytes=60 * 2**30, level="rank", places=(0,))
+        >>> rules = Constraints(memory=(first,))
+        >>> first.level.value
+        'rank'
     """
 
     most_bytes: float
