@@ -83,7 +83,7 @@ def command(
     its best plan is printed and written.
     """
     from planner.cli.flags.plan_inputs import load_plan_inputs
-    from planner.cli.output import check_folder
+    from planner.cli.output import check_folder, files_of
     from planner.cli.printing.gap import unmet
     from planner.cli.progress import live_progress
 
@@ -91,7 +91,7 @@ def command(
     lost = "no plan was found before that, so nothing is written"
     with StopOnInterrupt(keeps=False, lost=lost) as stop:
         if output is not None:
-            check_folder(output, force=force)
+            check_folder(output, (workload, *more.files, *files_of(flags)), force=force)
         check_family(search, more)
         asked = load_plan_inputs(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one

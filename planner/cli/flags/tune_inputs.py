@@ -77,6 +77,12 @@ class TuneFlags:
     seed: int
 
     def menu(self) -> Menu:
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The values of flags that can be files."""
+        named = (*self.systems, *(text.partition("=")[2] for text in self.models))
+        return tuple(Path(name) for name in named if name)
+
         """The values that the flags name."""
         from costmodels.workload import Pipeline
         from planner.tuning import Menu
