@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 
 from costmodels import discovery, units
 from costmodels.errors import UnitError
+from planner.cli.flags.said_twice import refuse_said_twice
 from planner.cli.names import AnyFile, complete_system, matching
 
 if TYPE_CHECKING:
@@ -295,13 +296,12 @@ def problem_options(command: Command) -> Command:
         ),
         *CHANGES,
     )
-    return gathered(command, options, ProblemFlags, "flags", _check_batch)
+    return gathered(command, options, ProblemFlags, "flags", _check)
 
 
-def _check_batch(flags: ProblemFlags) -> None:
-    if flags.batch_size is not None and flags.global_batch_size is not None:
-        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
-        raise click.UsageError(message, click.get_current_context())
+def _check(flags: ProblemFlags) -> None:
+    batches = {"--batch-size": flags.batch_size, "--global-batch-size": flags.global_batch_size}
+    refuse_said_twice(flags.overrides, {**batches, "--reserve": flags.reserve_bytes})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

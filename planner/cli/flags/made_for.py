@@ -19,8 +19,10 @@ def made_otherwise(
     batch, pipeline = problem.workload.local_batch_size, problem.workload.pipeline.value
     asks_system = flags.system is not None or flags.gpus_per_host is not None
     priced_on = io.system_hash(problem.topology)
+    changed = {text.partition("=")[0] for text in flags.overrides}
     asks_batch = flags.batch_size is not None or flags.global_batch_size is not None
-    asks_pipeline = "training.pipeline" in {text.partition("=")[0] for text in flags.overrides}
+    asks_batch |= "training.batch_size_per_rank" in changed
+    asks_pipeline = "training.pipeline" in changed
     told = []
     for path, plan in zip(paths, saved, strict=True):
         if flags.system is None and plan.system not in (None, saved[0].system):

@@ -22,6 +22,7 @@ from planner.cli.flags.common import (
     is_given,
     time_limit_option,
 )
+from planner.cli.flags.said_twice import refuse_said_twice
 from planner.cli.names import complete_system
 
 if TYPE_CHECKING:
@@ -155,9 +156,13 @@ def _check(flags: SweepFlags) -> None:
     if flags.mtbf_s is None and is_given("restart_s"):
         message = "--restart says what a failure costs; say with --mtbf how often failures come"
         raise click.UsageError(message, click.get_current_context())
-    if flags.batch_sizes and flags.global_batch_sizes:
-        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
-        raise click.UsageError(message, click.get_current_context())
+    given = {
+        "--batch-size": flags.batch_sizes,
+        "--global-batch-size": flags.global_batch_sizes,
+        "--reserve": flags.reserve_bytes,
+        "--pipeline": flags.pipelines,
+    }
+    refuse_said_twice(flags.overrides, given)
 
 
 _SYSTEMS: tuple[Option, ...] = (

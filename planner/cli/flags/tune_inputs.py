@@ -23,6 +23,7 @@ from planner.cli.flags.common import (
     Quantity,
     gathered,
 )
+from planner.cli.flags.said_twice import refuse_said_twice
 from planner.cli.flags.sweep_inputs import Price, Several, prices_of
 from planner.cli.names import complete_system
 from planner.support.digits import significant
@@ -76,13 +77,13 @@ class TuneFlags:
     within_ratio: float
     seed: int
 
-    def menu(self) -> Menu:
     @property
     def files(self) -> tuple[Path, ...]:
         """The values of flags that can be files."""
         named = (*self.systems, *(text.partition("=")[2] for text in self.models))
         return tuple(Path(name) for name in named if name)
 
+    def menu(self) -> Menu:
         """The values that the flags name."""
         from costmodels.workload import Pipeline
         from planner.tuning import Menu
@@ -120,13 +121,17 @@ def tune_options(command: Command) -> Command:
 
 
 def _check(flags: TuneFlags) -> None:
-    context = click.get_current_context()
-    if flags.batch_sizes and flags.global_batch_size:
-        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
-        raise click.UsageError(message, context)
+    given = {
+        "--batch-size": flags.batch_sizes,
+        "--global-batch-size": flags.global_batch_size,
+        "--reserve": flags.reserves_bytes,
+        "--pipeline": flags.pipelines,
+        "--lookahead": flags.lookaheads,
+    }
+    refuse_said_twice(flags.overrides, given)
     if flags.sync_intervals != (1,) and not flags.groups:
         message = "--sync-interval says how often copies of the tables are averaged; add --groups"
-        raise click.UsageError(message, context)
+        raise click.UsageError(message, click.get_current_context())
 
 
 _OPTIONS: tuple[Option, ...] = (

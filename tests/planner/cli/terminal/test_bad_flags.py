@@ -55,6 +55,30 @@ BAD = {
     "override without value": ((*PLAN, "--set", "tables.0.embedding_dim"), "tables.0"),
     "override of an unknown key": ((*PLAN, "--set", "tabels.0.embedding_dim=3"), "tabels"),
     "override out of range": ((*PLAN, "--set", "tables.99.embedding_dim=64"), "99"),
+    "override at thousands of digits": (
+        (*PLAN, "--set", "tables." + "9" * 5000 + ".embedding_dim=64"),
+        "has no such key",
+    ),
+    "one key set twice": (
+        (*PLAN, "--set", "training.pipeline=none", "--set", "training.pipeline=hugectr"),
+        "--set training.pipeline: 2 values",
+    ),
+    "batch set twice": (
+        (*PLAN, "--batch-size", "64", "--set", "training.batch_size_per_rank=64"),
+        "--batch-size and --set training.batch_size_per_rank",
+    ),
+    "reserve set twice": (
+        (*PLAN, "--reserve", "1 GiB", "--set", "memory.reserve=2 GiB"),
+        "--reserve and --set memory.reserve",
+    ),
+    "pipeline set twice": (
+        ("sweep", *PLAN[1:], "--pipeline", "none", "--set", "training.pipeline=hugectr"),
+        "--pipeline and --set training.pipeline",
+    ),
+    "lookahead set twice": (
+        ("tune", *PLAN[1:], "--lookahead", "8", "--set", "training.lookahead=4"),
+        "--lookahead and --set training.lookahead",
+    ),
     "output like a stream": ((*PLAN, "-o", "-"), "'-' names no file"),
     "workload like a stream": (("plan", "-", *PLAN[2:]), "'-' names no file"),
     "output is a file": ((*PLAN, "-o", "WORKLOAD"), "is a file"),
