@@ -142,7 +142,7 @@ def _document(path: Path) -> Any:
     except OSError as error:
         message = f"{path}: cannot be read: {error.strerror or error}"
         raise InvalidInputError(message) from error
-    except (ValueError, EOFError, zlib.error) as error:
+    except (ValueError, EOFError, RecursionError, zlib.error) as error:
         message = f"{path}: is neither JSON nor gzipped JSON"
         raise InvalidInputError(message) from error
 

@@ -47,9 +47,9 @@ class BatchSizes(click.ParamType[tuple[int, ...]]):
         if isinstance(value, tuple):
             return value
         parts = str(value).split(",")
-        if not all(p.strip().isdecimal() and 1 <= int(p) <= 10**8 for p in parts):
+        if not all(p.strip().isdecimal() and 1 <= float(p) <= 10**8 for p in parts):
             self.fail(f"{value!r} is not a list of batch sizes such as '2048,16384'", param, ctx)
-        return tuple(int(p) for p in parts)
+        return tuple(int(float(p)) for p in parts)
 
 
 EXAMPLES = """\b

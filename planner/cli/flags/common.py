@@ -80,12 +80,12 @@ class Count(click.ParamType[int]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Refuse everything that is not such a number."""
+        """Refuse everything that is not such a number; ``int`` fails on thousands of digits."""
         text = str(value).strip()
         digits = text.replace("_", "")
-        if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits) <= self.maximum:
+        if not digits.isascii() or not digits.isdigit() or not 1 <= float(digits) <= self.maximum:
             self.fail(f"{text!r} is not a whole number from 1 to {self.maximum:,}", param, ctx)
-        return int(digits)
+        return int(float(digits))
 
 
 class Percent(click.ParamType[float]):

@@ -147,7 +147,7 @@ def _read_json(text: str) -> _Log:
     except json.JSONDecodeError as error:
         message = f"line {error.lineno}: not JSON: {error.msg}"
         raise ValueError(message) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         message = "JSON without results[].size and results[].out_of_place.time"
         raise ValueError(message) from error
     devices = data.get("devices") or []

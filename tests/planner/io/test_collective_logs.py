@@ -145,6 +145,7 @@ def test_param_rows_give_the_median(tmp_path: Path) -> None:
         ("hello\n", "no table of nccl-tests or PARAM"),
         ("", "no table of nccl-tests or PARAM"),
         ("{", "not JSON"),
+        ('{"results": ' * 100_000, "results[].size"),
         ('{"results": [{"size": 8}]}', "results[].size"),
         ("all_reduce_perf\n" + OLD_TABLE, "add --gpus-per-node"),
         (RANKS + "all_reduce_perf\n" + TABLE.replace("22.00", "fast"), "'fast' is not a number"),

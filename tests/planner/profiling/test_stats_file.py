@@ -78,6 +78,7 @@ def test_bad_files(
         (b"", "not JSON"),
         (b"{", "not JSON"),
         (b"[]", "its kind is not"),
+        (b"[" * 200_000, "not JSON"),
         (b"\xff\xfe", "not a text file"),
         (b'{"kind": "shardplan_stats", "schema_version": 1, "tables": {}}', "source: Field req"),
     ],
