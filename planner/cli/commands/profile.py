@@ -161,8 +161,8 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
 
 
 def _options(flags: dict[str, Any]) -> ProfileOptions:
+    from planner.io.table_map import parse_table_map
     from planner.profiling.profiler import ProfileOptions
-    from planner.profiling.table_map import parse_table_map
     from planner.profiling.units import Selection
 
     if flags["rows"] is not None and flags["sample_rows"] is not None:
