@@ -84,6 +84,22 @@ def test_scenarios_and_price(plan: Run, workload_file: Path, tmp_path: Path) -> 
     assert data["solver"]["objective"] == "mean iteration"
 
 
+def test_constraints_of_a_scenario_are_left_out_with_a_word(
+    plan: Run, run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """Unless they are those of the workload, whose copy a scenario often is."""
+    rule = "constraints: [{tables: user, sharding_types: [row_wise]}]\n"
+    scenario = tmp_path / "weekend.yaml"
+    scenario.write_text(workload_file.read_text() + rule)
+    words = "its constraints are left out"
+    done = plan(*FEW, "--scenario", scenario, "-o", tmp_path / "run")
+    assert (done.code, words in " ".join(done.out.split())) == (0, True)
+    priced = ("estimate", workload_file, tmp_path / "run" / "plan.json", "--system", system_file)
+    assert words in run(*priced, "--scenario", scenario, "--json").out
+    workload_file.write_text(scenario.read_text())
+    assert words not in plan(*QUICK, "--scenario", scenario).out
+
+
 def test_scenarios_have_names_of_their_own_and_the_slowest_is_the_headline(
     plan: Run, workload_file: Path, tmp_path: Path
 ) -> None:
