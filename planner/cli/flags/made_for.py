@@ -35,6 +35,12 @@ def made_otherwise(
                 f"{path}: was made for another {plan.system} than the shipped one, on which it is "
                 "priced; name its file with --system"
             )
+        local = problem.topology.local_world_size
+        if flags.gpus_per_host is None and plan.local_world_size not in (None, local):
+            told.append(
+                f"{path}: was made for {plan.local_world_size} ranks per host and is priced with "
+                f"{local}; --gpus-per-host says otherwise"
+            )
         if not asks_batch and plan.batch_size_per_rank not in (None, batch):
             told.append(
                 f"{path}: was made for {plan.batch_size_per_rank:,} samples per rank and is priced "
