@@ -170,9 +170,7 @@ def _verdict(drift: Drift) -> str:
         return "Plan again: under these data the plan in use does not fit in memory."
     saved = format_share(now.saved_ratio)
     if now.saved_ratio > drift.threshold_ratio:
-        return (
-            f"Plan again: a new plan saves {saved} of each iteration, above {limit} (--threshold)."
-        )
+        return f"Plan again: a new plan saves {saved} of each iteration, above {limit}."
     words = f"Keep the plan: a new one saves {saved} of each iteration, not more than {limit}."
     return f"{words} {_lasting(drift)}".strip()
 

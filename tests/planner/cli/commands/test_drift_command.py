@@ -73,6 +73,7 @@ def test_a_drifted_plan_ends_with_exit_code_1(
     done = run(*asked, "--stats", days[0], "-o", tmp_path / "new.json")
     assert done.code == 1, done.err
     assert "Plan again" in done.out
+    assert done.out.count("--threshold") == 1
     assert "of training" in done.out
     assert "cat_0" in done.out
     new = json.loads((tmp_path / "new.json").read_text())
