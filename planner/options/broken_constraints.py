@@ -35,7 +35,7 @@ def broken_constraints(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
     if len(lines) > _SHOWN:
         lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more tables are not as asked"]
     rules = PlacementRules(constraints, [t.name for t in problem.workload.tables], topology)
-    if rules:
+    if rules and plan.placements:
         ranks = [plan.placement(t.name).ranks for t in problem.workload.tables]
         counts = np.array([np.bincount(r, minlength=topology.world_size) for r in ranks])
         lines += [f"tables do not lie as {text} asks" for text in rules.broken(counts)]
