@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
 from planner.support.file_errors import writing
-from planner.support.places import behind_links, is_stream
+from planner.support.places import allowed, behind_links, is_stream
 
 if TYPE_CHECKING:
     from planner.cli.flags.common import ProblemFlags
@@ -145,7 +145,7 @@ def write_run(
     where = folder if folder.exists() else folder.parent
     staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=where))
     try:
-        staging.chmod(0o755)
+        staging.chmod(allowed(0o777))
         for name, text in texts.items():
             with writing(folder / name):
                 (staging / name).write_text(text, encoding="utf-8")
@@ -193,7 +193,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=folder.absolute().parent))
     try:
-        staging.chmod(0o755)
+        staging.chmod(allowed(0o777))
         for name, data in files.items():
             with writing(folder / name):
                 (staging / name).write_bytes(data)
