@@ -15,6 +15,7 @@ from planner.io.library import configs_folder, locate
 from planner.io.system.calibration_file import load_constants
 from planner.io.system.inherited import own_base, read_system
 from planner.io.system.residual_file import residual_path
+from planner.io.system.system_schema import LEAST_FACTOR, MOST_FACTOR
 from planner.io.workload.yaml_lines import scalar_text
 from planner.support.atomic import write_texts_atomic
 
@@ -50,8 +51,9 @@ def write_fitted_system(
         All files that were written.
 
     Raises:
-        InvalidInputError: a file cannot be read, the folder cannot be written, or it holds another
-            file by the name of one that the system needs beside it; nothing is written then.
+        InvalidInputError: a factor is out of range, a file cannot be read, the folder cannot be
+            written, or it holds another file by the name of one that the system needs beside it;
+            nothing is written then.
     """
     base = locate(source, "systems")
     if path.exists() and path.samefile(base):
@@ -63,23 +65,34 @@ def write_fitted_system(
     else:
         text, copies = _with_copies(path, base, text, topology)
     before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
+    ratios = [old * new for old, new in zip(before, found.ratios, strict=True)]
+    _check_ratios(ratios)
     plans = "1 plan" if num_runs == 1 else f"{num_runs} plans"
     lines = [
         f"# Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the "
         "numbers above.",
         "fitted:",
     ]
-    for kind, old, new, settled in zip(
-        FITTED_KINDS, before, found.ratios, settled_ratio, strict=True
-    ):
+    for kind, ratio, settled in zip(FITTED_KINDS, ratios, settled_ratio, strict=True):
         origin = "calibrated" if settled >= _SETTLED else "default"
         told = f"own runs of {plans} settle {100 * settled:.0f} % of it"
-        lines.append(f"  {kind}: {old * new:.6g} ({origin}, {told})")
+        lines.append(f"  {kind}: {ratio:.6g} ({origin}, {told})")
     rows = (", ".join(f"{v:.6g}" for v in row) for row in found.spread_ratio)
     lines.append(f"  spread: [{', '.join(f'[{row}]' for row in rows)}]")
     whole = text.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n"
     write_texts_atomic({**copies, path: whole})
     return (path, *copies)
+
+
+def _check_ratios(ratios: Sequence[float]) -> None:
+    """Refuse factors that a system file may not hold, which would be refused where it is read."""
+    for kind, ratio in zip(FITTED_KINDS, ratios, strict=True):
+        if not LEAST_FACTOR <= ratio <= MOST_FACTOR:
+            message = (
+                f"the runs ask for a factor of {ratio:,.4g} on times of kind {kind}, and a system "
+                f"file takes {LEAST_FACTOR:g} to {MOST_FACTOR:g}: are the units of the times right?"
+            )
+            raise InvalidInputError(message)
 
 
 def _on_calibrated_cores(
