@@ -314,7 +314,13 @@ def _models(topology: Topology, flags: ProblemFlags) -> CostModels | None:
             f"--model {text!r}: write FAMILY=NAME, such as collective=alpha_beta" for text in wrong
         ]
         raise InvalidInputError(problems)
-    return chosen_models(topology, dict(text.split("=", 1) for text in flags.models))
+    named = [text.split("=", 1) for text in flags.models]
+    families = [family for family, _ in named]
+    twice = [family for family in families if families.count(family) > 1]
+    if twice:
+        message = f"--model {twice[0]}: {families.count(twice[0])} models are given; give one"
+        raise InvalidInputError(message)
+    return chosen_models(topology, dict(named))
 
 
 def _priced(topology: Topology, flags: ProblemFlags) -> Topology:

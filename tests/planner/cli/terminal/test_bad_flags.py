@@ -75,6 +75,10 @@ BAD = {
         ("sweep", *PLAN[1:], "--pipeline", "none", "--set", "training.pipeline=hugectr"),
         "--pipeline and --set training.pipeline",
     ),
+    "model set twice": (
+        (*PLAN, "--model", "dense=roofline", "--model", "dense=mine.py"),
+        "--model dense: 2 models",
+    ),
     "lookahead set twice": (
         ("tune", *PLAN[1:], "--lookahead", "8", "--set", "training.lookahead=4"),
         "--lookahead and --set training.lookahead",
