@@ -209,6 +209,9 @@ def test_check_tells_the_kind(
     assert "workload: 1 table, " in " ".join(run("check", table).out.split())
     data = json.loads(run("check", workload_file, "--json").out)
     assert (data["ok"], data["kind"]) == (True, "workload")
+    for path, kind in ((workload_file, "workload"), (system_file, "system")):
+        named = path.rename(path.with_suffix(".json"))
+        assert f"OK {named}: {kind}: " in " ".join(run("check", named).out.split())
 
 
 @pytest.mark.parametrize(
@@ -315,6 +318,9 @@ def test_init(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert run("check", "workload.yaml").code == 0
     assert json.loads(run("init", "other.yaml", "--json").out) == {"written": "other.yaml"}
     assert run("init").code == 2
+    refused = run("init", "tables.csv")
+    assert (refused.code, "is read as a list of tables" in refused.err) == (2, True)
+    assert not (tmp_path / "tables.csv").exists()
 
 
 def test_systems(run: Run) -> None:
