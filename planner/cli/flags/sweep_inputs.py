@@ -263,9 +263,10 @@ class Questions:
         found = left_open(self.file, reserve=self.flags.reserve_bytes is not None, batch=batch)
         systems = [self.topology(name, self.flags.gpus_per_host) for name in self.flags.systems]
         remarks = [
-            unrated_remark(self.file.workload, system.device)
+            unrated_remark(
+                self.file.workload, system.device, is_calibrated=bool(system.calibration)
+            )
             for system in systems
-            if not system.calibration
         ]
         return (*found, *(text for text in remarks if text is not None))
 
