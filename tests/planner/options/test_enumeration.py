@@ -157,3 +157,11 @@ def test_cores_that_were_never_calibrated_have_no_kernels_of_host_memory_either(
     found = enumerate_options(problem, CostPipeline(model, system), every_kernel=True).tables
     kernels = {option.kernel for table in found for option in table.options}
     assert kernels == {ComputeKernel.FUSED, ComputeKernel.DENSE}
+
+
+def test_a_table_that_torchrec_cannot_train_is_refused_for_its_columns() -> None:
+    """And not for constraints, of which there are none."""
+    table = replace(cases.table("a", dim=6), pooling=Pooling.NONE)
+    assert options((table,))[0].options
+    with pytest.raises(InvalidInputError, match="unpooled tables of 6 columns on CPU cores"):
+        options((table,), device="cpu")
