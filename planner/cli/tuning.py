@@ -141,11 +141,11 @@ def show(
         remark(settings, f"wrote {shown_paths((path,))}")
 
 
-def check_output(output: Path, inputs: tuple[Path, ...]) -> None:
-    """Refuse an output that cannot be written, or that is one of the inputs, before any search.
+def check_output(output: Path, inputs: tuple[Path, ...], storage: Path | None) -> None:
+    """Refuse an output that cannot be written, or that is an input or the journal, before a search.
 
     Raises:
-        InvalidInputError: it is an input; or a folder with the name of a file, or the other way
+        InvalidInputError: it is one of these; or a folder with the name of a file, or the other way
             round.
     """
     is_file = output.suffix == ".json"
@@ -156,6 +156,9 @@ def check_output(output: Path, inputs: tuple[Path, ...]) -> None:
         message = f"--output {output} is a file; name a folder, or a file that ends in .json"
         raise InvalidInputError(message)
     if is_file:
+        if storage is not None and behind_links(storage) == behind_links(output):
+            message = f"{output}: is named for both the journal and the plan; name two files"
+            raise InvalidInputError(message)
         refuse_own_input([output], inputs)
         check_file(output)
         return

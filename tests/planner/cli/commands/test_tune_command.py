@@ -163,3 +163,6 @@ def test_the_best_plan_is_not_written_over_what_is_read(
         done = run("tune", workload, "--system", system, "--trials", 1, *QUICK, "-o", output)
         assert (done.code, "would be lost" in done.err) == (2, True)
         assert output.read_bytes() == before
+    both = workload.with_name("study.json")
+    done = run("tune", workload, "--system", system, *QUICK, "--storage", both, "-o", both)
+    assert (done.code, "name two files" in done.err, both.exists()) == (2, True, False)
