@@ -75,6 +75,8 @@ def test_a_drifted_plan_ends_with_exit_code_1(
     assert "Plan again" in done.out
     assert done.out.count("--threshold") == 1
     assert "of training" in done.out
+    small = run(*asked, "--stats", days[0], "--threshold", "0.01%")
+    assert "above 0.01 % (--threshold)" in " ".join(small.out.split())
     assert "cat_0" in done.out
     new = json.loads((tmp_path / "new.json").read_text())
     kept = run(*asked, "--stats", days[0], "--threshold", "99%", "--json")
