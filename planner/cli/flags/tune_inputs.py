@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -285,9 +286,16 @@ def clusters_of(flags: TuneFlags) -> Clusters:
                 f"or give --price {system}=4.5"
             )
             raise InvalidInputError(message)
-        most = int(flags.budget_usd_per_hour / price * (1 + 1e-9))
+        if price == 0 and not flags.gpus:
+            message = (
+                f"--budget: the system {system!r} costs nothing, so that no budget limits it; name "
+                "its sizes with --gpus"
+            )
+            raise InvalidInputError(message)
+        ranks = flags.budget_usd_per_hour / price * (1 + 1e-9) if price else math.inf
+        most = int(min(ranks, MAX_RANKS))
         doubled = [host.local_world_size << k for k in range(MAX_RANKS.bit_length())]
-        doubled = [n for n in doubled if n <= min(most, MAX_RANKS)]
+        doubled = [n for n in doubled if n <= most]
         kept += [_sized(own, gpus) for gpus in flags.gpus or doubled if gpus <= most]
         least = flags.gpus or (host.local_world_size,)
         dear += [f"{system} x {n} ({significant(n * price, 4)} USD/h)" for n in least if n > most]
