@@ -188,7 +188,7 @@ def _deliver(settings: Settings, result: PlanningResult, output: Path | None) ->
     try:
         if output is not None:
             written = _write(output, result)
-    except (OSError, InvalidInputError) as error:
+    except (OSError, InvalidInputError, MemoryError) as error:
         problem = error
     if settings.json:
         from planner import io
