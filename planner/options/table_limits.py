@@ -154,6 +154,12 @@ def _limit(
         names_load_factors=any(r.cache_load_factors for r in rules),
         obstacle=obstacle,
     )
+    if not factors and ComputeKernel.FUSED_UVM_CACHING in kernels_left:
+        named = ", ".join(repr(r.pattern) for r in rules if r.cache_load_factors)
+        return limit, [
+            f"table {table.name!r}: {named} name cache_load_factors that have none in common; name "
+            "one in all of them"
+        ]
     if kernels and ranks:
         return limit, []
     return limit, [_no_option(table, rules, tuple(legal), len(ranks))]
