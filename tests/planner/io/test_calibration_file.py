@@ -121,3 +121,33 @@ def test_a_calibration_with_other_counts_of_operators_says_calibrate_again(tmp_p
     path.write_text(json.dumps(document))
     with pytest.raises(InvalidInputError, match="calibrate again"):
         read_calibration(path)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("group", "backward_s"), []),
+        (("table_wise", "gradient_s"), [1e-4]),
+        (("row_wise", "input_s"), []),
+        (("collective", "all_gather_s"), [1e-4]),
+        (("dense", "forward_s"), [1e-4]),
+        (("dense", "update_s"), []),
+        (("fused", "backward_s"), [1e-4] * 14),
+        (("sigmas_ratio",), [["lookups", 0.1]]),
+        (("sigmas_ratio",), [["lookup", -0.1]]),
+    ],
+    ids=str,
+)
+def test_a_calibration_with_other_lengths_or_kinds_says_calibrate_again(
+    where: tuple[str, ...], value: list[object], tmp_path: Path
+) -> None:
+    """``check`` accepted them, and every plan was a bug."""
+    document = json.loads(TypeAdapter(Calibration).dump_json(CALIBRATION))
+    inner = document["constants"]
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidInputError, match="calibrate again"):
+        read_calibration(path)
