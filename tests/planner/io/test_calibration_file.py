@@ -20,7 +20,7 @@ from costmodels.training.communication import Communication, Precision
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.system.calibrated_system import write_calibrated_system
-from planner.io.system.calibration_file import read_calibration
+from planner.io.system.calibration_file import load_constants, read_calibration, write_calibration
 from planner.models import default_models
 from planner.validation.tasks import random_plan, random_workload
 from tests.costmodels.cpu.machines import MACHINE
@@ -151,3 +151,13 @@ def test_a_calibration_with_other_lengths_or_kinds_says_calibrate_again(
     path.write_text(json.dumps(document))
     with pytest.raises(InvalidInputError, match="calibrate again"):
         read_calibration(path)
+
+
+def test_a_calibration_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    """A process that calibrates anew went on with the old constants."""
+    path = tmp_path / "a.json"
+    write_calibration(path, CALIBRATION)
+    assert load_constants(str(path)) == MACHINE
+    slower = replace(MACHINE, call_s=MACHINE.call_s * 2.0, machine="another")
+    write_calibration(path, replace(CALIBRATION, constants=slower))
+    assert load_constants(str(path)) == slower
