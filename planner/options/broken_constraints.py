@@ -45,7 +45,10 @@ def broken_constraints(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
 
 
 def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """For each limit on memory that a plan breaks, a line with the first place that holds more."""
+    """For each limit on memory that a plan breaks, a line with the first place that holds more.
+
+    A limit on a place that there is not, which a search refuses, is a line too.
+    """
     topology = problem.topology
     work = CostPipeline(problem.workload, topology).plan_work(plan)
     held = ledger(work, problem.workload, topology)
@@ -53,6 +56,8 @@ def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
         by_rank = rule.level is Level.RANK
         used = [place.used_bytes for place in (held.ranks if by_rank else held.hosts)]
         places = rule.places or range(len(used))
+        if max(places) >= len(used):
+            yield f"{memory_words(rule)} is outside {rule.level}s 0..{len(used) - 1}"
         over = [p for p in places if p < len(used) and used[p] > rule.most_bytes * (1 + _ROUNDING)]
         if over:
             excess = format_bytes(used[over[0]] - rule.most_bytes)
