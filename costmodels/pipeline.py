@@ -360,10 +360,11 @@ class CostPipeline:
                 "pipeline lookahead is BagPipe's and has no counterpart in TorchRec; hits of its "
                 "caches follow from each table's law, as if batches were drawn independently"
             )
-        unrated = unrated_remark(self.workload, self.topology.device)
-        if unrated is not None and self.models.exchange is None:
+        device, is_calibrated = self.topology.device, self.models.exchange is not None
+        unrated = unrated_remark(self.workload, device, is_calibrated=is_calibrated)
+        if unrated is not None:
             notes.append(unrated)
-        is_uncalibrated = self.topology.compute_device == "cpu" and self.models.exchange is None
+        is_uncalibrated = self.topology.compute_device == "cpu" and not is_calibrated
         if is_uncalibrated and any(t.pooling is Pooling.NONE for t in self.workload.tables):
             notes.append(
                 "unpooled tables on CPU cores: FBGEMM's backward pass of them takes many times as "

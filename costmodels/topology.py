@@ -152,6 +152,8 @@ class Links:
 
 FITTED_KINDS: Final = ("lookup", "collective", "dense", "host")
 """Kinds of time that ``shardplan fit`` corrects, in the order of :class:`FittedFactors`."""
+_MOST_SPREAD: Final = 50.0
+"""Factors would differ by e^50 then; intervals of larger spreads have no finite ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +183,16 @@ class FittedFactors:
         require(good, f"fitted factors must be finite and above 0, got {self.ratios}")
         rows = [len(row) for row in self.spread_ratio]
         triangle = list(range(1, len(FITTED_KINDS) + 1))
-        finite = all(math.isfinite(v) for row in self.spread_ratio for v in row)
+        sane = all(abs(v) <= _MOST_SPREAD for row in self.spread_ratio for v in row)
         require(
-            finite and rows in ([], triangle),
+            rows in ([], triangle),
             "the spread of fitted factors must be a lower triangle with rows of 1, 2, 3 and 4 "
             f"numbers, got rows of {rows}",
+        )
+        require(
+            sane,
+            f"numbers of the spread of fitted factors must be -{_MOST_SPREAD:g}..{_MOST_SPREAD:g}, "
+            f"got {self.spread_ratio}",
         )
 
     @property

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from costmodels.calibration.fitting import FitError
 from costmodels.cpu.constants import CpuConstants
+from costmodels.errors import require
+from costmodels.uncertainty import KINDS, MACHINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +20,20 @@ class Calibration:
         errors: the error of each fit.
         seed: seed of the random points that were measured.
         effort: name of the :class:`~costmodels.calibration.designs.Effort`.
+
+    Raises:
+        InvalidValueError: a deviation is of no kind of time, or is negative or infinite.
     """
 
     constants: CpuConstants
     errors: tuple[FitError, ...]
     seed: int
     effort: str
+
+    def __post_init__(self) -> None:
+        """Check the deviations, by which intervals are drawn."""
+        kinds, sigmas = (*KINDS, MACHINE), self.constants.sigmas_ratio
+        require(
+            all(kind in kinds and 0.0 <= sigma < math.inf for kind, sigma in sigmas),
+            f"deviations must be finite, at least 0, and of {', '.join(kinds)}: calibrate again",
+        )

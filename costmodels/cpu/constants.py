@@ -21,12 +21,20 @@ from costmodels.errors import CostModelError, require
 
 ALL_TO_ALL_COUNTS = 6
 """How many counts an all-to-all has (:func:`costmodels.cpu.gloo.all_to_all_counts`)."""
+BUFFER_COUNTS = 4
+"""How many counts another collective has (:func:`costmodels.cpu.gloo.buffer_counts`)."""
 OPERATOR_COUNTS = 8
 """How many counts an operator of any class has (:mod:`costmodels.cpu.operators`)."""
 UPDATE_COUNTS = 7
 """How many counts a step of the optimizer has (:func:`costmodels.cpu.operators.update_counts`)."""
 _NUM_BACKWARD = {len(counts) for counts in (BACKWARD, DENSE_BACKWARD, SEQUENCE_BACKWARD)}
 """How many counts the backward lookup of some kernel has."""
+
+
+def _check(what: str, *counts: tuple[tuple[float, ...], int]) -> None:
+    """Require that each tuple has its number of counts."""
+    fits = all(len(numbers) == length for numbers, length in counts)
+    require(fits, f"{what} do not fit this version's counts: calibrate again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +95,17 @@ class GroupConstants:
         forward_s: a factor on the seconds that the table takes alone; seconds per table; and
             further seconds per bag, per element of the bags' vectors, and per index.
         backward_s: the same for the backward lookup.
+
+    Raises:
+        InvalidValueError: the numbers are those of another version.
     """
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check that there is one number for each count."""
+        _check("constants of a step's tables", (self.forward_s, 5), (self.backward_s, 5))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +116,19 @@ class ExchangeConstants:
         input_s: seconds per count of the exchange of indices.
         output_s: seconds per count of the exchange of pooled vectors.
         gradient_s: seconds per count of the exchange of their gradients.
+
+    Raises:
+        InvalidValueError: the numbers are those of another version.
     """
 
     input_s: tuple[float, ...]
     output_s: tuple[float, ...]
     gradient_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check that there is one number for each count."""
+        counts = (self.input_s, 5), (self.output_s, 4), (self.gradient_s, 4)
+        _check("constants of exchanges", *counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +150,10 @@ class CollectiveConstants:
     all_reduce_s: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Check that an all-to-all has a number for each count; old files have fewer."""
-        require(
-            len(self.all_to_all_s) == ALL_TO_ALL_COUNTS,
-            "collective constants do not fit this version's counts: calibrate again",
-        )
+        """Check that there is one number for each count; old files have fewer."""
+        buffers = (self.reduce_scatter_s, self.all_gather_s, self.all_reduce_s)
+        counts = (self.all_to_all_s, ALL_TO_ALL_COUNTS), *((b, BUFFER_COUNTS) for b in buffers)
+        _check("collective constants", *counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +164,19 @@ class DenseConstants:
         forward_s: seconds per count of the forward pass of all layers.
         backward_s: seconds per count of the backward pass of the top MLP.
         update_s: seconds per count of the backward pass of the bottom MLP and the optimizer.
+
+    Raises:
+        InvalidValueError: the numbers are those of another version.
     """
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     update_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check that there is one number for each count."""
+        counts = (self.forward_s, 6), (self.backward_s, 6), (self.update_s, 9)
+        _check("constants of MLPs", *counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +248,9 @@ class CpuConstants:
         sequence: lookups of unpooled tables; None if the calibration did not measure them.
         pace_s: seconds that fixed work took beside the training steps of the calibration, which say
             how slow the machine was; None if the calibration did not measure them.
+
+    Raises:
+        InvalidValueError: the numbers are those of another version.
     """
 
     machine: str
@@ -240,6 +273,13 @@ class CpuConstants:
     operators: OperatorConstants | None = None
     sequence: LookupConstants | None = None
     pace_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the backward lookup of each kernel has one number for each of its counts."""
+        counts = [(self.fused, BACKWARD), (self.replicated, DENSE_BACKWARD)]
+        if self.sequence is not None:
+            counts.append((self.sequence, SEQUENCE_BACKWARD))
+        _check("lookup constants", *((one.backward_s, len(names)) for one, names in counts))
 
     @property
     def kernel_latency_s(self) -> float:

@@ -304,18 +304,24 @@ def dense_parameters(workload: Workload) -> int:
     return layers.bottom_parameters + layers.top_parameters
 
 
-def unrated_remark(workload: Workload, device: Device) -> str | None:
+def unrated_remark(
+    workload: Workload, device: Device, *, is_calibrated: bool = False
+) -> str | None:
     """A remark that the device lists no rate for a type of the products; None if it lists all.
 
-    A missing rate of tf32 is not remarked, because PyTorch runs such products in fp32 on devices
-    without tf32.
+    Calibrated CPU cores were timed in fp32 alone, whatever rates their system lists. A missing rate
+    of tf32 is not remarked, because PyTorch runs such products in fp32 on devices without tf32.
     """
     before, after = dense_operators(workload)
     kinds = (*PRODUCTS, OperatorKind.ATTENTION)
     used = {o.dtype for o in (*before, *after) if o.kind in kinds} - {DataType.TF32}
-    unlisted = sorted(used - dict(device.flops_per_s).keys())
+    known = {DataType.FP32} if is_calibrated else dict(device.flops_per_s).keys()
+    unlisted = sorted(used - known)
     if not unlisted:
         return None
+    if is_calibrated:
+        names = ", ".join(unlisted)
+        return f"CPU cores are calibrated in fp32: products in {names} are priced as such"
     slowest, _ = min(device.flops_per_s, key=lambda entry: entry[1])
     return (
         f"{device.name} lists no rate for products in {', '.join(unlisted)}: the dense part is "

@@ -150,8 +150,8 @@ def warn(settings: Settings, warnings: tuple[str, ...]) -> None:
 
 def _width() -> int:
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns) > 0:
-        return min(int(columns), MAX_WIDTH)
+    if columns.isdecimal() and float(columns) > 0:
+        return int(min(float(columns), MAX_WIDTH))
     if sys.stdout.isatty():
         return min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
     return MAX_WIDTH

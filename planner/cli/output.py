@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
 from planner.support.file_errors import writing
-from planner.support.places import behind_links, is_stream
+from planner.support.places import allowed, behind_links, is_stream
 
 if TYPE_CHECKING:
     from planner.cli.flags.common import ProblemFlags
@@ -50,8 +50,13 @@ def _is_of_a_family(name: str) -> bool:
     return re.fullmatch(r"plan-\d+-hosts\.json", name) is not None
 
 
-def check_folder(folder: Path, *, force: bool) -> None:
+def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
     """Refuse a folder with other contents than an earlier run, before any work is done.
+
+    Args:
+        folder: where the run is to be written.
+        inputs: the files that the command reads; a new run may not replace or remove them.
+        force: whether other contents may be there.
 
     Raises:
         InvalidInputError: there is such content; the message says what it is.
@@ -64,6 +69,7 @@ def check_folder(folder: Path, *, force: bool) -> None:
         raise InvalidInputError(message)
     names = {path.name for path in folder.iterdir()}
     _check_kinds(folder, filter(_is_of_a_run, names))
+    refuse_own_input((folder / name for name in names if _is_of_a_run(name)), inputs)
     holds_run = PLAN_FILE in names and all(map(_is_of_a_run, names))
     if names and not holds_run and not force:
         others = [name for name in names if not _is_of_a_run(name)]
@@ -139,7 +145,7 @@ def write_run(
     where = folder if folder.exists() else folder.parent
     staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=where))
     try:
-        staging.chmod(0o755)
+        staging.chmod(allowed(0o777))
         for name, text in texts.items():
             with writing(folder / name):
                 (staging / name).write_text(text, encoding="utf-8")
@@ -187,7 +193,7 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=folder.absolute().parent))
     try:
-        staging.chmod(0o755)
+        staging.chmod(allowed(0o777))
         for name, data in files.items():
             with writing(folder / name):
                 (staging / name).write_bytes(data)

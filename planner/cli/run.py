@@ -84,6 +84,10 @@ def _report(error: Exception, settings: Settings) -> int:
     if isinstance(error, PlannerError | CostModelError):
         _print_error(str(error))
         return EXIT_BAD_INPUT
+    if isinstance(error, MemoryError):
+        text = " ".join(str(error).split()) or "no more can be had"
+        _print_error(f"out of memory: {text}; use fewer ranks or tables, or a larger machine")
+        return EXIT_BAD_INPUT
     if isinstance(error, OSError):
         unnamed = "standard output" if error.errno in _WHILE_WRITING else ""
         where = str(error.filename or unnamed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.output import PLAN_FILE, check_file, check_folder
+from planner.cli.output import PLAN_FILE, check_file, check_folder, refuse_own_input
 from planner.errors import InvalidInputError
 from planner.support.atomic import write_texts_atomic
 from planner.support.digits import significant
@@ -141,11 +141,12 @@ def show(
         remark(settings, f"wrote {shown_paths((path,))}")
 
 
-def check_output(output: Path) -> None:
-    """Refuse an output that cannot be written, before any search.
+def check_output(output: Path, inputs: tuple[Path, ...], storage: Path | None) -> None:
+    """Refuse an output that cannot be written, or that is an input or the journal, before a search.
 
     Raises:
-        InvalidInputError: it is a folder but has the name of a file, or the other way round.
+        InvalidInputError: it is one of these; or a folder with the name of a file, or the other way
+            round.
     """
     is_file = output.suffix == ".json"
     if is_file and output.is_dir():
@@ -155,6 +156,10 @@ def check_output(output: Path) -> None:
         message = f"--output {output} is a file; name a folder, or a file that ends in .json"
         raise InvalidInputError(message)
     if is_file:
+        if storage is not None and behind_links(storage) == behind_links(output):
+            message = f"{output}: is named for both the journal and the plan; name two files"
+            raise InvalidInputError(message)
+        refuse_own_input([output], inputs)
         check_file(output)
         return
     others = [] if not output.exists() else sorted(p.name for p in output.iterdir())
@@ -164,7 +169,7 @@ def check_output(output: Path) -> None:
             "another folder"
         )
         raise InvalidInputError(message)
-    check_folder(output, force=True)
+    check_folder(output, inputs, force=True)
 
 
 def _write(study: Study, output: Path, result: PlanningResult) -> tuple[Path, ...]:

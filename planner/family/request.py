@@ -72,6 +72,13 @@ def check(problem: PlanningProblem, asked: FamilyRequest) -> None:
             "--survive and constraints that name ranks or hosts exclude each other: ranks are "
             "renumbered when a host is lost; remove the ranks and hosts from the constraints"
         )
+    traced = workload.dense.operators
+    if traced is not None and asked.keeps_global_batch:
+        found.append(
+            "--survive keeps the samples of a step, so ranks have more of them on fewer hosts; the "
+            f"operators of the dense part are for {traced.local_batch_size} per rank; add "
+            "--keep-batch rank"
+        )
     if not workload.tables:
         found.append(f"--survive is about tables, and the workload {workload.name!r} has none")
     if found:

@@ -35,7 +35,7 @@ def broken_constraints(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
     if len(lines) > _SHOWN:
         lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more tables are not as asked"]
     rules = PlacementRules(constraints, [t.name for t in problem.workload.tables], topology)
-    if rules:
+    if rules and plan.placements:
         ranks = [plan.placement(t.name).ranks for t in problem.workload.tables]
         counts = np.array([np.bincount(r, minlength=topology.world_size) for r in ranks])
         lines += [f"tables do not lie as {text} asks" for text in rules.broken(counts)]
@@ -45,7 +45,10 @@ def broken_constraints(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
 
 
 def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """For each limit on memory that a plan breaks, a line with the first place that holds more."""
+    """For each limit on memory that a plan breaks, a line with the first place that holds more.
+
+    A limit on a place that there is not, which a search refuses, is a line too.
+    """
     topology = problem.topology
     work = CostPipeline(problem.workload, topology).plan_work(plan)
     held = ledger(work, problem.workload, topology)
@@ -53,6 +56,8 @@ def _overfull(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
         by_rank = rule.level is Level.RANK
         used = [place.used_bytes for place in (held.ranks if by_rank else held.hosts)]
         places = rule.places or range(len(used))
+        if max(places) >= len(used):
+            yield f"{memory_words(rule)} is outside {rule.level}s 0..{len(used) - 1}"
         over = [p for p in places if p < len(used) and used[p] > rule.most_bytes * (1 + _ROUNDING)]
         if over:
             excess = format_bytes(used[over[0]] - rule.most_bytes)

@@ -19,7 +19,7 @@ from planner.options.torchrec_rules import (
     legal_types_and_kernels,
     unsummed_words,
 )
-from planner.problem import PlanningProblem
+from planner.problem import PlanningProblem, TableConstraint
 from planner.rules.placement_rules import PlacementRules
 
 CACHE_LOAD_FACTORS: Final = (0.05, 0.1, 0.2, 0.4)
@@ -154,16 +154,38 @@ def _limit(
         names_load_factors=any(r.cache_load_factors for r in rules),
         obstacle=obstacle,
     )
+    if not factors and ComputeKernel.FUSED_UVM_CACHING in kernels_left:
+        named = ", ".join(repr(r.pattern) for r in rules if r.cache_load_factors)
+        return limit, [
+            f"table {table.name!r}: {named} name cache_load_factors that have none in common; name "
+            "one in all of them"
+        ]
     if kernels and ranks:
         return limit, []
+    return limit, [_no_option(table, rules, tuple(legal), len(ranks))]
+
+
+def _no_option(
+    table: Table,
+    rules: tuple[TableConstraint, ...],
+    legal: tuple[ShardingType, ...],
+    num_ranks: int,
+) -> str:
+    """Why a table has no option: its constraints, or TorchRec alone where it knows no type."""
+    if not legal:
+        return (
+            f"table {table.name!r}: TorchRec cannot train unpooled tables of {table.embedding_dim} "
+            f"columns on CPU cores, where they need a multiple of {COLUMN_MULTIPLE}; change "
+            "embedding_dim"
+        )
     named = ", ".join(repr(r.pattern) for r in rules) or "the general constraints"
     types, unsummed = ", ".join(legal), unsummed_words(table)
-    return limit, [
+    return (
         f"table {table.name!r}: {named} leave it no option; TorchRec knows {types} for it, "
-        f"ranks left: {len(ranks)}; allow more sharding types, kernels or ranks"
+        f"ranks left: {num_ranks}; allow more sharding types, kernels or ranks"
         + f"; {unsummed}"
         * bool(unsummed)
-    ]
+    )
 
 
 @lru_cache(maxsize=256)

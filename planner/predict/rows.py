@@ -31,6 +31,9 @@ from planner.support.csv_text import csv_text
 ADDED_COLUMNS: Final = ("predicted_us", "low_us", "high_us", "source")
 REASON_COLUMN: Final = "reason"
 """The column that says why a row has no prediction; it is written if some row has none."""
+OWN_COLUMNS: Final = frozenset((*ADDED_COLUMNS, REASON_COLUMN))
+"""Columns of predictions; of a table that has them already, as one that was predicted before, they
+are replaced."""
 _Row = TypeVar("_Row")
 _QUANTILE_95: Final = 1.645
 _UNFITTED_SPREAD: Final = 0.5
@@ -183,7 +186,7 @@ def predicted_text(table: CsvRows, found: Iterable[Predicted | Unmodelled]) -> s
     predictions = tuple(found)
     reasons = any(isinstance(p, Unmodelled) for p in predictions)
     added = (*ADDED_COLUMNS, REASON_COLUMN) if reasons else ADDED_COLUMNS
-    kept = tuple(c for c in table.columns if c not in added)
+    kept = [c for c in table.columns if c not in OWN_COLUMNS]
     rows = (
         (*(row[c] for c in kept), *_cells(p)[: len(added)])
         for row, p in zip(table.rows, predictions, strict=True)

@@ -344,7 +344,7 @@ def _check_kind(path: Path, text: str) -> None:
     """Refuse another kind of file, or a newer version, in one line instead of hundreds."""
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         message = f"{path}: not JSON: {error}"
         raise InvalidInputError(message) from error
     if not isinstance(data, dict) or data.get("kind") != KIND:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -176,12 +177,14 @@ def _folders(folder: Path) -> str:
 def _natural(path: Path) -> tuple[tuple[int, str], ...]:
     """A sort key with which ``day_2`` comes before ``day_10``."""
     parts = re.split(r"(\d+)", path.name)
-    return tuple((int(p), "") if p.isdigit() else (-1, p) for p in parts)
+    return tuple((int(p), "") if p.isdecimal() else (-1, p) for p in parts)
 
 
 def _check_same_features(sources: Sequence[Source]) -> None:
-    if len({source.path.resolve() for source in sources}) < len(sources):
-        message = "a file is named twice; its accesses would count twice"
+    places = Counter(source.path.resolve() for source in sources)
+    twice = [source.path for source in sources if places[source.path.resolve()] > 1]
+    if twice:
+        message = f"{twice[0]}: is named twice; its accesses would count twice"
         raise InvalidInputError(message)
     first = set(sources[0].reader.feature_names(sources[0].path))
     for source in sources[1:]:

@@ -13,6 +13,7 @@ from costmodels.units import format_bytes
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.models import models_of
 from planner.options.arithmetic import refuse_hopeless
+from planner.options.contradictions import constraint_problems
 from planner.options.runtime_warnings import runtime_warnings
 from planner.options.torchrec_default import torchrec_default
 from planner.problem import PlanningProblem
@@ -155,8 +156,8 @@ def answer_without_tables(
     """The result for a workload without tables: there is one plan, and its price is its bound.
 
     Raises:
-        InvalidInputError: the objective is about tables, or there are scenarios or a limit on
-            moves, which are about tables too.
+        InvalidInputError: the objective or a constraint is about tables, or there are scenarios or
+            a limit on moves, which are about tables too; or a constraint names a missing rank.
         InfeasibleError: the dense part and the reserve do not fit into some device.
     """
     if search.objective not in _WITHOUT_TABLES:
@@ -172,6 +173,9 @@ def answer_without_tables(
             f"{problem.workload.name!r} has none; leave them out"
         )
         raise InvalidInputError(msg)
+    broken = constraint_problems(problem.constraints, (), problem.topology)
+    if broken:
+        raise InvalidInputError(broken)
     only = Plan(placements=())
     pipeline = make_pipeline(problem.workload, problem.topology, models_of(problem))
     refuse_hopeless(problem, pipeline, ())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planner.errors import InvalidInputError
-from planner.support.places import behind_links, is_stream
+from planner.support.places import allowed, behind_links, is_stream
 
 
 def write_text_atomic(path: Path, text: str) -> None:
@@ -42,23 +42,26 @@ def write_texts_atomic(texts: Mapping[Path, str]) -> None:
                 continue
             place = behind_links(path)
             place.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(
-                dir=place.parent, prefix=f".{place.name}.", suffix=".tmp"
-            )
+            handle, name = tempfile.mkstemp(dir=place.parent, prefix=".shardplan.", suffix=".tmp")
             staged[path] = Path(name)
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-            staged[path].chmod(0o644)
+            with os.fdopen(handle, "wb") as file:
+                file.write(_encoded(text))
+            staged[path].chmod(allowed(0o666))
         for path, text in texts.items():
             at = path
             if path in staged:
                 staged[path].replace(behind_links(path))
                 del staged[path]
             else:
-                path.write_text(text, encoding="utf-8", newline="\n")
+                path.write_bytes(_encoded(text))
     except OSError as error:
         message = f"{at}: cannot be written: {error.strerror}"
         raise InvalidInputError(message) from error
     finally:
         for left in staged.values():
             left.unlink(missing_ok=True)
+
+
+def _encoded(text: str) -> bytes:
+    """The bytes of a file; names of files that are no text are written by their numbers."""
+    return text.encode("utf-8", errors="backslashreplace")

@@ -14,3 +14,10 @@ def is_stream(path: Path) -> bool:
 def behind_links(path: Path) -> Path:
     """The absolute path of the file that ``path`` leads to; it need not exist yet."""
     return Path(os.path.realpath(path))
+
+
+def allowed(mode: int) -> int:
+    """The bits of ``mode`` that new files and folders of this process get: those of its umask."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mode & ~mask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from costmodels.workload import Pipeline
 from planner.search.construct.handed import HandedPlan
@@ -96,7 +96,7 @@ class PointResult:
         """The inverse of :meth:`to_line`; lines of earlier versions have no plan.
 
         Raises:
-            KeyError, ValueError, TypeError: the values are not those of a point.
+            LookupError, ValueError, TypeError: the values are not those of a point.
         """
         values = {"checkpoint_interval_s": None, **values}
         own = {name: values[name] for name in cls.__slots__ if name not in (*_APART, "status")}
@@ -108,13 +108,25 @@ class PointResult:
             global_batch_size=values["global_batch_size"],
             pipeline=None if pipeline is None else Pipeline(pipeline),
         )
-        return cls(
+        result = cls(
             point=point,
             status=PointStatus(values["status"]),
             plan=None if plan is None else HandedPlan.from_json(plan),
             handed_hash=values.get("handed_hash", ""),
             **own,
         )
+        _check_types(point)
+        _check_types(result)
+        return result
+
+
+def _check_types(values: Point | PointResult) -> None:
+    """Raise ``TypeError`` for a value of another type; whole numbers may stand for fractions."""
+    for name, kind in get_type_hints(type(values)).items():
+        value = getattr(values, name)
+        if not isinstance(value, kind | int if isinstance(1.0, kind) else kind):
+            message = f"{name} is {value!r}"
+            raise TypeError(message)
 
 
 def impossible(point: Point, reason: str) -> PointResult:

@@ -143,6 +143,9 @@ def _lines(done: Sequence[PointResult], systems: Sequence[str]) -> str:
     """A chart of throughput over GPUs, with a line for each system, batch and pipeline."""
     if not done:
         return "<p>Nothing fits.</p>"
+    done = [r for r in done if r.trained_samples_per_s]
+    if not done:
+        return "<p>No point trains: failures and restarts take all of its time.</p>"
     x = Scale([float(r.point.gpus) for r in done], LEFT, WIDTH - RIGHT)
     spans = {r: _rates(r) for r in done}
     y = Scale([rate for span in spans.values() for rate in span], HEIGHT - BOTTOM, TOP)

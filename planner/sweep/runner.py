@@ -102,7 +102,7 @@ class Journal:
     def _read(self, line: str, number: int, *, last: bool) -> None:
         try:
             result = PointResult.from_line(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             if last:
                 return
             message = f"{self.path}:{number}: is no result of a sweep; name another folder"

@@ -51,6 +51,8 @@ WAITED: Final = "waited for late ranks (us)"
 _ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _STEP: Final = re.compile(r"^ProfilerStep#\d+$")
 _MAX_BYTES: Final = 4 * 2**30
+_LONGEST_US: Final = 1e18
+"""Times beyond this, some 30,000 years, are no times of a trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,13 +144,18 @@ def _document(path: Path) -> Any:
     except OSError as error:
         message = f"{path}: cannot be read: {error.strerror or error}"
         raise InvalidInputError(message) from error
-    except (ValueError, EOFError, zlib.error) as error:
+    except (ValueError, EOFError, RecursionError, zlib.error) as error:
         message = f"{path}: is neither JSON nor gzipped JSON"
         raise InvalidInputError(message) from error
 
 
 def _timed(event: dict[str, Any]) -> bool:
-    return all(isinstance(event.get(key), int | float) for key in ("ts", "dur"))
+    """Whether an event has a finite start, and a finite duration that is not negative."""
+    return _is_time(event.get("ts"), least=-_LONGEST_US) and _is_time(event.get("dur"))
+
+
+def _is_time(value: object, *, least: float = 0.0) -> bool:
+    return isinstance(value, int | float) and least <= value <= _LONGEST_US
 
 
 def _steps(events: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
@@ -215,7 +222,7 @@ def told_wait_s(event: Any) -> float:
     """Seconds that a rank waits for later ones, if the event has them; otherwise 0."""
     args = event.get("args")
     told = args.get(WAITED, 0.0) if isinstance(args, dict) else 0.0
-    return float(told) * 1e-6 if isinstance(told, int | float) else 0.0
+    return float(told) * 1e-6 if _is_time(told) else 0.0
 
 
 def kind_of(name: str) -> str:

@@ -121,7 +121,8 @@ def command(
     from planner.cli.output import check_output, files_of
     from planner.cli.printing import drift_show as show
 
-    read = (workload, plan, asked.before, asked.constraints, *(day.path for day in asked.days))
+    data = (path for day in asked.days for path in day.files)
+    read = (workload, plan, asked.before, asked.constraints, *data)
     check_output(output, (*filter(None, read), *files_of(flags)))
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings

@@ -182,9 +182,9 @@ def _priced(
     workload: Path, plan: Path, flags: ProblemFlags, output: Path
 ) -> tuple[CostPipeline, Plan]:
     from planner.cli.flags.inputs import load_plans
-    from planner.cli.output import refuse_own_input
+    from planner.cli.output import files_of, refuse_own_input
 
-    refuse_own_input([output], [workload, plan])
+    refuse_own_input([output], [workload, plan, *files_of(flags)])
     inputs = load_plans(workload, (plan,), flags)
     from planner.models import pipeline_of
 

@@ -22,7 +22,7 @@ from planner.cli.flags.common import (
 from planner.cli.flags.plan_flags import PlanFlags, check_family, check_figures, plan_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
-from planner.errors import InvalidInputError
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.support.status import Status
 
 if TYPE_CHECKING:
@@ -79,11 +79,12 @@ def command(
     machine.
 
     Exit codes: 0 there is a plan, however the search ended; 1 the gap is wider than --require-gap,
-    and the plan is written all the same; 3 nothing fits; 4 Ctrl-C or SIGTERM ended the search, and
-    its best plan is printed and written.
+    and the plan is written all the same; 3 nothing fits, or nothing on fewer hosts (--survive), and
+    the plan for all hosts is written all the same; 4 Ctrl-C or SIGTERM ended the search, and its
+    best plan is printed and written.
     """
     from planner.cli.flags.plan_inputs import load_plan_inputs
-    from planner.cli.output import check_folder
+    from planner.cli.output import check_folder, files_of
     from planner.cli.printing.gap import unmet
     from planner.cli.progress import live_progress
 
@@ -91,7 +92,7 @@ def command(
     lost = "no plan was found before that, so nothing is written"
     with StopOnInterrupt(keeps=False, lost=lost) as stop:
         if output is not None:
-            check_folder(output, force=force)
+            check_folder(output, (workload, *more.files, *files_of(flags)), force=force)
         check_family(search, more)
         asked = load_plan_inputs(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one
@@ -113,7 +114,7 @@ def command(
         stop.keeps = True
         result = _completed(result, asked, steered, stop, more)
         if family is not None:
-            result = _with_family(settings, result, family, steered, stop)
+            result = _with_family(settings, result, family, steered, stop, output)
         _deliver(settings, result, output)
         if search.time_limit_s is not None and result.solver.status is Status.TIME_LIMIT:
             _name_the_clock(settings, search.time_limit_s)
@@ -160,13 +161,21 @@ def _with_family(
     family: FamilyRequest,
     search: SearchSettings,
     stop: StopOnInterrupt,
+    output: Path | None,
 ) -> PlanningResult:
-    """With plans for fewer hosts, unless the search for them was stopped."""
+    """With plans for fewer hosts, unless the search for them was stopped.
+
+    Where there is no plan for fewer hosts, the one for all hosts is delivered before the error.
+    """
     from planner.cli.progress import bar
     from planner.family.chain import with_family
 
-    with bar(settings, "numbers of hosts", family.lost_hosts) as step:
-        found = with_family(result, family, search=search, should_stop=stop, progress=step)
+    try:
+        with bar(settings, "numbers of hosts", family.lost_hosts) as step:
+            found = with_family(result, family, search=search, should_stop=stop, progress=step)
+    except (InfeasibleError, NoPlanFoundError):
+        _deliver(settings, result, output)
+        raise
     if found.family is None:
         remark(settings, "stopped before there were plans for fewer hosts (--survive)")
     return found
@@ -188,7 +197,7 @@ def _deliver(settings: Settings, result: PlanningResult, output: Path | None) ->
     try:
         if output is not None:
             written = _write(output, result)
-    except (OSError, InvalidInputError) as error:
+    except (OSError, InvalidInputError, MemoryError) as error:
         problem = error
     if settings.json:
         from planner import io

@@ -156,8 +156,9 @@ def show(
 
 def _record(row: dict[str, str], predicted: Predicted | Unmodelled) -> dict[str, object]:
     """A row of the JSON answer."""
-    from planner.predict.rows import Unmodelled
+    from planner.predict.rows import OWN_COLUMNS, Unmodelled
 
+    row = {column: cell for column, cell in row.items() if column not in OWN_COLUMNS}
     if isinstance(predicted, Unmodelled):
         return {
             **row,

@@ -20,7 +20,7 @@ from planner.cli.console import (
     warn,
     write_json,
 )
-from planner.cli.flags.common import FILE, Count, Quantity, output_options
+from planner.cli.flags.common import FILE, Count, Quantity, is_given, output_options
 from planner.cli.interrupt import interrupt_in
 from planner.profiling import readers as readers_package
 from planner.support.cores import usable_cores
@@ -47,9 +47,9 @@ class BatchSizes(click.ParamType[tuple[int, ...]]):
         if isinstance(value, tuple):
             return value
         parts = str(value).split(",")
-        if not all(p.strip().isdecimal() and 1 <= int(p) <= 10**8 for p in parts):
+        if not all(p.strip().isdecimal() and 1 <= float(p) <= 10**8 for p in parts):
             self.fail(f"{value!r} is not a list of batch sizes such as '2048,16384'", param, ctx)
-        return tuple(int(p) for p in parts)
+        return tuple(int(float(p)) for p in parts)
 
 
 EXAMPLES = """\b
@@ -134,6 +134,7 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     the same command again to continue.
     """
     from planner.profiling.profiler import profile_files
+    from planner.profiling.readers.criteo_tsv import CriteoTsvReader
     from planner.profiling.stats import left_out_remark, undersampled_remark
     from planner.profiling.units import folders_inside
 
@@ -148,8 +149,10 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
             interrupt.add_note("run the same command again to continue")
         raise
     remarks = (left_out_remark(stats.source), undersampled_remark(stats.tables))
-    told = (*folders_inside(data), *(text for text in remarks if text is not None))
-    warn(settings, told)
+    told = [*folders_inside(data), *(text for text in remarks if text is not None)]
+    if is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
+        told.append("--empty is about Criteo files: there are none, so that it changed nothing")
+    warn(settings, tuple(told))
     if settings.json:
         from planner.profiling.stats import stats_text
 
@@ -161,12 +164,15 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
 
 
 def _options(flags: dict[str, Any]) -> ProfileOptions:
+    from planner.io.table_map import parse_table_map
     from planner.profiling.profiler import ProfileOptions
-    from planner.profiling.table_map import parse_table_map
     from planner.profiling.units import Selection
 
     if flags["rows"] is not None and flags["sample_rows"] is not None:
         message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
+        raise click.UsageError(message, click.get_current_context())
+    if flags["jobs"] is not None and flags["dask"] not in (None, "local"):
+        message = "--jobs counts processes of this machine, and --dask has its own; drop one"
         raise click.UsageError(message, click.get_current_context())
     return ProfileOptions(
         format_name=flags["format_name"],

@@ -69,7 +69,7 @@ def command(
     from planner.tuning import Study
 
     if output is not None:
-        tuning.check_output(output)
+        tuning.check_output(output, (workload, *flags.files), storage)
     clusters = sharing_batch(workload, clusters_of(flags))
     space, warnings = load_space(workload, clusters.flags, flags.menu())
     searches = Study(

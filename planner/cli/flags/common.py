@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 
 from costmodels import discovery, units
 from costmodels.errors import UnitError
+from planner.cli.flags.said_twice import refuse_said_twice
 from planner.cli.names import AnyFile, complete_system, matching
 
 if TYPE_CHECKING:
@@ -79,12 +80,12 @@ class Count(click.ParamType[int]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Refuse everything that is not such a number."""
+        """Refuse everything that is not such a number; ``int`` fails on thousands of digits."""
         text = str(value).strip()
         digits = text.replace("_", "")
-        if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits) <= self.maximum:
+        if not digits.isascii() or not digits.isdigit() or not 1 <= float(digits) <= self.maximum:
             self.fail(f"{text!r} is not a whole number from 1 to {self.maximum:,}", param, ctx)
-        return int(digits)
+        return int(float(digits))
 
 
 class Percent(click.ParamType[float]):
@@ -295,13 +296,12 @@ def problem_options(command: Command) -> Command:
         ),
         *CHANGES,
     )
-    return gathered(command, options, ProblemFlags, "flags", _check_batch)
+    return gathered(command, options, ProblemFlags, "flags", _check)
 
 
-def _check_batch(flags: ProblemFlags) -> None:
-    if flags.batch_size is not None and flags.global_batch_size is not None:
-        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
-        raise click.UsageError(message, click.get_current_context())
+def _check(flags: ProblemFlags) -> None:
+    batches = {"--batch-size": flags.batch_size, "--global-batch-size": flags.global_batch_size}
+    refuse_said_twice(flags.overrides, {**batches, "--reserve": flags.reserve_bytes})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from planner.cli.flags.common import ProblemFlags
 from planner.cli.flags.made_for import made_for_another_workload, made_otherwise
 from planner.errors import InvalidInputError
 from planner.io.constraint_file import check_constraints, merged
-from planner.io.documents import read_text, read_yaml
+from planner.io.documents import read_json, read_text, read_yaml
+from planner.io.file_kinds import CONSTRAINTS, SYSTEM, WORKLOAD, kind_of
 from planner.io.library import locate
 from planner.io.workload.starter import listed_text, placeholder_text
 from planner.options.broken_constraints import broken_constraints
@@ -195,7 +196,7 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
         InvalidInputError: the file breaks rules; the message lists all of them.
     """
     path = _shipped(path)
-    if path.suffix == ".json":
+    if path.suffix == ".json" and not _is_of_yaml(path):
         plan = io.load_plan(path).plan
         ranks = {rank for p in plan.placements for rank in p.ranks}
         kinds = "  ".join(figures.sharding_kinds(plan))
@@ -220,6 +221,18 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
         "constraints (key constraints) nor a plan (a .json file)"
     )
     raise InvalidInputError(message)
+
+
+def _is_of_yaml(path: Path) -> bool:
+    """Whether a JSON file is of a kind that is usually written in YAML, which JSON is a part of."""
+    try:
+        value = read_json(path)
+    except InvalidInputError:
+        try:
+            value = read_yaml(path).value
+        except InvalidInputError:
+            return False
+    return kind_of(value) in (WORKLOAD, SYSTEM, CONSTRAINTS)
 
 
 def _check_named(path: Path, topology: Topology) -> None:
@@ -261,10 +274,17 @@ def write_template(path: Path, *, listed: Path | None = None, tables: int | None
     """Write the commented workload, or one with the tables of a list, or with made-up tables.
 
     Raises:
-        InvalidInputError: the path exists already, or the list breaks a rule.
+        InvalidInputError: the path exists already or has the ending of a list, or the list breaks
+            a rule.
     """
     if path.exists():
         message = f"{path} exists; choose another name, it is not overwritten"
+        raise InvalidInputError(message)
+    if path.suffix.lower() == ".csv":
+        message = (
+            f"{path}: a workload whose name ends in .csv is read as a list of tables; name a .yaml "
+            "file, and give a list with --list"
+        )
         raise InvalidInputError(message)
     if listed is not None:
         text = listed_text(listed, path.stem)
@@ -314,7 +334,13 @@ def _models(topology: Topology, flags: ProblemFlags) -> CostModels | None:
             f"--model {text!r}: write FAMILY=NAME, such as collective=alpha_beta" for text in wrong
         ]
         raise InvalidInputError(problems)
-    return chosen_models(topology, dict(text.split("=", 1) for text in flags.models))
+    named = [text.split("=", 1) for text in flags.models]
+    families = [family for family, _ in named]
+    twice = [family for family in families if families.count(family) > 1]
+    if twice:
+        message = f"--model {twice[0]}: {families.count(twice[0])} models are given; give one"
+        raise InvalidInputError(message)
+    return chosen_models(topology, dict(named))
 
 
 def _priced(topology: Topology, flags: ProblemFlags) -> Topology:

@@ -19,8 +19,10 @@ def made_otherwise(
     batch, pipeline = problem.workload.local_batch_size, problem.workload.pipeline.value
     asks_system = flags.system is not None or flags.gpus_per_host is not None
     priced_on = io.system_hash(problem.topology)
+    changed = {text.partition("=")[0] for text in flags.overrides}
     asks_batch = flags.batch_size is not None or flags.global_batch_size is not None
-    asks_pipeline = "training.pipeline" in {text.partition("=")[0] for text in flags.overrides}
+    asks_batch |= "training.batch_size_per_rank" in changed
+    asks_pipeline = "training.pipeline" in changed
     told = []
     for path, plan in zip(paths, saved, strict=True):
         if flags.system is None and plan.system not in (None, saved[0].system):
@@ -32,6 +34,12 @@ def made_otherwise(
             told.append(
                 f"{path}: was made for another {plan.system} than the shipped one, on which it is "
                 "priced; name its file with --system"
+            )
+        local = problem.topology.local_world_size
+        if flags.gpus_per_host is None and plan.local_world_size not in (None, local):
+            told.append(
+                f"{path}: was made for {plan.local_world_size} ranks per host and is priced with "
+                f"{local}; --gpus-per-host says otherwise"
             )
         if not asks_batch and plan.batch_size_per_rank not in (None, batch):
             told.append(

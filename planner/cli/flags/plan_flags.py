@@ -104,6 +104,12 @@ class PlanFlags:
     keep_batch: str | None = None
     restore_bytes_per_s: float | None = None
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that the flags name."""
+        named = (self.stats, self.constraints, self.plan_in_use, *self.scenarios)
+        return tuple(path for path in named if path is not None)
+
     def family(self) -> FamilyRequest | None:
         """The family that is asked for; None if there is none."""
         if self.lost_hosts is None:

@@ -10,7 +10,7 @@ from planner import io
 from planner.cli.flags.common import ProblemFlags
 from planner.cli.flags.inputs import Inputs, load_problem, with_constraints, with_notes
 from planner.cli.flags.plan_flags import PlanFlags
-from planner.problem import MoveLimit, PlanningProblem
+from planner.problem import NO_CONSTRAINTS, MoveLimit, PlanningProblem
 from planner.profiling.applied import with_stats
 from planner.profiling.stats import load_stats
 from planner.scenarios import ScenarioRule
@@ -37,7 +37,8 @@ def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> Plan
     Raises:
         InvalidInputError: a file or flag breaks a rule.
     """
-    inputs = with_constraints(load_problem(source, flags), more.constraints)
+    loaded = load_problem(source, flags)
+    inputs = with_constraints(loaded, more.constraints)
     moves, warnings = None, inputs.warnings
     problem = inputs.problem
     if more.stats is not None:
@@ -50,7 +51,8 @@ def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> Plan
             start=saved.plan, max_bytes=more.max_moved_bytes, max_tables=more.max_moved_tables
         )
         warnings += saved.warnings
-    scenarios, found = load_scenarios(more.scenarios, problem.workload, flags)
+    main = replace(loaded.problem, workload=problem.workload)
+    scenarios, found = load_scenarios(more.scenarios, main, flags)
     warnings += tuple(found)
     return PlanInputs(
         inputs=replace(inputs, problem=problem, warnings=tuple(dict.fromkeys(warnings))),
@@ -61,14 +63,20 @@ def load_plan_inputs(source: Path, flags: ProblemFlags, more: PlanFlags) -> Plan
 
 
 def load_scenarios(
-    paths: tuple[Path, ...], workload: Workload, flags: ProblemFlags
+    paths: tuple[Path, ...], main: PlanningProblem, flags: ProblemFlags
 ) -> tuple[tuple[Workload, ...], list[str]]:
     """Variants of a workload with different names, and their warnings.
+
+    Args:
+        paths: files of variants, or of statistics.
+        main: the workload with the constraints of its file.
+        flags: those on workload and system, which hold for variants too.
 
     Raises:
         InvalidInputError: a file breaks a rule.
     """
-    read = [_scenario(path, workload, flags) for path in paths]
+    workload = main.workload
+    read = [_scenario(path, main, flags) for path in paths]
     warnings = [text for _, found in read for text in found]
     scenarios = [
         replace(scenario, name=path.stem) if scenario.name == workload.name else scenario
@@ -78,14 +86,20 @@ def load_scenarios(
 
 
 def _scenario(
-    path: Path, workload: Workload, flags: ProblemFlags
+    path: Path, main: PlanningProblem, flags: ProblemFlags
 ) -> tuple[Workload, tuple[str, ...]]:
     """A variant of the workload, or the workload under other statistics; and its warnings."""
     if path.suffix == ".json":
-        measured, notes = with_stats(workload, load_stats(path), str(path))
+        measured, notes = with_stats(main.workload, load_stats(path), str(path))
         return replace(measured, name=path.stem), notes
     inputs = load_problem(path, flags)
-    return inputs.problem.workload, tuple(f"{path}: {text}" for text in inputs.warnings)
+    told = [f"{path}: {text}" for text in inputs.warnings]
+    if inputs.problem.constraints not in (NO_CONSTRAINTS, main.constraints):
+        told.append(
+            f"{path}: its constraints are left out: a plan for several scenarios keeps those of "
+            "the workload; put them there, or into --constraints"
+        )
+    return inputs.problem.workload, tuple(told)
 
 
 def _distinct(scenarios: tuple[Workload, ...]) -> tuple[Workload, ...]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from planner.fit.evidence import Run
 
 _TRACE_SUFFIXES: Final = (".json", ".gz")
+_LEAST_S, _MOST_S = 1e-9, 3.6e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +92,8 @@ def measured_runs(
         mine = [run for run in given if run.plan in (path, *others)]
         traces = tuple(read_trace(p) for run in mine for p in run.traces)
         times = [run.time_s for run in mine if run.time_s is not None]
-        if any(t <= 0 for t in times):
-            message = f"--run {path}: the time of an iteration must be above 0"
+        if not all(_LEAST_S <= t <= _MOST_S for t in times):
+            message = f"--run {path}: the time of an iteration must be above 0: 1 ns to 1000 hours"
             raise InvalidInputError(message)
         time_s = sum(times) / len(times) if times else mean_iteration_s(traces)
         if len(times) > 1:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from planner.profiling.stats import Stats
 
 _STATS_SUFFIX: Final = ".json"
+_MOST_DAYS: Final = 1e9
+"""Days are counted from any origin, but none is millions of years away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,11 @@ class DayFile:
     path: Path
     day: float | None = None
     is_date: bool = False
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file, or all of the folder."""
+        return tuple(self.path.iterdir()) if self.path.is_dir() else (self.path,)
 
     @property
     def name(self) -> str:
@@ -72,7 +79,8 @@ def _day_of_date(text: str) -> float | None:
 
 
 def _day_number(text: str) -> float | None:
-    return float(text) if text.isascii() and text.isdecimal() else None
+    is_day = text.isascii() and text.isdecimal() and float(text) < _MOST_DAYS
+    return float(text) if is_day else None
 
 
 def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:

@@ -22,6 +22,7 @@ from planner.cli.flags.common import (
     is_given,
     time_limit_option,
 )
+from planner.cli.flags.said_twice import refuse_said_twice
 from planner.cli.names import complete_system
 
 if TYPE_CHECKING:
@@ -155,9 +156,13 @@ def _check(flags: SweepFlags) -> None:
     if flags.mtbf_s is None and is_given("restart_s"):
         message = "--restart says what a failure costs; say with --mtbf how often failures come"
         raise click.UsageError(message, click.get_current_context())
-    if flags.batch_sizes and flags.global_batch_sizes:
-        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
-        raise click.UsageError(message, click.get_current_context())
+    given = {
+        "--batch-size": flags.batch_sizes,
+        "--global-batch-size": flags.global_batch_sizes,
+        "--reserve": flags.reserve_bytes,
+        "--pipeline": flags.pipelines,
+    }
+    refuse_said_twice(flags.overrides, given)
 
 
 _SYSTEMS: tuple[Option, ...] = (
@@ -259,9 +264,10 @@ class Questions:
         found = left_open(self.file, reserve=self.flags.reserve_bytes is not None, batch=batch)
         systems = [self.topology(name, self.flags.gpus_per_host) for name in self.flags.systems]
         remarks = [
-            unrated_remark(self.file.workload, system.device)
+            unrated_remark(
+                self.file.workload, system.device, is_calibrated=bool(system.calibration)
+            )
             for system in systems
-            if not system.calibration
         ]
         return (*found, *(text for text in remarks if text is not None))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from planner.cli.flags.common import (
     Quantity,
     gathered,
 )
+from planner.cli.flags.said_twice import refuse_said_twice
 from planner.cli.flags.sweep_inputs import Price, Several, prices_of
 from planner.cli.names import complete_system
 from planner.support.digits import significant
@@ -76,6 +78,12 @@ class TuneFlags:
     within_ratio: float
     seed: int
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The values of flags that can be files."""
+        named = (*self.systems, *(text.partition("=")[2] for text in self.models))
+        return tuple(Path(name) for name in named if name)
+
     def menu(self) -> Menu:
         """The values that the flags name."""
         from costmodels.workload import Pipeline
@@ -114,13 +122,17 @@ def tune_options(command: Command) -> Command:
 
 
 def _check(flags: TuneFlags) -> None:
-    context = click.get_current_context()
-    if flags.batch_sizes and flags.global_batch_size:
-        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
-        raise click.UsageError(message, context)
+    given = {
+        "--batch-size": flags.batch_sizes,
+        "--global-batch-size": flags.global_batch_size,
+        "--reserve": flags.reserves_bytes,
+        "--pipeline": flags.pipelines,
+        "--lookahead": flags.lookaheads,
+    }
+    refuse_said_twice(flags.overrides, given)
     if flags.sync_intervals != (1,) and not flags.groups:
         message = "--sync-interval says how often copies of the tables are averaged; add --groups"
-        raise click.UsageError(message, context)
+        raise click.UsageError(message, click.get_current_context())
 
 
 _OPTIONS: tuple[Option, ...] = (
@@ -274,9 +286,16 @@ def clusters_of(flags: TuneFlags) -> Clusters:
                 f"or give --price {system}=4.5"
             )
             raise InvalidInputError(message)
-        most = int(flags.budget_usd_per_hour / price * (1 + 1e-9))
+        if price == 0 and not flags.gpus:
+            message = (
+                f"--budget: the system {system!r} costs nothing, so that no budget limits it; name "
+                "its sizes with --gpus"
+            )
+            raise InvalidInputError(message)
+        ranks = flags.budget_usd_per_hour / price * (1 + 1e-9) if price else math.inf
+        most = int(min(ranks, MAX_RANKS))
         doubled = [host.local_world_size << k for k in range(MAX_RANKS.bit_length())]
-        doubled = [n for n in doubled if n <= min(most, MAX_RANKS)]
+        doubled = [n for n in doubled if n <= most]
         kept += [_sized(own, gpus) for gpus in flags.gpus or doubled if gpus <= most]
         least = flags.gpus or (host.local_world_size,)
         dear += [f"{system} x {n} ({significant(n * price, 4)} USD/h)" for n in least if n > most]

@@ -170,18 +170,21 @@ def _facts(drift: Drift) -> list[Fact]:
 
 def _verdict(drift: Drift) -> str:
     now = drift.latest.assessment
-    limit = f"{format_share(drift.threshold_ratio)} (--threshold)"
+    limit = f"{_percent(drift.threshold_ratio)} (--threshold)"
     if any(rows.is_outgrown for rows in drift.latest.rows):
         return "Enlarge tables: the data hold ids for which the model has no rows."
     if not now.fits:
         return "Plan again: under these data the plan in use does not fit in memory."
-    saved = format_share(now.saved_ratio)
+    saved = _percent(now.saved_ratio)
     if now.saved_ratio > drift.threshold_ratio:
-        return (
-            f"Plan again: a new plan saves {saved} of each iteration, above {limit} (--threshold)."
-        )
+        return f"Plan again: a new plan saves {saved} of each iteration, above {limit}."
     words = f"Keep the plan: a new one saves {saved} of each iteration, not more than {limit}."
     return f"{words} {_lasting(drift)}".strip()
+
+
+def _percent(ratio: float) -> str:
+    """A share beside the threshold that it is held against, with the digits of both."""
+    return f"{significant(round(100 * ratio, 4))} %"
 
 
 def _lasting(drift: Drift) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from costmodels import units
 from planner.cli.printing.show import print_rows
 from planner.errors import InvalidInputError
-from planner.support.atomic import write_text_atomic
+from planner.support.atomic import write_texts_atomic
 from planner.support.csv_text import csv_text
 from planner.support.digits import format_gap, significant
 from planner.support.places import behind_links
@@ -52,8 +52,7 @@ def write(folder: Path, name: str, results: Sequence[PointResult]) -> tuple[Path
     from planner.sweep.page import sweep_page
 
     paths = folder / TABLE_FILE, folder / PAGE_FILE
-    write_text_atomic(paths[0], as_csv(results))
-    write_text_atomic(paths[1], sweep_page(name, results))
+    write_texts_atomic({paths[0]: as_csv(results), paths[1]: sweep_page(name, results)})
     return paths
 
 

@@ -83,7 +83,7 @@ def question(
     own = _own(inputs.made_for)
     name = more.objective or own.objective or "iteration"
     is_own = name == own.objective
-    variants, warnings = load_scenarios(more.scenarios, inputs.problem.workload, flags)
+    variants, warnings = load_scenarios(more.scenarios, inputs.problem, flags)
     if is_own and own.num_scenarios and not variants:
         warnings.append(
             f"{path}: was made for the {own.robust} of the workload and {own.num_scenarios} "

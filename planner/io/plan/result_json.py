@@ -133,14 +133,18 @@ def workload_hash(workload: Workload) -> str:
 
 
 def system_hash(topology: Topology) -> str:
-    """SHA-256 over everything in a system except its size and price.
+    """SHA-256 over everything in a system except its size, price, and memories of single ranks.
 
-    It tells a shipped system from a changed copy that has the same name.
+    It tells a shipped system from a changed copy that has the same name. Constraints change the
+    memories of single ranks too, so that these do not count.
     """
     links = (topology.host_link, topology.domain_link, topology.network_link)
     shipped = [name for name in topology.collective_curves if not name.endswith(".csv")]
     parts = [topology.device, topology.host, *links, topology.fitted, shipped]
-    text = json.dumps(_canonical(parts), sort_keys=True) + measured_hash(topology)
+    is_wide = topology.domain_size > topology.local_world_size
+    seldom = (is_wide and topology.domain_size, topology.speed_by_rank_ratio)
+    text = json.dumps(_canonical([*parts, *filter(None, seldom)]), sort_keys=True)
+    text += measured_hash(topology)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -36,7 +36,16 @@ def read_calibration(path: str | Path) -> Calibration:
         raise InvalidInputError(message) from error
 
 
-@lru_cache(maxsize=8)
 def load_constants(path: str) -> CpuConstants:
-    """The constants of a calibration; each file is read only once."""
+    """The constants of a calibration; each version of a file is read only once."""
+    try:
+        stat = Path(path).stat()
+    except OSError:
+        return read_calibration(path).constants  # which says what is wrong
+    return _load_version(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _load_version(path: str, size: int, mtime_ns: int) -> CpuConstants:
+    del size, mtime_ns
     return read_calibration(path).constants

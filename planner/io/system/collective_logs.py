@@ -41,7 +41,10 @@ _OLD_VERSION_CODES: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogShape:
-    """Values that a log may lack, from flags of the command line; None to take those of the log."""
+    """Values that a log may lack, from flags of the command line; None to take those of the log.
+
+    A collective or a number of ranks that is not the log's is refused.
+    """
 
     collective: Collective | None = None
     nodes: int | None = None
@@ -87,6 +90,9 @@ def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
     log = _read_json(text) if text.lstrip().startswith("{") else _read_text(text)
     ranks, nodes = _shape(log, shape)
     for name, points in log.points.items():
+        if name is not None and shape.collective not in (None, name):
+            message = f"the log times {name}, --collective says {shape.collective}; leave it out"
+            raise ValueError(message)
         collective = shape.collective or name or _collective_in(path.name)
         if collective is None:
             message = "the log does not name its collective; add --collective"
@@ -120,6 +126,12 @@ def _shape(log: _Log, shape: LogShape) -> tuple[int, int]:
     if ranks is None:
         message = "the log does not say how many ranks took part; add --gpus-per-node (and --nodes)"
         raise ValueError(message)
+    if log.ranks not in (None, ranks):
+        message = (
+            f"the log lists {log.ranks} ranks, {nodes} nodes of {shape.gpus_per_node} GPUs have "
+            f"{ranks}; correct --nodes or --gpus-per-node"
+        )
+        raise ValueError(message)
     if ranks % nodes:
         message = f"{ranks} ranks do not divide over {nodes} nodes; add --nodes, --gpus-per-node"
         raise ValueError(message)
@@ -147,7 +159,7 @@ def _read_json(text: str) -> _Log:
     except json.JSONDecodeError as error:
         message = f"line {error.lineno}: not JSON: {error.msg}"
         raise ValueError(message) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         message = "JSON without results[].size and results[].out_of_place.time"
         raise ValueError(message) from error
     devices = data.get("devices") or []

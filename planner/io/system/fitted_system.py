@@ -15,8 +15,9 @@ from planner.io.library import configs_folder, locate
 from planner.io.system.calibration_file import load_constants
 from planner.io.system.inherited import own_base, read_system
 from planner.io.system.residual_file import residual_path
+from planner.io.system.system_schema import LEAST_FACTOR, MOST_FACTOR
 from planner.io.workload.yaml_lines import scalar_text
-from planner.support.atomic import write_text_atomic
+from planner.support.atomic import write_texts_atomic
 
 _SETTLED: Final = 0.5
 """A factor is written as assumed if the runs reduce its variance by less than this share."""
@@ -50,7 +51,9 @@ def write_fitted_system(
         All files that were written.
 
     Raises:
-        InvalidInputError: a file cannot be read, or the folder cannot be written.
+        InvalidInputError: a factor is out of range, a file cannot be read, the folder cannot be
+            written, or it holds another file by the name of one that the system needs beside it;
+            nothing is written then.
     """
     base = locate(source, "systems")
     if path.exists() and path.samefile(base):
@@ -58,40 +61,50 @@ def write_fitted_system(
         raise InvalidInputError(message)
     text = _BLOCK.sub("", read_text(base).rstrip("\n") + "\n")
     if topology.calibration and read_system(base).value.get("calibration") is None:
-        text, written = _on_calibrated_cores(path, base, text, topology)
+        text, copies = _on_calibrated_cores(path, base, text, topology)
     else:
-        text, written = _with_copies(path, base, text, topology)
+        text, copies = _with_copies(path, base, text, topology)
     before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
+    ratios = [old * new for old, new in zip(before, found.ratios, strict=True)]
+    _check_ratios(ratios)
     plans = "1 plan" if num_runs == 1 else f"{num_runs} plans"
     lines = [
         f"# Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the "
         "numbers above.",
         "fitted:",
     ]
-    for kind, old, new, settled in zip(
-        FITTED_KINDS, before, found.ratios, settled_ratio, strict=True
-    ):
+    for kind, ratio, settled in zip(FITTED_KINDS, ratios, settled_ratio, strict=True):
         origin = "calibrated" if settled >= _SETTLED else "default"
         told = f"own runs of {plans} settle {100 * settled:.0f} % of it"
-        lines.append(f"  {kind}: {old * new:.6g} ({origin}, {told})")
+        lines.append(f"  {kind}: {ratio:.6g} ({origin}, {told})")
     rows = (", ".join(f"{v:.6g}" for v in row) for row in found.spread_ratio)
     lines.append(f"  spread: [{', '.join(f'[{row}]' for row in rows)}]")
-    write_text_atomic(path, text.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n")
-    return (path, *written)
+    whole = text.rstrip("\n") + "\n\n" + "\n".join(lines) + "\n"
+    write_texts_atomic({**copies, path: whole})
+    return (path, *copies)
+
+
+def _check_ratios(ratios: Sequence[float]) -> None:
+    """Refuse factors that a system file may not hold, which would be refused where it is read."""
+    for kind, ratio in zip(FITTED_KINDS, ratios, strict=True):
+        if not LEAST_FACTOR <= ratio <= MOST_FACTOR:
+            message = (
+                f"the runs ask for a factor of {ratio:,.4g} on times of kind {kind}, and a system "
+                f"file takes {LEAST_FACTOR:g} to {MOST_FACTOR:g}: are the units of the times right?"
+            )
+            raise InvalidInputError(message)
 
 
 def _on_calibrated_cores(
     path: Path, base: Path, text: str, topology: Topology
-) -> tuple[str, tuple[Path, ...]]:
+) -> tuple[str, dict[Path, str]]:
     """The text of a system based on ``base`` with the calibration of ``topology``, and files."""
     calibration = path.with_suffix(".calibration.json")
-    write_text_atomic(calibration, read_text(Path(topology.calibration)))
-    written, name = [calibration], base.stem
+    copies, name = {calibration: read_text(Path(topology.calibration))}, base.stem
     if base.parent.resolve() != (configs_folder() / "systems").resolve():
         copy = path.with_suffix(".base.yaml")
         text, more = _with_copies(copy, base, text, replace(topology, calibration=""))
-        write_text_atomic(copy, text)
-        written += [copy, *more]
+        copies |= {copy: text, **more}
         name = copy.name
     latency_us = 1e6 * topology.device.kernel_latency_s
     machine = load_constants(topology.calibration).machine.replace(",", "")
@@ -104,33 +117,40 @@ def _on_calibrated_cores(
         f"  kernel_latency: {latency_us:.3f} us (default, {machine})",
         f"calibration: {scalar_text(calibration.name)}",
     )
-    return "\n".join(lines) + "\n", tuple(written)
+    return "\n".join(lines) + "\n", copies
 
 
 def _with_copies(
     path: Path, base: Path, text: str, topology: Topology
-) -> tuple[str, tuple[Path, ...]]:
-    """The text with the names of copies beside ``path``, and these copies.
+) -> tuple[str, dict[Path, str]]:
+    """The text with the names of copies beside ``path``, and the texts of these copies.
 
     If the system starts from a file of the user, that file is copied too, with the files it names.
+
+    Raises:
+        InvalidInputError: a copy would replace another file.
     """
     if path.parent.resolve() == base.parent.resolve():
-        return text, ()
-    written: list[Path] = []
+        return text, {}
+    copies: dict[Path, str] = {}
     below = own_base(base)
     if below is not None:
         copy = path.with_suffix(".base.yaml")
         inner, more = _with_copies(copy, below, read_text(below), topology)
-        write_text_atomic(copy, inner)
         text = _BASE.sub(lambda _: f"base: {scalar_text(copy.name)}", text)
-        written += [copy, *more]
-    copies: dict[str, Path] = {}
-    for name in (topology.calibration, *topology.collective_curves):
-        if name.endswith((".json", ".csv")):
-            copies[Path(name).name] = Path(name)
+        copies |= {copy: inner, **more}
+    named = (topology.calibration, *topology.collective_curves)
+    origins = [Path(name) for name in named if name.endswith((".json", ".csv"))]
     if topology.calibration and residual_path(topology).is_file():
-        copies[residual_path(topology).name] = residual_path(topology)
-    for name, origin in copies.items():
-        write_text_atomic(path.with_name(name), read_text(origin))
-        text = re.sub(rf"[^\s,\[\"']*{re.escape(name)}", name, text)
-    return text, tuple(dict.fromkeys([*written, *(path.with_name(name) for name in copies)]))
+        origins.append(residual_path(topology))
+    for origin in origins:
+        copy, told = path.with_name(origin.name), read_text(origin)
+        there = read_text(copy) if copy.exists() else told
+        if copies.setdefault(copy, there) != told:
+            message = (
+                f"{copy}: is another file than {origin}, which the system needs beside it; name an "
+                "output in another folder"
+            )
+            raise InvalidInputError(message)
+        text = re.sub(rf"[^\s,\[\"']*{re.escape(copy.name)}", copy.name, text)
+    return text, copies

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
@@ -166,7 +166,11 @@ class DifferentHostSchema(Strict):
     ddr_capacity: Size
 
 
-Factor = Annotated[Sourced, Origin(dimension=None, example="1.08", low=0.001, high=1000.0)]
+LEAST_FACTOR: Final = 0.001
+MOST_FACTOR: Final = 1000.0
+Factor = Annotated[
+    Sourced, Origin(dimension=None, example="1.08", low=LEAST_FACTOR, high=MOST_FACTOR)
+]
 
 
 class FittedSchema(Strict):

@@ -25,15 +25,15 @@ def override(document: Document, key: str, text: str) -> None:
     """
     where = f"--set {key}={text}"
     value, _ = parse_yaml(text, where)
-    keys: Keys = tuple(int(p) if p.isdecimal() else p for p in key.split("."))
     try:
+        keys: Keys = tuple(int(p) if p.isdecimal() else p for p in key.split("."))
         holder = document.value
         for part, following in itertools.pairwise(keys):
             if isinstance(holder, dict) and part not in holder and isinstance(following, str):
                 holder[part] = {}
             holder = _own(holder, part)
         _put(holder, keys[-1], value)
-    except (KeyError, IndexError, TypeError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         msg = f"{where}: the file has no such key; give a path such as training.pipeline"
         raise InvalidInputError(msg) from error
     document.origins[keys] = where

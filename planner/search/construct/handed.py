@@ -89,7 +89,7 @@ class HandedPlan:
         """The inverse of :meth:`to_json`.
 
         Raises:
-            KeyError, ValueError, TypeError: the values are not those of a plan.
+            LookupError, ValueError, TypeError: the values are not those of a plan.
         """
         rows = zip(values["tables"], values["cuts"], values["load_factors"], strict=True)
         return cls(
@@ -101,7 +101,7 @@ class HandedPlan:
                     sharding_type=ShardingType(cut[0]),
                     kernel=ComputeKernel(cut[1]),
                     column_widths=tuple(map(int, cut[2:])),
-                    cache_load_factor_ratio=factor,
+                    cache_load_factor_ratio=None if factor is None else float(factor),
                 )
                 for table, cut, factor in rows
             ),

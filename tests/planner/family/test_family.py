@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import Plan, Shard, check_plan
-from costmodels.workload import Workload
+from costmodels.workload import DenseArch, OperatorList, Workload
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.family.chain import _with_plan, with_family
@@ -28,6 +28,10 @@ from tests.planner import cases
 
 SEARCH = SearchSettings(max_evaluations=30, with_baselines=False)
 SYSTEM = cases.topology(3, 2)
+MODEL = cases.synthetic(3)
+TRACED = replace(
+    MODEL, dense=DenseArch(operators=OperatorList(local_batch_size=MODEL.local_batch_size))
+)
 TOLERANCE = 0.02
 
 
@@ -229,13 +233,18 @@ def test_a_system_keeps_what_its_hosts_have_in_common() -> None:
             },
             "name ranks or hosts",
         ),
+        ({"workload": TRACED}, "add --keep-batch rank"),
     ],
 )
 def test_what_has_no_family_is_refused_by_name(changes: dict[str, object], words: str) -> None:
-    model = cases.synthetic(3)
-    problem = replace(PlanningProblem(workload=model, topology=SYSTEM), **changes)
+    problem = replace(PlanningProblem(workload=MODEL, topology=SYSTEM), **changes)
     with pytest.raises(InvalidInputError, match=words):
         check(problem, FamilyRequest(lost_hosts=2))
+
+
+def test_operators_of_one_batch_are_no_hindrance_where_ranks_keep_theirs() -> None:
+    problem = PlanningProblem(workload=TRACED, topology=SYSTEM)
+    check(problem, FamilyRequest(lost_hosts=2, keeps_global_batch=False))
 
 
 def test_too_little_memory_names_the_hosts() -> None:

@@ -216,6 +216,22 @@ def test_a_base_of_ones_own_goes_along_to_another_folder(
     assert kept.all_reduce_s(size, after) == pytest.approx(expected)
 
 
+def test_a_copy_never_replaces_another_file(tmp_path: Path) -> None:
+    """A user names only the system to write, and not the files that go along with it."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    curves = configs_folder() / "calibrations" / "collectives.csv"
+    (here / "curves.csv").write_bytes(curves.read_bytes())
+    (here / "a.yaml").write_text("name: a\nbase: h100_sxm\ncollective_curves: [curves.csv]\n")
+    (there / "curves.csv").write_text("mine")
+    before = io.load_system(here / "a.yaml")
+    told = {"settled_ratio": [1.0] * 4, "num_runs": 2}
+    with pytest.raises(InvalidInputError, match="is another file than"):
+        write_fitted_system(there / "mine.yaml", here / "a.yaml", before, FACTORS, **told)
+    assert [(path.name, path.read_text()) for path in there.iterdir()] == [("curves.csv", "mine")]
+
+
 def test_bounds_hold_on_a_fitted_system() -> None:
     """A factor on every model leaves the bound below every plan, and scales both."""
     space = cases.tiny(1)

@@ -20,7 +20,7 @@ from costmodels.training.communication import Communication, Precision
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.system.calibrated_system import write_calibrated_system
-from planner.io.system.calibration_file import read_calibration
+from planner.io.system.calibration_file import load_constants, read_calibration, write_calibration
 from planner.models import default_models
 from planner.validation.tasks import random_plan, random_workload
 from tests.costmodels.cpu.machines import MACHINE
@@ -121,3 +121,43 @@ def test_a_calibration_with_other_counts_of_operators_says_calibrate_again(tmp_p
     path.write_text(json.dumps(document))
     with pytest.raises(InvalidInputError, match="calibrate again"):
         read_calibration(path)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("group", "backward_s"), []),
+        (("table_wise", "gradient_s"), [1e-4]),
+        (("row_wise", "input_s"), []),
+        (("collective", "all_gather_s"), [1e-4]),
+        (("dense", "forward_s"), [1e-4]),
+        (("dense", "update_s"), []),
+        (("fused", "backward_s"), [1e-4] * 14),
+        (("sigmas_ratio",), [["lookups", 0.1]]),
+        (("sigmas_ratio",), [["lookup", -0.1]]),
+    ],
+    ids=str,
+)
+def test_a_calibration_with_other_lengths_or_kinds_says_calibrate_again(
+    where: tuple[str, ...], value: list[object], tmp_path: Path
+) -> None:
+    """``check`` accepted them, and every plan was a bug."""
+    document = json.loads(TypeAdapter(Calibration).dump_json(CALIBRATION))
+    inner = document["constants"]
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidInputError, match="calibrate again"):
+        read_calibration(path)
+
+
+def test_a_calibration_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    """A process that calibrates anew went on with the old constants."""
+    path = tmp_path / "a.json"
+    write_calibration(path, CALIBRATION)
+    assert load_constants(str(path)) == MACHINE
+    slower = replace(MACHINE, call_s=MACHINE.call_s * 2.0, machine="another")
+    write_calibration(path, replace(CALIBRATION, constants=slower))
+    assert load_constants(str(path)) == slower

@@ -145,6 +145,7 @@ def test_param_rows_give_the_median(tmp_path: Path) -> None:
         ("hello\n", "no table of nccl-tests or PARAM"),
         ("", "no table of nccl-tests or PARAM"),
         ("{", "not JSON"),
+        ('{"results": ' * 100_000, "results[].size"),
         ('{"results": [{"size": 8}]}', "results[].size"),
         ("all_reduce_perf\n" + OLD_TABLE, "add --gpus-per-node"),
         (RANKS + "all_reduce_perf\n" + TABLE.replace("22.00", "fast"), "'fast' is not a number"),
@@ -166,6 +167,16 @@ def test_all_bad_logs_are_listed(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         read_logs((*paths, tmp_path / "absent.log"), LogShape())
     assert len(caught.value.problems) == 3
+
+
+def test_flags_that_contradict_the_log_are_refused(tmp_path: Path) -> None:
+    """Of two tests in one log, a flag would rename one to the other."""
+    text = RANKS + "./all_reduce_perf\n" + TABLE + "./alltoall_perf\n" + INTERVALS
+    with pytest.raises(InvalidInputError, match="the log times all_to_all, --collective says"):
+        read(tmp_path, text, collective=Collective.ALL_REDUCE)
+    with pytest.raises(InvalidInputError, match="lists 4 ranks, 2 nodes of 8 GPUs have 16"):
+        read(tmp_path, text, gpus_per_node=8)
+    assert len(read(tmp_path, text, nodes=1, gpus_per_node=4)) == 2
 
 
 def test_uneven_nodes_are_refused(tmp_path: Path) -> None:

@@ -206,6 +206,15 @@ def test_time_between_steps_gets_a_remark_on_cores_which_do_not_count_it(folder:
         assert (remark in told({**cores, "workload": workload}, folder)) is expected
 
 
+def test_products_on_calibrated_cores_get_a_remark_unless_they_are_in_fp32(folder: Path) -> None:
+    cores = DOCUMENTS["cores"]
+    plain = {"num_dense_features": 13, "bottom_mlp": [64], "top_mlp": [1], "interaction": "cat"}
+    for dtype, expected in (("bf16", True), ("fp16", True), ("fp32", False), ("tf32", False)):
+        workload = {**cores["workload"], "dense": {**plain, "dtype": dtype}}
+        remark = f"calibrated in fp32: products in {dtype} are priced as such"
+        assert (remark in told({**cores, "workload": workload}, folder)) is expected, dtype
+
+
 # ------------------------------------------------------------------ constraints
 
 

@@ -221,3 +221,13 @@ def test_slip(name: str, tmp_path: Path) -> None:
 def test_unknown_name() -> None:
     lines = refused(lambda: load_system("h100-sxm"), Path("h100-sxm"), "known: a100_40gb_sxm")
     assert "did you mean h100_sxm" in lines[0]
+
+
+def test_a_spread_without_finite_intervals_is_refused(tmp_path: Path) -> None:
+    """Prices failed later, with words of no file."""
+    rows = "[{}], [0, 1], [0, 0, 1], [0, 0, 0, 1]"
+    fitted = "fitted: {{lookup: 1, collective: 1, dense: 1, host: 1, spread: [{}]}}\n"
+    text = f"{SYSTEM}{fitted.format(rows.format(9.7))}"
+    assert load(tmp_path, text).fitted is not None
+    with pytest.raises(InvalidInputError, match=r"fitted\.spread: .* must be -50\.\.50"):
+        load(tmp_path, changed(text, "9.7", "1e300"))

@@ -157,3 +157,24 @@ def test_cores_that_were_never_calibrated_have_no_kernels_of_host_memory_either(
     found = enumerate_options(problem, CostPipeline(model, system), every_kernel=True).tables
     kernels = {option.kernel for table in found for option in table.options}
     assert kernels == {ComputeKernel.FUSED, ComputeKernel.DENSE}
+
+
+def test_a_table_that_torchrec_cannot_train_is_refused_for_its_columns() -> None:
+    """And not for constraints, of which there are none."""
+    table = replace(cases.table("a", dim=6), pooling=Pooling.NONE)
+    assert options((table,))[0].options
+    with pytest.raises(InvalidInputError, match="unpooled tables of 6 columns on CPU cores"):
+        options((table,), device="cpu")
+
+
+def test_cache_sizes_without_one_in_common_are_refused_where_caches_are_allowed() -> None:
+    """The caches were left out in silence, as long as another kernel was left."""
+    one = TableConstraint(pattern="a", cache_load_factors=(0.2, 0.3))
+    other = TableConstraint(pattern="*", cache_load_factors=(0.5,))
+    with pytest.raises(
+        InvalidInputError, match=r"'a', '\*' name cache_load_factors that have none"
+    ):
+        options(constraints=Constraints(tables=(one, other)))
+    both = replace(other, cache_load_factors=(0.3, 0.5))
+    options(constraints=Constraints(tables=(one, both)))
+    options(constraints=Constraints(tables=(one, replace(other, kernels=(ComputeKernel.FUSED,)))))

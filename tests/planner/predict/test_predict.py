@@ -155,3 +155,21 @@ def test_limits_are_told_with_all_digits_and_cells_are_cut(tmp_path: Path) -> No
         predicted(path)
     assert f"from 0 to 1125899906842624, got {'9' * 40}" in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+def test_nothing_of_an_earlier_prediction_is_left_beside_a_new_one(
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """A reason why there was none stayed, and JSON told old microseconds beside new seconds."""
+    path, again = tmp_path / "products.csv", tmp_path / "again.csv"
+    path.write_text("M,K,N,dtype\n64,64,64,bf16\n64,64,64,fp32\n", encoding="utf-8")
+    asked = ("predict", "dense")
+    assert run(*asked, path, "--system", "v100_32gb_sxm", "-o", again).code == 0
+    assert rows_of(again.read_text(encoding="utf-8"))[0]["reason"]
+    for old in (path, again):
+        told = run(*asked, old, "--system", "h100_sxm", "--json").out
+        assert told == run(*asked, path, "--system", "h100_sxm", "--json").out
+        assert run(*asked, old, "--system", "h100_sxm").out.splitlines()[0] == (
+            "M,K,N,dtype,predicted_us,low_us,high_us,source"
+        )

@@ -154,6 +154,15 @@ def test_selected_samples(day: Path) -> None:
     assert load_stats(Path("stats.json")).source.num_samples == 100
 
 
+def test_a_flag_for_other_data_says_that_it_changed_nothing(
+    day: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--empty is about Criteo files: there are none"
+    for flags, said in ((("--empty", "skip"), True), ((), False)):
+        assert shardplan("profile", day, *flags) == 0
+        assert (words in capsys.readouterr().err) is said
+
+
 BAD_FLAGS = [
     (["none.npy"], "none.npy: no such file"),
     (["{day}", "--rows", "1", "--sample-rows", "1"], "exclude each other"),
@@ -165,6 +174,7 @@ BAD_FLAGS = [
     (["{day}", "--table-map", "cat_9=x"], "the data has no cat_9"),
     (["{day}", "--features", "cat_9"], "the data has no cat_9"),
     (["{day}", "--resume"], "nothing to resume"),
+    (["{day}", "--jobs", "2", "--dask", "tcp://head:8786"], "drop one"),
     (["{day}", "--format", "npz"], "not a whole .npz file"),
     ([], "DATA"),
 ]

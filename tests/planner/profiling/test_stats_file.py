@@ -11,9 +11,10 @@ import pytest
 
 from planner import io
 from planner.errors import InvalidInputError
+from planner.io.table_map import parse_table_map
 from planner.profiling.profiler import ProfileOptions, profile_files
 from planner.profiling.stats import load_stats, stats_text
-from planner.profiling.table_map import build_table_map, parse_table_map
+from planner.profiling.table_map import build_table_map
 from tests.planner.profiling.samples import write_npy, zipf_ids
 
 WORKLOAD = """
@@ -77,6 +78,7 @@ def test_bad_files(
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),
+        (b"[" * 200_000, "not JSON"),
         (b"[]", "its kind is not"),
         (b"\xff\xfe", "not a text file"),
         (b'{"kind": "shardplan_stats", "schema_version": 1, "tables": {}}', "source: Field req"),
@@ -184,14 +186,38 @@ def test_table_maps(tmp_path: Path) -> None:
     assert build_table_map(names, (), None).tables[0] == ("cat_0", ("cat_0",))
 
 
+def test_a_table_map_reads_a_workload_as_a_plan_does(tmp_path: Path) -> None:
+    """Words that other readers of YAML take for truth or times are names; ``count`` counts."""
+    workload = tmp_path / "workload.yaml"
+    workload.write_text(
+        "name: w\ntables:\n"
+        "  - {name: no, features: [on, 1:30, 2020-99-99]}\n"
+        "  - {name: tag, num_embeddings: 1_000, features: [x, y], count: 2}\n"
+        "  - {name: alone, count: 2}\n"
+    )
+    found = parse_table_map([str(workload)])
+    assert found is not None
+    assert found.tables == {
+        **dict.fromkeys(("on", "1:30", "2020-99-99"), "no"),
+        **{"x_0": "tag_0", "y_0": "tag_0", "x_1": "tag_1", "y_1": "tag_1"},
+        **{"alone_0": "alone_0", "alone_1": "alone_1"},
+    }
+    assert found.num_embeddings == {"tag_0": 1000, "tag_1": 1000}
+    workload.write_text("no: a\nno: b\n")
+    with pytest.raises(InvalidInputError, match="key given twice"):
+        parse_table_map([str(workload)])
+
+
 BAD_MAPS = [
     ("[1, 2]", "needs lines 'feature: table'"),
-    ("a: [", "not YAML"),
+    ("a: [", "not valid YAML"),
     ("a: 3", "needs lines 'feature: table'"),
     ("tables: [{features: [a]}]", r"tables\.0 needs a name"),
     ("tables: [{name: a, features: b}]", r"tables\.0 needs a name"),
     ("tables: [{name: a, num_embeddings: many}]", r"tables\.0 needs a name"),
     ("tables: [3]", r"tables\.0 needs a name"),
+    ("tables: [{name: a, count: 0}]", r"tables\.0 needs a name"),
+    ("[" * 3000, "nested deeper"),
     ("tables: [{name: a, features: [x]}, {name: b, features: [x]}]", "in two tables"),
 ]
 

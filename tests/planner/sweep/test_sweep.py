@@ -155,6 +155,31 @@ def test_a_file_of_other_things_is_refused(tmp_path: Path) -> None:
         Journal(path)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"bound_s": "x"},
+        {"gpus": "8"},
+        {"system": []},
+        {"handed_hash": {}},
+        {"hosts": None},
+        {"plan": {"tables": ["t"], "cuts": [[]], "load_factors": [None]}},
+    ],
+    ids=str,
+)
+def test_a_line_with_values_of_another_type_is_refused(
+    changed: dict[str, object], tmp_path: Path, results: tuple[PointResult, ...]
+) -> None:
+    """The table of the sweep could not be written with them, which was a bug."""
+    path = tmp_path / "points.jsonl"
+    line = results[0].to_line()
+    if isinstance(changed.get("plan"), dict):
+        changed = {"plan": line["plan"] | changed["plan"]}
+    path.write_text(json.dumps(line | changed) + "\n")
+    with pytest.raises(InvalidInputError, match=r"points\.jsonl:1: is no result of a sweep"):
+        Journal(path)
+
+
 def test_a_point_that_does_not_fit_stops_nothing(results: tuple[PointResult, ...]) -> None:
     """It is a result with its reason."""
     tasks = grid_tasks()

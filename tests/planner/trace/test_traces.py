@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from planner.models import default_models
 from planner.trace import matrix_text, traces
 from planner.trace.comparison import compare_traces
 from planner.trace.matrix import buffer_bytes
-from planner.trace.reading import kind_of, read_trace
+from planner.trace.reading import WAITED, kind_of, read_trace, told_wait_s
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +145,10 @@ def test_kernels_of_real_names_are_told_apart(tmp_path: Path) -> None:
     assert read.exposed_s == pytest.approx(15e-6)
     assert read.iteration_s == pytest.approx(100e-6)
     assert kind_of("ncclKernel_AllReduce_RING_LL_Sum_float") == "all-reduce"
+    assert told_wait_s({"args": {WAITED: 3.0}}) == pytest.approx(3e-6)
+    assert (
+        told_wait_s({"args": {WAITED: math.nan}}) == told_wait_s({"args": {WAITED: 10**400}}) == 0
+    )
 
 
 @pytest.mark.parametrize("rank", [None, [1], "one", "1", 1.5, float("nan"), True, -1])
@@ -159,10 +164,15 @@ def test_a_rank_that_is_no_whole_number_is_refused(tmp_path: Path, rank: object)
     [
         (b"", "neither JSON"),
         (b"\x1f\x8bbroken", "neither JSON"),
+        (b"[" * 200_000, "neither JSON"),
         (b"[]", "no list 'traceEvents'"),
         (b'{"traceEvents": []}', "no GPU kernels"),
         (b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 2}]}', "no GPU kernels"),
         (b'{"traceEvents": [1, null, {"ph": "X", "cat": "kernel", "ts": "a"}]}', "no GPU kernels"),
+        *(
+            (json.dumps(_measured([("nccl", ts, dur)])).encode(), "no GPU kernels")
+            for ts, dur in ((math.nan, 1.0), (0.0, math.inf), (10**400, 1.0), (0.0, -1.0))
+        ),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, said: str) -> None:

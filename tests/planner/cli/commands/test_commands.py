@@ -49,7 +49,22 @@ def test_a_plan_for_another_batch_is_said(
     asked = ("estimate", workload_file, plan_file, "--system", system_file)
     words = "was made for 4,096 samples per rank and is priced at 512, the workload's"
     assert words in " ".join(run(*asked).out.split())
-    assert "was made for" not in run(*asked, "--batch-size", 512).out
+    for flags in (("--batch-size", 512), ("--set", "training.batch_size_per_rank=512")):
+        assert "was made for" not in run(*asked, *flags).out
+
+
+def test_a_plan_for_other_hosts_is_said(
+    run: Run, workload_file: Path, system_file: Path, plan_file: Path
+) -> None:
+    """--gpus alone fills hosts of the system, also where those of the plan had fewer ranks."""
+    values = json.loads(plan_file.read_text())
+    assert values["world_size"] == 8
+    plan_file.write_text(json.dumps({**values, "local_world_size": 2}))
+    asked = ("estimate", workload_file, plan_file, "--system", system_file)
+    words = "was made for 2 ranks per host and is priced with 4"
+    assert words in " ".join(run(*asked, "--gpus", 8).out.split())
+    for flags in ((), ("--gpus", 8, "--gpus-per-host", 4)):
+        assert "ranks per host" not in run(*asked, *flags).out
 
 
 def test_a_plan_for_another_pipeline_is_said(
@@ -131,8 +146,10 @@ def test_a_plan_for_a_changed_copy_of_a_shipped_system_is_said(
     own = tmp_path / "my_box.yaml"
     shown = run("systems", "show", "h100_sxm").out
     own.write_text(shown.replace("launch_latency: 5 us", "launch_latency: 9 us"))
+    slow = tmp_path / "slow.yaml"
+    slow.write_text("base: h100_sxm\ndifferent_ranks: [{ranks: [1], speed: 0.5}]\n")
     words = "was made for another h100_sxm than the shipped one"
-    for system, is_said in (("h100_sxm", False), (own, True)):
+    for system, is_said in (("h100_sxm", False), (own, True), (slow, True)):
         folder = tmp_path / Path(system).stem
         made = run("plan", workload_file, "--system", system, "--gpus", 8, "-o", folder)
         assert made.code == 0, made.err
@@ -192,6 +209,9 @@ def test_check_tells_the_kind(
     assert "workload: 1 table, " in " ".join(run("check", table).out.split())
     data = json.loads(run("check", workload_file, "--json").out)
     assert (data["ok"], data["kind"]) == (True, "workload")
+    for path, kind in ((workload_file, "workload"), (system_file, "system")):
+        named = path.rename(path.with_suffix(".json"))
+        assert f"OK {named}: {kind}: " in " ".join(run("check", named).out.split())
 
 
 @pytest.mark.parametrize(
@@ -298,6 +318,9 @@ def test_init(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert run("check", "workload.yaml").code == 0
     assert json.loads(run("init", "other.yaml", "--json").out) == {"written": "other.yaml"}
     assert run("init").code == 2
+    refused = run("init", "tables.csv")
+    assert (refused.code, "is read as a list of tables" in refused.err) == (2, True)
+    assert not (tmp_path / "tables.csv").exists()
 
 
 def test_systems(run: Run) -> None:

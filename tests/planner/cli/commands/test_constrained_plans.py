@@ -24,6 +24,8 @@ def test_constraints_that_a_plan_breaks_are_said(
           - {tables: [a], sharding_types: [row_wise]}
           - {tables: [b], ranks: [7]}
           - {device_memory: 1 MiB}
+          - {device_memory: 1 GiB, ranks: [0, 9]}
+          - {host_memory: 1 GiB, hosts: [3]}
         """
     on = ("--system", system_file, "--gpus", 8)
     made = run(
@@ -36,6 +38,8 @@ def test_constraints_that_a_plan_breaks_are_said(
     assert "is priced as it is, but breaks the workload's constraints: table 'a' is" in said
     assert "table 'b' lies on rank" in said
     assert "over device_memory 1 MiB" in said
+    assert "device_memory 1 GiB on ranks 0, 9 is outside ranks 0..7" in said
+    assert "host_memory 1 GiB on hosts 3 is outside hosts 0..1" in said
 
 
 def test_memory_that_a_rule_limits_is_the_same_in_every_command(

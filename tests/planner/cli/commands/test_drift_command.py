@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,9 @@ def test_a_drifted_plan_ends_with_exit_code_1(
     done = run(*asked, "--stats", days[0], "-o", tmp_path / "new.json")
     assert done.code == 1, done.err
     assert "Plan again" in done.out
+    assert done.out.count("--threshold") == 1
+    small = run(*asked, "--stats", days[0], "--threshold", "0.01%")
+    assert "above 0.01 % (--threshold)" in " ".join(small.out.split())
     assert "of training" in done.out
     assert "cat_0" in done.out
     new = json.loads((tmp_path / "new.json").read_text())
@@ -170,6 +174,7 @@ def test_the_statistics_of_then_can_be_named(
     [
         (("a.json",), "does not exist"),
         (("monday=0.json",), "DAY is a number"),
+        ((f"{'9' * 20}={{0}}", "1={1}"), "DAY is a number"),
         (("{0}", "{1}"), "need their days"),
         (("1={0}", "1={1}"), "of the same day"),
         (("2026-11-20={0}", "2={1}"), "some days are dates and others numbers"),
@@ -189,7 +194,11 @@ def test_outputs_that_cannot_be_are_refused_before_the_search(
 ) -> None:
     """Also what the new plan would be written over."""
     asked = ("drift", *made, "--system", system_file, "--stats", days[0], "-o")
-    for output in (*made, system_file, days[0]):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    shutil.copy(days[0], folder / "day.json")
+    asked = (*asked[:-1], "--stats", f"2={folder}", "-o")
+    for output in (*made, system_file, days[0], folder / "day.json"):
         done = run(*asked, output)
         assert (done.code, done.out) == (2, "")
         assert "is read by this command and would be lost" in done.err

@@ -97,10 +97,10 @@ def test_the_matrix_says_how_to_replay_it(
 
 
 @pytest.mark.parametrize("kind", ["torchrec", "csv", "nccl-matrix"])
-def test_neither_the_plan_nor_the_workload_is_written_over(
+def test_no_file_that_is_read_is_written_over(
     kind: str, run: Run, planned: tuple[Path, ...], system_file: Path
 ) -> None:
-    for path in planned:
+    for path in (*planned, system_file):
         before = path.read_text()
         done = run("export", kind, *planned, "--system", system_file, "-o", path)
         assert (done.code, "would be lost" in done.err) == (2, True)

@@ -64,6 +64,17 @@ def test_a_time_that_no_system_explains_is_doubted(
     assert f"{words} as predicted: is its unit right" in " ".join(run(*asked).err.split())
 
 
+def test_a_system_that_could_not_be_read_is_not_written(
+    run: Run, tmp_path: Path, workload_file: Path, system_file: Path, plans: list[Path]
+) -> None:
+    """A factor beyond those that a file may hold comes from a wrong unit."""
+    output = tmp_path / "mine.yaml"
+    asked = ("fit", workload_file, "--system", system_file, "-o", output, "--run")
+    done = run(*asked, f"{plans[0]}=60s")
+    assert (done.code, "takes 0.001 to 1000: are the units" in done.err) == (2, True), done.err
+    assert not output.exists()
+
+
 def test_a_model_that_a_system_file_cannot_name_is_named_to_the_user(
     run: Run, tmp_path: Path, workload_file: Path, system_file: Path, plans: list[Path]
 ) -> None:
@@ -95,6 +106,8 @@ def test_traces_of_ones_own_prediction_change_nothing(
         ("plan.json=5.2", "no time"),
         ("plan.json=none.json", "is no file"),
         ("{plan}=0ms", "above 0"),
+        ("{plan}=1e-300s", "above 0"),
+        ("{plan}=1e300s", "1 ns to 1000 hours"),
         ("{plan}={folder}", "holds no traces"),
     ],
 )

@@ -185,3 +185,19 @@ def test_processes_are_as_many_as_usable_cores(
     run(*grid, "64,128,256,512")
     run(*grid, "64,128")
     assert asked == [3, 2]
+
+
+def test_points_that_failures_leave_no_time_are_written_too(
+    run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """Throughput is 0 there, which has no place on a chart by decades."""
+    asked = ("sweep", workload_file, "--system", system_file, "--gpus", "4,8", *QUICK)
+    for folder, mtbf, words in (
+        ("some", "50min", "<polyline"),
+        ("none", "1min", "No point trains"),
+    ):
+        done = run(*asked, "--mtbf", mtbf, "--restart", "30min", "-o", tmp_path / folder)
+        assert done.code == 0, done.err
+        assert words in (tmp_path / folder / "sweep.html").read_text()
+        with (tmp_path / folder / "sweep.csv").open() as file:
+            assert "0.0" in [row["availability_ratio"] for row in csv.DictReader(file)]

@@ -149,3 +149,20 @@ def test_a_plan_of_another_command_is_not_written_over(
     for _ in range(2):
         assert run(*asked, link).code == 0
     assert (tmp_path / "real" / "tune.html").exists()
+
+
+def test_the_best_plan_is_not_written_over_what_is_read(
+    run: Run, two_ways_file: Path, system_file: Path
+) -> None:
+    """Workloads and systems may have the ending of a plan."""
+    workload, system = two_ways_file.with_suffix(".json"), system_file.with_suffix(".json")
+    two_ways_file.rename(workload)
+    system_file.rename(system)
+    for output in (workload, system):
+        before = output.read_bytes()
+        done = run("tune", workload, "--system", system, "--trials", 1, *QUICK, "-o", output)
+        assert (done.code, "would be lost" in done.err) == (2, True)
+        assert output.read_bytes() == before
+    both = workload.with_name("study.json")
+    done = run("tune", workload, "--system", system, *QUICK, "--storage", both, "-o", both)
+    assert (done.code, "name two files" in done.err, both.exists()) == (2, True, False)

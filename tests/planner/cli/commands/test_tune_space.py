@@ -69,6 +69,14 @@ def test_a_budget_leaves_clusters_out_by_name(run: Run, demo: Path) -> None:
     assert "pays for none of h100_sxm x 8 (16 USD/h)" in poor.err
 
 
+def test_no_budget_limits_a_system_that_costs_nothing(run: Run, demo: Path, tmp_path: Path) -> None:
+    system = tmp_path / "own.yaml"
+    system.write_text("base: h100_sxm\nname: own\nprice: 0 USD/h\n")
+    asked = ("tune", demo, "--system", system, "--budget", "1 USD/h", *QUICK)
+    assert "name its sizes with --gpus" in run(*asked).err
+    assert run(*asked, "--gpus", 2, "--pipeline", "sparse_dist").code == 0
+
+
 def test_clusters_that_cannot_share_the_global_batch_are_left_out_by_name(
     run: Run, demo: Path
 ) -> None:

@@ -230,6 +230,24 @@ def test_stopped_while_the_plan_is_written(
     assert "Predicted" in done.out
 
 
+def test_a_report_too_large_for_the_memory_takes_no_plan_away(
+    plan: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_api: FakeApi
+) -> None:
+    """The matrix of 65,536 ranks has 32 GiB."""
+    from planner.trace import matrix
+
+    def short(*args: object) -> str:
+        message = "Unable to allocate 32.0 GiB"
+        raise MemoryError(message)
+
+    monkeypatch.setattr(matrix, "matrix_text", short)
+    done = plan("-o", tmp_path / "run")
+    assert done.code == 2
+    assert "error: out of memory: Unable to allocate 32.0 GiB; use fewer ranks" in done.err
+    assert "Predicted" in done.out
+    assert not (tmp_path / "run").exists()
+
+
 # ------------------------------------------------------------------ --require-gap
 
 

@@ -81,3 +81,22 @@ def test_a_plan_in_use_stays_within_its_limit(plan: Run, tmp_path: Path) -> None
     found = json.loads(done.out)
     assert found["reshard"]["moved_bytes"] == 0
     assert [m["hosts"] for m in found["family"]["members"]] == [3, 2]
+
+
+def test_a_plan_is_kept_where_nothing_fits_on_fewer_hosts(
+    plan: Run, tmp_path: Path, workload_file: Path
+) -> None:
+    """It was lost after its search."""
+    text = (
+        workload_file.read_text().replace("100_000", "70_000_000").replace("50_000", "70_000_000")
+    )
+    workload_file.write_text(text + "constraints: [{tables: '*', kernels: [fused]}]\n")
+    done = plan(*QUICK, "--survive", 2, "-o", tmp_path / "run")
+    assert done.code == 3
+    assert "with 1 host left: nothing fits" in done.err
+    assert "Predicted" in done.out
+    assert "When hosts are lost" not in done.out
+    saved = io.load_plan(
+        tmp_path / "run" / "plan.json", io.load_workload_file(workload_file).workload
+    )
+    assert saved.world_size == 3

@@ -56,6 +56,19 @@ def test_from_a_plan_in_use(plan: Run, tmp_path: Path) -> None:
     assert data["predicted"]["iteration_time_s"] <= before * (1 + 1e-9)
 
 
+def test_the_plan_in_use_is_not_written_over(plan: Run, tmp_path: Path) -> None:
+    """Nor removed as what an earlier run left, which plans for fewer hosts are taken for."""
+    folder = tmp_path / "run"
+    assert plan(*QUICK, "-o", folder).code == 0
+    member = folder / "plan-1-hosts.json"
+    member.write_bytes((folder / "plan.json").read_bytes())
+    before = {path: path.read_bytes() for path in folder.glob("*.*")}
+    for used in (folder / "plan.json", member):
+        done = plan(*QUICK, "--from", used, "-o", folder)
+        assert (done.code, "would be lost" in done.err) == (2, True)
+    assert {path: path.read_bytes() for path in folder.glob("*.*")} == before
+
+
 def test_scenarios_and_price(plan: Run, workload_file: Path, tmp_path: Path) -> None:
     weekend = tmp_path / "weekend.yaml"
     text = workload_file.read_text().replace("pooling_factor: 8", "pooling_factor: 80")
@@ -69,6 +82,22 @@ def test_scenarios_and_price(plan: Run, workload_file: Path, tmp_path: Path) -> 
     assert [s["name"] for s in data["scenarios"]] == ["small", "weekend"]
     assert data["usd_per_billion_samples"] > 0
     assert data["solver"]["objective"] == "mean iteration"
+
+
+def test_constraints_of_a_scenario_are_left_out_with_a_word(
+    plan: Run, run: Run, workload_file: Path, system_file: Path, tmp_path: Path
+) -> None:
+    """Unless they are those of the workload, whose copy a scenario often is."""
+    rule = "constraints: [{tables: user, sharding_types: [row_wise]}]\n"
+    scenario = tmp_path / "weekend.yaml"
+    scenario.write_text(workload_file.read_text() + rule)
+    words = "its constraints are left out"
+    done = plan(*FEW, "--scenario", scenario, "-o", tmp_path / "run")
+    assert (done.code, words in " ".join(done.out.split())) == (0, True)
+    priced = ("estimate", workload_file, tmp_path / "run" / "plan.json", "--system", system_file)
+    assert words in run(*priced, "--scenario", scenario, "--json").out
+    workload_file.write_text(scenario.read_text())
+    assert words not in plan(*QUICK, "--scenario", scenario).out
 
 
 def test_scenarios_have_names_of_their_own_and_the_slowest_is_the_headline(

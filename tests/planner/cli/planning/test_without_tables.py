@@ -163,3 +163,21 @@ def test_statistics_are_refused_in_words(run: Run, transformer: Path, tmp_path: 
         done = run(*words)
         assert done.code == 2
         assert "are about tables, and the workload 'small_gpt' has none" in done.err
+
+
+def test_limits_on_tables_that_there_are_not_are_refused_and_stop_no_price(
+    run: Run, transformer: Path, tmp_path: Path
+) -> None:
+    """Every search refuses them; a plan that is there breaks no rule about where tables lie."""
+    assert run("plan", transformer, *SYSTEM, "-o", tmp_path / "out").code == 0
+    text = transformer.read_text()
+    for rule, words in (
+        ("max_shards_per_host: 4", "matches no table"),
+        ("device_memory: 1 GiB, ranks: [9]", "ranks [9] are outside 0..7"),
+    ):
+        transformer.write_text(f"{text}\nconstraints: [{{{rule}}}]\n")
+        for command in ("plan", "tune", "explain"):
+            done = run(command, transformer, *SYSTEM)
+            assert (done.code, words in done.err) == (2, True), (command, done)
+        priced = run("estimate", transformer, tmp_path / "out" / "plan.json")
+        assert priced.code == 0, priced.err

@@ -25,6 +25,7 @@ BAD = {
     "gpus in words": ((*PLAN[:4], "--gpus", "eight"), "'eight' is not a whole number"),
     "half a gpu": ((*PLAN[:4], "--gpus", "7.5"), "'7.5' is not a whole number"),
     "too many gpus": ((*PLAN[:4], "--gpus", "99999999999"), "65,536"),
+    "gpus of thousands of digits": ((*PLAN[:4], "--gpus", "9" * 5000), "is not a whole number"),
     "uneven hosts": ((*PLAN[:4], "--gpus", "12", "--gpus-per-host", "8"), "12"),
     "zero per host": ((*PLAN, "--gpus-per-host", "0"), "'0' is not a whole number"),
     "zero batch": ((*PLAN, "--batch-size", "0"), "'0' is not a whole number"),
@@ -54,6 +55,34 @@ BAD = {
     "seed in words": ((*PLAN, "--seed", "lucky"), "--seed"),
     "override without value": ((*PLAN, "--set", "tables.0.embedding_dim"), "tables.0"),
     "override of an unknown key": ((*PLAN, "--set", "tabels.0.embedding_dim=3"), "tabels"),
+    "override at thousands of digits": (
+        (*PLAN, "--set", "tables." + "9" * 5000 + ".embedding_dim=64"),
+        "has no such key",
+    ),
+    "one key set twice": (
+        (*PLAN, "--set", "training.pipeline=none", "--set", "training.pipeline=hugectr"),
+        "--set training.pipeline: 2 values",
+    ),
+    "batch set twice": (
+        (*PLAN, "--batch-size", "64", "--set", "training.batch_size_per_rank=64"),
+        "--batch-size and --set training.batch_size_per_rank",
+    ),
+    "reserve set twice": (
+        (*PLAN, "--reserve", "1 GiB", "--set", "memory.reserve=2 GiB"),
+        "--reserve and --set memory.reserve",
+    ),
+    "pipeline set twice": (
+        ("sweep", *PLAN[1:], "--pipeline", "none", "--set", "training.pipeline=hugectr"),
+        "--pipeline and --set training.pipeline",
+    ),
+    "model set twice": (
+        (*PLAN, "--model", "dense=roofline", "--model", "dense=mine.py"),
+        "--model dense: 2 models",
+    ),
+    "lookahead set twice": (
+        ("tune", *PLAN[1:], "--lookahead", "8", "--set", "training.lookahead=4"),
+        "--lookahead and --set training.lookahead",
+    ),
     "override out of range": ((*PLAN, "--set", "tables.99.embedding_dim=64"), "99"),
     "output like a stream": ((*PLAN, "-o", "-"), "'-' names no file"),
     "workload like a stream": (("plan", "-", *PLAN[2:]), "'-' names no file"),
@@ -61,6 +90,10 @@ BAD = {
     "output below a file": ((*PLAN, "-o", "WORKLOAD/run"), "is a file"),
     "output holds other files": ((*PLAN, "-o", "."), "--force"),
     "flag without value": ((*PLAN, "--seed"), "--seed"),
+    "batches to profile of thousands of digits": (
+        ("profile", "WORKLOAD", "--batch-sizes", "9" * 5000),
+        "is not a list of batch sizes",
+    ),
     "extra argument": ((*PLAN, "another.yaml"), "another.yaml"),
     "estimate without plan": (("estimate", "WORKLOAD"), "Missing argument 'PLAN'"),
     "estimate of no plan": (("estimate", "WORKLOAD", "WORKLOAD"), "plan"),

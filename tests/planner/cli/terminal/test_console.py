@@ -205,7 +205,15 @@ def test_progress_is_silent_off_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("columns", "terminal", "width"),
-    [("", False, 100), ("72", False, 72), ("300", True, 100), ("0", False, 100), ("", True, 80)],
+    [
+        ("", False, 100),
+        ("72", False, 72),
+        ("300", True, 100),
+        ("0", False, 100),
+        ("", True, 80),
+        ("\N{SUPERSCRIPT TWO}", False, 100),
+        ("9" * 5000, False, 100),
+    ],
 )
 def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, terminal: bool, width: int) -> None:
     monkeypatch.setenv("COLUMNS", columns)
