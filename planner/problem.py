@@ -117,15 +117,25 @@ class CountLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """At most so many bytes on a device (level rank) or in a host's DDR; no ``places`` mean all."""
+    """At most so many bytes on a device (level rank) or in a host's DDR; no ``places`` mean all.
+
+    Raises:
+        InvalidValueError: the bytes are below 0, or 0 on a device.
+    """
 
     most_bytes: float
     level: Level
     places: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Convert the fields to their types."""
+        """Convert the fields to their types, and refuse bytes that no device or host can have."""
         settle(self, "constraint on memory: ")
+        on_device = self.level is Level.RANK
+        require(
+            self.most_bytes > 0 or (self.most_bytes == 0 and not on_device),
+            f"constraint {'device' if on_device else 'host'}_memory: the bytes must be "
+            f"{'above 0' if on_device else '0 or more'}, got {self.most_bytes}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
