@@ -90,6 +90,11 @@ class ScaledCollective(AbstractCollectiveModel):
         """As ``inner``."""
         return self.inner.full_duplex
 
+    @property
+    def pays_for_others(self) -> bool:
+        """As ``inner``."""
+        return self.inner.pays_for_others
+
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """As ``inner``, times the factor."""
         fixed = self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)

@@ -152,7 +152,7 @@ class MemoryLimit:
         places: the ranks or hosts that the limit is about; empty for all.
 
     Raises:
-        InvalidValueError: a field is of another kind.
+        InvalidValueError: a field is of another kind, or the bytes are below 0, or 0 on a device.
 
     Example:
         >>> first = MemoryLimit(most_bytes=60 * 2**30, level="rank", places=(0,))
@@ -166,8 +166,14 @@ class MemoryLimit:
     places: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Convert the fields to their types."""
+        """Convert the fields to their types, and refuse bytes that no device or host can have."""
         settle(self, "constraint on memory: ")
+        on_device = self.level is Level.RANK
+        require(
+            self.most_bytes > 0 or (self.most_bytes == 0 and not on_device),
+            f"constraint {'device' if on_device else 'host'}_memory: the bytes must be "
+            f"{'above 0' if on_device else '0 or more'}, got {self.most_bytes}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

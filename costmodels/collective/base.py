@@ -22,18 +22,11 @@ from typing import ClassVar, final
 import numpy as np
 
 from costmodels import discovery
+from costmodels.collective._analytic import analytic_spread_ratio
 from costmodels.collective._peers import group_sums, num_peers
 from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.topology import Topology
-
-ANALYTIC_SPREAD = 1.0
-"""90 % spread of a time inside one scale-up domain if only the rates of its links are known: the
-true time is within a factor of 1 + this. Nine in ten points of the shipped curves lie within a
-factor of 1.8 of the law of link rates (``benchmarks/collectives.py``, links); the spread also
-includes how much sites differ (``benchmarks/fabrics.py``)."""
-ANALYTIC_NETWORK_SPREAD = 1.6
-"""The same spread over several domains, if there is no curve inside a domain either."""
 
 
 class Level(IntEnum):
@@ -172,6 +165,14 @@ class AbstractCollectiveModel(ABC):
         """Whether a rank sends and receives at the same time, so that the longer of both counts."""
         return True
 
+    @property
+    def pays_for_others(self) -> bool:
+        """Whether an all-to-all of a rank takes longer if others send more, up to what it sends.
+
+        A tangent then counts each rank as if it sent alone; otherwise as if all sent as much.
+        """
+        return not self.full_duplex
+
     @abstractmethod
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Seconds that an all-to-all without bytes takes; 0 for a single rank.
@@ -301,6 +302,11 @@ class GrowingPart(AbstractCollectiveModel):
         """As ``inner``."""
         return self.inner.full_duplex
 
+    @property
+    def pays_for_others(self) -> bool:
+        """As ``inner``."""
+        return self.inner.pays_for_others
+
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Always 0."""
         del topology, ranks, across_hosts
@@ -321,14 +327,6 @@ class GrowingPart(AbstractCollectiveModel):
     ) -> FloatArray:
         """The growing part of ``inner``."""
         return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
-
-
-def analytic_spread_ratio(topology: Topology) -> float:
-    """90 % spread of a collective over all ranks if nothing was measured; 0 for a single rank."""
-    if topology.world_size == 1:
-        return 0.0
-    crosses = topology.world_size > topology.domain_size
-    return ANALYTIC_NETWORK_SPREAD if crosses else ANALYTIC_SPREAD
 
 
 def default_model() -> AbstractCollectiveModel:

@@ -48,6 +48,11 @@ class Hierarchical(AbstractCollectiveModel):
         """As ``inner``."""
         return self.inner.full_duplex
 
+    @property
+    def pays_for_others(self) -> bool:
+        """True: in the second step a rank also carries what other ranks of its domain send."""
+        return True
+
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Seconds of both steps without bytes."""
         whole = self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)

@@ -70,7 +70,7 @@ class EmbeddingExchanges:
     @property
     def pays_for_others(self) -> bool:
         """Whether the exchange of a rank takes longer when others have more to send to it."""
-        return self.models.exchange is not None or not self.models.collective.full_duplex
+        return self.models.exchange is not None or self.models.collective.pays_for_others
 
     def output_exchanges(self, kind: ShardingType) -> range:
         """Which collectives of the output exchange run: the first (0), the second (1), or both.

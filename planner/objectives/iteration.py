@@ -106,19 +106,25 @@ class IterationTime(AbstractNamedObjective):
         return self._pipeline.iteration_times(work)
 
     def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
-        """``[...]`` times under a subadditive collective model, if they are below ``values``."""
-        collective = self._pipeline.models.collective
-        least = collective.subadditive()
-        if least is collective:
+        """``[...]`` times that no other names of the same shards make shorter.
+
+        They are times under a subadditive collective model, if those are below ``values``, where
+        communication does not slow compute down: with more collectives the host issues some later,
+        so that fewer of them run beside compute.
+        """
+        own = self._pipeline
+        slows = own.topology.device.overlap_slowdown_ratio > 0
+        if own.models.collective.subadditive() is own.models.collective and not slows:
             return values
         return np.minimum(values, self._least_pipeline.iteration_times(work))
 
     @cached_property
     def _least_pipeline(self) -> CostPipeline:
-        """The pipeline with a subadditive collective model that is nowhere above its own."""
+        """The pipeline with a subadditive collective model, and without such a slow-down."""
         own = self._pipeline
         models = replace(own.models, collective=own.models.collective.subadditive())
-        return CostPipeline(own.workload, own.topology, models)
+        device = replace(own.topology.device, overlap_slowdown_ratio=0.0)
+        return CostPipeline(own.workload, replace(own.topology, device=device), models)
 
     def gradient(self, row: FloatArray) -> FloatArray:
         """Tangents of the pipeline's phases."""

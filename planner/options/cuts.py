@@ -5,7 +5,8 @@ Some sharding types can give the same shards: a whole table on one rank is ``tab
 collectives of its own, and two collectives never take less time than one with the bytes of both.
 If every table may have the most general name of such a group, only that name is listed
 (:func:`names_to_list`). Bounds hold for the other names as well, because they price the group by a
-subadditive model. Otherwise every name is listed for every table that may have it.
+subadditive model, and without the slow-down of compute beside communication, which more names can
+make smaller. Otherwise every name is listed for every table that may have it.
 
 Two more kinds of cuts are left out: those with more column pieces than there are ranks (or hosts),
 and those with pieces of unequal widths, which TorchRec trains but cannot load from a checkpoint

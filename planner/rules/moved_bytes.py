@@ -56,7 +56,7 @@ def received_bytes(
     """
     old, new = rectangles(before.shards), rectangles(after.shards)
     same_rank = np.array([[a.rank == b.rank for b in before.shards] for a in after.shards])
-    cells = float(((new[:, 1] - new[:, 0]) * (new[:, 3] - new[:, 2])).sum())
+    cells = float(overlaps(new, new).diagonal().sum())
     held = float((overlaps(new, old) * same_rank).sum())
     return (cells - held) * cell_bytes(table, workload)
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.collective.alpha_beta import AlphaBeta
+from costmodels.collective.hierarchical import Hierarchical
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.floors.leaves import leaf
@@ -16,6 +18,7 @@ from costmodels.floors.phases import ALL_REDUCE
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import KERNELS, NUM_COLUMNS, lookup_columns
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
 from costmodels.workload import DenseArch, Pipeline, Workload
@@ -43,6 +46,17 @@ def test_weighted_phase_maxima_never_exceed_the_iteration(
     pipeline = CostPipeline(workload, topology)
     work = pipeline.plan_work(plan)
     assert bound(pipeline, work) <= float(pipeline.iteration_times(work)) * (1 + 1e-9)
+
+
+def test_tangents_hold_where_a_rank_also_carries_what_others_send() -> None:
+    """In a hierarchical exchange the ranks of a domain share what one of them sends."""
+    table, topology = make_table(), make_topology(2, 2)
+    plan = Plan(placements=(make_placement(table, ShardingType.TABLE_WISE, topology),))
+    models = CostModels(collective=Hierarchical(AlphaBeta()))
+    pipeline = CostPipeline(make_workload(table), topology, models)
+    work = pipeline.plan_work(plan)
+    tangents = work @ pipeline.phase_gradient(work[0]).T
+    assert (tangents <= pipeline.phase_times(work) * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("kind", list(Pipeline))

@@ -28,7 +28,7 @@ from planner.search.common.leave_out import SearchPart
 from planner.settings import SearchSettings
 from planner.solving.prepare import BOUND_OF_LISTED
 from planner.support.status import Status
-from tests.differential.case import Case
+from tests.differential.case import Case, models_on
 
 TIME_LIMIT_S = 60.0
 """Only a safety: a run that reaches it is as good as hung."""
@@ -104,7 +104,8 @@ def ask(case: Case, run: Run, *, max_evaluations: int, floors: bool = True) -> A
         text = plan_text(result)
         written = _read_back(case, text)
         check_plan(written, case.workload, case.topology.world_size)
-        found = estimate(case.workload, case.topology, written).estimate.time.time_s
+        models = problem_of(case).models
+        found = estimate(case.workload, case.topology, written, models=models)
         is_of_every_plan = not any(BOUND_OF_LISTED in line for line in result.searched)
     except Exception as error:  # whatever it is: the judgement is faults_of's
         return Answer(
@@ -120,7 +121,7 @@ def ask(case: Case, run: Run, *, max_evaluations: int, floors: bool = True) -> A
         value=result.solver.value,
         bound=result.solver.bound if is_of_every_plan else None,
         is_optimal=result.solver.status is Status.OPTIMAL and is_of_every_plan,
-        estimate_s=found,
+        estimate_s=found.estimate.time.time_s,
         others=tuple(c.plan for c in (*result.runners_up, *result.baselines)),
         floor=_floor(case) if floors and run is Run.ENGINE else None,
         reshard=result.reshard,
@@ -147,6 +148,7 @@ def problem_of(case: Case) -> PlanningProblem:
         constraints=case.constraints,
         move_limit=case.moves,
         scenarios=case.scenarios,
+        models=models_on(case, case.topology) if case.collective else None,
     )
 
 

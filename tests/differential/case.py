@@ -9,8 +9,10 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.sharding import ComputeKernel, Shard, ShardingType, TablePlacement
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload
+from planner.models import chosen_models
 from planner.problem import NO_CONSTRAINTS, Constraints, Level, MoveLimit
 from planner.scenarios import ScenarioRule
 
@@ -34,7 +36,10 @@ SEQUENCE_TYPES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A problem, its objective, and why it is of interest. Scenarios stand beside the workload."""
+    """A problem, its objective, and why it is of interest. Scenarios stand beside the workload.
+
+    ``collective`` names the model of collectives that prices plans; empty for that of the system.
+    """
 
     name: str
     workload: Workload
@@ -44,6 +49,7 @@ class Case:
     moves: MoveLimit | None = None
     scenarios: tuple[Workload, ...] = ()
     robust: ScenarioRule = ScenarioRule.WORST
+    collective: str = ""
 
     @property
     def on_torchrecs_terms(self) -> bool:
@@ -123,6 +129,12 @@ def leave_of(case: Case, table: Table) -> Leave:
         names_factors=factors is not None,
         pairs=frozenset(pairs),
     )
+
+
+def models_on(case: Case, topology: Topology) -> CostModels:
+    """The models that price plans of a case on a system."""
+    named = {"collective": case.collective} if case.collective else {}
+    return chosen_models(topology, named)
 
 
 def limited_topology(case: Case) -> Topology:

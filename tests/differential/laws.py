@@ -7,6 +7,9 @@ Random plans of one problem are priced, without any search, and held against
 - every part that searches prove their bounds with: the cut that always holds, the floor of the
   plan's sharding types at its own phases, cuts made at another plan's phases, boxes around its
   phases, tangents at another plan's work, and the names that stand for other names;
+- the same plans with like ranks and hosts exchanged;
+- the bytes that their shards hold, counted one by one;
+- longer lists of indices, wider elements and larger batches, with which no plan is faster;
 - faster machines, on which no plan takes longer.
 
 A bound that is wrong is seldom the bound that a search ends with. Here every one is looked at.
@@ -22,15 +25,17 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.datatypes import FloatArray
+from costmodels.distribution.zipf import Zipf
 from costmodels.iteration._events import simulate
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan, ShardingType
+from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread, TablePlacement
 from costmodels.topology import Link, Topology
-from planner.models import default_models
+from costmodels.workload import DataType, Workload
 from planner.objectives.iteration import IterationTime
-from tests.differential.case import Case, limited_topology
+from tests.differential.case import Case, limited_topology, models_on
 from tests.differential.drawing.options import placements
 from tests.differential.judging.descent import FEW
+from tests.differential.judging.enumerator import mirrors
 from tests.differential.seeds import look_at_drawn
 
 ROUNDING = 1e-9
@@ -53,7 +58,7 @@ class PricedPlans:
         """Draw and price the plans; none where constraints leave a table no placement."""
         self.case, self.rng = case, rng
         self.topology = limited_topology(case)
-        self.pipeline = CostPipeline(case.workload, self.topology, default_models(self.topology))
+        self.pipeline = CostPipeline(case.workload, self.topology, models_on(case, self.topology))
         self.choices = [placements(case, t, few=FEW) for t in case.workload.tables]
         self.plans = [self._draw(few=i % 2 == 1) for i in range(count if all(self.choices) else 0)]
         self.calls = {(p.sharding_type, p.kernel) for own in self.choices for p in own}
@@ -140,6 +145,119 @@ def _same_prices(priced: PricedPlans) -> Iterator[str]:
     yield from _unlike("order of tables", times, priced.times_by(other))
 
 
+# ------------------------------------------------------------------ like ranks and hosts
+
+
+def _like_ranks(priced: PricedPlans) -> Iterator[str]:
+    """A plan and its mirror images take equally long; uneven row blocks have no mirror image."""
+    every = list(mirrors(priced.case))
+    for i in priced.rng.choice(len(every), size=min(len(every), _OTHERS), replace=False):
+        mirror = every[int(i)]
+        for plan, time_s in zip(priced.plans, priced.times, strict=True):
+            made = [_mirrored(priced.case, p, mirror) for p in plan.placements]
+            if None not in made:
+                image = Plan(placements=tuple(p for p in made if p is not None))
+                found = priced.pipeline.iteration_times(priced.pipeline.plan_work(image)[None])
+                yield from _unlike(f"ranks as {mirror}", found, np.array([time_s]))
+
+
+def _mirrored(case: Case, placement: TablePlacement, mirror: tuple[int, ...]) -> object:
+    """The placement with rank ``mirror[r]`` in place of rank r; None where it has no such image."""
+    kind, local = placement.sharding_type, case.topology.local_world_size
+    if kind is ShardingType.DATA_PARALLEL:
+        return placement
+    if SPREAD[kind] is Spread.RANKS:
+        moved = (replace(s, rank=mirror[s.rank]) for s in placement.shards)
+        return replace(placement, shards=tuple(moved))
+    table = case.workload.table(placement.table)
+    parts = len(mirror) if kind is ShardingType.ROW_WISE else local
+    if table.num_embeddings % parts or not _is_scattered(case, table.name):
+        return None
+    if kind is ShardingType.ROW_WISE:
+        return placement
+    moved = (
+        replace(s, rank=mirror[s.rank] // local * local + s.rank % local) for s in placement.shards
+    )
+    return replace(placement, shards=tuple(moved))
+
+
+def _is_scattered(case: Case, table: str) -> bool:
+    return all(w.table(table).distribution.scattered for w in (case.workload, *case.scenarios))
+
+
+# ------------------------------------------------------------------ memory
+
+
+def _memory(priced: PricedPlans) -> Iterator[str]:
+    """A rank holds what its shards hold, and a plan fits if no memory is over its limit."""
+    case, pipeline = priced.case, priced.pipeline
+    for plan, work in zip(priced.plans, priced.works, strict=True):
+        device, host = _held_bytes(case, plan)
+        ledger = pipeline.memory(plan)
+        for rank in ledger.ranks:
+            yield from _above(f"bytes held by rank {rank.rank}", device[rank.rank], rank.used_bytes)
+        for one in ledger.hosts:
+            yield from _above(f"bytes held by host {one.host}", host[one.host], one.used_bytes)
+        over = (pipeline.device_bytes(work) > pipeline.device_limits).any()
+        over |= (pipeline.host_bytes(work) > pipeline.host_limits).any()
+        near = pipeline.overflow_bytes(work, 1.0 + ROUNDING) == 0
+        if ledger.fits == over and not near:
+            yield f"fits: {ledger.fits}, over a limit: {over}"
+
+
+def _held_bytes(case: Case, plan: Plan) -> tuple[FloatArray, FloatArray]:
+    """Bytes of weights and optimizer state on each device and in each host's memory."""
+    device, host = np.zeros(case.topology.world_size), np.zeros(case.topology.num_hosts)
+    for placement in plan.placements:
+        table = case.workload.table(placement.table)
+        for shard in placement.shards:
+            state = case.workload.optimizer.state_bytes_per_row(shard.num_cols)
+            if placement.kernel is ComputeKernel.DENSE:
+                state = 0.0
+            held = shard.num_rows * (shard.num_cols * table.dtype.num_bytes + state)
+            if placement.kernel in (ComputeKernel.DENSE, ComputeKernel.FUSED):
+                device[shard.rank] += held
+            else:
+                host[case.topology.host_of(shard.rank)] += held
+    return device, host
+
+
+# ------------------------------------------------------------------ more work
+
+
+def _more_work(priced: PricedPlans) -> Iterator[str]:
+    """No plan is faster with more to look up; the dense part may be, beside longer lookups."""
+    case, day = priced.case, priced.case.workload
+    topology = priced.topology
+    if day.dense.is_given or topology.device.overlap_slowdown_ratio or topology.calibration:
+        return
+    if any(t.distribution.ids_per_draw > 1 for t in day.tables if isinstance(t.distribution, Zipf)):
+        return
+    at = int(priced.rng.integers(len(day.tables)))
+    for name, more in _larger_days(day, at):
+        pipeline = CostPipeline(more, topology, priced.pipeline.models)
+        for longer_s, time_s in zip(priced.times_by(pipeline), priced.times, strict=True):
+            yield from _above(f"less {name} ({case.name})", time_s, longer_s)
+
+
+def _larger_days(day: Workload, at: int) -> Iterator[tuple[str, Workload]]:
+    """Days on which more is looked up in one table, or in all of them."""
+
+    def with_table(**changes: object) -> Workload:
+        changed = replace(day.tables[at], **changes)  # type: ignore[arg-type]
+        return replace(day, tables=(*day.tables[:at], changed, *day.tables[at + 1 :]))
+
+    features = tuple(
+        replace(f, pooling_factor=min(1.7 * f.pooling_factor, 1e6)) for f in day.tables[at].features
+    )
+    if not day.lookahead_batches:
+        yield "indices", with_table(features=features)
+        yield "samples", replace(day, local_batch_size=2 * day.local_batch_size)
+    yield "bytes of an index", replace(day, index_bytes=8)
+    yield "bytes of an output", replace(day, output_dtype=DataType.FP32)
+    yield "bytes of a weight", with_table(dtype=DataType.FP32)
+
+
 # ------------------------------------------------------------------ what bounds are made of
 
 
@@ -199,18 +317,21 @@ def _faster_machines(priced: PricedPlans) -> Iterator[str]:
     if topology.device.overlap_slowdown_ratio or topology.calibration:
         return
     for name, better in better_machines(topology):
-        pipeline = CostPipeline(priced.case.workload, better, default_models(better))
-        longer_s = float(np.maximum(_dense_s(pipeline) - _dense_s(priced.pipeline), 0.0).sum())
-        saved_s = priced.pipeline._even_lookup_s() - pipeline._even_lookup_s()
-        yield from _above(f"dense part, {name}", longer_s, max(0.0, saved_s))
+        models = models_on(priced.case, better)
+        pipeline = CostPipeline(priced.case.workload, better, models)
+        more_s = np.maximum(_dense_s(pipeline) - _dense_s(priced.pipeline), 0.0)
+        longer_s = float(more_s.sum(axis=0).max())
+        even_s = priced.pipeline._even_lookup_s()
+        saved_s = max(0.0, even_s - pipeline._even_lookup_s())
+        yield from _above(f"dense part, {name}", longer_s, saved_s + ROUNDING * even_s)
         for faster_s, time_s in zip(priced.times_by(pipeline), priced.times, strict=True):
             yield from _above(name, faster_s, time_s + longer_s / min(topology.speeds()))
 
 
 def _dense_s(pipeline: CostPipeline) -> FloatArray:
-    """Seconds of each stage of the dense part on a rank of usual speed."""
-    times = pipeline._dense.times(pipeline.workload, pipeline.topology.trainers)
-    return np.array(astuple(times))
+    """Seconds of each stage of the dense part on each rank at usual speed, ``[stages, W or 1]``."""
+    seconds = [np.atleast_1d(part) for part in astuple(pipeline._stages.dense)]
+    return np.array(np.broadcast_arrays(*seconds))
 
 
 def better_machines(topology: Topology) -> Iterator[tuple[str, Topology]]:
@@ -240,6 +361,9 @@ def better_machines(topology: Topology) -> Iterator[tuple[str, Topology]]:
 
 LAWS: tuple[Callable[[PricedPlans], Iterator[str]], ...] = (
     _same_prices,
+    _like_ranks,
+    _memory,
+    _more_work,
     _floors,
     _tangents,
     _names,

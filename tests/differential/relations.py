@@ -328,7 +328,7 @@ def _obeyed(
         yield "tables", replace(rule, hosts=hosts)
     if placement.kernel is ComputeKernel.FUSED_UVM_CACHING:
         factor = placement.cache_load_factor_ratio or 0.0
-        yield "tables", replace(rule, cache_load_factors=(factor, 0.77))
+        yield "tables", replace(rule, cache_load_factors=(factor,))
     names = [p.table for p in plan.placements]
     for level in Level:
         width = 1 if level is Level.RANK else topology.local_world_size

@@ -1,4 +1,4 @@
-"""Interrupted searches, families of plans, plans in use under rules, and calibrated machines."""
+"""Interrupted searches, families, plans in use under rules, measured cores; all kinds at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from tests.differential import families, laws
 from tests.differential.as_large import as_large
 from tests.differential.asking import Run
 from tests.differential.check import check
-from tests.differential.drawing.problems import draw, draw_calibrated, draw_replanned
+from tests.differential.drawing.problems import (
+    draw,
+    draw_calibrated,
+    draw_replanned,
+    draw_together,
+)
 from tests.differential.stored import load, save
 from tests.planner.cases import first
 
@@ -71,6 +76,34 @@ def test_calibrated_machines_differ_and_are_stored(tmp_path: Path) -> None:
     save(cases[1], tmp_path / "case.json", ["nothing"])
     assert str(tmp_path.parent) not in (tmp_path / "case.json").read_text(encoding="utf-8")
     assert load(tmp_path / "case.json") == cases[1]
+
+
+# ------------------------------------------------------------------ all kinds together
+
+
+@pytest.mark.parametrize("seed", first(range(80), 4))
+def test_kinds_met_together(seed: int) -> None:
+    case = draw_together(seed)
+    verdict = check(case, max_evaluations=EVALUATIONS)
+    found = [*map(str, verdict.faults), *laws.broken_laws(case, seed)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("seeds", first([(20, 25, 45), range(60)], 1))
+def test_kinds_met_together_have_what_others_lack(tmp_path: Path, seeds: Sequence[int]) -> None:
+    cases = [draw_together(seed) for seed in seeds]
+    tables = [t for c in cases for t in c.workload.tables]
+    readers = [[f for t in c.workload.tables for f in t.features] for c in cases]
+    assert any(c.topology.world_size > 4 for c in cases)
+    assert any(t.num_embeddings == 1 for t in tables)
+    assert any(t.embedding_dim == 1 for t in tables)
+    assert any(len(set(read)) < len(read) for read in readers)
+    assert any(c.collective == "hierarchical" for c in cases)
+    assert any(c.moves for c in cases)
+    assert any(c.topology.calibration for c in cases)
+    for case in cases[::10]:
+        save(case, tmp_path / "case.json", ["nothing"])
+        assert load(tmp_path / "case.json") == case
 
 
 # ------------------------------------------------------------------ families

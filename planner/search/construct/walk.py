@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.sharding import Spread
+from costmodels.sharding import ShardingType, Spread
 from planner.rules.placement_rules import PlacementRules
 from planner.search.base import Record
 from planner.search.common.schedule import USUAL, Schedule
@@ -220,21 +220,38 @@ def price_all(space: SearchSpace, record: Record) -> None:
     """Price every assignment; if the search has not to end before, the best one is proven optimal.
 
     In the list of options a sharding type may stand for others with the same shards. The bound
-    holds for those too, by the proven values of the objective.
+    holds for those too, by the proven values of the objective. These are the values themselves for
+    plans of which at most one table has such a type, since its name then changes no collective.
     """
     least = np.inf
     objective = record.evaluate.objective
+    general = {kept for _, kept in space.listing.names.stands_for}
     for assignments, works in every_assignment(space):
         values = record.evaluate.values(works)
         best = int(np.argmin(values))
         record.keep_if_good(assignments[best], float(values[best]), "exhaustive")
         proven = values
-        if space.listing.names.stands_for:
-            proven = np.where(np.isfinite(values), objective.proven_values(works, values), np.inf)
+        if general:
+            shared = np.isfinite(values) & _shares_a_type(space, assignments, general)
+            proven = np.where(shared, objective.proven_values(works, values), values)
         least = min(least, float(proven.min()))
         if record.stopped:
             return
     record.raise_bound(least, "exhaustive")
+
+
+def _shares_a_type(
+    space: SearchSpace, assignments: Assignments, types: Iterable[ShardingType]
+) -> BoolArray:
+    """``[N]`` True for assignments in which several tables have the same one of some types."""
+    shared = np.zeros(len(assignments), dtype=bool)
+    for kind in types:
+        users = np.zeros(len(assignments), dtype=np.int64)
+        for t, (found, own) in enumerate(zip(assignments.choices, assignments.index, strict=True)):
+            has = [space.option(t, option).sharding_type is kind for option, _ in found]
+            users += np.array(has, dtype=np.int64)[own]
+        shared |= users > 1
+    return shared
 
 
 def choice_works(space: SearchSpace, table: int, choices: list[Choice]) -> FloatArray:

@@ -24,6 +24,7 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import NUM_LEVELS, Collective, CollectiveCurve, GrowingPart, Level
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.collective.measured import Measured
+from costmodels.fitted import ScaledCollective
 from costmodels.topology import Link
 from costmodels.units import GB, US
 from tests.strategies import make_topology
@@ -143,6 +144,9 @@ def test_wrappers_send_and_receive_as_the_model_inside() -> None:
     for inner in (AlphaBeta(), OneWay()):
         for model in (Hierarchical(inner), GrowingPart(inner=inner)):
             assert model.full_duplex is inner.full_duplex
+        assert GrowingPart(inner=inner).pays_for_others is not inner.full_duplex
+        scaled = ScaledCollective(inner=Hierarchical(inner), factor_ratio=2.0)
+        assert scaled.pays_for_others
 
 
 def test_steps_of_a_hierarchical_exchange_start_one_after_the_other() -> None:

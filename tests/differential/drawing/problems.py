@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 
 import numpy as np
@@ -25,6 +26,13 @@ from tests.differential.drawing.draw_workload import draw_scenarios, draw_worklo
 from tests.differential.drawing.options import num_placements, placements
 from tests.differential.drawing.rare import rare
 from tests.differential.drawing.slow_links import with_slow_links
+from tests.differential.drawing.together import (
+    is_allowed,
+    mixed,
+    odd_topology,
+    odd_workload,
+    restricted,
+)
 from tests.differential.drawing.unusual import fitted, unusual, with_lost_shards
 from tests.differential.judging.descent import FEW
 from tests.differential.judging.enumerator import Enumerator
@@ -138,6 +146,24 @@ def draw_slow_links(seed: int) -> Case:
     return _with_limits(rng, with_slow_links(rng, case))
 
 
+@lru_cache(maxsize=256)
+def draw_together(seed: int) -> Case:
+    """A small problem with what any of the others have, and odd sizes and rules beside."""
+    rng = np.random.default_rng([seed, _VERSION, 9])
+    case = _drawn(rng, f"together seed {seed}", larger=False, odd=True)
+    if not is_allowed(case):
+        case = _drawn(rng, case.name, larger=False)
+    case = _small_enough(rng, restricted(rng, case), _CAPS[1])
+    case = _small_enough(rng, mixed(rng, case), _CAPS[1])
+    few = (
+        case.topology.world_size <= 4 and max(t.embedding_dim for t in case.workload.tables) <= 256
+    )
+    if few and rng.random() < 0.4:  # more ranks or columns have too many cuts that no option is
+        case = _with_plan_in_use(rng, case, legal=bool(rng.random() < 0.7))
+    case = _with_tight_memory(rng, case, few=None) if rng.random() < 0.4 else case
+    return with_lost_shards(rng, case)
+
+
 def draw_larger(seed: int) -> Case:
     """A problem with too many plans to price: four to twenty tables on four ranks or eight.
 
@@ -156,15 +182,18 @@ DRAWINGS: dict[str, Callable[[int], Case]] = {
     "days": draw_days,
     "dense": draw_dense,
     "slow links": draw_slow_links,
+    "together": draw_together,
     "larger": draw_larger,
 }
 """Kinds of problems by name, each drawn by a seed."""
 
 
-def _drawn(rng: np.random.Generator, name: str, *, larger: bool) -> Case:
+def _drawn(rng: np.random.Generator, name: str, *, larger: bool, odd: bool = False) -> Case:
     objective = str(rng.choice(list(_OBJECTIVES), p=list(_OBJECTIVES.values())))
     topology = draw_topology(rng, larger=larger)
     workload = draw_workload(rng, larger=larger)
+    if odd:
+        topology, workload = odd_topology(rng, topology), odd_workload(rng, workload)
     case = Case(name=name, workload=workload, topology=topology, objective=objective)
     case = replace(case, constraints=draw_constraints(rng, case))
     if not case.on_torchrecs_terms and rng.random() < 0.12:
@@ -223,21 +252,20 @@ def _fewer_tables(case: Case) -> Case:
         key: tuple(g for g in getattr(rules, key) if sum(map(g.matches, names)) > 1)
         for key in ("together", "apart")
     }
+    groups["counts"] = tuple(c for c in rules.counts if any(map(c.matches, names)))
     groups = {
-        key: tuple(
-            replace(g, patterns=tuple(p for p in g.patterns if p == "*" or p in names))
-            for g in found
-        )
+        key: tuple(replace(g, patterns=_matching(g.patterns, names)) for g in found)
         for key, found in groups.items()
     }
-    shorter = replace(
-        rules,
-        tables=tuple(c for c in rules.tables if any(map(c.matches, names))),
-        counts=tuple(c for c in rules.counts if any(map(c.matches, names))),
-        **groups,
-    )
+    tables = tuple(c for c in rules.tables if any(map(c.matches, names)))
+    shorter = replace(rules, tables=tables, **groups)
     workloads = [replace(w, tables=w.tables[:-1]) for w in (case.workload, *case.scenarios)]
     return replace(case, workload=workloads[0], scenarios=tuple(workloads[1:]), constraints=shorter)
+
+
+def _matching(patterns: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
+    """The patterns that match any of the names."""
+    return tuple(p for p in patterns if any(fnmatchcase(name, p) for name in names))
 
 
 # ------------------------------------------------------------------ what depends on the plans

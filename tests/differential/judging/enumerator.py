@@ -184,12 +184,12 @@ class Enumerator:
             ]
             for works, table_counts in zip(self.works, self.counts, strict=True)
         ]
-        mirrors = [m for m in _mirrors(self.case) if all(_closed(found, m) for found in marks)]
+        alike = [m for m in mirrors(self.case) if all(_closed(found, m) for found in marks)]
         table = max(range(len(marks)), key=lambda t: len(marks[t]))
         first = [
             i
             for i, mark in enumerate(marks[table])
-            if all(mark <= tuple(mark[r] for r in mirror) for mirror in mirrors)
+            if all(mark <= tuple(mark[r] for r in mirror) for mirror in alike)
         ]
         self.choices[table] = [self.choices[table][i] for i in first]
         self.works[table] = self.works[table][first]
@@ -201,7 +201,7 @@ def _closed(marks: list[tuple[int, ...]], mirror: tuple[int, ...]) -> bool:
     return sorted(marks) == sorted(tuple(mark[r] for r in mirror) for mark in marks)
 
 
-def _mirrors(case: Case) -> Iterator[tuple[int, ...]]:
+def mirrors(case: Case) -> Iterator[tuple[int, ...]]:
     """Exchanges of hosts, and of ranks alike in each host, that the system cannot tell."""
     topology = limited_topology(case)
     if case.limits_moves:

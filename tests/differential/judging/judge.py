@@ -23,9 +23,8 @@ from costmodels.torchrec_estimates import (
     shard_perf,
     shard_storage,
 )
-from planner.models import default_models
 from planner.scenarios import ScenarioRule
-from tests.differential.case import Case, limited_topology
+from tests.differential.case import Case, limited_topology, models_on
 
 _SECONDS_PER_HOUR = 3600.0
 _PRICED_SAMPLES = 1e9
@@ -85,7 +84,7 @@ class PipelineJudge(Judge):
 
     def __init__(self, case: Case) -> None:
         topology = limited_topology(case)
-        models = default_models(topology)
+        models = models_on(case, topology)
         self.pipelines = [
             CostPipeline(workload, topology, models)
             for workload in (case.workload, *case.scenarios)

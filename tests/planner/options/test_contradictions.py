@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.errors import InvalidValueError
 from costmodels.sharding import ShardingType
 from planner import plan
 from planner.errors import InfeasibleError, InvalidInputError
@@ -140,3 +141,19 @@ def test_a_limit_that_tables_on_all_ranks_exceed_is_named(
         )
     assert words in str(caught.value).replace("max_tables_per_host: 1", "max_tables_per_host 1")
     assert "0 B over" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "level", "words"),
+    [
+        (0.0, RANK, "constraint device_memory: the bytes must be above 0, got 0.0"),
+        (float("nan"), RANK, "above 0, got nan"),
+        (-1.0, HOST, "constraint host_memory: the bytes must be 0 or more, got -1.0"),
+    ],
+)
+def test_memory_that_no_place_can_have_is_refused_by_its_rule(
+    most_bytes: float, level: Level, words: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=words):
+        MemoryLimit(most_bytes=most_bytes, level=level)
+    assert MemoryLimit(most_bytes=0.0, level=HOST).most_bytes == 0.0

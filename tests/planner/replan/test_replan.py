@@ -16,12 +16,13 @@ from planner.models import pipeline_of
 from planner.objectives import objective_named
 from planner.problem import Constraints, MoveLimit, PlanningProblem, TableConstraint
 from planner.replan import reshard
-from planner.rules.moved_bytes import MoveBudget, cell_bytes
+from planner.rules.moved_bytes import MoveBudget, cell_bytes, received_bytes
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.search.random import random_assignment
 from planner.solving.run import strategy_named
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
+from tests.strategies import make_placement, make_table, make_topology, make_workload
 
 
 def received(space: SearchSpace, before: Plan, after: Plan) -> dict[str, float]:
@@ -45,6 +46,17 @@ def shared(a: Shard, b: Shard) -> int:
         a.col_offset, b.col_offset
     )
     return max(rows, 0) * max(cols, 0)
+
+
+def test_copies_of_the_largest_table_have_more_cells_than_an_integer_holds() -> None:
+    table, topology = make_table(num_embeddings=2**48, embedding_dim=16384), make_topology(1, 8)
+    workload = make_workload(table)
+    before, after = (
+        make_placement(table, kind, topology)
+        for kind in (ShardingType.TABLE_WISE, ShardingType.DATA_PARALLEL)
+    )
+    expected = 7.0 * workload.trained_bytes(table)
+    assert received_bytes(before, after, table, workload) == pytest.approx(expected)
 
 
 @settings(max_examples=30, deadline=None)
