@@ -70,7 +70,10 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     "explain": (
         "planner/explain",
         "tests/planner/test_explain_placing.py tests/planner/test_explain_every_way.py "
-        "tests/planner/test_explain.py "
+        "tests/planner/test_explain.py tests/planner/test_explain_rules.py "
+        "tests/differential/questions/test_questions.py::test_explanations_are_true "
+        "tests/differential/questions/test_questions.py"
+        "::test_options_with_few_places_are_tried_in_every_way "
         "tests/planner/cli/commands/test_explain_command.py",
     ),
 }

@@ -218,6 +218,16 @@ def test_pipelines_by_hand(name: str, seconds: float) -> None:
     assert time_of(pipeline_named(name).program(stage_times())) == seconds
 
 
+@pytest.mark.parametrize("name", PIPELINES)
+def test_times_that_are_not_given_are_none_on_however_many_ranks(name: str) -> None:
+    """A third rank that is never late, and a piece that is gathered and scattered in no time."""
+    pipeline = pipeline_named(name)
+    three = stage_times(lookup_forward_s=[5.0, 3.0, 4.0], lookup_backward_s=[6.0, 8.0, 7.0])
+    gathered = dataclasses.replace(three, gather_s=(np.zeros(1),))
+    usual = time_of(pipeline.program(stage_times()))
+    assert [time_of(pipeline.program(times), 3) for times in (three, gathered)] == [usual, usual]
+
+
 AHEAD = ("prefetch_sparse_dist", "lookahead")
 
 
