@@ -69,7 +69,8 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     ),
     "explain": (
         "planner/explain",
-        "tests/planner/test_explain_placing.py tests/planner/test_explain_every_way.py "
+        "tests/planner/test_explain_placing.py tests/planner/test_explain_costs.py "
+        "tests/planner/test_explain_every_way.py "
         "tests/planner/test_explain.py tests/planner/test_explain_rules.py "
         "tests/differential/questions/test_questions.py::test_explanations_are_true "
         "tests/differential/questions/test_questions.py"
