@@ -126,6 +126,35 @@ def test_an_option_goes_by_the_name_that_shares_the_collectives_of_the_others() 
 
 
 @pytest.mark.parametrize(
+    ("level", "most", "own"),
+    [
+        *((Level.RANK, 1, (0, 1, 2)), (Level.RANK, 2, (0, 0, 3))),
+        *((Level.HOST, 2, (0, 1, 3)), (Level.HOST, 3, (0, 1, 2))),
+    ],
+)
+def test_one_of_several_pieces_moves_wherever_a_limit_on_shards_lets_it(
+    level: Level, most: int, own: tuple[int, ...]
+) -> None:
+    """Three equal pieces on two hosts of three ranks, against all places of each piece."""
+    table, topology = cases.table("t", 1000, 12, 1.0), cases.topology(2, 3)
+    limit = CountLimit(most=most, level=level, counts_shards=True)
+    kind = ShardingType.COLUMN_WISE
+    rules = replace(WHOLE, sharding_types=(kind,), counts=(limit,))
+    workload = cases.workload((table,))
+    start = make_placement(table, kind, topology, where=own, column_widths=(4, 4, 4))
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=rules)
+    explainer = Explainer(problem, Plan(placements=(start,)))
+    located = explainer.space.located(0, start)
+    assert located is not None
+    rest = explainer._without("t")
+    found = [way.places for way in explainer._placer.moved(0, *located, rest)]
+    per_place = 1 if level is Level.RANK else 3
+    every = [(*own[:i], at, *own[i + 1 :]) for i in range(3) for at in range(6) if at != own[i]]
+    kept = [w for w in every if max(Counter(at // per_place for at in w).values()) <= most]
+    assert sorted(found) == sorted(kept)
+
+
+@pytest.mark.parametrize(
     ("widths", "before", "after", "told"),
     [
         ((4, 4, 4), (0, 1, 2), (2, 0, 1), (0, 1, 2)),
