@@ -102,6 +102,7 @@ def test_an_input_bound_iteration_ends_with_the_wait_for_data() -> None:
     program = pipeline_named("sparse_dist").program(by_hand.stage_times(floor_s=50.0))
     path = critical_path(program, simulate(program, 2))
     assert (path[-1].stage, path[-1].start_s, path[-1].duration_s) == ("input", 33.5, 16.5)
+    assert path[-1].rank == path[-2].rank
     assert sum(s.duration_s for s in path) == 50.0
 
 

@@ -304,6 +304,18 @@ def test_exchanges_of_two_steps_run_backward_in_reverse() -> None:
     assert time_of(program) == 33.5
 
 
+def test_gradients_take_times_of_their_own_where_they_have_them() -> None:
+    """Listed in forward order, and run in reverse: 7 across hosts, then 5 inside them."""
+    two_steps = family("table_row_wise", **{"reduce-scatter": 1.0, "all-to-all": 2.0})
+    for own, expected in ((None, [2.0, 1.0]), ((np.array([5.0]), np.array([7.0])), [7.0, 5.0])):
+        given = dataclasses.replace(two_steps, gradients_s=own)
+        program = pipeline_named("sparse_dist").program(stage_times(families=(given,)))
+        names = ("gradient all-to-all table_row_wise", "gradient all-gather table_row_wise")
+        seconds = {s.name: float(s.duration_s[0]) for s in program.steps}
+        assert [seconds[name] for name in names] == expected
+        assert time_of(program) == 33.5 - 3.0 + sum(expected)
+
+
 def test_sharding_types_exchange_one_after_the_other() -> None:
     """A second type adds its 3 seconds to output and gradient exchange."""
     times = stage_times(families=(family(), family("row_wise")))
