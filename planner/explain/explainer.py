@@ -69,8 +69,8 @@ class TableExplanation:
     table: str
     plan_time_s: float
     options: tuple[OptionCost, ...]
-    rules: tuple[str, ...] = ()
-    num_stuck: int = 0
+    rules: tuple[str, ...]
+    num_stuck: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
