@@ -233,8 +233,12 @@ def test_each_piece_is_priced_by_itself_and_scattered_in_reverse() -> None:
         for size in (*[rest] * 7, 4 * PARAMETERS / 12)
     ]
     assert found == pytest.approx(by_hand, rel=1e-9)
-    times = stages(gpt(), topology).times(np.zeros((4, NUM_COLUMNS)), Scale())
-    assert float(times.last_scatter_s.squeeze()) == pytest.approx(by_hand[-1], rel=1e-9)
+    scale = Scale(collective_ratio=np.array([2.0]))
+    times = stages(gpt(), topology).times(np.zeros((4, NUM_COLUMNS)), scale)
+    scattered = [float(s.squeeze()) for s in (*times.bucket_s, times.last_scatter_s)]
+    assert scattered == pytest.approx([2 * s for s in by_hand], rel=1e-9)
+    gathered = [float(s.squeeze()) for s in times.gather_s]
+    assert gathered == pytest.approx([2 * float(s) for s in blocks.gathers_s], rel=1e-9)
     beside = blocks.beside_backward_s(lambda _: np.array(math.nan))
     assert [float(s) for s in beside] == pytest.approx(by_hand[:-1], rel=1e-9)
 
