@@ -88,6 +88,15 @@ def test_options_and_pieces_are_whole_and_no_place_has_more_than_all_of_them(see
     ]
 
 
+def test_without_every_rank_there_are_shares_maxima_least_loads_means_and_the_objective() -> None:
+    space = _space(1)
+    model = LinearModel(space, objective_named("phases", space))
+    program, _ = RankFreeBound(model).program(None, special=())
+    least_loads = model.num_tangents + 2
+    others = len(model.used) + least_loads + model.num_tangents + 1
+    assert len(program.cost) == len(space.options) + others
+
+
 def test_ranks_that_differ_are_not_renumbered() -> None:
     problem = cases.two_tables(0)
     assert ranks_interchangeable(search_space(problem, CostPipeline))
