@@ -69,8 +69,10 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     ),
     "explain": (
         "planner/explain",
-        "tests/planner/test_explain_placing.py tests/planner/test_explain_every_way.py "
-        "tests/planner/test_explain.py "
+        "tests/planner/test_explain_placing.py tests/planner/test_explain_costs.py "
+        "tests/planner/test_explain_every_way.py "
+        "tests/planner/test_explain.py tests/planner/test_explain_rules.py "
+        "tests/differential/questions/test_explaining.py "
         "tests/planner/cli/commands/test_explain_command.py",
     ),
 }

@@ -6,7 +6,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import CriticalStep, RankEstimate, StageTime
-from costmodels.iteration._events import Node, Simulation
+from costmodels.iteration._events import Simulation
 from costmodels.iteration.base import Program, Stream
 
 
@@ -35,27 +35,12 @@ def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalSte
             name = program.steps[index].name
             path.append(_step(rank, name, start, finish))
         until = start
-        rank, node = _cause(simulation, node)
-        if node is not None:
-            waited_from = min(until, float(simulation.finish_s[node[1], node[0]]))
-            if until > waited_from:
-                path.append(_step(node[0], "host", waited_from, until))
-            until = waited_from
+        # A rank that is early at a collective waits for the same step of the late rank, which has
+        # begun at the same moment; so the walk goes on with what the late rank waited for.
+        node = simulation.released_by.get(node)
     if until > 0:
         path.append(_step(rank, "host", 0.0, until))
     return tuple(reversed(path))
-
-
-def _cause(simulation: Simulation, node: Node) -> tuple[int, Node | None]:
-    """What a (rank, step) waited for last, and the rank that waited for it.
-
-    A rank that arrives early at a collective waits for the late rank; the cause is then what the
-    late rank waited for. It is None if that was the host, or nothing.
-    """
-    cause = simulation.released_by.get(node)
-    if cause is not None and cause[1] == node[1] and cause[0] != node[0]:
-        return cause[0], simulation.released_by.get(cause)
-    return node[0], cause
 
 
 def _step(rank: int, name: str, start: float, finish: float) -> CriticalStep:

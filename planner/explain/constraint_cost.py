@@ -106,12 +106,14 @@ class _Search:
 
 def _cost(name: str, kept: _Search, free: _Search) -> ConstraintCost:
     """What the constraint ``name`` costs, from the searches with it and without it."""
-    both = kept.time_s is not None and free.time_s is not None
+    gain_s = None
+    if kept.time_s is not None and free.time_s is not None:
+        gain_s = kept.time_s - free.time_s
     return ConstraintCost(
         constraint=name,
         kept_s=kept.time_s,
         time_s=free.time_s,
-        gain_s=(kept.time_s or 0.0) - (free.time_s or 0.0) if both else None,
+        gain_s=gain_s,
         is_cut=kept.is_cut or free.is_cut,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -68,8 +69,8 @@ class TableExplanation:
     table: str
     plan_time_s: float
     options: tuple[OptionCost, ...]
-    rules: tuple[str, ...] = ()
-    num_stuck: int = 0
+    rules: tuple[str, ...]
+    num_stuck: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +143,7 @@ class Explainer:
                 known = kept.setdefault(_cut(cost.placement), cost)
                 if _is_faster(cost.plan_time_s, known.plan_time_s):
                     kept[_cut(cost.placement)] = cost
-        ranked = sorted(
-            [own, *kept.values()], key=lambda c: (c.plan_time_s is None, c.plan_time_s or 0.0)
-        )
+        ranked = sorted([own, *kept.values()], key=lambda c: _seconds(c.plan_time_s))
         return TableExplanation(
             table=name,
             plan_time_s=self.plan_time_s,
@@ -171,19 +170,21 @@ class Explainer:
         for name in self.critical_tables():
             own = self._placements[name]
             options = [
-                o for o in self.table(name).options if not o.is_chosen and o.plan_time_s is not None
+                (o.plan_time_s, o.placement)
+                for o in self.table(name).options
+                if not o.is_chosen and o.plan_time_s is not None
             ]
             if progress is not None:
                 progress(name)
             if options:
-                best = options[0]
-                after = least_moved(best.placement, self.problem, self._counted_from)
+                time_s, placement = options[0]
+                after = least_moved(placement, self.problem, self._counted_from)
                 found.append(
                     Change(
                         table=name,
                         before=own,
                         after=after,
-                        plan_time_s=best.plan_time_s or 0.0,
+                        plan_time_s=time_s,
                         moved_bytes=received_bytes(
                             own,
                             after,
@@ -292,4 +293,9 @@ def _held(placement: TablePlacement) -> tuple[object, ...]:
 
 def _is_faster(one_s: float | None, other_s: float | None) -> bool:
     """Whether one time is shorter by more than rounding; None stands for no plan that fits."""
-    return one_s is not None and (other_s is None or one_s < other_s * (1 - _ROUNDING))
+    return _seconds(one_s) < _seconds(other_s) * (1 - _ROUNDING)
+
+
+def _seconds(time_s: float | None) -> float:
+    """A time that can be compared; no plan that fits is later than all others."""
+    return math.inf if time_s is None else time_s

@@ -242,7 +242,7 @@ class Placer:
 
     def _placed_at(self, begun: _Begun, places: Sequence[int], rest: FloatArray) -> _Begun:
         """The option with all its pieces on these places."""
-        way = replace(begun, work=rest, places=(), is_stuck=False)
+        way = replace(begun, work=rest, places=())
         for at in places:
             self._add(way, at)
         return way

@@ -13,6 +13,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacemen
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.explain import Explainer, OptionCost
+from planner.explain.placing import Placer, _Begun
 from planner.models import default_models
 from planner.problem import Constraints, PlanningProblem
 from tests.planner import cases
@@ -98,6 +99,47 @@ def test_options_have_the_best_of_all_their_places(seed: int) -> None:
             assert told[key] == pytest.approx(time_s, rel=1e-9), key
 
 
+@pytest.mark.parametrize(
+    ("widths", "ranks", "count"),
+    [
+        *(((4, 4, 4), 6, 56), ((4, 4, 4), 7, 0)),
+        *(((8, 4), 8, 56), ((8, 4), 9, 0)),
+        *(((4, 4), 10, 55), ((4, 4), 11, 0)),
+        *(((8, 8, 4, 4), 3, 12), ((8, 4, 8), 4, 24)),
+        ((12,), 5, 0),
+    ],
+)
+def test_pieces_are_tried_in_every_way_where_there_are_64_at_most(
+    widths: tuple[int, ...], ranks: int, count: int
+) -> None:
+    """Pieces of one width may change places; a single one is tried everywhere anyway.
+
+    Eight of the 64 ways of two unlike pieces on eight ranks cannot run, because TorchRec keeps
+    pieces of unlike widths on unlike ranks.
+    """
+    problem, plan = drawn_problem(0, ranks)
+    explainer = Explainer(problem, plan)
+    placer = explainer._placer
+    whole = next(o for o in explainer.space.options if not o.is_uniform)
+    cut = replace(whole, sharding_type=ShardingType.COLUMN_WISE, column_widths=widths)
+    none = np.zeros(0)
+    found = placer._every_way(0, _Begun(option=cut, pieces=none, work=none))
+    assert len(found) == count
+    ways = {tuple(sorted(zip(widths, way, strict=True))) for way in found}
+    every = itertools.product(range(ranks), repeat=len(widths))
+    expected = {
+        tuple(sorted(zip(widths, way, strict=True)))
+        for way in every
+        if count and len(set(zip(widths, way, strict=True))) == len(set(way))
+    }
+    assert ways == expected
+
+
+def test_plans_are_priced_in_groups_of_two_million_numbers_and_64_plans_at_least() -> None:
+    sizes = {(4, 5): 100_000, (100, 200): 100, (1000, 100): 64}
+    assert {shape: Placer._at_once(np.zeros(shape)) for shape in sizes} == sizes
+
+
 def options_of(workload: Workload, topology: Topology, plan: Plan) -> dict[object, OptionCost]:
     problem = PlanningProblem(workload=workload, topology=topology, constraints=DEVICE)
     told = Explainer(problem, plan).table(workload.tables[0].name).options
@@ -141,6 +183,20 @@ def test_lookups_of_an_option_are_those_of_its_largest_shard_alone() -> None:
         assert option.lookup_backward_s == pytest.approx(float(backward.max()), rel=1e-6)
         held = float(pipeline.device_bytes(alone).max())
         assert option.device_bytes == pytest.approx(held, rel=1e-6)
+
+
+def test_lookups_of_next_to_nothing_take_next_to_no_time() -> None:
+    """A millionth of a lookup in one sample: no more than the pipeline says, however little."""
+    topology = cases.topology(1, 2)
+    workload = cases.workload((cases.table("t", 1000, DIM, 1e-6),), batch=1)
+    start = make_placement(workload.tables[0], ShardingType.TABLE_WISE, topology)
+    told = options_of(workload, topology, Plan(placements=(start,)))
+    pipeline = CostPipeline(workload, topology)
+    for option in told.values():
+        alone = pipeline.plan_work(Plan(placements=(option.placement,)))
+        forward, backward = pipeline.lookup_times(alone)
+        assert option.lookup_forward_s == pytest.approx(float(forward.max()), rel=1e-9, abs=0)
+        assert option.lookup_backward_s == pytest.approx(float(backward.max()), rel=1e-9, abs=0)
 
 
 def test_the_changes_are_the_best_option_of_each_table_on_a_critical_rank() -> None:

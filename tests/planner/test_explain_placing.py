@@ -28,9 +28,9 @@ WHOLE = Constraints(kernels=(ComputeKernel.FUSED,), sharding_types=(ShardingType
 
 
 def placed_anew(
-    sizes: dict[str, tuple[float, float, int]], *, num_ranks: int
+    sizes: dict[str, tuple[float, float, int]], *, num_ranks: int, rules: Constraints = WHOLE
 ) -> tuple[OptionCost, ...]:
-    """The options of the first table, its own and table-wise.
+    """The options of the first table, its own and table-wise unless rules allow more.
 
     ``sizes`` are GiB, pooling factor and rank of each table.
 
@@ -52,17 +52,15 @@ def placed_anew(
         for t in others
     )
     problem = PlanningProblem(
-        workload=cases.workload(tables, batch=16_384), topology=topology, constraints=WHOLE
+        workload=cases.workload(tables, batch=16_384), topology=topology, constraints=rules
     )
-    told = Explainer(problem, Plan(placements=(halves, *whole))).table(first.name)
-    assert len(told.options) == 2
-    return told.options
+    return Explainer(problem, Plan(placements=(halves, *whole))).table(first.name).options
 
 
 def test_a_table_goes_where_it_fits_and_the_plan_is_fastest() -> None:
     """Rank 0 is busy and rank 2 is full."""
     sizes = {"t": (0.5, 5.0, 0), "busy": (0.5, 200.0, 0), "full": (7.7, 0.001, 2)}
-    option = placed_anew(sizes, num_ranks=3)[0]
+    option, _ = placed_anew(sizes, num_ranks=3)
     assert not option.is_chosen
     assert option.placement.ranks == (1,)
     assert option.plan_time_s is not None
@@ -75,6 +73,21 @@ def test_a_table_that_fits_nowhere_goes_to_the_emptiest_rank_and_has_no_time() -
     assert own.is_chosen, "what fits comes first"
     assert option.placement.ranks == (1,)
     assert option.plan_time_s is None
+
+
+def test_what_fits_nowhere_goes_to_the_emptiest_rank_beside_options_that_fit() -> None:
+    """Whole, it overflows all ranks; in halves it fits, and is priced together with the whole."""
+    sizes = {
+        "t": (3.0, 5.0, 0),
+        **{"fuller": (6.4, 1.0, 0), "emptier": (5.6, 1.0, 1), "full": (6.2, 1.0, 2)},
+    }
+    types = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+    options = placed_anew(sizes, num_ranks=3, rules=replace(WHOLE, sharding_types=types))
+    fitting = [o for o in options if o.plan_time_s is not None]
+    assert len(fitting) > 1
+    (whole,) = (o for o in options if len(o.placement.shards) == 1)
+    assert whole.placement.ranks == (1,)
+    assert whole.plan_time_s is None
 
 
 def test_each_constraint_is_dropped_alone_and_named() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from planner.api import estimate
+from planner.errors import InvalidInputError
 from planner.explain import Change, Explainer
 from planner.explain.placing import least_moved
 from planner.problem import (
@@ -71,6 +72,32 @@ def test_tables_of_a_group_are_not_recommended_to_part() -> None:
     assert set(places(explained((0, 0, 0), rules).changes())) == {"t2"}
 
 
+def test_ten_changes_are_told_unless_more_are_asked_for() -> None:
+    """Of twelve tables, each of which is named when it has been looked at."""
+    explainer, seen = explained((0,) * 12), []
+    assert len(explainer.changes(progress=seen.append)) == 10
+    assert seen == [f"t{i}" for i in range(12)]
+    assert len(explainer.changes(limit=12)) == 12
+
+
+def test_an_unknown_name_is_answered_with_five_tables_at_most() -> None:
+    for count, told in ((5, "t0, t1, t2, t3, t4"), (6, "t0, t1, t2, t3, t4, ...")):
+        with pytest.raises(InvalidInputError) as caught:
+            explained((0,) * count).table("something else")
+        assert str(caught.value) == f"--table 'something else': no such table; tables are {told}"
+
+
+def test_options_without_places_are_counted() -> None:
+    """One shard for each rank, and two ranks that have one: two pieces find places, four do not."""
+    types = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+    limit = CountLimit(most=1, counts_shards=True)
+    rules = replace(WHOLE, sharding_types=types)
+    for counts, stuck, pieces in (((), 0, {1, 2, 4}), ((limit,), 1, {1, 2})):
+        told = explained((0, 1, 2), replace(rules, counts=counts)).table("t0")
+        assert told.num_stuck == stuck
+        assert {len(o.placement.shards) for o in told.options} == pieces
+
+
 @pytest.mark.parametrize(
     ("rules", "ranks"),
     [
@@ -99,11 +126,42 @@ def test_an_option_goes_by_the_name_that_shares_the_collectives_of_the_others() 
 
 
 @pytest.mark.parametrize(
+    ("level", "most", "own"),
+    [
+        *((Level.RANK, 1, (0, 1, 2)), (Level.RANK, 2, (0, 0, 3))),
+        *((Level.HOST, 2, (0, 1, 3)), (Level.HOST, 3, (0, 1, 2))),
+    ],
+)
+def test_one_of_several_pieces_moves_wherever_a_limit_on_shards_lets_it(
+    level: Level, most: int, own: tuple[int, ...]
+) -> None:
+    """Three equal pieces on two hosts of three ranks, against all places of each piece."""
+    table, topology = cases.table("t", 1000, 12, 1.0), cases.topology(2, 3)
+    limit = CountLimit(most=most, level=level, counts_shards=True)
+    kind = ShardingType.COLUMN_WISE
+    rules = replace(WHOLE, sharding_types=(kind,), counts=(limit,))
+    workload = cases.workload((table,))
+    start = make_placement(table, kind, topology, where=own, column_widths=(4, 4, 4))
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=rules)
+    explainer = Explainer(problem, Plan(placements=(start,)))
+    located = explainer.space.located(0, start)
+    assert located is not None
+    rest = explainer._without("t")
+    found = [way.places for way in explainer._placer.moved(0, *located, rest)]
+    per_place = 1 if level is Level.RANK else 3
+    every = [(*own[:i], at, *own[i + 1 :]) for i in range(3) for at in range(6) if at != own[i]]
+    kept = [w for w in every if max(Counter(at // per_place for at in w).values()) <= most]
+    assert sorted(found) == sorted(kept)
+
+
+@pytest.mark.parametrize(
     ("widths", "before", "after", "told"),
     [
         ((4, 4, 4), (0, 1, 2), (2, 0, 1), (0, 1, 2)),
         ((4, 4, 4), (0, 1, 2), (3, 2, 0), (0, 3, 2)),
         ((8, 4), (0, 1), (1, 0), (1, 0)),
+        ((6, 6), (0, 1), (1, 0), (0, 1)),
+        ((6, 6), (0, 1), (3, 0), (0, 3)),
     ],
 )
 def test_equal_pieces_go_where_their_cells_are(
@@ -121,6 +179,18 @@ def test_equal_pieces_go_where_their_cells_are(
     assert Counter((s.rank, s.num_cols) for s in found.shards) == Counter(
         (s.rank, s.num_cols) for s in placement.shards
     )
+
+
+def test_equal_pieces_on_hosts_go_to_the_hosts_that_have_their_cells() -> None:
+    """Each piece is cut by rows over the two ranks of its host."""
+    table, topology = cases.table("t", 1000, 12, 1.0), cases.topology(2, 2)
+    start, placement = (
+        make_placement(table, ShardingType.GRID_SHARD, topology, where=where, column_widths=(6, 6))
+        for where in ((0, 1), (1, 0))
+    )
+    problem = PlanningProblem(workload=cases.workload((table,)), topology=topology)
+    assert placement.ranks == (2, 3, 0, 1)
+    assert least_moved(placement, problem, Plan(placements=(start,))) == start
 
 
 @pytest.mark.parametrize(

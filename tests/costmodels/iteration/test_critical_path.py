@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
@@ -102,6 +102,7 @@ def test_an_input_bound_iteration_ends_with_the_wait_for_data() -> None:
     program = pipeline_named("sparse_dist").program(by_hand.stage_times(floor_s=50.0))
     path = critical_path(program, simulate(program, 2))
     assert (path[-1].stage, path[-1].start_s, path[-1].duration_s) == ("input", 33.5, 16.5)
+    assert path[-1].rank == path[-2].rank
     assert sum(s.duration_s for s in path) == 50.0
 
 
@@ -119,6 +120,45 @@ def test_rank_accounts_by_hand() -> None:
     assert (first.communication_s, first.exposed_s) == (11.5, 9.5)
     assert first.idle_s == 11.5
     assert (first.slack_s, second.slack_s) == (2.0, 2.0)
+
+
+def accounts_by_hand(steps: tuple[Step, ...], found: Simulation, rank: int) -> dict[str, float]:
+    """The account of a rank, looked at between any two moments at which something changes."""
+    start, finish, arrival = (
+        times[:, rank].tolist() for times in (found.start_s, found.finish_s, found.arrival_s)
+    )
+    computing = [i for i, s in enumerate(steps) if s.stream is Stream.COMPUTE and not s.collective]
+    moving = [i for i, s in enumerate(steps) if s.collective]
+    delaying = [i for i in moving if steps[i].stream in (Stream.COMMUNICATION, Stream.COMPUTE)]
+    told = dict.fromkeys(("compute_s", "communication_s", "exposed_s", "idle_s", "slack_s"), 0.0)
+    for begin, end in pairwise(sorted({0.0, found.iteration_time_s, *start, *finish, *arrival})):
+        at, seconds = (begin + end) / 2, end - begin
+        computes = any(start[i] < at < finish[i] for i in computing)
+        moves = any(start[i] < at < finish[i] for i in moving)
+        waits = sum(arrival[i] < at < start[i] for i in delaying)
+        told["compute_s"] += seconds * computes
+        told["communication_s"] += seconds * moves
+        told["exposed_s"] += seconds * (moves and not computes)
+        told["idle_s"] += seconds * (not computes)
+        told["slack_s"] += seconds * waits * (not computes)
+    return told
+
+
+@settings(max_examples=30)
+@given(programs())
+def test_rank_accounts_are_what_is_seen_from_moment_to_moment(case: tuple[Program, int]) -> None:
+    """Two collectives at the same moment count once; those beside compute are not exposed.
+
+    A rank has slack while it waits in an exchange or a reduction and computes nothing; two that it
+    waits in at the same moment count twice.
+    """
+    program, num_ranks = case
+    steps = tuple(s if s.is_present else replace(s, duration_s=np.zeros(1)) for s in program.steps)
+    program = replace(program, steps=steps)
+    found = simulate(program, num_ranks)
+    for told in rank_estimates(program, found):
+        for name, seconds in accounts_by_hand(steps, found, told.rank).items():
+            assert getattr(told, name) == pytest.approx(seconds, rel=1e-9, abs=1e-9), name
 
 
 @given(planned_workloads())

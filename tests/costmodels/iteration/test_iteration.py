@@ -218,6 +218,16 @@ def test_pipelines_by_hand(name: str, seconds: float) -> None:
     assert time_of(pipeline_named(name).program(stage_times())) == seconds
 
 
+@pytest.mark.parametrize("name", PIPELINES)
+def test_times_that_are_not_given_are_none_on_however_many_ranks(name: str) -> None:
+    """A third rank that is never late, and a piece that is gathered and scattered in no time."""
+    pipeline = pipeline_named(name)
+    three = stage_times(lookup_forward_s=[5.0, 3.0, 4.0], lookup_backward_s=[6.0, 8.0, 7.0])
+    gathered = dataclasses.replace(three, gather_s=(np.zeros(1),))
+    usual = time_of(pipeline.program(stage_times()))
+    assert [time_of(pipeline.program(times), 3) for times in (three, gathered)] == [usual, usual]
+
+
 AHEAD = ("prefetch_sparse_dist", "lookahead")
 
 
@@ -292,6 +302,18 @@ def test_exchanges_of_two_steps_run_backward_in_reverse() -> None:
         "gradient all-gather table_row_wise",
     ]
     assert time_of(program) == 33.5
+
+
+def test_gradients_take_times_of_their_own_where_they_have_them() -> None:
+    """Listed in forward order, and run in reverse: 7 across hosts, then 5 inside them."""
+    two_steps = family("table_row_wise", **{"reduce-scatter": 1.0, "all-to-all": 2.0})
+    for own, expected in ((None, [2.0, 1.0]), ((np.array([5.0]), np.array([7.0])), [7.0, 5.0])):
+        given = dataclasses.replace(two_steps, gradients_s=own)
+        program = pipeline_named("sparse_dist").program(stage_times(families=(given,)))
+        names = ("gradient all-to-all table_row_wise", "gradient all-gather table_row_wise")
+        seconds = {s.name: float(s.duration_s[0]) for s in program.steps}
+        assert [seconds[name] for name in names] == expected
+        assert time_of(program) == 33.5 - 3.0 + sum(expected)
 
 
 def test_sharding_types_exchange_one_after_the_other() -> None:

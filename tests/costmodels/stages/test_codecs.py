@@ -122,6 +122,29 @@ def test_kernels_on_both_sides_by_hand() -> None:
     np.testing.assert_allclose(times.dequantize_gradient_s, np.full(4, gap))
 
 
+def test_kernels_take_their_time_at_the_speed_of_the_rank_and_launches_do_not() -> None:
+    """Rank 1 has the tables and half the speed: fp16 forward, bf16 back, on both sides of each."""
+    given = Communication(
+        all_to_all=Codecs(
+            forward=Codec(precision=Precision.FP16), backward=Codec(precision=Precision.BF16)
+        )
+    )
+    speeds = (1.0, 0.5, 2.0, 4.0)
+    unlike = replace(TOPOLOGY, speed_by_rank_ratio=speeds)
+    even, uneven = (CostPipeline(workload(given), t, CostModels()) for t in (TOPOLOGY, unlike))
+    work = even.plan_work(plan_of((ShardingType.TABLE_WISE,) * 5))
+    plain, slowed = (made.stage_times(work).codecs for made in (even, uneven))
+    assert plain is not None
+    assert slowed is not None
+    gap = TOPOLOGY.device.kernel_latency_s
+    for part in fields(plain):
+        if part.name == "host_s":
+            continue
+        before, after = (np.broadcast_to(getattr(x, part.name), (WORLD,)) for x in (plain, slowed))
+        assert before.max() > gap, part.name
+        np.testing.assert_allclose(after, (before - gap) / speeds + gap, err_msg=part.name)
+
+
 def test_many_plans_at_once_have_the_kernels_of_each_alone() -> None:
     """Also where only some plans have a sharding type; factors of lookups multiply all kernels."""
     made = pipeline(Communication.of(Precision.FP16, Precision.BF16))

@@ -40,6 +40,7 @@ from tests.costmodels.stages.stand_ins import (
     stage_model,
     system,
 )
+from tests.costmodels.stages.test_kinds_of_time import Known
 from tests.strategies import make_dense, make_table, make_workload
 
 
@@ -174,6 +175,46 @@ def test_indices_arrive_where_the_table_is_and_vectors_leave_from_there() -> Non
     assert indices.tolist() == [30.0, 0.0, 0.0, 0.0]
     assert first.tolist() == [0.0, 1000.0, 1000.0, 1000.0]
     assert not second.any()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OneWay(AbstractCollectiveModel):
+    """A rank sends or receives, but not both at the same time."""
+
+    sources: ClassVar[tuple[str, ...]] = ("test",)
+
+    @property
+    def full_duplex(self) -> bool:
+        """No."""
+        return False
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Nothing."""
+        return 0.0
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Not asked."""
+        raise NotImplementedError
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Not asked."""
+        raise NotImplementedError
+
+
+def test_ranks_pay_for_others_where_both_directions_add_up_or_copies_are_priced() -> None:
+    for collective, exchange, pays in (
+        (AlphaBeta(), None, False),
+        (OneWay(), None, True),
+        (AlphaBeta(), Known(), True),
+    ):
+        models = CostModels(
+            lookup=Weighted(), collective=collective, dense=Given(), exchange=exchange
+        )
+        model = StageModel(make_workload(), system((1, 2, 1)), models)
+        assert model.exchanges.pays_for_others is pays
 
 
 def test_without_gradients_there_is_no_all_reduce() -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from costmodels.dense.base import Layer, dense_layers
 from costmodels.errors import InvalidValueError
 from costmodels.layers.transformer import Transformer
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.work import NUM_COLUMNS
 from costmodels.sharding import Plan, ShardingType
 from costmodels.stages.host import _UNPROFILED, PROFILES, HostCosts, input_bytes
+from costmodels.stages.models import CostModels
+from costmodels.stages.stage_model import StageModel
+from costmodels.uncertainty import Scale
 from costmodels.workload import DataType, DenseArch, HostProfile, Pipeline, Workload
 from planner.io.library import configs_folder
+from tests.costmodels.stages.stand_ins import DENSE, Given
 from tests.strategies import make_placement, make_table, make_topology, make_workload
 
 LAUNCH_S = 5e-6
@@ -135,6 +141,25 @@ def test_blocks_that_repeat_are_issued_while_the_first_is_computed() -> None:
     assert costs.repeats_s(layers) == pytest.approx((LAYERS - 1) * block * 5 * LAUNCH_S)
     whole_s = (around + LAYERS * block) * 5 * LAUNCH_S
     assert costs.passes_s(layers) == pytest.approx(3 * whole_s)
+
+
+@pytest.mark.parametrize("slower", [1.0, 3.0])
+def test_a_pass_takes_as_long_as_the_host_needs_for_the_blocks_that_repeat(slower: float) -> None:
+    """Eleven blocks of ten operators of five launches; the device would be done before that.
+
+    The backward pass needs twice as long. Below the blocks there is nothing that repeats.
+    """
+    dense = DenseArch(layers=(GPT,), dtype=DataType.FP16)
+    gpt = Workload(name="gpt", tables=(), local_batch_size=4, dense=dense)
+    model = StageModel(gpt, make_topology(1, 1), CostModels(dense=Given()))
+    scale = Scale(host_ratio=np.array([slower]))
+    times = model.times(np.zeros((1, NUM_COLUMNS)), scale)
+    issued_s = slower * (LAYERS - 1) * 10 * 5 * LAUNCH_S
+    assert issued_s > max(DENSE.top_forward_s, DENSE.top_backward_s)
+    assert float(times.top_forward_s.squeeze()) == pytest.approx(issued_s)
+    assert float(times.top_backward_s.squeeze()) == pytest.approx(2 * issued_s)
+    assert float(times.bottom_forward_s.squeeze()) == pytest.approx(DENSE.bottom_forward_s)
+    assert float(times.bottom_backward_s.squeeze()) == pytest.approx(DENSE.bottom_backward_s)
 
 
 def test_trained_tensors_are_counted_with_their_repeats() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,7 @@ from costmodels.workload import (
     Pipeline,
     Workload,
 )
-from tests.strategies import make_table, make_topology, make_workload
+from tests.strategies import make_device, make_table, make_topology, make_workload
 
 GPT = Transformer(layers=12, hidden=768, heads=12, ffn=3072, seq=256, vocabulary=50257, causal=True)
 PARAMETERS = 50257 * 768 + 256 * 768 + 12 * (12 * 768**2 + 13 * 768) + 2 * 768
@@ -160,6 +161,86 @@ def test_micro_batches_before_the_last_add_their_passes(kind: DenseParallelism) 
     if kind is DenseParallelism.DDP:
         copied = 3 * 2 * PARAMETERS / topology.device.hbm_bandwidth_bytes_per_s
         assert more == pytest.approx(4 * (passes + copied))
+
+
+def earlier_of(
+    kind: DenseParallelism, passes_s: list[float], issued_s: list[float], *, count: int = 5
+) -> object:
+    """Seconds of the micro-batches before the last, with factors of 0.5 and 3 on the two kinds."""
+    topology = make_topology(device=make_device(overlap_slowdown_ratio=0.25))
+    workload = gpt(dense_parallelism=kind, gradient_accumulation=count)
+    reduction = stages(workload, topology).reduction
+    gathers, scatters = ((np.array(s) for s in each) for each in ((1.0, 2.0), (8.0, 16.0)))
+    reduction.gathers_s, reduction.scatters_s = tuple(gathers), tuple(scatters)
+    times = np.array(passes_s), np.array(issued_s)
+    return reduction.earlier_s(*times, np.array([0.5]), np.array([3.0]))
+
+
+def test_a_micro_batch_takes_its_passes_or_what_the_host_needs_to_issue_it() -> None:
+    """Five in all, of which the last is not counted; gradients are read twice and written once."""
+    added_s = 0.5 * 3 * 2 * PARAMETERS / 1300e9
+    found = earlier_of(DenseParallelism.DDP, [2.0, 3.0], [2.5, 2.5])
+    assert found == pytest.approx([4 * 2.5, 4 * (3.0 + added_s)], rel=1e-9)
+    assert earlier_of(DenseParallelism.DDP, [2.0], [0.0], count=1) is None
+
+
+def test_a_micro_batch_with_shards_gathers_twice_and_scatters_once_beside_its_passes() -> None:
+    """Gathers of 1 and 2, twice, and scatters of 8 and 16 are 30; by a factor of 3 they are 90.
+
+    A quarter of that slows the passes down. The first gather and the last scatter, 3 (1 + 16), have
+    nothing to run beside. Three ranks: one computes, one communicates, and one issues for longest.
+    """
+    found = earlier_of(DenseParallelism.FSDP, [50.0, 1.0, 1.0], [0.0, 0.0, 200.0])
+    assert found == pytest.approx([4 * (50.0 + 22.5 + 51.0), 4 * 90.0, 4 * 200.0])
+
+
+@pytest.mark.parametrize(("layers", "pieces"), [(1, 2), (2, 2), (3, 3), (8, 8), (9, 8), (12, 8)])
+def test_the_first_of_all_layers_is_a_piece_and_the_others_share_seven_at_most(
+    layers: int, pieces: int
+) -> None:
+    """A single layer is cut in two, so that something computes beside something."""
+    dense = DenseArch(num_dense_features=8, layers=(Mlp(sizes=(8,) * layers),))
+    reduction = stages(gpt(dense=dense), make_topology()).reduction
+    first, *others = reduction.pieces
+    assert len(reduction.pieces) == pieces
+    assert first == pytest.approx(1 / max(layers, 2))
+    assert others == pytest.approx([(1 - first) / (pieces - 1)] * (pieces - 1))
+
+
+def test_each_piece_is_priced_by_itself_and_scattered_in_reverse() -> None:
+    """Parameters as they are multiplied, in two bytes at least; gradients as they are reduced."""
+    topology = make_topology(2, 2)
+    collective = CostModels().collective
+    arch = DenseArch(num_dense_features=8, layers=(Mlp(sizes=(8, 8, 8)),), dtype=DataType.FP32)
+    count = 3 * (8 * 8 + 8)
+    for dtype, gathered in ((DataType.FP32, 4), (DataType.FP16, 2), (DataType.FP8, 2)):
+        dense = replace(arch, dtype=dtype)
+        reduction = stages(gpt(dense=dense, gradient_dtype=DataType.BF16), topology).reduction
+        assert reduction.num_parameters == count
+        for each, price, size in (
+            (reduction.gathers_s, collective.all_gather_s, gathered),
+            (reduction.scatters_s, collective.reduce_scatter_s, 2),
+        ):
+            third = price(np.array(count * size / 3), topology, within_host=False)
+            assert np.array(each) == pytest.approx(np.full(3, third), rel=1e-9)
+        moved = count * (gathered + 2) if gathered != 2 else 0
+        assert reduction.cast_s == pytest.approx(moved / 1300e9)
+    blocks = stages(gpt(), topology).reduction
+    rest = 4 * PARAMETERS * 11 / 12 / 7
+    found = [float(s) for s in blocks.scatters_s]
+    by_hand = [
+        float(collective.reduce_scatter_s(np.array(size), topology, within_host=False))
+        for size in (*[rest] * 7, 4 * PARAMETERS / 12)
+    ]
+    assert found == pytest.approx(by_hand, rel=1e-9)
+    scale = Scale(collective_ratio=np.array([2.0]))
+    times = stages(gpt(), topology).times(np.zeros((4, NUM_COLUMNS)), scale)
+    scattered = [float(s.squeeze()) for s in (*times.bucket_s, times.last_scatter_s)]
+    assert scattered == pytest.approx([2 * s for s in by_hand], rel=1e-9)
+    gathered = [float(s.squeeze()) for s in times.gather_s]
+    assert gathered == pytest.approx([2 * float(s) for s in blocks.gathers_s], rel=1e-9)
+    beside = blocks.beside_backward_s(lambda _: np.array(math.nan))
+    assert [float(s) for s in beside] == pytest.approx(by_hand[:-1], rel=1e-9)
 
 
 def test_a_sharded_dense_part_beside_tables_exchanges_both() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from planner.objectives import objective_named
 from planner.problem import Constraints, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
@@ -61,6 +61,40 @@ def test_they_prove_what_programs_without_ranks_do_not() -> None:
         gained = _bound(bounds, plain, 2 * best) - plain
         closed.append(gained / (best - plain))
     assert np.median(closed) > 0.5
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_options_and_pieces_are_whole_and_no_place_has_more_than_all_of_them(seed: int) -> None:
+    """Pieces on each place come last but for the objective, which is between bound and plan."""
+    space = _space(seed)
+    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+    program, unit = bounds.whole_program(None, bound=1e-4, incumbent=3e-4)
+    pieces = [
+        float(option.num_pieces)
+        for option in space.options
+        if not option.is_uniform
+        for _ in range(space.num_hosts if option.spread is Spread.HOSTS else space.world_size)
+    ]
+    size, count = len(program.cost), len(space.options)
+    last = np.arange(size) == size - 1
+    of_pieces = (np.arange(size) >= size - 1 - len(pieces)) & ~last
+    assert program.upper[of_pieces].tolist() == pieces
+    assert program.integer.tolist() == ((np.arange(size) < count) | of_pieces).tolist()
+    assert program.cost.tolist() == last.astype(float).tolist()
+    assert program.upper[-1] * unit == pytest.approx(3e-4, rel=1e-6)
+    assert program.rows.lower[-1] * unit == pytest.approx(1e-4, rel=1e-6)
+    assert program.rows.column[program.rows.row == len(program.rows.lower) - 1].tolist() == [
+        size - 1
+    ]
+
+
+def test_without_every_rank_there_are_shares_maxima_least_loads_means_and_the_objective() -> None:
+    space = _space(1)
+    model = LinearModel(space, objective_named("phases", space))
+    program, _ = RankFreeBound(model).program(None, special=())
+    least_loads = model.num_tangents + 2
+    others = len(model.used) + least_loads + model.num_tangents + 1
+    assert len(program.cost) == len(space.options) + others
 
 
 def test_ranks_that_differ_are_not_renumbered() -> None:

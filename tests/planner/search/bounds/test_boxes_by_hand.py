@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from costmodels.datatypes import FloatArray
 from costmodels.floors.type_floor import Leaf, Path
 from planner.objectives import objective_named
+from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.boxes import Box, Launches
+from planner.search.common.linear import LinearModel
 from planner.space.objective import Cut
 from tests.planner import cases
 from tests.planner.search.test_boxes import _branching, _least_s, _small
@@ -130,7 +133,7 @@ def test_sides_have_a_width() -> None:
     """Limits that are equal are moved apart by next to nothing, upwards."""
     box = Box(cast("Any", Chain()), 4, LOW, LOW, NONE)
     assert (box.high > LOW).all()
-    assert box.high == pytest.approx(LOW, rel=1e-8)
+    assert box.high - LOW == pytest.approx(np.full(3, 1e-9 * LOW.max()), rel=1e-5)
     assert box.low == pytest.approx(LOW, rel=0)
 
 
@@ -145,6 +148,41 @@ def test_a_flat_side_counts_as_at_its_low_end_wherever_its_phase_is() -> None:
     assert cut.slopes[0] == 0.0
     assert cut.base + cut.slopes[2] * 2.25 == pytest.approx(least_s)
     assert box.relaxed(np.array([[2.25, 100.0, 2.25]])) == pytest.approx(least_s)
+
+
+def test_a_call_is_on_as_many_ranks_as_its_load_needs_and_each_launch_counts() -> None:
+    """Of a phase of 5 s at most: ``mean load <= 5 share``, and ``mean + 3 share - z <= 3 counted``.
+
+    Two launches of the call are counted already; one more takes 3 s.
+    """
+    space = cases.space(cases.workload((cases.table("a"), cases.table("b"))), cases.topology(1, 2))
+    made = RankFreeProgram(LinearModel(space, objective_named("phases", space)))
+    model, count, scale, high, launch = made.model, len(space.options), 2.0, 5.0, 3.0
+    call = next((o.sharding_type, o.kernel) for o in space.options if not o.is_uniform)
+    phase = int(model.used[0])
+    launches = Launches(calls=(call,), seconds=np.array([launch]), num_counted=2)
+    box = cast(
+        "Any",
+        SimpleNamespace(first=np.array([phase]), high=np.array([high]), launches=launches),
+    )
+    size = made._end + 2
+    rows = made._launched(box, scale, size)
+    matrix = np.zeros((len(rows.upper), size))
+    matrix[rows.row, rows.column] = rows.values
+    *of_tangents, of_call = matrix
+    assert len(of_tangents) == len(made.members(0)) > 0
+    for tangent, row in zip(made.members(0), of_tangents, strict=True):
+        expected = np.zeros(size)
+        expected[made._first_mean + tangent], expected[count] = 1.0, -1.0
+        expected[made._end] = launch / scale
+        assert row == pytest.approx(expected)
+    expected = np.zeros(size)
+    for i, option in enumerate(space.options):
+        if (option.sharding_type, option.kernel) == call:
+            expected[i] = model.mean[i, model.starts[0]] / scale
+    expected[made._end] = -high / scale
+    assert of_call == pytest.approx(expected, rel=1e-6)
+    assert rows.upper == pytest.approx([*[launch * 2 / scale] * len(of_tangents), 0.0])
 
 
 @pytest.mark.parametrize("seed", cases.first([9, 3, 2, 6], 2))

@@ -246,7 +246,8 @@ def test_whole_options_where_chords_are_close_and_once_a_box() -> None:
     for box, _ in bounds.whole:
         found = bounds.solved[id(box)]
         assert _error_ratio(box, found) < 2e-3 or _is_narrow(box)
-    assert not all(_is_narrow(box) for box, _ in bounds.whole)
+    wide = [(box.high - box.low > 1e-3 * box.high).any() for box, _ in bounds.whole]
+    assert any(wide), "some could still be split"
     far = [b for b in bounds.boxes if _error_ratio(b, bounds.solved[id(b)]) > 2e-3]
     assert len(far) > 2, "those are split first"
 

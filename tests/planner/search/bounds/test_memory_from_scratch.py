@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog
@@ -11,13 +14,17 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
+from planner.objectives import objective_named
 from planner.options.enumeration import TableOptions, enumerate_options
 from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.feasibility import _missing, least_excess_bytes, require_feasible
+from planner.search.common.linear import LinearModel
 from planner.search.construct.greedy import list_greedy
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
+from tests.planner.search.bounds.test_proofs_by_hand import alike, space_of
 
 
 def drawn(seed: int, count: int, fullness: float, uneven: float = 0.6) -> SearchSpace:
@@ -63,11 +70,14 @@ def drawn(seed: int, count: int, fullness: float, uneven: float = 0.6) -> Search
 
 
 def lacks(
-    space: SearchSpace, table: TableOptions, option: ShardingOption, work: FloatArray
+    space: SearchSpace,
+    table: TableOptions,
+    option: ShardingOption,
+    device: FloatArray,
+    host: FloatArray,
 ) -> tuple[float, float]:
     """What the piece that lacks most lacks in the place that is best for it, empty as it is."""
     local, world = space.local_world_size, space.world_size
-    device, host = work @ space.device, work @ space.host
     if option.is_uniform:
         places = [[(r, device[r], host[r]) for r in range(world)]]
         pieces = [places]
@@ -108,7 +118,7 @@ def test_a_table_that_is_too_large_is_told_of_its_best_option() -> None:
             each = []
             for option, work in zip(table.options, table.works, strict=True):
                 given = (work @ space.device, work @ space.host)
-                expected = lacks(space, table, option, work)
+                expected = lacks(space, table, option, *given)
                 assert _missing(space, table, option, *given) == pytest.approx(expected, abs=1e-3)
                 each.append(expected)
             if fitting.options or not first:
@@ -132,6 +142,40 @@ def test_a_table_that_is_too_large_is_told_of_its_best_option() -> None:
                     assert kind not in text
             told.append((device > 0, host > 0))
     assert len(set(told)) >= 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_unlike_pieces_lack_is_that_of_the_piece_that_lacks_most(seed: int) -> None:
+    """Three pieces, on some of four ranks or of two hosts that have unlike memory."""
+    space, rng = drawn(3 * seed, 2, 0.5), np.random.default_rng(seed)
+    world, local = space.world_size, space.local_world_size
+    assert (space.num_hosts, local) == (2, 2)
+    table = cast(
+        "Any", SimpleNamespace(ranks=(1, 2, 3)[seed % 3 :], hosts=((0, 1), (1,))[seed % 2])
+    )
+    device_room, host_room = space.pipeline.device_limits.max(), space.pipeline.host_limits.max()
+    for spread, shape in ((None, (world,)), (Spread.RANKS, (3,)), (Spread.HOSTS, (3, local))):
+        option = cast("Any", SimpleNamespace(is_uniform=spread is None, spread=spread))
+        for _ in range(10):
+            device = rng.uniform(0.3, 1.6, shape) * device_room
+            host = rng.uniform(0.3, 1.6, shape) * host_room
+            expected = lacks(space, table, option, device, host)
+            assert _missing(space, table, option, device, host) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kernel", [ComputeKernel.FUSED, ComputeKernel.FUSED_UVM])
+def test_nothing_fits_where_tables_need_more_than_all_ranks_have(kernel: ComputeKernel) -> None:
+    """Eight equal tables on two hosts of two ranks: two for each rank, or four for each host."""
+    given = alike(8), cases.topology(2, 2)
+    roomy = space_of(*given, kernels=(kernel,))
+    on_host = kernel is ComputeKernel.FUSED_UVM
+    each = float((roomy.pool @ (roomy.host if on_host else roomy.device)).max())
+    for room, fits in ((0.99, False), (1.01, True)):
+        limit = room * each * (4 if on_host else 2)
+        limits = {"host_bytes": limit} if on_host else {"device_bytes": limit}
+        space = space_of(*given, kernels=(kernel,), **limits)
+        bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
+        assert np.isfinite(bounds.relax(None).bound) == fits
 
 
 def missing_in_all(space: SearchSpace) -> tuple[float, float]:

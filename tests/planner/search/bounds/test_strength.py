@@ -23,6 +23,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.branching import Branching
 from planner.search.bounds.feasibility import require_feasible
+from planner.search.bounds.quick import linear_floor
 from planner.search.bounds.relaxation import type_sets
 from planner.search.common.linear import LinearModel
 from planner.search.common.programs import solve
@@ -141,6 +142,36 @@ def test_limits_are_a_little_wider_than_memory_and_no_more() -> None:
     for limits, least in ((made.rank_limits, memory), (made.limits, mean)):
         assert (limits > least).all()
         assert limits == pytest.approx(least, rel=1e-6)
+
+
+def test_what_unlisted_kernels_would_keep_off_devices_comes_on_top_of_their_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """64 elements and one of state in each row; one rank may be spared all, and both half each.
+
+    No plan leaves more of a rank than the rest of all memory if each table takes as little as can
+    be, and what is not listed nothing.
+    """
+    monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
+    monkeypatch.setattr("planner.options.enumeration._SMALL_RATIO", 0.02)
+    rows = {**{f"s{i}": 140_000 for i in range(20)}, **{f"l{i}": 72_000_000 for i in range(3)}}
+    tables = tuple(cases.table(name, count, 64) for name, count in rows.items())
+    system = cases.topology(1, 2, hbm_gib=40, ddr_gib=400)
+    kinds = Constraints(sharding_types=(ShardingType.TABLE_WISE,))
+    space = cases.space(cases.workload(tables), system, kinds)
+    names = space.listing.left_out_tables
+    assert 0 < len(names) < len(rows)
+    unlisted = sum(rows[name] * (64 * 4 + 4.0) for name in names)
+    model = LinearModel(space, objective_named("phases", space))
+    made, device = RankFreeProgram(model), space.pipeline.device_limits
+    assert made.unlisted_bytes == pytest.approx(unlisted)
+    assert made.limits[0] == pytest.approx(device.mean() + unlisted / 2, rel=1e-8)
+    assert made.rank_limits[:, 0] == pytest.approx(device + unlisted, rel=1e-8)
+    least = dict.fromkeys(range(len(rows)), math.inf)
+    for table, own in zip(space.table_of.tolist(), space.rows, strict=True):
+        least[table] = min(least[table], float((space.pool[own] @ space.device).sum()))
+    free = linear_floor(space, objective_named("phases", space)).free_bytes
+    assert free == pytest.approx(device.mean() + (unlisted - sum(least.values())) / 2, rel=1e-9)
 
 
 @pytest.mark.parametrize(("host_gib", "told"), [(8.0, "host memory"), (1.0, "device memory")])
