@@ -101,6 +101,23 @@ def test_all_to_all_is_homogeneous_convex_monotone_and_never_beats_a_link(
     assert np.all(model.all_to_all(0 * send, 0 * receive, topology) == 0)
 
 
+@given(topology=topologies(), seed=st.integers(0, 1000))
+def test_a_rank_pays_for_what_others_send_only_in_models_that_say_so(
+    model: AbstractCollectiveModel, topology: Topology, seed: int
+) -> None:
+    """Bounds count a rank by itself otherwise: one sends alone, then all send as much as it."""
+    rng, world = np.random.default_rng(seed), topology.world_size
+    rank, size = int(rng.integers(world)), 10.0 ** rng.uniform(0, 9)
+    shape = {"local": topology.local_world_size, "domain": topology.domain_size}
+    alone, everyone = (
+        model.all_to_all(*spread_by_level(sent, **shape), topology)[rank]
+        for sent in (size * (np.arange(world) == rank), np.full(world, size))
+    )
+    assert everyone >= alone * (1 - 1e-12)
+    if not model.pays_for_others:
+        assert everyone == pytest.approx(alone, rel=1e-12)
+
+
 # ------------------------------------------------------------------ reduce-scatter, all-reduce
 
 
