@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import costmodels.collective
@@ -101,6 +101,8 @@ def test_all_to_all_is_homogeneous_convex_monotone_and_never_beats_a_link(
     assert np.all(model.all_to_all(0 * send, 0 * receive, topology) == 0)
 
 
+@example(topology=make_topology(2, 2), seed=0)
+@example(topology=make_topology(3, 4, domain_hosts=1), seed=1)
 @given(topology=topologies(), seed=st.integers(0, 1000))
 def test_a_rank_pays_for_what_others_send_only_in_models_that_say_so(
     model: AbstractCollectiveModel, topology: Topology, seed: int
