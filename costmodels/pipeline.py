@@ -12,6 +12,7 @@ import numpy as np
 import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.batch_shares import shares_remark
+from costmodels.cpu.unused import unused_remark
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers, dense_parameters, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
@@ -364,6 +365,8 @@ class CostPipeline:
         unrated = unrated_remark(self.workload, device, is_calibrated=is_calibrated)
         if unrated is not None:
             notes.append(unrated)
+        if is_calibrated:
+            notes += filter(None, (unused_remark(self.topology),))
         is_uncalibrated = self.topology.compute_device == "cpu" and not is_calibrated
         if is_uncalibrated and any(t.pooling is Pooling.NONE for t in self.workload.tables):
             notes.append(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -213,6 +214,23 @@ def test_products_on_calibrated_cores_get_a_remark_unless_they_are_in_fp32(folde
         workload = {**cores["workload"], "dense": {**plain, "dtype": dtype}}
         remark = f"calibrated in fp32: products in {dtype} are priced as such"
         assert (remark in told({**cores, "workload": workload}, folder)) is expected, dtype
+
+
+def test_numbers_that_calibrated_cores_do_not_use_get_a_remark(folder: Path) -> None:
+    """The user wrote them, and every time comes from the calibration."""
+    cores = DOCUMENTS["cores"]
+    for keys, value, expected in (
+        (("links", "host", "bandwidth"), "3 GB/s", True),
+        (("device", "sort_rate"), 1e9, True),
+        (("links", "host", "bandwidth"), "3 GB/s (calibrated, this machine)", False),
+        (("device", "kernel_latency"), "9 us", False),
+        (("device", "hbm_capacity"), "9 GiB", False),
+    ):
+        system = with_value(cores["system"], keys, value)
+        found = told({**cores, "system": system}, folder)
+        remark = re.search("by their calibration, so that (.*) of the system change nothing", found)
+        assert remark is not None
+        assert (".".join(keys) in remark[1].split(", ")) is expected, keys
 
 
 # ------------------------------------------------------------------ constraints
