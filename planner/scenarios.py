@@ -34,8 +34,8 @@ def check_scenarios(workload: Workload, scenarios: Sequence[Workload]) -> None:
     """Refuse scenarios that have other tables than the workload.
 
     Raises:
-        InvalidInputError: one line for each scenario that differs in the name, the shape, the type
-            or the order of a table.
+        InvalidInputError: one line for each scenario in which a table has another name, shape,
+            type, pooling, module or other features, or the tables another order.
     """
     problems = []
     shapes = {t.name: _shape(t) for t in workload.tables}
@@ -47,14 +47,19 @@ def check_scenarios(workload: Workload, scenarios: Sequence[Workload]) -> None:
             what = f"table {differ[0]!r}" if differ else "the order of tables"
             problems.append(
                 f"scenario {scenario.name!r} differs from {workload.name!r} in {what}; scenarios "
-                "have the same tables, rows, columns, types and communication, in the same order"
+                "have the same tables, rows, columns, types, communication, pooling, weights, "
+                "modules and features, in the same order"
             )
     if problems:
         raise InvalidInputError(problems)
 
 
 def _shape(table: Table) -> tuple[object, ...]:
-    return table.num_embeddings, table.embedding_dim, table.dtype, table.communication
+    """What makes a table another one; how often its rows are looked up is left out."""
+    return (
+        *(table.num_embeddings, table.embedding_dim, table.dtype, table.communication),
+        *(table.pooling, table.is_weighted, table.module, [f.name for f in table.features]),
+    )
 
 
 class ScenarioPipeline(CostPipeline):

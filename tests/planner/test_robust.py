@@ -12,7 +12,7 @@ from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
-from costmodels.workload import Workload
+from costmodels.workload import DataType, Feature, Pooling, Workload
 from planner import api
 from planner.errors import InvalidInputError
 from planner.problem import Constraints, PlanningProblem
@@ -167,6 +167,25 @@ def test_scenarios_have_the_same_tables() -> None:
     assert len(caught.value.problems) == 2
     assert "'t3'" in caught.value.problems[0]
     assert "order" in caught.value.problems[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pooling": Pooling.MEAN},
+        {"is_weighted": True},
+        {"module": "another"},
+        {"features": (Feature(name="another", pooling_factor=3.0),)},
+        {"dtype": DataType.FP16},
+    ],
+)
+def test_a_scenario_of_another_model_is_refused(change: dict[str, object]) -> None:
+    """Only how often rows are looked up may differ."""
+    model = cases.synthetic(3, seed=3)
+    first, *others = model.tables
+    other = replace(model, name="other", tables=(replace(first, **change), *others))
+    with pytest.raises(InvalidInputError, match=f"differs from 'test' in table '{first.name}'"):
+        api.plan(model, cases.topology(), scenarios=(other,))
 
 
 def test_cost_is_time_at_a_price() -> None:
