@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodels.batch_shares import PROPORTIONAL, batch_ratios
+from costmodels.dense.base import dense_layers
 from costmodels.errors import InvalidValueError
 from costmodels.layers.base import AbstractLayer
 from costmodels.layers.dlrm import Dlrm
@@ -71,6 +72,7 @@ def if_allowed(case: Case, day: Workload, values: dict[str, object]) -> Workload
     try:
         made = replace(day, **values)  # type: ignore[arg-type]
         batch_ratios(made, case.topology)
+        dense_layers(made)  # some layers need vectors of one width
     except InvalidValueError:
         return day
     return made
