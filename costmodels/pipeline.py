@@ -362,11 +362,10 @@ class CostPipeline:
                 "caches follow from each table's law, as if batches were drawn independently"
             )
         device, is_calibrated = self.topology.device, self.models.exchange is not None
-        unrated = unrated_remark(self.workload, device, is_calibrated=is_calibrated)
-        if unrated is not None:
-            notes.append(unrated)
+        told = [unrated_remark(self.workload, device, is_calibrated=is_calibrated)]
         if is_calibrated:
-            notes += filter(None, (unused_remark(self.topology),))
+            told.append(unused_remark(self.topology))
+        notes += filter(None, told)
         is_uncalibrated = self.topology.compute_device == "cpu" and not is_calibrated
         if is_uncalibrated and any(t.pooling is Pooling.NONE for t in self.workload.tables):
             notes.append(

@@ -51,7 +51,6 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
     timed: list[Timed[StepPoint]] = []
     operators: list[Timed[OperatorPoint]] = []
     groups = operator_groups(effort)
-    shares = np.array_split(np.arange(len(groups)), effort.num_passes)
     torch.manual_seed(int(own.integers(2**31)))
     pace = Pace()
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
@@ -77,8 +76,8 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
             )
             for i, point in zip(group, pace.timed(_LOOKUPS, look_up), strict=True):
                 lookups[i].append(point)
-        for i in shares[turn]:
-            draw = partial(measure_operators, groups[i], own, pace)
+        for names in groups[turn :: effort.num_passes]:
+            draw = partial(measure_operators, names, own, pace)
             operators += pace.timed(_OPERATORS, draw)
     steady = pace.at_typical
     return CalibrationPoints(

@@ -28,15 +28,12 @@ _IN_A_ROW = 8
 def operator_groups(effort: Effort) -> list[list[str]]:
     """The names of the operators to measure, every kind in turn, and of chains of them.
 
-    The groups of ``effort.num_passes`` passes over the list follow each other, so that each pass
-    has operators of all kinds, and chains.
+    A pass that measures every n-th group has operators of all kinds, and chains.
     """
     names = single_names()
     listed = [names[i % len(names)] for i in range(effort.num_operators)]
     listed += [CHAIN] * effort.num_chains
-    groups = [listed[i : i + _IN_A_ROW] for i in range(0, len(listed), _IN_A_ROW)]
-    passes = range(effort.num_passes)
-    return [group for first in passes for group in groups[first :: effort.num_passes]]
+    return [listed[i : i + _IN_A_ROW] for i in range(0, len(listed), _IN_A_ROW)]
 
 
 def measure_operators(

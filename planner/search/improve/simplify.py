@@ -15,7 +15,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingType, Spread
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
-_EQUAL: Final = 1.0 + 1e-9
+EQUAL: Final = 1.0 + 1e-9
 """Factor up to which an objective, or bytes, count as no worse; it allows for rounding."""
 _TINY_RATIO: Final = 1e-3
 """Share of the largest device up to which a whole table may make the fullest device fuller, since
@@ -41,7 +41,7 @@ def simplified(space: SearchSpace, evaluate: Evaluator, start: Assignment) -> As
             continue
         rest = space.work_without(work, table, now.options[table], now.places[table])
         found = _placed(space, evaluate, rest, work, (table, whole))
-        if found is None or found[1] > value * _EQUAL:
+        if found is None or found[1] > value * EQUAL:
             continue
         options, places = list(now.options), list(now.places)
         options[table], places[table] = whole, (found[0],)
@@ -94,7 +94,7 @@ def _placed(
     ranks = np.flatnonzero(space.may_use_rank[table])
     ranks = ranks[np.argsort(device[ranks], kind="stable")][:_MOST_RANKS]
     limits = np.broadcast_to(space.pipeline.device_limits, device.shape)
-    most = float((before @ space.device).max()) * _EQUAL
+    most = float((before @ space.device).max()) * EQUAL
     if size > _TINY_RATIO * float(limits.max()):
         ranks = ranks[device[ranks] + size <= most]
     if not len(ranks):

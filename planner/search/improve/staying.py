@@ -8,16 +8,10 @@ first. It stays there if the objective gets no worse.
 
 from __future__ import annotations
 
-from typing import Final
-
-import numpy as np
-
 from costmodels.sharding import Plan, Spread
 from planner.options.runtime_warnings import runtime_warnings
+from planner.search.improve.simplify import EQUAL
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
-
-_EQUAL: Final = 1.0 + 1e-9
-"""Factor up to which an objective counts as no worse; it allows for rounding."""
 
 _Choice = tuple[int, tuple[int, ...]]
 """The index of a table's option, and the places of its pieces."""
@@ -32,11 +26,10 @@ def staying(space: SearchSpace, evaluate: Evaluator, found: Assignment, in_use: 
         found: a plan that fits and keeps the rules.
         in_use: the plan in use; tables that are cut in a way that is not listed move in any case.
     """
-    value = evaluate.value(found) * _EQUAL
-    names = [table.table for table in space.tables]
-    at_home = {t: _located(space, t, in_use) for t, name in enumerate(names)}
-    moved = [t for t, own in at_home.items() if own not in (None, _choice(found, t))]
-    now = _put_back(found, moved, at_home)
+    value = evaluate.value(found) * EQUAL
+    at_home = {t: _located(space, t, in_use) for t in range(space.num_tables)}
+    moved = {t: own for t, own in at_home.items() if own and own != _choice(found, t)}
+    now = _put_back(found, moved)
     if _is_as_good(space, evaluate, now, value) and _runs(space, now, found):
         return now
     now = found
@@ -44,7 +37,7 @@ def staying(space: SearchSpace, evaluate: Evaluator, found: Assignment, in_use: 
     for table in sorted(moved, key=lambda t: -sizes[t]):
         if evaluate.late:
             break
-        changed = _put_back(now, [table], at_home)
+        changed = _put_back(now, {table: moved[table]})
         if _is_as_good(space, evaluate, changed, value):
             now = changed
     return now if _runs(space, now, found) else found
@@ -64,23 +57,17 @@ def _choice(assignment: Assignment, table: int) -> _Choice:
     return assignment.options[table], assignment.places[table]
 
 
-def _put_back(
-    assignment: Assignment, tables: list[int], at_home: dict[int, _Choice | None]
-) -> Assignment:
+def _put_back(assignment: Assignment, at_home: dict[int, _Choice]) -> Assignment:
     """The assignment with some tables as in the plan in use."""
     options, places = list(assignment.options), list(assignment.places)
-    for table in tables:
-        own = at_home[table]
-        if own is not None:
-            options[table], places[table] = own
+    for table, own in at_home.items():
+        options[table], places[table] = own
     return Assignment(options=tuple(options), places=tuple(places))
 
 
 def _is_as_good(space: SearchSpace, evaluate: Evaluator, changed: Assignment, most: float) -> bool:
     """Whether a plan keeps the rules, fits, and has at most this objective."""
-    if not space.keeps_rules(changed):
-        return False
-    return bool(np.isfinite(most)) and evaluate.value(changed) <= most
+    return space.keeps_rules(changed) and evaluate.value(changed) <= most
 
 
 def _runs(space: SearchSpace, changed: Assignment, found: Assignment) -> bool:

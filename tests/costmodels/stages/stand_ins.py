@@ -42,6 +42,13 @@ SHAPES = ((1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1), (2, 2, 2), (4, 2, 2), (3, 
 """(hosts, ranks per host, hosts per scale-up domain)."""
 
 
+def level_of(topology: Topology, one: int, other: int) -> int:
+    """The level of links between two ranks: inside a host (0), a scale-up domain (1), outside."""
+    if one // topology.local_world_size == other // topology.local_world_size:
+        return 0
+    return 1 if one // topology.domain_size == other // topology.domain_size else 2
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Weighted(AbstractLookupModel):

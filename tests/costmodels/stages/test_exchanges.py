@@ -36,6 +36,7 @@ from tests.costmodels.stages.stand_ins import (
     Weighted,
     cases,
     latency_s,
+    level_of,
     ring_s,
     stage_model,
     system,
@@ -48,20 +49,13 @@ def pair_by_pair_s(
     topology: Topology, members: list[int], sends: Callable[[int, int], float]
 ) -> float:
     """An all-to-all: the busier direction of each member, link by link; the slowest member."""
-    local, domain = topology.local_world_size, topology.domain_size
     slowest = 0.0
     for one in members:
         out, back = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
         for other in members:
             if one == other:
                 continue
-            level = (
-                0
-                if one // local == other // local
-                else 1
-                if one // domain == other // domain
-                else 2
-            )
+            level = level_of(topology, one, other)
             out[level] += sends(one, other)
             back[level] += sends(other, one)
         busier = [max(a, b) for a, b in zip(out, back, strict=True)]

@@ -21,7 +21,7 @@ from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
 from costmodels.uncertainty import Scale
-from tests.costmodels.stages.stand_ins import TWO_STEPS, Given, Weighted, system
+from tests.costmodels.stages.stand_ins import TWO_STEPS, Given, Weighted, level_of, system
 from tests.strategies import make_table, make_workload
 
 SENT = np.array([2.0, 3.0, 5.0]) * 1e-9
@@ -63,20 +63,14 @@ def pair_by_pair_s(
     topology: Topology, sends: Callable[[int, int], float], *, lanes: bool = False
 ) -> list[float]:
     """Seconds of each rank; in lanes only ranks of the same position in their hosts exchange."""
-    local, domain = topology.local_world_size, topology.domain_size
+    local = topology.local_world_size
     found = []
     for one in range(topology.world_size):
         seconds = 0.0
         for other in range(topology.world_size):
             if one == other or (lanes and one % local != other % local):
                 continue
-            level = (
-                0
-                if one // local == other // local
-                else 1
-                if one // domain == other // domain
-                else 2
-            )
+            level = level_of(topology, one, other)
             seconds += SENT[level] * sends(one, other) + RECEIVED[level] * sends(other, one)
         found.append(seconds)
     return found
