@@ -30,7 +30,7 @@ def run_guarded() -> int:
             from planner.cli.run import run
 
             return run()
-        except (KeyboardInterrupt, RuntimeError) as error:
+        except (KeyboardInterrupt, Exception) as error:
             interrupt = interrupt_in(error)
             if interrupt is None:
                 raise

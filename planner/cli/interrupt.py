@@ -48,14 +48,18 @@ def stop_words(interrupt: BaseException) -> str:
 
 
 def interrupt_in(error: BaseException) -> KeyboardInterrupt | None:
-    """The interrupt in an error: the error itself, or the one that it wraps; None for other errors.
+    """The interrupt that an error is or comes from; None for errors of another cause.
 
-    Python 3.11 wraps errors that are raised during ``__set_name__``, which is called whenever a
-    class is made, in a ``RuntimeError``. This happens if a signal comes during an import.
+    A signal during an import is raised in the middle of code that turns it into an error of its
+    own. Python 3.11 wraps what is raised in ``__set_name__`` in a ``RuntimeError``, and pydantic
+    keeps no more of it than its words in a ``SchemaError``. After an interrupt was raised, the
+    error that ends the program is therefore taken as its consequence.
     """
     while isinstance(error, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
-    return error if isinstance(error, KeyboardInterrupt) else None
+    if isinstance(error, KeyboardInterrupt):
+        return error
+    return Interrupted(_RAISED[0]) if _RAISED else None
 
 
 @contextmanager
@@ -82,6 +86,7 @@ def signals_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
+        _RAISED.clear()
         sys.unraisablehook = report
         for number in ours:
             signal.signal(number, usual[number])

@@ -143,11 +143,12 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     try:
         with _progress(settings) as progress:
             stats = profile_files(data, output, options, readers=readers, progress=progress)
-    except (KeyboardInterrupt, RuntimeError) as error:
+    except (KeyboardInterrupt, Exception) as error:
         interrupt = interrupt_in(error)
-        if interrupt is not None:
-            interrupt.add_note("run the same command again to continue")
-        raise
+        if interrupt is None:
+            raise
+        interrupt.add_note("run the same command again to continue")
+        raise interrupt from None
     remarks = (left_out_remark(stats.source), undersampled_remark(stats.tables))
     told = [*folders_inside(data), *(text for text in remarks if text is not None)]
     if is_given("empty") and CriteoTsvReader.name not in stats.source.formats:

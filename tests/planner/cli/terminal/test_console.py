@@ -314,6 +314,24 @@ def test_an_interrupt_that_python_wraps_is_one_all_the_same(
     assert f"stopped by {stop.args[0]}" in capsys.readouterr().err
 
 
+def test_an_interrupt_of_which_only_the_words_are_left_is_one_all_the_same(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pydantic builds its validators in Rust, and keeps only the text of what was raised there."""
+
+    def main(*_: object, **__: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5.0)
+        except KeyboardInterrupt as interrupt:
+            words = str(interrupt)
+        raise ValueError(f"Error building validator: {words}")
+
+    monkeypatch.setattr("planner.cli.run.cli.main", main)
+    assert run_command_line(["doctor"]) == 4
+    assert "stopped by SIGTERM" in capsys.readouterr().err
+
+
 def test_other_errors_of_that_kind_are_no_interrupts() -> None:
     error = RuntimeError("outer")
     error.__cause__ = ValueError("inner")
