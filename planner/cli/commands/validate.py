@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, say, shown_paths, warn, write_json
+from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.flags.common import FILE, ProblemFlags, is_given, output_options, problem_options
-from planner.cli.printing.show import print_rows
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from planner.validation.outcome import Outcome
-    from planner.validation.published import PublishedPrediction
 
 EXAMPLES = """\b
 Examples:
@@ -43,13 +41,18 @@ def command() -> None:
 
 @command.command("published", short_help="Systems measured and published by others.")
 @click.option(
-    "--what", type=click.Choice(["systems", "single-gpu", "transformers", "attention"]),
-    default="systems", show_default=True,
+    "--what",
+    type=click.Choice(["systems", "single-gpu", "transformers", "attention"]),
+    default="systems",
+    show_default=True,
     help="Measurements: MLPerf systems; three models on one GPU (Lin et al. 2022); steps of "
     "transformers; or kernels of HSTU's attention.",
-)  # fmt: skip
-@click.option("--fit", is_flag=True,
-    help="Fit the constants of transformers, or of attention, anew and print them.")  # fmt: skip
+)
+@click.option(
+    "--fit",
+    is_flag=True,
+    help="Fit the constants of transformers, or of attention, anew and print them.",
+)
 @output_options
 @click.pass_obj
 def published(settings: Settings, *, what: str, fit: bool) -> int:
@@ -80,13 +83,18 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
         return _attention(settings, fit=fit)
     if what == "single-gpu":
         return _single_gpu(settings)
+    return _systems(settings)
+
+
+def _systems(settings: Settings) -> int:
+    from planner.cli.printing import validate_published as show
     from planner.validation.published import load_cases, predict
 
     predictions = tuple(predict(case) for case in load_cases())
     if settings.json:
-        write_json(_as_json(predictions))
+        write_json(show.as_json(predictions))
     else:
-        _print(predictions)
+        show.print_predictions(predictions)
     return 0
 
 
@@ -145,8 +153,12 @@ def _single_gpu(settings: Settings) -> int:
 
 
 @command.command("intervals", short_help="How often 90 % intervals hold measurements.")
-@click.option("--runs", type=FILE, metavar="FILE",
-    help="Also count the runs that 'validate torchrec -o DIR' wrote.")  # fmt: skip
+@click.option(
+    "--runs",
+    type=FILE,
+    metavar="FILE",
+    help="Also count the runs that 'validate torchrec -o DIR' wrote.",
+)
 @output_options
 @click.pass_obj
 def intervals(settings: Settings, *, runs: Path | None) -> int:
@@ -170,25 +182,52 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
 
 @command.command("torchrec", short_help="Train random models here and compare.")
 @click.option(
-    "--system", type=FILE, metavar="FILE",
+    "--system",
+    type=FILE,
+    metavar="FILE",
     help="A system from 'shardplan calibrate'.  [default: calibrate quickly first]",
-)  # fmt: skip
-@click.option("--tasks", type=click.IntRange(1, 1000), default=10, show_default=True,
-    help="Number of random models.")  # fmt: skip
-@click.option("--plans", type=click.IntRange(2, 64), default=8, show_default=True,
-    help="Number of plans for each model.")  # fmt: skip
-@click.option("--ranks", type=click.IntRange(2, 16), default=2, show_default=True,
-    help="Number of gloo ranks.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=1000, show_default=True,
-    help="Of the random models and plans.")  # fmt: skip
+)
 @click.option(
-    "--models", type=click.Choice(["dlrm", "transformer", "sequence"]),
-    default="dlrm", show_default=True,
+    "--tasks",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="Number of random models.",
+)
+@click.option(
+    "--plans",
+    type=click.IntRange(2, 64),
+    default=8,
+    show_default=True,
+    help="Number of plans for each model.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(2, 16),
+    default=2,
+    show_default=True,
+    help="Number of gloo ranks.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1000,
+    show_default=True,
+    help="Of the random models and plans.",
+)
+@click.option(
+    "--models",
+    type=click.Choice(["dlrm", "transformer", "sequence"]),
+    default="dlrm",
+    show_default=True,
     help="DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
-)  # fmt: skip
+)
 @click.option("--skew", is_flag=True, help="Run each plan with uniform, then with skewed indices.")
-@click.option("--codec", type=click.Choice(["fp16", "bf16"]),
-    help="Run each plan with exchanges in fp32, then in this format.")  # fmt: skip
+@click.option(
+    "--codec",
+    type=click.Choice(["fp16", "bf16"]),
+    help="Run each plan with exchanges in fp32, then in this format.",
+)
 @click.option("-o", "--output", type=FILE, metavar="DIR", help="Write every run as CSV.")
 @output_options
 @click.pass_obj
@@ -299,64 +338,6 @@ def _train(
                 topology, codec=Precision(what), settings=run, progress=report, **sizes
             )
         return validate_tasks(topology, models=what, settings=run, progress=report, **sizes)
-
-
-def _print(predictions: tuple[PublishedPrediction, ...]) -> None:
-    from planner.validation.published import summarize
-
-    rows = []
-    for p in predictions:
-        topology, time = p.case.problem.topology, p.predicted
-        rows.append(
-            (
-                " ".join(p.case.name.split("-")[1:3]),
-                f"{topology.world_size} x {topology.name}",
-                f"{p.case.measured_s * 1e3:.2f}",
-                f"{time.time_s * 1e3:.2f}",
-                f"{time.low_s * 1e3:.2f} .. {time.high_s * 1e3:.2f}",
-                f"{100 * p.error_ratio:+.1f} %",
-                f"{100 * (p.naive_s / p.case.measured_s - 1):+.1f} %",
-            )
-        )
-    columns = ("case", "devices", "measured ms", "predicted", "90 % interval", "error", "naive?")
-    print_rows("MLPerf DLRM-DCNv2, iteration time", columns, rows)
-    ours, naive = summarize(predictions)
-    for label, s in (("shardplan", ours), ("naive", naive)):
-        say(
-            f"{label:9}  MAPE {100 * s.mean_error_ratio:.1f} %"
-            f"   p90 {100 * s.p90_error_ratio:.1f} %"
-            f"   geomean {100 * s.geomean_error_ratio:.1f} %"
-            f"   worst {100 * s.worst_error_ratio:.1f} %   over {s.count} systems"
-        )
-
-
-def _as_json(predictions: tuple[PublishedPrediction, ...]) -> dict[str, object]:
-    from dataclasses import asdict
-
-    from planner.validation.published import summarize
-
-    ours, naive = summarize(predictions)
-    naive_summary = {k: v for k, v in asdict(naive).items() if k != "coverage_ratio"}
-    return {
-        "cases": [
-            {
-                "case": p.case.name,
-                "system": p.case.problem.topology.name,
-                "world_size": p.case.problem.topology.world_size,
-                "measured_s": p.case.measured_s,
-                "predicted_s": p.predicted.time_s,
-                "low_s": p.predicted.low_s,
-                "high_s": p.predicted.high_s,
-                "error_ratio": p.error_ratio,
-                "naive_s": p.naive_s,
-                "plan_source": p.case.plan_source,
-                "source": p.case.reference,
-            }
-            for p in predictions
-        ],
-        "shardplan": asdict(ours),
-        "naive": naive_summary,
-    }
 
 
 @command.command("trace", short_help="A profiler's trace of your own run.")
