@@ -125,51 +125,6 @@ def test_npz_of_flat_arrays(tmp_path: Path) -> None:
     assert read_bags(NpzReader(), path) == {"user": [[3], [1], [2]]}
 
 
-# ------------------------------------------------------------------ parquet
-
-
-def test_parquet(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    count = 5_000
-    bags = [RNG.integers(0, 99, RNG.integers(0, 6)).tolist() for _ in range(count)]
-    scalars = [None if i % 7 == 0 else i for i in range(count)]
-    table = arrow.table(
-        {
-            "label": arrow.array([0] * count),
-            "price": arrow.array([0.5] * count),
-            "user": arrow.array(scalars, arrow.int32()),
-            "clicked_items": arrow.array(
-                [None if i % 9 == 0 else bag for i, bag in enumerate(bags)],
-                arrow.list_(arrow.int64()),
-            ),
-            "pair": arrow.array(
-                [None if i % 5 == 0 else [i, i + 1] for i in range(count)],
-                arrow.list_(arrow.int64(), 2),
-            ),
-        }
-    )
-    path = tmp_path / "part-0.parquet"
-    parquet.write_table(table, path, row_group_size=700)
-    reader = ParquetReader()
-    expected = {
-        "user": [[] if v is None else [v] for v in scalars],
-        "clicked_items": [[] if i % 9 == 0 else bag for i, bag in enumerate(bags)],
-        "pair": [[] if i % 5 == 0 else [i, i + 1] for i in range(count)],
-    }
-    assert read_bags(reader, path) == expected
-    assert read_bags(reader, path, halves(reader, path, 3)) == expected
-    assert reader.cut(path, 10) == (10, 10)
-    assert reader.num_samples(path) == count
-    assert reader.left_out(path) == ("label: int64", "price: double")
-
-
-def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(InvalidInputError, match=r"shardplan\[data\]"):
-        ParquetReader().feature_names(tmp_path / "x.parquet")
-
-
 # ------------------------------------------------------------------ recognition
 
 
@@ -243,36 +198,6 @@ def test_a_header_as_python_2_wrote_it_is_read_in_silence(tmp_path: Path) -> Non
         assert read_bags(NpyReader(), path) == {"x": [[5], [7]]}
 
 
-def test_parquet_lists_are_features_whatever_their_name(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "x.parquet"
-    table = arrow.table({"label": [0, 1], "clicked": [[3, 4], [5]], "click": [1, 0]})
-    parquet.write_table(table, path)
-    assert ParquetReader().feature_names(path) == ("clicked",)
-    assert ParquetReader().left_out(path) == ("label: int64", "click: int64")
-
-
-def test_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "x.parquet"
-    columns = [arrow.array([1, 2]), arrow.array([3, 4])]
-    parquet.write_table(arrow.Table.from_arrays(columns, names=["a", "a"]), path)
-    with pytest.raises(InvalidInputError, match="has several columns of the name 'a'"):
-        ParquetReader().feature_names(path)
-
-
-def test_parquet_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "x.parquet"
-    parquet.write_table(arrow.table({"qqqqqqqq": [1, 2]}), path, store_schema=False)
-    path.write_bytes(path.read_bytes().replace(b"qqqqqqqq", b"qqqq\xffqqq"))
-    with pytest.raises(InvalidInputError, match="not a whole parquet file"):
-        ParquetReader().feature_names(path)
-
-
 @pytest.mark.parametrize(
     ("array", "message"),
     [
@@ -312,21 +237,6 @@ def test_a_short_npz_ends_early(tmp_path: Path) -> None:
     reader = NpzReader()
     with pytest.raises(InvalidInputError, match="ends early"):
         list(reader.read(Slice(path, 0, 5_000, 1)))
-
-
-def test_bad_parquet_columns(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "x.parquet"
-    parquet.write_table(arrow.table({"price": [0.5]}), path)
-    with pytest.raises(InvalidInputError, match="no column of integers"):
-        ParquetReader().feature_names(path)
-    parquet.write_table(arrow.table({"user": arrow.array([], arrow.int64())}), path)
-    with pytest.raises(InvalidInputError, match="has no rows"):
-        ParquetReader().num_positions(path)
-    parquet.write_table(arrow.table({"user": [[1, None]]}), path)
-    with pytest.raises(InvalidInputError, match="missing index"):
-        read_bags(ParquetReader(), path)
 
 
 def test_parts_without_rows_are_passed_over(tmp_path: Path) -> None:
