@@ -201,6 +201,8 @@ def test_the_least_excess_is_that_of_the_fullest_rank() -> None:
         ((7, 5, 5, 4, 4), 2, 13),  # 25 in all; 12.5 cannot be had
         ((10, 3, 3), 2, 10),
         ((9, 1), 1, 10),
+        ((15, 12, 9, 7, 7), 2, 26),  # known functions rule out no more than 25.2
+        ((14, 13, 9, 7, 7, 6, 5), 3, 21),  # nor more than 20.3 here
     ],
 )
 def test_whole_shards_on_few_ranks(rows: tuple[int, ...], ranks: int, most: int) -> None:
