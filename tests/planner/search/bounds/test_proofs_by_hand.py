@@ -181,7 +181,8 @@ def test_the_least_excess_is_that_of_the_fullest_rank() -> None:
     each = each_bytes()
     for room, excess in ((1.5, 0.5), (1.9, 0.1), (2.0, 0.0), (9.0, 0.0)):
         space = space_of(alike(3), cases.topology(1, 2), device_bytes=room * each)
-        assert least_excess_bytes(space) == pytest.approx(excess * each, abs=1.0)
+        found = least_excess_bytes(space)
+        assert found == pytest.approx(excess * each, rel=1e-6, abs=1e-6)
     host = each_bytes(kernels=UVM)
     space = space_of(alike(3), cases.topology(1, 2), kernels=UVM, host_bytes=2.5 * host)
     assert least_excess_bytes(space) == pytest.approx(0.5 * host / 2, rel=1e-6)
