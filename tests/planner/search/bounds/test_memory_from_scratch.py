@@ -184,6 +184,26 @@ def test_a_refusal_names_the_memory_that_the_best_option_lacks(
             assert f"by at least {format_bytes(lack)}" in own.partition(" and ")[0]
 
 
+def test_cuts_are_advised_as_long_as_some_table_may_not_have_them() -> None:
+    """Of two tables that are too large, one may be cut in every way and the other one may not."""
+    kinds = (ShardingType.TABLE_WISE, ShardingType.ROW_WISE, ShardingType.COLUMN_WISE)
+    whole = TableConstraint(pattern="t1", sharding_types=kinds[:1])
+    for tables, advised in (((whole,), True), ((), False)):
+        problem = PlanningProblem(
+            workload=cases.workload(alike(2)),
+            topology=cases.topology(1, 2),
+            constraints=Constraints(
+                sharding_types=kinds, kernels=(ComputeKernel.FUSED,), tables=tables
+            ),
+        )
+        pipeline = CostPipeline(problem.workload, problem.topology)
+        pipeline.device_limits[:] = 1e6
+        space = SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
+        advice = " | ".join(feasibility._advice(space, None))
+        assert ("allow row_wise" in advice) is advised
+        assert ("allow column_wise" in advice) is advised
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_what_unlike_pieces_lack_is_that_of_the_piece_that_lacks_most(seed: int) -> None:
     """Three pieces, on some of four ranks or of two hosts that have unlike memory."""

@@ -10,6 +10,7 @@ import pytest
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.topology import Topology
+from costmodels.units import format_bytes
 from costmodels.workload import Table
 from planner.errors import InfeasibleError
 from planner.objectives import objective_named
@@ -100,6 +101,9 @@ def test_a_table_larger_than_a_host() -> None:
         (3, 2, 1.4, 0.1, "device memory is"),  # 3 of 2.8
         (3, 2, 1.6, 0.4, "3 tables put"),  # two of three share a rank
         (3, 2, 2.0, None, ""),
+        (2, 2, 1.0, None, ""),  # what just fits is no more than there is
+        (4, 2, 2.0, None, ""),
+        (450, 2, 1.0, 224.0, "device memory is"),
         (5, 2, 2.6, 0.4, "5 tables put"),  # three of five
         (5, 2, 3.0, None, ""),
         (4, 3, 1.5, 0.5, "4 tables put"),
@@ -137,7 +141,9 @@ def test_hosts_that_are_too_small_in_all() -> None:
     lacks, told = shortfall(space)
     assert "host memory is" in told
     assert lacks == pytest.approx((3 - 2.4) * each / 4, rel=1e-6)
+    assert f"short on each of 2 hosts, which have {format_bytes(1.2 * each)}" in told
     require_feasible(space_of(alike(3), cases.topology(2, 2), kernels=UVM, host_bytes=1.51 * each))
+    require_feasible(space_of(alike(4), cases.topology(2, 2), kernels=UVM, host_bytes=2 * each))
 
 
 def test_devices_and_hosts_together_are_too_small() -> None:
