@@ -94,6 +94,8 @@ def test_errors_are_what_each_chord_gives_away() -> None:
     box = boxed(Chain())
     found = box.errors(AT)
     assert boxed(Chain(), per_second=2.5).errors(AT) == pytest.approx(2.5 * found)
+    in_seconds = Box(cast("Any", Chain()), 4, LOW, HIGH, NONE)
+    assert in_seconds.errors(AT) == pytest.approx(found), "unless the objective has another unit"
     one_sample = np.array([1, 3, 0]) / 64
     expected = [math.sqrt(2.25) - CHORD[0], 3 * (math.sqrt(6.25) - CHORD[1]), 0.0]
     assert found == pytest.approx(expected + one_sample, abs=1e-9)

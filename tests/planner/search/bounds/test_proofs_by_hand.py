@@ -245,6 +245,8 @@ def test_rows_on_every_rank_add_up() -> None:
         ((500, 1500), (2, 2), 2),
         ((CELLS,), (7,), 7),
         ((1, CELLS), (1000, 1), 1.5),
+        ((500,), (2,), 0.5),
+        ((499, 1001), (2, 1), 1),  # two of four that fit, beside a large one
     ],
 )
 def test_ranks_needed(sizes: tuple[int, ...], amounts: tuple[float, ...], needed: float) -> None:

@@ -9,15 +9,17 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from costmodels.datatypes import FloatArray
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import ShardingType
 from planner.objectives import objective_named
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
+from planner.search.bounds.roundable import Roundable
 from planner.search.bounds.rounding import Starts
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
+from planner.search.common.milp import Rows
 from planner.search.construct import placer
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment, Budget, Evaluator
@@ -211,3 +213,48 @@ def test_a_solution_is_rounded_with_its_cuts_and_the_largest_shares(
         mean += model.loads(work).sum(axis=0) / space.world_size
     for peaks in measured:
         assert peaks == pytest.approx(mean)
+
+
+def test_giant_shards_are_left_out_and_large_ones_take_a_rank_or_half_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In every load: none above the room, one above a half, two above a third, counted by hand."""
+    space = cases.space(cases.synthetic(4, seed=1), cases.topology(2, 2), cases.DEVICE_ONLY)
+    model = LinearModel(space, objective_named("phases", space))
+    bounds = RankFreeBound(model)
+    shares = np.zeros(len(space.options))
+    rng = np.random.default_rng(0)
+    for a, b in zip(space.first, space.first[1:], strict=False):
+        shares[a:b] = rng.dirichlet(np.full(b - a, 0.2))
+    asked: list[tuple[BoolArray, Rows]] = []
+
+    def relax(types: TypeSet, *, kept: BoolArray, more: list[Rows], rounds: int) -> Relaxation:
+        (rows,) = more
+        asked.append((kept, rows))
+        return solved(types, 0.0)
+
+    monkeypatch.setattr(bounds, "relax", relax)
+    slack, count, size = 0.1, len(space.options), model.num_tangents
+    Roundable(bounds).packable(Relaxation(types=A, bound=0.0, shares=shares), slack)
+    ((kept, rows),) = asked
+    matrix = np.zeros((size, count))
+    matrix[rows.row, rows.column] = rows.values
+    assert rows.upper == pytest.approx(np.ones(size))
+    peaks = bounds.loads.peaks(shares)[-1][:size]
+    seen: set[float] = set()
+    for flat, option in enumerate(space.options):
+        loads = model.loads(space.pool[space.rows[flat]]).reshape(-1, size + 2)[:, :size]
+        fits = True
+        for load in range(size):
+            room = max(peaks[p] for p in range(size) if model.phase[p] == model.phase[load])
+            share = loads[:, load].max() / (room * (1 + slack)) if room > 0 else 0.0
+            fits = fits and share <= 1.0
+            taken = (
+                0.0 if option.is_uniform else 1.0 if share > 0.5 else 0.5 if share > 1 / 3 else 0.0
+            )
+            seen.add(taken)
+            expected = taken * len(loads) / space.world_size
+            assert matrix[load, flat] == pytest.approx(expected)
+        assert kept[flat] == (option.is_uniform or fits)
+    assert seen == {0.0, 0.5, 1.0}
+    assert not kept.all()

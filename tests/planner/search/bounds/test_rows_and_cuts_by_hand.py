@@ -46,6 +46,35 @@ def test_rows_are_broken_by_what_is_above_the_limit_and_have_names_of_phases() -
     assert len(loads.broken(np.full((2, 5), 101.0), allowed)) == 10
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_some_rank_has_at_least_the_peaks_of_a_solution(seed: int) -> None:
+    """The largest shard of a table beside uniform options, these on each rank, and the mean."""
+    space = cases.space(cases.synthetic(3, seed=seed), cases.topology(2, 2), cases.DEVICE_ONLY)
+    model = LinearModel(space, objective_named("phases", space))
+    builder = RankFreeProgram(model)
+    rng = np.random.default_rng(seed)
+    shares = rng.exponential(size=len(space.options))
+    shares /= np.add.reduceat(shares, space.first[:-1])[space.table_of]
+    size, ranks = model.num_tangents + 2, builder.ranks.tolist()
+    base, mean = np.zeros(size), np.zeros(size)
+    largest = np.zeros((space.num_tables, size))
+    everywhere = np.zeros((len(ranks), size))
+    for flat, option in enumerate(space.options):
+        loads = model.loads(space.pool[space.rows[flat]]).reshape(-1, size)
+        mean += shares[flat] * loads.sum(axis=0) / space.world_size
+        if option.is_uniform:
+            base += shares[flat] * loads.min(axis=0)
+            everywhere += shares[flat] * loads[ranks]
+        else:
+            largest[space.table_of[flat]] += shares[flat] * loads.max(axis=0)
+    found = SolutionLoads(builder).peaks(shares)
+    assert found[0] == pytest.approx(largest + base)
+    assert found[1] == pytest.approx(everywhere)
+    each = np.concatenate([largest + base, everywhere, mean[None]])
+    assert found[2] == pytest.approx(each.max(axis=0))
+    assert {int(i) for i in each.argmax(axis=0)} != {len(each) - 1}, "not the mean alone"
+
+
 def test_a_cut_is_added_unless_one_with_its_slopes_is_about_as_high(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
