@@ -48,23 +48,31 @@ def test_rows_are_broken_by_what_is_above_the_limit_and_have_names_of_phases() -
 
 @pytest.mark.parametrize("seed", range(3))
 def test_some_rank_has_at_least_the_peaks_of_a_solution(seed: int) -> None:
-    """The largest shard of a table beside uniform options, these on each rank, and the mean."""
-    space = cases.space(cases.synthetic(3, seed=seed), cases.topology(2, 2), cases.DEVICE_ONLY)
+    """The largest shard of a table beside uniform options, these on each rank, and the mean.
+
+    The devices of the last case are not equally fast.
+    """
+    system = cases.topology(2, 2)
+    system = cases.unequal(system) if seed == 2 else system
+    space = cases.space(cases.synthetic(3, seed=seed), system, cases.DEVICE_ONLY)
     model = LinearModel(space, objective_named("phases", space))
     builder = RankFreeProgram(model)
     rng = np.random.default_rng(seed)
     shares = rng.exponential(size=len(space.options))
     shares /= np.add.reduceat(shares, space.first[:-1])[space.table_of]
     size, ranks = model.num_tangents + 2, builder.ranks.tolist()
+    slow = cases.slow_phases(space, model)[ranks]
+    assert len(ranks) > 1
+    per_unit = np.column_stack([model.tangents.T, space.device, space.host])
     base, mean = np.zeros(size), np.zeros(size)
     largest = np.zeros((space.num_tables, size))
     everywhere = np.zeros((len(ranks), size))
     for flat, option in enumerate(space.options):
-        loads = model.loads(space.pool[space.rows[flat]]).reshape(-1, size)
+        loads = (space.pool[space.rows[flat]] @ per_unit).reshape(-1, size)
         mean += shares[flat] * loads.sum(axis=0) / space.world_size
         if option.is_uniform:
             base += shares[flat] * loads.min(axis=0)
-            everywhere += shares[flat] * loads[ranks]
+            everywhere += shares[flat] * loads[ranks] * slow
         else:
             largest[space.table_of[flat]] += shares[flat] * loads.max(axis=0)
     found = SolutionLoads(builder).peaks(shares)
