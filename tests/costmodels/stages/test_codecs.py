@@ -88,6 +88,8 @@ def test_bytes_of_a_direction_are_those_of_its_codec(precision: str, wire_bytes:
     assert before[1] == 5 * BATCH * DIM * 4
     np.testing.assert_allclose(sent_bytes(work, family, FORWARD)[0], before * wire_bytes / 4)
     np.testing.assert_allclose(sent_bytes(work, family, BACKWARD)[0], before)
+    for mean in sent_bytes(work, family):  # of both directions
+        np.testing.assert_allclose(mean, before * (wire_bytes / 4 + 1) / 2)
 
 
 def test_sums_and_the_exchange_across_hosts_have_codecs_of_their_own() -> None:
