@@ -18,6 +18,7 @@ import ast
 import bisect
 import contextlib
 import importlib
+import importlib.util
 import os
 import random
 import re
@@ -238,14 +239,22 @@ def drawn(module: str, sample: int, seed: int) -> list[Mutant]:
 
 @contextlib.contextmanager
 def planted(mutant: Mutant, copy: Path) -> Iterator[None]:
-    """The copy has the fault, until the end of the block."""
+    """The copy has the fault, until the end of the block.
+
+    Bytecode that is kept beside the file is deleted both times. Python takes it for that of the
+    file if the size is the same and the file was written within the same second, so that one fault
+    would stand in for another one.
+    """
     path = copy / mutant.path
+    kept = Path(importlib.util.cache_from_source(path))
     source = path.read_bytes()
     path.write_bytes(mutant.applied(source))
+    kept.unlink(missing_ok=True)
     try:
         yield
     finally:
         path.write_bytes(source)
+        kept.unlink(missing_ok=True)
 
 
 def tests_pass(copy: Path, tests: str, most_cpu_s: int) -> tuple[bool, float]:

@@ -192,8 +192,6 @@ class WorkModel:
         ends = list(accumulate(len(x.blocks) * len(x.widths) for x in layouts))
         spans = zip([0, *ends], ends, layouts, strict=False)
         works = [OptionWork(rows=rows[a:b], index=layout.where) for a, b, layout in spans]
-        if not any(layout.may_repeat for layout in layouts):
-            return works
         pairs = zip(works, layouts, strict=True)
         return [work.merged() if layout.may_repeat else work for work, layout in pairs]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +52,37 @@ def test_a_fault_is_planted_and_taken_back(tmp_path: Path) -> None:
     with planted(fault, tmp_path):
         assert b"if a < LIMIT" in (tmp_path / "m.py").read_bytes()
     assert (tmp_path / "m.py").read_bytes() == SOURCE
+
+
+def loaded(folder: Path) -> str:
+    """What a process finds in ``m.py`` that keeps its bytecode beside the file."""
+    code = "import m; print(m.RATIO, m.OTHER)"
+    given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-S", "-c", code]
+    return subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout
+
+
+def test_bytecode_of_one_fault_never_stands_in_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two faults of one size within one second are told apart, and so is the file without them."""
+    path, write = tmp_path / "m.py", Path.write_bytes
+
+    def written(self: Path, data: bytes) -> int:
+        """All within the same second."""
+        count = write(self, data)
+        os.utime(self, (1e9, 1e9))
+        return count
+
+    monkeypatch.setattr(Path, "write_bytes", written)
+    path.write_bytes(b"RATIO = 6 * 2\nOTHER = 6 * 2\n")
+    one, other = (m for m in mutants("m.py", path.read_bytes()) if m.old == "*")
+    found = []
+    for fault in (one, other):
+        with planted(fault, tmp_path):
+            found.append(loaded(tmp_path))
+        found.append(loaded(tmp_path))
+    assert found == ["3.0 12\n", "12 12\n", "12 3.0\n", "12 12\n"]
 
 
 @pytest.mark.parametrize("module", MODULES)

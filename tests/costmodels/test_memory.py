@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 
-from costmodels.memory import dense_bytes
+from costmodels import memory
+from costmodels.memory import dense_bytes, device_limits
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
@@ -115,6 +118,27 @@ def test_the_dense_part_and_the_reserve_are_on_every_rank() -> None:
     for r in CostPipeline(workload, topology).memory(plan).ranks:
         assert r.dense_bytes == dense_bytes(workload)
         assert r.reserved_bytes == 5e9
+    left = topology.hbm_capacities() - 5e9 - dense_bytes(workload)
+    assert device_limits(workload, topology) == pytest.approx(left, rel=1e-12)
+
+
+def test_a_block_that_is_repeated_is_gathered_as_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever layers it goes through; what is not repeated is gathered layer by layer."""
+
+    def layer(name: str, *operators: tuple[int, int]) -> object:
+        made = [SimpleNamespace(num_parameters=n, num_repeats=times) for n, times in operators]
+        return SimpleNamespace(name=name, operators=made)
+
+    def largest(*layers: object) -> int:
+        found = SimpleNamespace(bottom=layers[:1], top=layers[1:])
+        monkeypatch.setattr(memory, "dense_layers", lambda _: found)
+        return memory._largest_layer(make_workload())
+
+    assert largest(layer("a", (5, 2)), layer("b", (7, 2))) == 12
+    assert largest(layer("a", (5, 2)), layer("b", (7, 3))) == 7, "two blocks"
+    assert largest(layer("a", (5, 1)), layer("b", (7, 1))) == 7, "two layers"
+    assert largest(layer("a", (5, 1), (4, 1)), layer("b", (7, 1))) == 9
+    assert largest() == 0
 
 
 def test_sequences_are_received_index_by_index() -> None:

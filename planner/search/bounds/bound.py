@@ -297,12 +297,12 @@ class RankFreeBound:
         return phases[:, box.first]
 
     def _least_sum(self, types: TypeSet | None, phase: int) -> float:
-        """The mean over ranks of a phase in use if every table had its least load there."""
+        """The mean over ranks of a phase in use if every table had its least load; or infinite."""
         members = self.builder.members(phase)
         inside = uses(types, self.space)
         loads = np.where(inside[:, None], self.model.mean[:, members.start : members.stop], np.inf)
         least = np.minimum.reduceat(loads, self.space.first[:-1], axis=0).sum(axis=0)
-        return float(least.max()) * (1 - _ROUNDING) if np.isfinite(least).all() else 0.0
+        return float(least.max()) * (1 - _ROUNDING)
 
     def _solve(
         self,

@@ -310,25 +310,24 @@ class RankFreeProgram:
         return self._below(options, loads, p, base=False, most=most)
 
     def _most(self, load: int, limits: FloatArray) -> float:
-        """The limit of a load in its unit, if it is memory; phases have variables instead."""
+        """What a row about a load adds up to at most: 0 with the phase's maximum, or the memory."""
         if load < self.model.num_tangents:
-            return 1.0
+            return 0.0
         return float((limits / self.limits)[load - self.model.num_tangents])
 
     def _below(
-        self, options: IntArray, loads: FloatArray, load: int, *, base: bool, most: float = 1.0
+        self, options: IntArray, loads: FloatArray, load: int, *, base: bool, most: float
     ) -> Rows:
         """A row that keeps a load below its phase's maximum, or memory below its limit.
 
-        It says ``loads @ y[options] + u[load] <= z[phase]``, with ``most`` in place of z for
-        memory.
+        It says ``loads @ y[options] + u[load] - z[phase] <= most``, without z for memory.
 
         Args:
             options: positions of the options with this load.
             loads: what each of them adds, in its unit.
             load: which load it is.
             base: whether u is part of the sum.
-            most: the limit of memory, in its unit.
+            most: the limit of memory, in its unit; 0 for phases.
         """
         phases, tangents = len(self.model.used), self.model.num_tangents
         there = loads != 0.0
@@ -345,7 +344,7 @@ class RankFreeProgram:
             column=column,
             values=np.concatenate(values),
             lower=np.array([-math.inf]),
-            upper=np.array([0.0 if load < tangents else most]),
+            upper=np.array([most]),
         )
 
     def _paths(self, cuts: Sequence[Cut], scale: float, size: int) -> Rows:

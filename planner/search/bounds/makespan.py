@@ -212,7 +212,7 @@ class Makespan:
             return broken
         cells = np.floor(sizes * CELLS).astype(np.int64)
         taken = np.where(self._placed & (cells > 0), shares[self._owner], 0.0)
-        amounts: FloatArray = np.bincount(cells, taken, CELLS + 1).astype(float)
+        amounts: FloatArray = np.bincount(cells, taken).astype(float)
         used = np.flatnonzero(amounts > _VIOLATION)
         if not len(used) or len(used) > _MOST_SIZES:
             return []

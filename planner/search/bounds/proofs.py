@@ -84,7 +84,7 @@ class Proofs:
     @property
     def boxes_in_a_row(self) -> int:
         """Boxes that are looked at before plans are improved again."""
-        count = self._schedule.boxes_times_options // max(len(self._space.options), 1)
+        count = self._schedule.boxes_times_options // len(self._space.options)
         return max(self._schedule.least_boxes, min(count, self._schedule.most_boxes))
 
     # -- linear programs --------------------------------------------------------------------------

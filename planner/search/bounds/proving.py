@@ -186,7 +186,7 @@ class Prover:
         if tries == 0:
             return ()
         variables = self._schedule.special_variables
-        most = max(variables // max(len(self._bounds.space.options), 1), 1)
+        most = max(variables // len(self._bounds.space.options), 1)
         counts = [0, *(min(count, most) for count in self._schedule.special_ranks)]
         if tries >= len(counts) or counts[tries] == counts[tries - 1]:
             return None

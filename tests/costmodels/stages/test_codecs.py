@@ -52,6 +52,7 @@ def plan_of(kinds: tuple[ShardingType, ...] = TYPES) -> Plan:
             ShardingType.TABLE_WISE: (1,),
             ShardingType.COLUMN_WISE: (0, 3),
             ShardingType.TABLE_ROW_WISE: (1,),
+            ShardingType.GRID_SHARD: (1,),
         }.get(kind, ())
         placed = place(option, 4000, where, world_size=WORLD, local_world_size=2)
         placements.append(placed)
@@ -88,6 +89,8 @@ def test_bytes_of_a_direction_are_those_of_its_codec(precision: str, wire_bytes:
     assert before[1] == 5 * BATCH * DIM * 4
     np.testing.assert_allclose(sent_bytes(work, family, FORWARD)[0], before * wire_bytes / 4)
     np.testing.assert_allclose(sent_bytes(work, family, BACKWARD)[0], before)
+    for mean in sent_bytes(work, family):  # of both directions
+        np.testing.assert_allclose(mean, before * (wire_bytes / 4 + 1) / 2)
 
 
 def test_sums_and_the_exchange_across_hosts_have_codecs_of_their_own() -> None:
@@ -102,6 +105,18 @@ def test_sums_and_the_exchange_across_hosts_have_codecs_of_their_own() -> None:
         assert inside.tolist() == [0, 0, 2 * out, 2 * out]
         assert across.tolist() == [0, 0, out, out]
         assert sent_bytes(work, rows, way)[0].tolist() == [2 * out] * WORLD
+
+
+@pytest.mark.parametrize("way", [None, FORWARD, BACKWARD])
+def test_a_grid_with_one_piece_of_columns_sends_what_table_row_wise_does(way: int | None) -> None:
+    """Inside the host and across hosts, with unlike codecs in the two directions."""
+    given = pipeline(Communication.of(Precision.FP8, Precision.FP32))
+    found = []
+    for kind in (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD):
+        work = given.plan_work(plan_of((kind,) * len(TYPES)))
+        found.append(np.array(sent_bytes(work, EXCHANGING_TYPES.index(kind), way)))
+    assert found[0].max() > 0
+    assert found[0] == pytest.approx(found[1])
 
 
 def test_kernels_on_both_sides_by_hand() -> None:

@@ -101,10 +101,11 @@ def test_the_first_piece_waits_for_its_parameters_and_the_others_compute_beside(
 def test_memory_falls_to_a_share_and_two_layers() -> None:
     """Adam: 16 bytes a parameter over the ranks, and two token tables gathered with gradients."""
     adam = gpt(dense_optimizer=DenseOptimizer.ADAM)
-    topology = make_topology()
-    parts = dense_parts(adam, topology)
     largest = 50257 * 768 + 256 * 768
-    assert parts[WHOLE] == 16 * PARAMETERS / 4 + (2 + 4) * 2 * largest
+    for ranks in (2, 4):
+        topology = make_topology(local_world_size=ranks, domain_size=ranks)
+        parts = dense_parts(adam, topology)
+        assert parts[WHOLE] == 16 * PARAMETERS / ranks + (2 + 4) * 2 * largest
     whole = replace(adam, dense_parallelism=DenseParallelism.DDP)
     assert dense_parts(whole, topology)[WHOLE] == (16 + 4 + 2) * PARAMETERS
     alone = make_topology(local_world_size=1, domain_size=1)

@@ -14,6 +14,7 @@ from costmodels.floors.type_floor import Leaf, Path
 from planner.objectives import objective_named
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.boxes import Box, Launches
+from planner.search.bounds.scope import Scope
 from planner.search.common.linear import LinearModel
 from planner.space.objective import Cut
 from tests.planner import cases
@@ -93,6 +94,8 @@ def test_errors_are_what_each_chord_gives_away() -> None:
     box = boxed(Chain())
     found = box.errors(AT)
     assert boxed(Chain(), per_second=2.5).errors(AT) == pytest.approx(2.5 * found)
+    in_seconds = Box(cast("Any", Chain()), 4, LOW, HIGH, NONE)
+    assert in_seconds.errors(AT) == pytest.approx(found), "unless the objective has another unit"
     one_sample = np.array([1, 3, 0]) / 64
     expected = [math.sqrt(2.25) - CHORD[0], 3 * (math.sqrt(6.25) - CHORD[1]), 0.0]
     assert found == pytest.approx(expected + one_sample, abs=1e-9)
@@ -135,6 +138,9 @@ def test_sides_have_a_width() -> None:
     assert (box.high > LOW).all()
     assert box.high - LOW == pytest.approx(np.full(3, 1e-9 * LOW.max()), rel=1e-5)
     assert box.low == pytest.approx(LOW, rel=0)
+    nothing = Box(cast("Any", Chain()), 4, np.zeros(3), np.zeros(3), NONE)
+    assert (nothing.high > 0).all(), "a chord has a slope also where no phase takes any time"
+    assert np.isfinite(nothing.cut(np.zeros(4)).slopes).all()
 
 
 def test_a_flat_side_counts_as_at_its_low_end_wherever_its_phase_is() -> None:
@@ -151,38 +157,78 @@ def test_a_flat_side_counts_as_at_its_low_end_wherever_its_phase_is() -> None:
 
 
 def test_a_call_is_on_as_many_ranks_as_its_load_needs_and_each_launch_counts() -> None:
-    """Of a phase of 5 s at most: ``mean load <= 5 share``, and ``mean + 3 share - z <= 3 counted``.
+    """Of 5 s at most: ``mean load <= 5 share`` of a call, and ``mean + 3 shares - z <= 3 counted``.
 
-    Two launches of the call are counted already; one more takes 3 s.
+    The shares of ranks with each of the calls add up. Two launches are counted already; one more
+    takes 3 s.
     """
     space = cases.space(cases.workload((cases.table("a"), cases.table("b"))), cases.topology(1, 2))
     made = RankFreeProgram(LinearModel(space, objective_named("phases", space)))
     model, count, scale, high, launch = made.model, len(space.options), 2.0, 5.0, 3.0
-    call = next((o.sharding_type, o.kernel) for o in space.options if not o.is_uniform)
-    phase = int(model.used[0])
-    launches = Launches(calls=(call,), seconds=np.array([launch]), num_counted=2)
-    box = cast(
-        "Any",
-        SimpleNamespace(first=np.array([phase]), high=np.array([high]), launches=launches),
-    )
-    size = made._end + 2
+    kinds = [(o.sharding_type, o.kernel) for o in space.options]
+    calls = sorted({c for c, o in zip(kinds, space.options, strict=True) if not o.is_uniform})
+    own = slice(made._end, made._end + len(calls))
+    assert len(calls) > 1
+    loaded = [
+        all(model.mean[[kind == call for kind in kinds], start].any() for call in calls)
+        for start in model.starts
+    ]
+    last = int(np.flatnonzero(loaded)[-1])
+    assert last > 0
+    launches = Launches(calls=tuple(calls), seconds=np.array([launch]), num_counted=2)
+    first, most = model.used[last : last + 1], np.array([high])
+    box = cast("Any", SimpleNamespace(first=first, high=most, launches=launches))
+    size = made._end + len(calls) + 1
     rows = made._launched(box, scale, size)
     matrix = np.zeros((len(rows.upper), size))
     matrix[rows.row, rows.column] = rows.values
-    *of_tangents, of_call = matrix
-    assert len(of_tangents) == len(made.members(0)) > 0
-    for tangent, row in zip(made.members(0), of_tangents, strict=True):
+    of_tangents, of_calls = matrix[: -len(calls)], matrix[-len(calls) :]
+    assert len(of_tangents) == len(made.members(last)) > 0
+    for tangent, row in zip(made.members(last), of_tangents, strict=True):
         expected = np.zeros(size)
-        expected[made._first_mean + tangent], expected[count] = 1.0, -1.0
-        expected[made._end] = launch / scale
+        expected[made._first_mean + tangent], expected[count + last] = 1.0, -1.0
+        expected[own] = launch / scale
         assert row == pytest.approx(expected)
-    expected = np.zeros(size)
-    for i, option in enumerate(space.options):
-        if (option.sharding_type, option.kernel) == call:
-            expected[i] = model.mean[i, model.starts[0]] / scale
-    expected[made._end] = -high / scale
-    assert of_call == pytest.approx(expected, rel=1e-6)
-    assert rows.upper == pytest.approx([*[launch * 2 / scale] * len(of_tangents), 0.0])
+    for i, (call, row) in enumerate(zip(calls, of_calls, strict=True)):
+        expected = np.zeros(size)
+        for o, kind in enumerate(kinds):
+            if kind == call:
+                expected[o] = model.mean[o, model.starts[last]] / scale
+        expected[made._end + i] = -high / scale
+        assert row == pytest.approx(expected, rel=1e-6)
+        assert -row[made._end + i] * scale >= high, "rounding makes no rank at the limit too full"
+    assert rows.upper == pytest.approx(
+        [*[launch * 2 / scale] * len(of_tangents), *[0.0] * len(calls)]
+    )
+
+
+def test_rounding_never_takes_a_plan_at_the_limits_out_of_a_program() -> None:
+    """Limits of variables hold every value up to those of the box, and hardly any other one."""
+    space = cases.space(cases.workload((cases.table("a"), cases.table("b"))), cases.topology(1, 2))
+    made = RankFreeProgram(LinearModel(space, objective_named("phases", space)))
+    model, count, used = made.model, len(space.options), len(made.model.used)
+    rng = np.random.default_rng(0)
+    low = rng.uniform(0.1, 0.3, used) * made.scale
+    high = rng.uniform(0.4, 0.9, used) * made.scale
+    box = cast("Any", SimpleNamespace(first=model.used, low=low, high=high, launches=NONE, cuts=[]))
+    program = made.build(None, [], [], [], whole=False, scope=Scope(box=box))
+    assert program.lower is not None
+    of_phases = slice(count, count + used)
+    least, most = program.lower[of_phases] * made.scale, program.upper[of_phases] * made.scale
+    assert (least < low).all()
+    assert (most > high).all()
+    assert [*least, *most] == pytest.approx([*low, *high], rel=1e-8)
+    of_uniform = slice(count + used, count + used + model.num_tangents)
+    loads = model.loads(space.pool)
+    dearest = np.zeros(model.num_tangents)
+    for table in range(space.num_tables):
+        each = [
+            loads[space.rows[o], : model.num_tangents].reshape(-1, model.num_tangents).min(axis=0)
+            for o in np.flatnonzero((space.table_of == table) & space.is_uniform)
+        ]
+        dearest += np.max(each, axis=0)
+    assert (program.upper[of_uniform] * made.scale >= dearest).all()
+    assert program.upper[of_uniform] * made.scale == pytest.approx(dearest, rel=1e-8)
 
 
 @pytest.mark.parametrize("seed", cases.first([9, 3, 2, 6], 2))

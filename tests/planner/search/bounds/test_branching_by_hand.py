@@ -289,6 +289,19 @@ def test_nodes_without_boxes_and_without_plans_are_left_alone() -> None:
     assert (search.bound(1.0), bounds.boxes) == (1.0, [])
 
 
+@pytest.mark.parametrize("whole_limit_s", [None, 7.0])
+def test_a_box_whose_program_was_given_up_is_not_split(whole_limit_s: float | None) -> None:
+    """There is no solution to split it at; only whole options can still raise its bound."""
+    bounds = Bounds()
+    bounds.relax = lambda types, **given: Relaxation(types=types, bound=-math.inf)  # type: ignore[method-assign]
+    search = branching(bounds)
+    for _ in range(4):
+        search.step(1.1 * BEST_S, whole_limit_s=whole_limit_s)
+    assert search.step(1.1 * BEST_S, whole_limit_s=whole_limit_s) is None
+    assert search.bound(1.1 * BEST_S) == 0.5, "what was known before still holds"
+    assert len(bounds.whole) == (0 if whole_limit_s is None else 1)
+
+
 def test_whole_options_raise_the_bound_of_their_box_and_are_rounded() -> None:
     """Their solution takes the place of the linear one, where there is one."""
     for shares in (None, np.ones(3)):

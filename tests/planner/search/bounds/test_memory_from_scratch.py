@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from planner.errors import InfeasibleError
 from planner.objectives import objective_named
 from planner.options.enumeration import TableOptions, enumerate_options
 from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.search.bounds import feasibility
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.feasibility import _missing, least_excess_bytes, require_feasible
 from planner.search.common.linear import LinearModel
@@ -142,6 +144,64 @@ def test_a_table_that_is_too_large_is_told_of_its_best_option() -> None:
                     assert kind not in text
             told.append((device > 0, host > 0))
     assert len(set(told)) >= 2
+
+
+@pytest.mark.parametrize(
+    ("lacking", "told", "short"),
+    [
+        ([(9.0, 0.0), (5.0, 0.0), (7.0, 0.0)], (5.0, None), 5.0),
+        ([(0.0, 24.0), (13.0, 0.0)], (None, 24.0), 12.0),  # a host is shared by two ranks
+        ([(5.0, 10.0), (5.0, 4.0), (5.0, 8.0)], (5.0, 4.0), 5.0),  # as much on a rank, less in all
+        ([(5.0, 0.0), (3.0, 10.0)], (5.0, None), 5.0),
+        ([(5.0, 4.0), (1.0, 10.0)], (1.0, 10.0), 5.0),
+        ([(5.0, 10.0), (0.0, 10.0)], (None, 10.0), 5.0),
+        ([(0.5, 4.0)], (0.5, 4.0), 2.0),
+        ([(0.0, 0.5)], (None, 0.5), 0.25),
+        ([(0.0, 0.0)], (0.0, None), 0.0),  # it fits one place by its device, another by its host
+    ],
+)
+def test_a_refusal_names_the_memory_that_the_best_option_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+    lacking: list[tuple[float, float]],
+    told: tuple[float | None, float | None],
+    short: float,
+) -> None:
+    """Per rank and host, of two ranks each: the least on any rank, then the least in all."""
+    space = space_of(alike(1), cases.topology(1, 2))
+    options = [space.listing.tables[0].options[0]] * len(lacking)
+    works = [space.listing.tables[0].works[0]] * len(lacking)
+    table = replace(space.listing.tables[0], options=tuple(options), works=tuple(works))
+    left = iter(lacking)
+    monkeypatch.setattr(feasibility, "_missing", lambda *_: next(left))
+    with pytest.raises(InfeasibleError) as caught:
+        feasibility._too_large(space, table)
+    assert caught.value.shortfall_bytes == short
+    text = str(caught.value)
+    for kind, lack in zip(("empty rank", "empty host"), told, strict=True):
+        assert (kind in text) == (lack is not None)
+        if lack is not None:
+            own = text.partition(kind)[2]
+            assert f"by at least {format_bytes(lack)}" in own.partition(" and ")[0]
+
+
+def test_cuts_are_advised_as_long_as_some_table_may_not_have_them() -> None:
+    """Of two tables that are too large, one may be cut in every way and the other one may not."""
+    kinds = (ShardingType.TABLE_WISE, ShardingType.ROW_WISE, ShardingType.COLUMN_WISE)
+    whole = TableConstraint(pattern="t1", sharding_types=kinds[:1])
+    for tables, advised in (((whole,), True), ((), False)):
+        problem = PlanningProblem(
+            workload=cases.workload(alike(2)),
+            topology=cases.topology(1, 2),
+            constraints=Constraints(
+                sharding_types=kinds, kernels=(ComputeKernel.FUSED,), tables=tables
+            ),
+        )
+        pipeline = CostPipeline(problem.workload, problem.topology)
+        pipeline.device_limits[:] = 1e6
+        space = SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
+        advice = " | ".join(feasibility._advice(space, None))
+        assert ("allow row_wise" in advice) is advised
+        assert ("allow column_wise" in advice) is advised
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.problem import Constraints
-from planner.search.bounds import makespan
+from planner.search.bounds import cutting_stock, makespan
 from planner.search.bounds.cutting_stock import CELLS, worth_by_size
 from planner.search.bounds.makespan import Makespan, _dual_feasible
 from planner.search.common.milp import Solution
@@ -70,6 +70,15 @@ def test_ranks_needed_are_those_of_all_patterns(seed: int) -> None:
     assert needed == pytest.approx(every.fun, rel=1e-5)
     assert amounts @ worth[cells] == pytest.approx(needed, rel=1e-3)
     assert all(np.dot(p, worth[cells]) <= 1 + 1e-9 for p in patterns)
+
+
+def test_a_solver_without_prices_says_nothing_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rank is needed and no piece is worth anything, as far as is proven."""
+    nothing = Solution(bound=0.0, x=None, reduced_costs=None)
+    monkeypatch.setattr(cutting_stock, "solve", lambda program: nothing)
+    needed, worth = worth_by_size(np.array([500, 1500]), np.array([7.0, 7.0]))
+    assert needed == 0.0
+    assert worth.tolist() == [0.0] * (CELLS + 1)
 
 
 # ------------------------------------------------------------------ plans

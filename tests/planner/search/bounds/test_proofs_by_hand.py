@@ -10,6 +10,7 @@ import pytest
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.topology import Topology
+from costmodels.units import format_bytes
 from costmodels.workload import Table
 from planner.errors import InfeasibleError
 from planner.objectives import objective_named
@@ -100,6 +101,9 @@ def test_a_table_larger_than_a_host() -> None:
         (3, 2, 1.4, 0.1, "device memory is"),  # 3 of 2.8
         (3, 2, 1.6, 0.4, "3 tables put"),  # two of three share a rank
         (3, 2, 2.0, None, ""),
+        (2, 2, 1.0, None, ""),  # what just fits is no more than there is
+        (4, 2, 2.0, None, ""),
+        (450, 2, 1.0, 224.0, "device memory is"),
         (5, 2, 2.6, 0.4, "5 tables put"),  # three of five
         (5, 2, 3.0, None, ""),
         (4, 3, 1.5, 0.5, "4 tables put"),
@@ -137,7 +141,9 @@ def test_hosts_that_are_too_small_in_all() -> None:
     lacks, told = shortfall(space)
     assert "host memory is" in told
     assert lacks == pytest.approx((3 - 2.4) * each / 4, rel=1e-6)
+    assert f"short on each of 2 hosts, which have {format_bytes(1.2 * each)}" in told
     require_feasible(space_of(alike(3), cases.topology(2, 2), kernels=UVM, host_bytes=1.51 * each))
+    require_feasible(space_of(alike(4), cases.topology(2, 2), kernels=UVM, host_bytes=2 * each))
 
 
 def test_devices_and_hosts_together_are_too_small() -> None:
@@ -181,7 +187,8 @@ def test_the_least_excess_is_that_of_the_fullest_rank() -> None:
     each = each_bytes()
     for room, excess in ((1.5, 0.5), (1.9, 0.1), (2.0, 0.0), (9.0, 0.0)):
         space = space_of(alike(3), cases.topology(1, 2), device_bytes=room * each)
-        assert least_excess_bytes(space) == pytest.approx(excess * each, abs=1.0)
+        found = least_excess_bytes(space)
+        assert found == pytest.approx(excess * each, rel=1e-6, abs=1e-6)
     host = each_bytes(kernels=UVM)
     space = space_of(alike(3), cases.topology(1, 2), kernels=UVM, host_bytes=2.5 * host)
     assert least_excess_bytes(space) == pytest.approx(0.5 * host / 2, rel=1e-6)
@@ -201,6 +208,8 @@ def test_the_least_excess_is_that_of_the_fullest_rank() -> None:
         ((7, 5, 5, 4, 4), 2, 13),  # 25 in all; 12.5 cannot be had
         ((10, 3, 3), 2, 10),
         ((9, 1), 1, 10),
+        ((15, 12, 9, 7, 7), 2, 26),  # known functions rule out no more than 25.2
+        ((14, 13, 9, 7, 7, 6, 5), 3, 21),  # nor more than 20.3 here
     ],
 )
 def test_whole_shards_on_few_ranks(rows: tuple[int, ...], ranks: int, most: int) -> None:
@@ -236,6 +245,8 @@ def test_rows_on_every_rank_add_up() -> None:
         ((500, 1500), (2, 2), 2),
         ((CELLS,), (7,), 7),
         ((1, CELLS), (1000, 1), 1.5),
+        ((500,), (2,), 0.5),
+        ((499, 1001), (2, 1), 1),  # two of four that fit, beside a large one
     ],
 )
 def test_ranks_needed(sizes: tuple[int, ...], amounts: tuple[float, ...], needed: float) -> None:

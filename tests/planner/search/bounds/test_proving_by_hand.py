@@ -174,6 +174,7 @@ def test_special_ranks_grow_as_long_as_there_are_more(
     prover = prover_of(script, a=1.0)
     assert attempts(prover, 3.0) == len(counts)
     assert script.asked == [(A, count) for count in counts]
+    assert script.relaxed == [], "the solution that is known says which pieces are large"
     prover.close()
     assert script.closed
 
@@ -243,6 +244,23 @@ def test_programs_get_a_part_of_the_work_that_is_left(
         assert [p.max_nodes for p in script.given] == [nodes]
 
 
+@pytest.mark.parametrize(
+    ("others", "open_sets"),
+    [({}, 1), ({"b": 3.0}, 1), ({"b": 3.5}, 1), ({"b": 2.9}, 2), ({"b": 2.0, "c": 2.5}, 3)],
+)
+def test_programs_with_every_rank_share_work_among_sets_that_may_have_better_plans(
+    prover_of: Callable[..., Prover], others: dict[str, float], open_sets: int
+) -> None:
+    """The plan takes 3; sets whose bounds are not below it need no program."""
+    script, left_s = Script(ranks_size=1, large=0), 1.0
+    prover = prover_of(script, a=1.0, **others)
+    prover._tries[A] = 1
+    assert prover.advance(cast("Any", Search(3.0, left_s)))
+    assert script.asked == [(A, EVERY)]
+    nodes = int(USUAL.ranked_share * left_s / open_sets / node_s(program()))
+    assert [p.max_nodes for p in script.given] == [nodes]
+
+
 def test_work_beside_the_search_counts_once(prover_of: Callable[..., Prover]) -> None:
     """What takes no longer than what the search did meanwhile costs nothing more."""
     took_s = effort_of(program(), _solution())
@@ -266,6 +284,7 @@ def test_programs_are_due_when_as_much_was_done_beside_them(
     script = Script()
     prover, record = prover_of(script, a=1.0), Search(3.0)
     meter = record.evaluate.meter
+    meter.spend(7.0)
     assert prover.is_due(meter.spent_s), "nothing is begun"
     assert prover.advance(cast("Any", record))
     most_s = sum((p.max_nodes or 0) * node_s(program()) for p in script.given)

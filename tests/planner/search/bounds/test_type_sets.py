@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingType
-from planner.problem import Constraints
-from planner.search.bounds.relaxation import optional_types, type_sets, usual_optional_types
+from planner.problem import Constraints, TableConstraint
+from planner.search.bounds.relaxation import (
+    Relaxation,
+    optional_types,
+    type_sets,
+    usual_optional_types,
+)
 from planner.search.common.schedule import Schedule
 from tests.planner import cases
 
@@ -45,3 +51,40 @@ def test_many_tables_may_be_replicated_in_every_set(most: int) -> None:
     space = cases.space(cases.synthetic(4), cases.topology(1, 2), cases.DEVICE_ONLY)
     replicated = {ShardingType.DATA_PARALLEL} if most < 4 else set()
     assert usual_optional_types(space, Schedule(replicated_tables=most)) == replicated
+
+
+def test_a_set_leaves_every_table_an_option() -> None:
+    """One table may have two types and the other one of them, which is therefore in every set."""
+    whole, rows = ShardingType.TABLE_WISE, ShardingType.ROW_WISE
+    rules = Constraints(
+        sharding_types=(whole, rows),
+        kernels=(ComputeKernel.FUSED,),
+        tables=(TableConstraint(pattern="b", sharding_types=(rows,)),),
+    )
+    tables = (cases.table("a"), cases.table("b"))
+    space = cases.space(cases.workload(tables), cases.topology(1, 2), rules)
+    assert type_sets(space) == [{whole, rows}, {rows}]
+    assert type_sets(space, frozenset({rows})) == [{whole, rows}, {rows}]
+    assert type_sets(space, frozenset({whole})) == [{whole, rows}]
+
+
+@pytest.mark.parametrize("are_few", [True, False])
+def test_few_options_may_have_more_sets(are_few: bool) -> None:
+    """The limit is the number of options that still count as few."""
+    space = cases.space(cases.synthetic(4), cases.topology(2, 2), cases.DEVICE_ONLY)
+    every = len(type_sets(space))
+    few = len(space.options) - (not are_few)
+    schedule = Schedule(few_options=few, type_sets_of_few=every, type_sets=4)
+    found = len(type_sets(space, optional_types(space, schedule=schedule)))
+    assert every > 4
+    assert found == every if are_few else found <= 4
+
+
+def test_a_relaxation_without_a_solution_names_the_first_options() -> None:
+    """Where it has one, each table has the option with the largest share."""
+    space = cases.space(cases.synthetic(2), cases.topology(1, 2), cases.DEVICE_ONLY)
+    assert Relaxation(types=None, bound=0.0).choice(space).tolist() == [0, 0]
+    shares = np.zeros(len(space.options))
+    shares[space.first[:-1] + np.array([2, 1])] = 0.6
+    shares[space.first[:-1] + np.array([1, 2])] = 0.4
+    assert Relaxation(types=None, bound=0.0, shares=shares).choice(space).tolist() == [2, 1]

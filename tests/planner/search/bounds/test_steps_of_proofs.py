@@ -1,0 +1,395 @@
+"""The steps of a search that raise its bound: when they are taken, for how long, what they tell."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from costmodels.sharding import ShardingType
+from planner.objectives import objective_named
+from planner.objectives.memory import FullestDevice
+from planner.search.base import Record
+from planner.search.bounds import proofs as module
+from planner.search.bounds.proofs import Proofs
+from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
+from planner.search.common.leave_out import SearchPart
+from planner.search.common.linear import LinearModel
+from planner.search.common.schedule import Schedule
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from tests.planner import cases
+from tests.planner.search.bounds.test_proofs_by_hand import alike, space_of
+
+A, B, C = (
+    frozenset({kind})
+    for kind in (ShardingType.TABLE_WISE, ShardingType.ROW_WISE, ShardingType.COLUMN_WISE)
+)
+NO_PROOFS = frozenset({SearchPart.PROOFS})
+PLAN = Assignment(options=(0, 0, 0), places=((0,), (0,), (1,)))
+"""The best plan for three equal tables on two ranks: two of them share a rank."""
+WORST = Assignment(options=(0, 0, 0), places=((0,), (0,), (0,)))
+
+
+class Steps:
+    """The proofs of a search for three equal tables on two ranks, and the record of the search."""
+
+    def __init__(
+        self,
+        name: str = "memory",
+        *,
+        plan: Assignment | None = WORST,
+        budget: Budget = Budget(),  # noqa: B008
+        without: frozenset[SearchPart] = frozenset(),
+        space: SearchSpace | None = None,
+        **schedule: int,
+    ) -> None:
+        self.space = space_of(alike(3), cases.topology(1, 2)) if space is None else space
+        self.stopped = False
+        objective = objective_named(name, self.space)
+        evaluate = Evaluator(self.space, objective, budget, clock=lambda: 0.0)
+        self.record = Record(evaluate, should_stop=lambda: self.stopped)
+        if plan is not None:
+            self.record.consider(plan, "given")
+        model = LinearModel(self.space, objective)
+        given = Schedule(**cast("Any", schedule))
+        self.proofs = Proofs(model, self.record, schedule=given, without=without)
+        self.rounded: list[Relaxation] = []
+
+    def keep_rounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Keep what would be rounded to plans; each makes the same plan."""
+
+        def kept(relaxation: Relaxation) -> list[Assignment]:
+            self.rounded.append(relaxation)
+            return [PLAN]
+
+        monkeypatch.setattr(self.proofs.starts, "round", kept)
+
+
+def solved(bound: float, types: TypeSet | None = A, *, shares: bool = True) -> Relaxation:
+    return Relaxation(types=types, bound=bound, shares=np.ones(3) if shares else None)
+
+
+# ------------------------------------------------------------------ linear programs
+
+
+def test_each_set_of_types_takes_the_place_of_all_plans_together() -> None:
+    """Afterwards the bound is the least one of them."""
+    steps = Steps("iteration", space=cases.tiny(0), plan=None)
+    proofs, record = steps.proofs, steps.record
+    proofs.relax_at_once()
+    together = record.bound
+    assert together == proofs.relaxed[None].bound
+    steps.stopped = True
+    record.evaluate.meter.spend(1.0)
+    proofs.relax_type_sets()
+    assert list(proofs.relaxed) == [None], "a search that ends keeps what holds for all plans"
+    steps = Steps("iteration", space=steps.space, plan=None)
+    steps.proofs.relax_at_once()
+    steps.proofs.relax_type_sets()
+    relaxed = steps.proofs.relaxed
+    assert list(relaxed) == type_sets(steps.space)
+    assert steps.record.bound == max(together, min(r.bound for r in relaxed.values()))
+    assert steps.record.bound > together
+    assert not steps.proofs.none_fits
+
+
+def test_an_objective_that_is_the_same_for_all_types_has_one_program() -> None:
+    steps = Steps("memory")
+    steps.proofs.relax_at_once()
+    steps.proofs.relax_type_sets()
+    assert list(steps.proofs.relaxed) == [None]
+
+
+def test_nothing_fits_where_tables_take_more_than_all_memory() -> None:
+    space = space_of(alike(3), cases.topology(1, 2))
+    each = float((space.pool @ space.device).max())
+    for room, none_fits in ((1.4, True), (1.6, False)):  # half of three tables is 1.5
+        space.pipeline.device_limits[:] = room * each
+        steps = Steps("phases", space=space, plan=None)
+        steps.proofs.relax_at_once()
+        assert steps.proofs.none_fits is none_fits
+
+
+# ------------------------------------------------------------------ packing
+
+
+def with_prices(monkeypatch: pytest.MonkeyPatch, space: SearchSpace) -> None:
+    """Bytes of the fullest device are a sum of largest loads: a byte of each rank is one byte."""
+    monkeypatch.setattr(FullestDevice, "prices", property(lambda _: space.device))
+
+
+def test_packing_tells_that_two_of_three_tables_share_a_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The linear bound is one and a half tables, the packing bound two; the options are named."""
+    steps = Steps()
+    with_prices(monkeypatch, steps.space)
+    each = steps.record.value / 3
+    steps.proofs.relax_at_once()
+    assert steps.record.bound == pytest.approx(1.5 * each, rel=1e-6)
+    spent_s = steps.record.evaluate.meter.spent_s
+    found = steps.proofs.pack()
+    assert found is not None
+    assert found.bound == steps.record.bound
+    assert (1 - 4e-3) * 2 * each < found.bound <= 2 * each
+    assert [choice.tolist() for choice in found.choices] == [[0, 0, 0]]
+    assert steps.record.evaluate.meter.spent_s > spent_s, "its programs are work of the search"
+
+
+def test_packing_is_asked_only_where_it_can_prove_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not without prices, a bound or a plan; nor where all is proven, or the search has ended."""
+    without_prices = Steps()
+    without_prices.proofs.relax_at_once()
+    assert without_prices.proofs.pack() is None
+    with_prices(monkeypatch, without_prices.space)
+    assert without_prices.proofs.pack() is not None
+    assert Steps().proofs.pack() is None, "there is no bound yet"
+    steps = Steps()
+    steps.proofs.relax_at_once()
+    steps.stopped = True
+    assert steps.proofs.pack() is None
+    for steps in (Steps(plan=None), Steps(without=NO_PROOFS)):
+        steps.proofs.relax_at_once()
+        assert steps.proofs.pack() is None
+    steps = Steps(plan=PLAN)
+    steps.record.raise_bound(steps.record.value, "given")
+    assert steps.proofs.pack() is None
+
+
+# ------------------------------------------------------------------ whole options
+
+
+class Whole:
+    """Instead of mixed-integer programs: the bound of each set, of which some have a solution."""
+
+    def __init__(self, steps: Steps, monkeypatch: pytest.MonkeyPatch, **bounds: float) -> None:
+        self._names = {"a": A, "b": B, "c": C}
+        self._bounds = {self._names[name]: bound for name, bound in bounds.items()}
+        self.asked: list[TypeSet] = []
+        self.limits: set[float] = set()
+        monkeypatch.setattr(steps.proofs.bounds, "solve_whole", self.solve)
+        steps.keep_rounded(monkeypatch)
+
+    def solve(self, types: TypeSet, *, time_limit_s: float, rounds: int) -> Relaxation:
+        assert rounds > 0
+        self.asked.append(types)
+        self.limits.add(time_limit_s)
+        return solved(self._bounds[types], types, shares=types != B)
+
+
+def test_whole_options_are_chosen_until_the_least_bound_is_that_of_such_a_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first set rises from 1.0 to 1.5 and the second from 1.2 to 1.3, which is below 1.4."""
+    steps = Steps(budget=Budget(time_limit_s=10.0))
+    whole = Whole(steps, monkeypatch, a=1.5, b=1.3, c=9.0)
+    steps.proofs.relaxed = {C: solved(1.4, C), A: solved(1.0, A), B: solved(1.2, B)}
+    assert steps.proofs.choose_whole_options() == [PLAN], "one of them has no solution to round"
+    assert whole.asked == [A, B]
+    assert whole.limits == {5.0}, "half of the time that is left"
+    assert [relaxation.types for relaxation in steps.rounded] == [A]
+    assert {t: r.bound for t, r in steps.proofs.relaxed.items() if t} == {A: 1.5, B: 1.3, C: 1.4}
+    assert steps.record.bound == 1.3
+    steps.proofs.relaxed = {A: solved(2.0, A)}
+    steps.proofs.choose_whole_options()
+    assert steps.proofs.relaxed[A].bound == 2.0, "a program that proves less lowers nothing"
+
+
+def test_whole_options_are_chosen_only_where_they_may_help(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Up to so many tables, below the best plan, until the search ends, and where it proves."""
+    for change, asked in (
+        ({}, [A]),
+        ({"whole_tables": 3}, [A]),
+        ({"whole_tables": 2}, []),
+        ({"without": NO_PROOFS}, []),
+    ):
+        steps = Steps(**cast("Any", change))
+        whole = Whole(steps, monkeypatch, a=1.5)
+        steps.proofs.relaxed = {A: solved(1.0, A)}
+        assert steps.proofs.choose_whole_options() == [PLAN] * len(asked)
+        assert whole.asked == asked
+    for value_ratio, stopped in ((1.0, False), (0.5, True)):
+        steps = Steps()
+        whole = Whole(steps, monkeypatch, a=math.inf)
+        steps.proofs.relaxed = {A: solved(value_ratio * steps.record.value, A)}
+        steps.stopped = stopped
+        assert steps.proofs.choose_whole_options() == []
+        assert whole.asked == []
+
+
+# ------------------------------------------------------------------ boxes
+
+
+class Row:
+    """Instead of branching: boxes whose bounds rise by 1, each after one second of work."""
+
+    def __init__(self, steps: Steps, monkeypatch: pytest.MonkeyPatch, solutions: str) -> None:
+        self._meter, self._solutions = steps.record.evaluate.meter, list(solutions)
+        self.limits: list[float | None] = []
+        self.possible = True
+        monkeypatch.setattr(module, "Branching", lambda *_: self)
+        steps.keep_rounded(monkeypatch)
+
+    def step(self, incumbent: float, *, whole_limit_s: float | None) -> Relaxation | None:
+        """Nothing at the end, and no shares for a box that is named ``-``."""
+        self.limits.append(whole_limit_s)
+        if not self._solutions:
+            return None
+        self._meter.spend(1.0)
+        at = float(len(self.limits))
+        return solved(at, shares=self._solutions.pop(0) != "-")
+
+    def bound(self, incumbent: float) -> float:
+        return float(len(self.limits))
+
+
+@pytest.mark.parametrize(
+    ("solutions", "most", "done", "rounded"),
+    [
+        ("x" * 20, 60, 21, [1.0, 9.0, 17.0]),
+        ("xxxxxxxx-xxxxxxxxx", 60, 19, [1.0, 17.0]),
+        ("x" * 20, 9, 9, [1.0, 9.0]),
+        ("x" * 20, 8, 8, [1.0]),
+        ("", 60, 1, []),
+    ],
+)
+def test_one_of_eight_boxes_of_a_row_is_rounded(
+    monkeypatch: pytest.MonkeyPatch, solutions: str, most: int, done: int, rounded: list[float]
+) -> None:
+    """Until nothing is left to split, or the row is at its end; the bound follows every box."""
+    steps = Steps(most_boxes=most)
+    row = Row(steps, monkeypatch, solutions)
+    made = steps.proofs.split_boxes()
+    assert len(row.limits) == done
+    assert [relaxation.bound for relaxation in steps.rounded] == rounded
+    assert made == [PLAN] * len(rounded)
+    assert steps.record.bound == done
+    assert steps.proofs.boxes_s == pytest.approx(min(len(solutions), done))
+    assert steps.proofs.has_boxes
+
+
+def test_a_row_of_boxes_ends_when_its_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After three seconds no further box begins; the work of all rows adds up."""
+    steps = Steps()
+    steps.record.evaluate.meter.spend(7.0)
+    row = Row(steps, monkeypatch, "x" * 20)
+    for most_s, boxes in ((2.9, 3), (2.1, 6), (0.0, 6)):
+        steps.proofs.split_boxes(most_s=most_s)
+        assert len(row.limits) == boxes
+        assert steps.proofs.boxes_s == pytest.approx(boxes)
+
+
+def test_no_box_is_split_where_none_is_left_or_the_search_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for without, possible, stopped in (
+        (NO_PROOFS, True, False),
+        (frozenset(), False, False),
+        (frozenset(), True, True),
+    ):
+        steps = Steps(without=cast("Any", without))
+        row = Row(steps, monkeypatch, "xx")
+        row.possible, steps.stopped = possible, stopped
+        assert steps.proofs.split_boxes() == []
+        assert row.limits == []
+        assert steps.record.bound is None
+        assert steps.proofs.has_boxes is stopped, "those that are left are there after the end"
+
+
+@pytest.mark.parametrize(
+    ("tables", "options", "limit_s"), [(3, 3, 2.0), (2, 3, None), (3, 2, None), (9, 9, 2.0)]
+)
+def test_boxes_of_small_problems_may_have_whole_options(
+    monkeypatch: pytest.MonkeyPatch, tables: int, options: int, limit_s: float | None
+) -> None:
+    """Where neither tables nor options are too many, for a tenth of the time that is left."""
+    steps = Steps(budget=Budget(time_limit_s=20.0), whole_tables=tables, whole_box_options=options)
+    assert (steps.space.num_tables, len(steps.space.options)) == (3, 3)
+    row = Row(steps, monkeypatch, "xx")
+    steps.proofs.split_boxes()
+    assert set(row.limits) == {limit_s}
+
+
+@pytest.mark.parametrize(("times_options", "boxes"), [(30, 10), (32, 10), (11, 4), (3000, 60)])
+def test_a_row_has_fewer_boxes_where_there_are_more_options(times_options: int, boxes: int) -> None:
+    """Of three options, within the limits for all rows."""
+    steps = Steps(boxes_times_options=times_options, least_boxes=4, most_boxes=60)
+    assert steps.proofs.boxes_in_a_row == boxes
+
+
+# ------------------------------------------------------------------ programs in another process
+
+
+class Beside:
+    """Instead of programs in another process: it keeps what is asked of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, due: bool, helps: bool) -> None:
+        self.done: list[str] = []
+        self._due, self._helps = due, helps
+        monkeypatch.setattr(module, "Prover", lambda *_: self)
+
+    def is_due(self, spent_s: float) -> bool:
+        assert spent_s > 0
+        return self._due
+
+    def advance(self, record: Record) -> bool:
+        self.done.append("advance")
+        return self._helps
+
+    def collect(self, record: Record) -> None:
+        self.done.append("collect")
+
+    def close(self) -> None:
+        self.done.append("close")
+
+
+@pytest.mark.parametrize(
+    ("waits", "due", "helps", "goes_on", "done"),
+    [
+        (True, False, True, True, ["advance"]),
+        (True, False, False, False, ["advance"]),
+        (False, True, True, True, ["advance"]),
+        (False, True, False, False, ["advance"]),
+        (False, False, False, True, []),
+    ],
+)
+def test_programs_that_are_not_due_go_on_unless_they_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+    waits: bool,
+    due: bool,
+    helps: bool,
+    goes_on: bool,
+    done: list[str],
+) -> None:
+    steps = Steps()
+    row, beside = Row(steps, monkeypatch, ""), Beside(monkeypatch, due=due, helps=helps)
+    steps.proofs.collect_programs()
+    steps.proofs.close()
+    assert not steps.proofs.advance_programs(waits=waits), "boxes come first"
+    steps.proofs.split_boxes()
+    assert not steps.proofs.advance_programs(waits=waits), "some are left"
+    row.possible = False
+    assert beside.done == []
+    assert steps.proofs.advance_programs(waits=waits) is goes_on
+    assert beside.done == done
+    steps.proofs.collect_programs()
+    steps.proofs.close()
+    assert beside.done == [*done, "collect", "close"]
+
+
+@pytest.mark.parametrize(("tables", "begins"), [(3, True), (2, False)])
+def test_many_tables_have_no_programs_beside_the_search(
+    monkeypatch: pytest.MonkeyPatch, tables: int, begins: bool
+) -> None:
+    steps = Steps(whole_tables=tables)
+    row, beside = Row(steps, monkeypatch, ""), Beside(monkeypatch, due=False, helps=True)
+    steps.proofs.split_boxes()
+    row.possible = False
+    assert steps.proofs.advance_programs() is begins, "it waits unless it is told otherwise"
+    assert len(beside.done) == begins
