@@ -38,6 +38,20 @@ def batch_ratios(workload: Workload, topology: Topology) -> FloatArray | None:
     )
     good = all(math.isfinite(s) and s > 0 for s in given)
     require(good, f"batch_shares must be above 0, got {given.tolist()}")
+    refuse_contradictions(workload)
+    there = topology.device.single_stream
+    require(not there, "batch_shares contradict ranks that are CPU cores; remove one of them")
+    return None if given.min() == given.max() else given / given.mean()
+
+
+def refuse_contradictions(workload: Workload) -> None:
+    """Refuse shares beside what cannot be run, or is not priced, with unequal batches.
+
+    Raises:
+        InvalidValueError: names the first such setting.
+    """
+    if not workload.batch_share_ratio:
+        return
     conflicts = {
         "pipeline hugectr, which cuts a batch evenly": workload.pipeline is Pipeline.HUGECTR,
         "tensor_parallel, whose ranks share their samples": workload.tensor_parallel > 1,
@@ -46,11 +60,9 @@ def batch_ratios(workload: Workload, topology: Topology) -> FloatArray | None:
         is not None,
         "deduplicate_indices": any(t.deduplicates_indices for t in workload.tables),
         "communication": any(t.communication is not None for t in workload.tables),
-        "ranks that are CPU cores": topology.device.single_stream,
     }
     for what, there in conflicts.items():
         require(not there, f"batch_shares contradict {what}; remove one of them")
-    return None if given.min() == given.max() else given / given.mean()
 
 
 def shares_remark(workload: Workload, topology: Topology) -> str:
