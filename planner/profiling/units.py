@@ -212,6 +212,20 @@ def _first(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, 
     return pieces
 
 
+def unspread_remark(sources: Sequence[Source], selection: Selection) -> str | None:
+    """Says of which files a spread sample has the beginning, such as compressed ones; or None."""
+    if selection.sample_rows is None:
+        return None
+    cut = {piece.path for _, piece in _spread(sources, selection.sample_rows) if piece.limit}
+    packed = [s.path.name for s in sources if s.path in cut and not s.reader.can_split(s.path)]
+    if not packed:
+        return None
+    return (
+        f"{some_names(packed)}: can only be read from the start, so that the sample has the first "
+        "samples, which --sample-rows would spread"
+    )
+
+
 def _spread(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, Slice]]:
     """Blocks at even distances; each file gives samples in proportion to its size."""
     sizes = [source.reader.num_samples(source.path) for source in sources]
