@@ -24,8 +24,8 @@ def batch_ratios(workload: Workload, topology: Topology) -> FloatArray | None:
     """Samples of each rank over the mean, ``[world_size]``; None where all are equal.
 
     Raises:
-        InvalidValueError: a share is not above 0, there is not one per rank, or something cannot be
-            run or is not priced with unequal batches.
+        InvalidValueError: a share is not above 0 or leaves a rank no sample, there is not one per
+            rank, or something cannot be run or is not priced with unequal batches.
     """
     shares = workload.batch_share_ratio
     if not shares:
@@ -41,6 +41,12 @@ def batch_ratios(workload: Workload, topology: Topology) -> FloatArray | None:
     refuse_contradictions(workload)
     there = topology.device.single_stream
     require(not there, "batch_shares contradict ranks that are CPU cores; remove one of them")
+    fewest = workload.local_batch_size * given.min() / given.mean()
+    require(
+        round(fewest) >= 1,
+        f"batch_shares: rank {given.argmin()} would have {fewest:.2g} samples of a mean of "
+        f"{workload.local_batch_size}; give it a larger share, or all a larger batch",
+    )
     return None if given.min() == given.max() else given / given.mean()
 
 
@@ -79,4 +85,4 @@ def shares_remark(workload: Workload, topology: Topology) -> str:
 
 def with_batch(workload: Workload, ratio: float) -> Workload:
     """The workload as a rank of so many times the mean batch sees it."""
-    return replace(workload, local_batch_size=max(1, round(workload.local_batch_size * ratio)))
+    return replace(workload, local_batch_size=round(workload.local_batch_size * ratio))
