@@ -24,8 +24,8 @@ def batch_ratios(workload: Workload, topology: Topology) -> FloatArray | None:
     """Samples of each rank over the mean, ``[world_size]``; None where all are equal.
 
     Raises:
-        InvalidValueError: a share is not above 0, there is not one per rank, or something cannot be
-            run or is not priced with unequal batches.
+        InvalidValueError: a share is not above 0 or leaves a rank no sample, there is not one per
+            rank, or something cannot be run or is not priced with unequal batches.
     """
     shares = workload.batch_share_ratio
     if not shares:
@@ -38,6 +38,26 @@ def batch_ratios(workload: Workload, topology: Topology) -> FloatArray | None:
     )
     good = all(math.isfinite(s) and s > 0 for s in given)
     require(good, f"batch_shares must be above 0, got {given.tolist()}")
+    refuse_contradictions(workload)
+    there = topology.device.single_stream
+    require(not there, "batch_shares contradict ranks that are CPU cores; remove one of them")
+    fewest = workload.local_batch_size * given.min() / given.mean()
+    require(
+        round(fewest) >= 1,
+        f"batch_shares: rank {given.argmin()} would have {fewest:.2g} samples of a mean of "
+        f"{workload.local_batch_size}; give it a larger share, or all a larger batch",
+    )
+    return None if given.min() == given.max() else given / given.mean()
+
+
+def refuse_contradictions(workload: Workload) -> None:
+    """Refuse shares beside what cannot be run, or is not priced, with unequal batches.
+
+    Raises:
+        InvalidValueError: names the first such setting.
+    """
+    if not workload.batch_share_ratio:
+        return
     conflicts = {
         "pipeline hugectr, which cuts a batch evenly": workload.pipeline is Pipeline.HUGECTR,
         "tensor_parallel, whose ranks share their samples": workload.tensor_parallel > 1,
@@ -46,11 +66,9 @@ def batch_ratios(workload: Workload, topology: Topology) -> FloatArray | None:
         is not None,
         "deduplicate_indices": any(t.deduplicates_indices for t in workload.tables),
         "communication": any(t.communication is not None for t in workload.tables),
-        "ranks that are CPU cores": topology.device.single_stream,
     }
     for what, there in conflicts.items():
         require(not there, f"batch_shares contradict {what}; remove one of them")
-    return None if given.min() == given.max() else given / given.mean()
 
 
 def shares_remark(workload: Workload, topology: Topology) -> str:
@@ -67,4 +85,4 @@ def shares_remark(workload: Workload, topology: Topology) -> str:
 
 def with_batch(workload: Workload, ratio: float) -> Workload:
     """The workload as a rank of so many times the mean batch sees it."""
-    return replace(workload, local_batch_size=max(1, round(workload.local_batch_size * ratio)))
+    return replace(workload, local_batch_size=round(workload.local_batch_size * ratio))

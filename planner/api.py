@@ -15,7 +15,7 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.models import models_of
+from planner.models import pipeline_of
 from planner.objectives import objective_class
 from planner.problem import NO_CONSTRAINTS, PLAN_HINT, Constraints, MoveLimit, PlanningProblem
 from planner.result import Candidate, PlanningResult
@@ -112,7 +112,8 @@ def solve(
 
     Raises:
         InvalidInputError: an unknown strategy or objective, constraints that leave a table no
-            option or contradict each other, or scenarios with other tables.
+            option or contradict each other, a workload and a topology that do, or scenarios with
+            other tables.
         InfeasibleError: it is proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
         StoppedError: ``should_stop`` was True before there was any plan.
@@ -189,8 +190,8 @@ def estimate(
         The plan with its estimate (times in seconds) and its memory (bytes per rank).
 
     Raises:
-        InvalidInputError: the plan is not one of this workload on this many ranks, or an argument
-            is of another class.
+        InvalidInputError: the plan is not one of this workload on this many ranks, workload and
+            topology contradict each other, or an argument is of another class.
 
     Example:
         >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
@@ -201,7 +202,7 @@ def estimate(
     """
     problem = PlanningProblem(workload=workload, topology=topology, models=models)
     require_kind(name, plan, Plan, PLAN_HINT)
-    pipeline = CostPipeline(workload, topology, models_of(problem))
+    pipeline = pipeline_of(problem)
     try:
         return Candidate(
             name=name, plan=plan, estimate=pipeline.estimate(plan), memory=pipeline.memory(plan)

@@ -22,13 +22,14 @@ from costmodels.cpu.exchange import CpuExchange
 from costmodels.cpu.gloo import Gloo
 from costmodels.cpu.lookup import CpuLookup
 from costmodels.dense.base import AbstractDenseModel
-from costmodels.errors import UnknownNameError
+from costmodels.errors import InvalidValueError, UnknownNameError
 from costmodels.fitted import scaled
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.lookup.residual import Corrected
 from costmodels.pipeline import CostPipeline
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
+from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.io.system.calibration_file import load_constants, read_calibration
 from planner.io.system.collective_curves import load_curves, shipped_curves
@@ -66,9 +67,19 @@ def models_of(problem: PlanningProblem) -> CostModels:
     return problem.models or default_models(problem.topology)
 
 
-def pipeline_of(problem: PlanningProblem) -> CostPipeline:
-    """The pipeline that prices plans of a problem."""
-    return CostPipeline(problem.workload, problem.topology, models_of(problem))
+def pipeline_of(
+    problem: PlanningProblem,
+    make_pipeline: Callable[[Workload, Topology, CostModels], CostPipeline] = CostPipeline,
+) -> CostPipeline:
+    """The pipeline that prices plans of a problem, without its scenarios.
+
+    Raises:
+        InvalidInputError: workload and system contradict each other.
+    """
+    try:
+        return make_pipeline(problem.workload, problem.topology, models_of(problem))
+    except InvalidValueError as error:
+        raise InvalidInputError(str(error)) from error
 
 
 def chosen_models(topology: Topology, choices: Mapping[str, str]) -> CostModels:

@@ -83,14 +83,19 @@ def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
 
 
 def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Refuse to overwrite a file that the command reads.
+    """Refuse to overwrite a file that the command reads, or that one of its inputs names.
 
     Raises:
         InvalidInputError: an output is also an input; the message names it.
     """
-    read = {os.path.realpath(path) for path in inputs if path.is_file()}
-    for path in outputs:
-        if os.path.realpath(path) in read:
+    there = [path for path in outputs if path.is_file()]
+    if not there:
+        return
+    from planner.io.named_files import with_named_files
+
+    read = with_named_files(inputs)
+    for path in there:
+        if path.resolve() in read:
             message = f"{path}: is read by this command and would be lost; name another output"
             raise InvalidInputError(message)
 

@@ -48,7 +48,7 @@ def run(args: Sequence[str] | None = None) -> int:
             stopped_by = interrupt_in(error)
             if stopped_by is not None:
                 return report_interrupt(stopped_by, settings)
-            return report_error(error, settings)
+            return report_error(error, settings, own_models(args))
     return code if isinstance(code, int) else 0
 
 
@@ -64,17 +64,29 @@ def report_interrupt(interrupt: BaseException, settings: Settings) -> int:
     return EXIT_GAVE_UP if isinstance(cause, GaveUp) else EXIT_STOPPED
 
 
-def report_error(error: Exception, settings: Settings) -> int:
-    """Print an error for people, and return its exit code."""
+def own_models(args: Sequence[str] | None) -> tuple[str, ...]:
+    """The models in files of the user on the command line, such as ``lookup=mine.py``."""
+    given = sys.argv[1:] if args is None else args
+    return tuple(text for text in given if "=" in text and text.endswith(".py"))
+
+
+def report_error(error: Exception, settings: Settings, models: Sequence[str] = ()) -> int:
+    """Print an error for people, and return its exit code.
+
+    Args:
+        error: what was raised.
+        settings: the output flags.
+        models: models of the user's own that were run; an unknown error may be theirs.
+    """
     if isinstance(error, BrokenPipeError):
         abandon(sys.stdout)
         return 0  # the reader of the output has ended, as ``head`` does
     if flush_failure(sys.stdout) is not None:
         abandon(sys.stdout)
-    return _report(error, settings)
+    return _report(error, settings, models)
 
 
-def _report(error: Exception, settings: Settings) -> int:
+def _report(error: Exception, settings: Settings, models: Sequence[str]) -> int:
     if settings.debug:
         complain("".join(traceback.format_exception(error)).rstrip("\n"))
     if isinstance(error, click.ClickException):
@@ -96,6 +108,10 @@ def _report(error: Exception, settings: Settings) -> int:
     kind = type(error).__name__
     again = "" if settings.debug else "; run again with --debug for the traceback"
     text = " ".join(str(error).split())
+    if models:
+        yours = f"code of yours was run ({', '.join(models)}), which may be the cause"
+        _print_error(f"{kind}: {text}; {yours}{again}")
+        return EXIT_BAD_INPUT
     complain(f"shardplan: bug: {kind}: {text}. Please report it with the command line{again}.")
     return EXIT_BUG
 

@@ -82,7 +82,7 @@ def our_topology(topology: TorchrecTopology, system: Topology | str | None) -> T
         InvalidInputError: the ranks do not fill whole hosts, which TorchRec's partitioner needs.
     """
     require_whole_groups(topology)
-    base = base_system(system, topology.compute_device)
+    base = base_system(system, topology)
     return topology_from_torchrec(topology, base, rates_from_base=system is not None)
 
 

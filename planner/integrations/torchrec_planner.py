@@ -170,7 +170,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         warn_of_replaced(proposer, partitioner, performance_model)
         self.result: PlanningResult | None = None
         self._user_enumerator = enumerator
-        self._base = base_system(system, chosen.compute_device)
+        self._base = base_system(system, chosen)
         self._hints = hints
         self._search: dict[str, Any] = {"strategy": strategy, "objective": objective, "seed": seed}
         self._search["max_evaluations"] = max_evaluations

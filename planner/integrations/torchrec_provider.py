@@ -347,7 +347,7 @@ def _unused(request: ShardingPlanRequest) -> list[str]:
 
 def _layout_remarks(sku: str, request: ShardingPlanRequest) -> list[str]:
     """A line if hosts of the request have more ranks than those of the system."""
-    most = io.load_system(sku).local_world_size
+    most = io.load_smallest(sku).local_world_size
     if request.local_world_size <= most:
         return []
     return [

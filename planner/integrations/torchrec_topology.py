@@ -45,14 +45,16 @@ def topology_from_torchrec(
     caps = _device_memory(topology)
     same_size = (base.world_size, base.local_world_size) == (world, group)
     sized = base if same_size else base.resized(world // group, group)
-    per_host_ddr = sum(d.storage.ddr for d in topology.devices[:group])
+    ddr = [float(d.storage.ddr) for d in topology.devices]
+    hosts = [sum(ddr[first : first + group]) for first in range(0, world, group)]
     device = replace(sized.device, hbm_capacity_bytes=max(caps))
-    host = replace(sized.host, ddr_capacity_bytes=float(per_host_ddr))
+    host = replace(sized.host, ddr_capacity_bytes=max(hosts))
     sized = replace(
         sized,
         device=device,
         host=host,
         hbm_capacity_by_rank_bytes=() if len(set(caps)) == 1 else tuple(caps),
+        ddr_capacity_by_host_bytes=() if len(set(hosts)) == 1 else tuple(hosts),
     )
     return sized if rates_from_base else _with_rates(sized, topology)
 
@@ -114,12 +116,14 @@ def topology_to_torchrec(
     """
     caps = [int(c) for c in topology.hbm_capacities()]
     on_device = compute_device != "cpu"
-    ddr = int(topology.host.ddr_capacity_bytes / topology.local_world_size)
-    per_rank = {"hbm_cap": caps} if on_device else {"ddr_cap": caps}
+    local = topology.local_world_size
+    ddr = [int(c / local) for c in topology.ddr_capacities() for _ in range(local)]
+    per_rank = {"hbm_cap": caps, "ddr_cap": ddr} if on_device else {"ddr_cap": caps}
+    is_uneven = any(len(set(values)) > 1 for values in per_rank.values())
     custom = CustomTopologyData(data=per_rank, world_size=topology.world_size)
     hardware = HardwareConfig(
         hbm_cap_bytes=max(caps) if on_device else None,
-        ddr_cap_bytes=ddr if on_device else max(caps),
+        ddr_cap_bytes=max(ddr) if on_device else max(caps),
         intra_host_bw=topology.host_link.bandwidth_bytes_per_s / _MS_PER_S,
         inter_host_bw=topology.network_link.bandwidth_bytes_per_s / _MS_PER_S,
         hbm_mem_bw=topology.device.hbm_bandwidth_bytes_per_s / _MS_PER_S,
@@ -130,7 +134,7 @@ def topology_to_torchrec(
         world_size=topology.world_size,
         local_world_size=topology.local_world_size,
         pod_size=pod_size,
-        additional_params={"custom_topology_data": custom} if len(set(caps)) > 1 else {},
+        additional_params={"custom_topology_data": custom} if is_uneven else {},
     )
     kernel = KernelConfig(compute_device=compute_device, use_hardware_based_bandwidth=True)
     return TopologyFactory.create_topology(

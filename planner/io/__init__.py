@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         workload_hash,
     )
     from planner.io.problem_file import load_problem
-    from planner.io.system.system_file import load_system, system_json_schema
+    from planner.io.system.system_file import load_smallest, load_system, system_json_schema
     from planner.io.workload.workload_file import (
         WorkloadFile,
         load_workload,
@@ -38,6 +38,7 @@ __all__ = [
     "load_constraints",
     "load_plan",
     "load_problem",
+    "load_smallest",
     "load_system",
     "load_workload",
     "load_workload_file",
@@ -63,6 +64,7 @@ _HOMES = {
     "load_constraints": "constraint_file",
     "load_plan": "plan.plan_file",
     "load_problem": "problem_file",
+    "load_smallest": "system.system_file",
     "load_system": "system.system_file",
     "load_workload": "workload.workload_file",
     "load_workload_file": "workload.workload_file",

@@ -15,10 +15,11 @@ import numpy as np
 from costmodels.memory import dense_parts
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Interaction, Workload
 from planner.errors import InfeasibleError
-from planner.options.table_limits import HOST_KERNELS, TableLimits
+from planner.options.table_limits import HOST_KERNELS, TableLimits, have_host_kernels
 from planner.problem import PlanningProblem
 
 _ROUNDING: Final = 1.0 + 1e-9
@@ -132,7 +133,9 @@ def _check_table(
         f"{format_bytes(max(has, 0.0))} for tables, {format_bytes(missing)} too little"
     )
     ranks = 1 if memory == "device" else problem.topology.local_world_size
-    raise InfeasibleError(msg, shortfall_bytes=missing / ranks, advice=_advice([limit]))
+    raise InfeasibleError(
+        msg, shortfall_bytes=missing / ranks, advice=_advice([limit], problem.topology)
+    )
 
 
 def _least_bytes(limit: TableLimits, kind: ShardingType, problem: PlanningProblem) -> float:
@@ -177,15 +180,17 @@ def _check_totals(
                 f"nothing fits: {what} take {format_bytes(size)} of weights and optimizer state, "
                 f"{format_bytes(missing)} more than the {format_bytes(has)} of {where} for tables"
             )
-            raise InfeasibleError(msg, shortfall_bytes=missing / world, advice=_advice(limits))
+            raise InfeasibleError(
+                msg, shortfall_bytes=missing / world, advice=_advice(limits, problem.topology)
+            )
 
 
-def _advice(limits: Sequence[TableLimits]) -> tuple[str, ...]:
+def _advice(limits: Sequence[TableLimits], topology: Topology) -> tuple[str, ...]:
     lines = ["use more GPUs, or GPUs with more memory"]
-    kernels = [{k for kernels in x.kernels.values() for k in kernels} for x in limits]
-    if all(k & set(HOST_KERNELS) for k in kernels):
+    without = [x.table for x in limits if not _may_use_host(x)]
+    if not without:
         lines.append("add host memory")
-    else:
+    elif have_host_kernels(without, topology):
         lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
     if not all(x.allows(ShardingType.ROW_WISE) for x in limits):
         lines.append("allow row_wise sharding, which splits rows over all ranks")
@@ -193,6 +198,10 @@ def _advice(limits: Sequence[TableLimits]) -> tuple[str, ...]:
         lines.append("allow column_wise sharding or a smaller minimum column width")
     lines.append("reduce the memory reserve, or the precision of the embeddings")
     return tuple(lines)
+
+
+def _may_use_host(limit: TableLimits) -> bool:
+    return any(k in HOST_KERNELS for kernels in limit.kernels.values() for k in kernels)
 
 
 def _may_split_columns(limit: TableLimits) -> bool:

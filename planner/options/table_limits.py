@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType
+from costmodels.topology import Topology
 from costmodels.workload import Table
 from planner.errors import InvalidInputError
 from planner.options.contradictions import constraint_problems, contradictions
@@ -84,6 +85,12 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
     if problems:
         raise InvalidInputError(problems)
     return tuple(limits)
+
+
+def have_host_kernels(tables: Iterable[Table], topology: Topology) -> bool:
+    """Whether TorchRec has kernels in host memory for any of the tables on these ranks."""
+    menus = (legal_types_and_kernels(table, topology.compute_device) for table in tables)
+    return any(k in HOST_KERNELS for menu in menus for kernels in menu.values() for k in kernels)
 
 
 def _unmatched(problem: PlanningProblem) -> list[str]:

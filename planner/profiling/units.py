@@ -24,6 +24,9 @@ from planner.profiling.base import CHUNK_SAMPLES, AbstractReader, Slice, read_he
 UNIT_BYTES: Final = 64 * 2**20
 _NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
 BLOCK_SAMPLES: Final = CHUNK_SAMPLES
+"""Most samples of a block where samples are spread over the data."""
+_LEAST_BLOCKS: Final = 8
+"""So many blocks there are, in all files together, however few samples are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +212,20 @@ def _first(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, 
     return pieces
 
 
+def unspread_remark(sources: Sequence[Source], selection: Selection) -> str | None:
+    """Says of which files a spread sample has the beginning, such as compressed ones; or None."""
+    if selection.sample_rows is None:
+        return None
+    cut = {piece.path for _, piece in _spread(sources, selection.sample_rows) if piece.limit}
+    packed = [s.path.name for s in sources if s.path in cut and not s.reader.can_split(s.path)]
+    if not packed:
+        return None
+    return (
+        f"{some_names(packed)}: can only be read from the start, so that the sample has the first "
+        "samples, which --sample-rows would spread"
+    )
+
+
 def _spread(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, Slice]]:
     """Blocks at even distances; each file gives samples in proportion to its size."""
     sizes = [source.reader.num_samples(source.path) for source in sources]
@@ -219,11 +236,13 @@ def _spread(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader,
         if share >= size:
             pieces.append((source.reader, source.reader.whole(source.path)))
             continue
-        blocks = -(-share // BLOCK_SAMPLES) if source.reader.can_split(source.path) else 1
-        block = -(-share // blocks)
+        blocks = max(-(-share // BLOCK_SAMPLES), min(share, -(-_LEAST_BLOCKS * size // total)))
+        blocks = blocks if source.reader.can_split(source.path) else 1
         whole = source.reader.whole(source.path)
         edges = [whole.stop * i // blocks for i in range(blocks + 1)]
-        for start, stop in pairwise(edges):
+        taken = [share * i // blocks for i in range(blocks + 1)]
+        for (start, stop), (before, after) in zip(pairwise(edges), pairwise(taken), strict=True):
+            block = after - before
             num_bytes = max(1, whole.num_bytes * block // size)
             pieces.append((source.reader, Slice(source.path, start, stop, num_bytes, block)))
     return pieces

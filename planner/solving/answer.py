@@ -11,7 +11,7 @@ from costmodels.batch_shares import batch_ratios
 from costmodels.sharding import Plan, ShardingType
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.models import models_of
+from planner.models import pipeline_of
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.contradictions import constraint_problems
 from planner.options.runtime_warnings import runtime_warnings
@@ -177,7 +177,7 @@ def answer_without_tables(
     if broken:
         raise InvalidInputError(broken)
     only = Plan(placements=())
-    pipeline = make_pipeline(problem.workload, problem.topology, models_of(problem))
+    pipeline = pipeline_of(problem, make_pipeline)
     refuse_hopeless(problem, pipeline, ())
     best = Candidate(
         name=NO_SEARCH,

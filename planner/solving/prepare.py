@@ -9,7 +9,7 @@ from typing import Final
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from planner.errors import InvalidInputError
-from planner.models import models_of
+from planner.models import models_of, pipeline_of
 from planner.objectives import objective_named
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.enumeration import HOST_KERNELS, enumerate_options
@@ -76,12 +76,12 @@ def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> Co
     """The pipeline that counts and prices the work of plans, in all scenarios at once.
 
     Raises:
-        InvalidInputError: scenarios have other tables, or the objective takes no scenarios.
+        InvalidInputError: scenarios have other tables, the objective takes no scenarios, or a
+            workload and the system contradict each other.
     """
-    topology = problem.topology
     check_scenarios(problem.workload, problem.scenarios)
-    models = models_of(problem)
-    pipeline = make_pipeline(problem.workload, topology, models)
+    alone = replace(problem, scenarios=(), models=models_of(problem))
+    pipeline = pipeline_of(alone, make_pipeline)
     if not problem.scenarios:
         return pipeline
     if isinstance(pipeline, TorchrecPipeline):
@@ -90,7 +90,7 @@ def search_pipeline(problem: PlanningProblem, make_pipeline: MakePipeline) -> Co
             "scenarios; leave them out"
         )
         raise InvalidInputError(msg)
-    others = [make_pipeline(workload, topology, models) for workload in problem.scenarios]
+    others = [pipeline_of(replace(alone, workload=w), make_pipeline) for w in problem.scenarios]
     return ScenarioPipeline([pipeline, *others])
 
 

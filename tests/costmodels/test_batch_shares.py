@@ -170,6 +170,7 @@ def test_lookups_that_are_slowest_on_two_ranks_do_not_add_up_where_tables_are_re
     [
         ({"batch_share_ratio": (1.0, 2.0)}, "2 shares for 4 ranks; give one for each rank"),
         ({"batch_share_ratio": (1.0, 2.0, 0.0, 1.0)}, "must be above 0"),
+        ({"batch_share_ratio": (1.0, 9e4, 9e4, 9e4)}, "rank 0 would have 0.061 samples of a mean"),
         ({"pipeline": Pipeline.HUGECTR}, "contradict pipeline hugectr"),
     ],
 )

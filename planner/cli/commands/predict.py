@@ -110,7 +110,7 @@ def lookup(settings: Settings, *, file: Path, system: str, output: Path | None) 
 
     check_output(output, (file, Path(system)))
     table = read_table(file, LOOKUP_COLUMNS, LOOKUP_OPTIONAL)
-    return show(settings, table, predict_lookups(table, io.load_system(system)), output)
+    return show(settings, table, predict_lookups(table, io.load_smallest(system)), output)
 
 
 @command.command("dense", short_help="Matrix products of the dense part.")
@@ -131,7 +131,7 @@ def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -
     table = read_table(file, DENSE_COLUMNS, DENSE_OPTIONAL)
     if "dtype" not in table.columns:
         remark(settings, "there is no column dtype: every product is taken as fp32")
-    return show(settings, table, predict_products(table, io.load_system(system)), output)
+    return show(settings, table, predict_products(table, io.load_smallest(system)), output)
 
 
 def show(

@@ -136,7 +136,7 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     from planner.profiling.profiler import profile_files
     from planner.profiling.readers.criteo_tsv import CriteoTsvReader
     from planner.profiling.stats import left_out_remark, undersampled_remark
-    from planner.profiling.units import folders_inside
+    from planner.profiling.units import find_sources, folders_inside, unspread_remark
 
     options = _options(flags)
     readers = _readers(skip_empty=flags["empty"] == "skip")
@@ -149,7 +149,11 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
             raise
         interrupt.add_note("run the same command again to continue")
         raise interrupt from None
-    remarks = (left_out_remark(stats.source), undersampled_remark(stats.tables))
+    sources = find_sources(data, readers, options.format_name)
+    remarks = (
+        *(left_out_remark(stats.source), undersampled_remark(stats.tables)),
+        unspread_remark(sources, options.selection),
+    )
     told = [*folders_inside(data), *(text for text in remarks if text is not None)]
     if is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")

@@ -185,7 +185,7 @@ def system_text(name: str) -> str:
     """The unchanged text of a shipped system's file, or of any other system file."""
     path = locate(name, "systems")
     text = read_text(path)
-    io.load_system(path)
+    io.load_smallest(path)
     return text
 
 
@@ -207,7 +207,7 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
         file = io.load_workload_file(path)
         return "workload", _summary(file.workload), file.warnings
     if keys & {"device", "links", "base"}:
-        topology = io.load_system(path)
+        topology = io.load_smallest(path)
         _check_named(path, topology)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
         summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"

@@ -262,7 +262,7 @@ class Questions:
 
         batch = bool(self.flags.batch_sizes or self.flags.global_batch_sizes)
         found = left_open(self.file, reserve=self.flags.reserve_bytes is not None, batch=batch)
-        systems = [self.topology(name, self.flags.gpus_per_host) for name in self.flags.systems]
+        systems = [self.smallest(name) for name in self.flags.systems]
         remarks = [
             unrated_remark(
                 self.file.workload, system.device, is_calibrated=bool(system.calibration)
@@ -298,18 +298,24 @@ class Questions:
     def sizes(self, system: str, max_gpus: int) -> tuple[int, ...]:
         """The numbers of ranks up to ``max_gpus`` that fill hosts and share a global batch evenly.
 
+        They have all ranks and hosts that the system names.
+
         Raises:
             InvalidInputError: there is no such number.
         """
         from planner.errors import InvalidInputError
         from planner.options.global_batch import is_shared_evenly
 
-        per_host = self.topology(system, self.flags.gpus_per_host).local_world_size
-        hosts = range(per_host, max_gpus + 1, per_host)
+        least = self.smallest(system)
+        per_host = least.local_world_size
+        hosts = range(least.world_size, max_gpus + 1, per_host)
         if not hosts:
+            one = f"one host of {system}, which has"
+            several = f"the {least.num_hosts} hosts that {system} names, which have"
             message = (
-                f"--max-gpus {max_gpus} is less than one host of {system}, which has {per_host} "
-                "ranks; raise it, or give hosts fewer ranks with --gpus-per-host"
+                f"--max-gpus {max_gpus} is less than {one if least.num_hosts == 1 else several} "
+                f"{least.world_size} ranks; raise it, or give hosts fewer ranks with "
+                "--gpus-per-host"
             )
             raise InvalidInputError(message)
         if not self.flags.global_batch_sizes:
@@ -324,7 +330,13 @@ class Questions:
             raise InvalidInputError(message)
         return found
 
-    def topology(self, system: str, gpus: int | None) -> Topology:
+    def smallest(self, system: str) -> Topology:
+        """A system at its smallest size, for what is asked before any size."""
+        from planner import io
+
+        return io.load_smallest(system, gpus_per_host=self.flags.gpus_per_host)
+
+    def topology(self, system: str, gpus: int) -> Topology:
         """A system at a size, with the user's price."""
         from planner import io
 
@@ -342,7 +354,7 @@ class Questions:
         from planner.sweep.outcome import impossible
 
         for system in self.flags.systems:
-            self.topology(system, None)
+            self.smallest(system)
         tasks: list[Task] = []
         others: list[PointResult] = []
         problems: list[str] = []

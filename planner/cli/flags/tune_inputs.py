@@ -257,7 +257,7 @@ def clusters_of(flags: TuneFlags) -> Clusters:
         InvalidInputError: a system does not exist or has no price, a price names a system that is
             not used, or the budget is too small for every cluster.
     """
-    from planner.cli.flags.inputs import load_topology
+    from planner import io
     from planner.errors import InvalidInputError
 
     prices = prices_of(flags.prices, flags.systems)
@@ -278,7 +278,7 @@ def clusters_of(flags: TuneFlags) -> Clusters:
             sizes: Sequence[int | None] = flags.gpus or (None,)
             kept += [_sized(own, gpus) for gpus in sizes]
             continue
-        host = load_topology(own)
+        host = io.load_smallest(system, gpus_per_host=flags.gpus_per_host)
         price = own.price_usd_per_hour or host.price_per_device_usd_per_hour
         if price is None:
             message = (
@@ -295,9 +295,9 @@ def clusters_of(flags: TuneFlags) -> Clusters:
         ranks = flags.budget_usd_per_hour / price * (1 + 1e-9) if price else math.inf
         most = int(min(ranks, MAX_RANKS))
         doubled = [host.local_world_size << k for k in range(MAX_RANKS.bit_length())]
-        doubled = [n for n in doubled if n <= most]
+        doubled = [n for n in doubled if n >= host.world_size]
         kept += [_sized(own, gpus) for gpus in flags.gpus or doubled if gpus <= most]
-        least = flags.gpus or (host.local_world_size,)
+        least = flags.gpus or doubled[:1]
         dear += [f"{system} x {n} ({significant(n * price, 4)} USD/h)" for n in least if n > most]
     if not kept:
         budget = significant(flags.budget_usd_per_hour or 0.0, 6)

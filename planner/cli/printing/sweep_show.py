@@ -85,6 +85,11 @@ def print_points(name: str, results: Sequence[PointResult]) -> None:
             row.append("" if every_s is None else units.format_long_time(every_s))
     title = f"Best plan of {name} on each point (* no other is both faster and cheaper)"
     print_rows(title, tuple(columns), tuple(map(tuple, rows)))
+    _print_failed(results)
+
+
+def _print_failed(results: Sequence[PointResult]) -> None:
+    """Why points failed, if some did."""
     failed = [(r.point.name, r.reason) for r in results if r.status is PointStatus.FAILED]
     if failed:
         print_rows("", ("failed", "why"), failed)
@@ -149,20 +154,29 @@ def sizings_json(target: float, sizings: Sequence[Sizing]) -> dict[str, Any]:
 
 
 def print_sizings(target: float, sizings: Sequence[Sizing]) -> None:
-    """A row per system; for those that never reach the target, the best that was seen."""
+    """A row per system; for those that never reach the target, the best that was seen.
+
+    Where no size has a plan, the smallest one that failed is shown with the reason.
+    """
     columns = ("system", "GPUs", "M/s", "iteration", "USD/h", "USD/1e9", "")
     rows: list[tuple[str, ...]] = []
+    without: list[PointResult] = []
     for sizing in sizings:
         answer, note = sizing.answer, ""
         if answer is None:
             done = [r for r in sizing.tried if r.trained_samples_per_s is not None]
             if not done:
-                rows.append((sizing.system, "", "", "", "", "", "nothing tried fits"))
+                failed = [r for r in sizing.tried if r.status is PointStatus.FAILED]
+                all_failed = len(failed) == len(sizing.tried)
+                why = "every size failed" if all_failed else "nothing tried fits"
+                rows.append((sizing.system, "", "", "", "", "", why))
+                without += failed[:1]
                 continue
             answer = max(done, key=lambda r: r.trained_samples_per_s or 0.0)
             note = "not enough: best size tried"
         rows.append((sizing.system, *_size_cells(answer), note))
     print_rows(f"Fewest hosts for {significant(target / 1e6)} M samples/s", columns, rows)
+    _print_failed(without)
 
 
 def _size_cells(result: PointResult) -> tuple[str, ...]:

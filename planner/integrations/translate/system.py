@@ -15,7 +15,7 @@ from torchrec.distributed.utils import get_device_type
 from costmodels.topology import Topology
 from planner import io
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_topology import topology_to_torchrec
+from planner.integrations.torchrec_topology import host_size, topology_to_torchrec
 
 POD_SIZE_VARIABLE: Final = "TORCHREC_RESOLVED_POD_SIZE"
 
@@ -26,18 +26,45 @@ DEFAULT_SYSTEMS: Final = {
 }
 
 
-def base_system(system: Topology | str | None, compute_device: str) -> Topology:
-    """The system whose figures are used: the given one, or the default of the device.
+def base_system(system: Topology | str | None, topology: TorchrecTopology) -> Topology:
+    """The system whose figures are used, at the size of a TorchRec topology.
 
     Raises:
-        InvalidInputError: the name is unknown, or there is no default for the device.
+        InvalidInputError: as for :func:`sized_system`.
     """
-    if isinstance(system, Topology):
+    size = topology.world_size, host_size(topology)
+    return sized_system(system, topology.compute_device, *size)
+
+
+def sized_system(
+    system: Topology | str | None, compute_device: str, ranks: int, per_host: int
+) -> Topology:
+    """A system at the size of a job; the default of the device if none is given.
+
+    Raises:
+        InvalidInputError: the name is unknown, there is no default for the device, or the system
+            says of single ranks or hosts what cannot be told of those of another size.
+    """
+    if not isinstance(system, Topology):
+        if system is None and compute_device not in DEFAULT_SYSTEMS:
+            message = f"compute device {compute_device!r} is not supported; use cuda, cpu or mtia"
+            raise InvalidInputError(message)
+        name = system or DEFAULT_SYSTEMS[compute_device]
+        return io.load_system(name, gpus=ranks, gpus_per_host=per_host)
+    if (system.world_size, system.local_world_size) == (ranks, per_host):
         return system
-    if system is None and compute_device not in DEFAULT_SYSTEMS:
-        message = f"compute device {compute_device!r} is not supported; use cuda, cpu or mtia"
+    if (
+        system.speed_by_rank_ratio
+        or system.hbm_capacity_by_rank_bytes
+        or system.ddr_capacity_by_host_bytes
+    ):
+        message = (
+            f"system {system.name!r} has ranks or hosts that differ, and {system.world_size} ranks "
+            f"with {system.local_world_size} on a host; the job has {ranks} with {per_host} on a "
+            "host: give the system at this size"
+        )
         raise InvalidInputError(message)
-    return io.load_system(system or DEFAULT_SYSTEMS[compute_device])
+    return system.resized(ranks // per_host, per_host)
 
 
 def default_topology(system: Topology | str | None) -> TorchrecTopology:
@@ -57,15 +84,13 @@ def default_topology(system: Topology | str | None) -> TorchrecTopology:
         )
         raise InvalidInputError(message)
     device = get_device_type()
-    base = base_system(system, device)
+    world = dist.get_world_size()
+    local = get_local_size(world)
+    base = sized_system(system, device, world, local)
     if system is None and device == "cuda":
         memory = torch.cuda.get_device_properties(0).total_memory
         base = replace(base, device=replace(base.device, hbm_capacity_bytes=float(memory)))
-    world = dist.get_world_size()
-    local = get_local_size(world)
-    same_size = (base.world_size, base.local_world_size) == (world, local)
-    sized = base if same_size else base.resized(world // local, local)
-    return topology_to_torchrec(sized, device, pod_size=runtime_pod_size())
+    return topology_to_torchrec(base, device, pod_size=runtime_pod_size())
 
 
 def runtime_pod_size() -> int | None:

@@ -77,6 +77,27 @@ def load_system(
     return replace(topology, calibration=str(path.parent / schema.calibration))
 
 
+def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> Topology:
+    """Read a system at its smallest size: the fewest whole hosts that have all ranks it names.
+
+    For questions that are not about a size, such as whether the file keeps the rules.
+
+    Args:
+        source: as for :func:`load_system`.
+        gpus_per_host: as for :func:`load_system`.
+
+    Raises:
+        InvalidInputError: the file breaks a rule.
+    """
+    schema = validate(SystemSchema, read_system(locate(source, "systems")))
+    _, local = _layout(None, gpus_per_host, schema.layout.gpus_per_host)
+    ranks = [rank for entry in schema.different_ranks for rank in entry.ranks]
+    hosts = [host for entry in schema.different_hosts for host in entry.hosts]
+    fewest = 1 + max([0, *(rank // local for rank in ranks), *hosts])
+    gpus = local * min(fewest, _MOST_RANKS // local)
+    return load_system(source, gpus=gpus, gpus_per_host=gpus_per_host)
+
+
 def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology:
     """The topology with fitted factors; the factor of host time changes the launch latency."""
     given = schema.fitted

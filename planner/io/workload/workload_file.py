@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from costmodels.batch_shares import refuse_contradictions
 from costmodels.dense.base import dense_layers
 from costmodels.layers.base import AbstractLayer
 from costmodels.training.communication import Communication
@@ -164,6 +165,7 @@ def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> Work
         if dense is not None:
             workload = collect(problems, where, lambda: _workload(schema, tables, dense))
         if workload is not None:
+            collect(problems, where, partial(refuse_contradictions, workload))
             collect(problems, place, partial(dense_layers, workload))
             workload = None if problems else workload
     if workload is None:

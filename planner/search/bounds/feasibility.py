@@ -11,6 +11,7 @@ from costmodels.sharding import ShardingOption, Spread
 from costmodels.units import format_bytes
 from planner.errors import InfeasibleError
 from planner.options.enumeration import HOST_KERNELS, TableOptions
+from planner.options.table_limits import have_host_kernels
 from planner.search.construct.greedy import list_greedy, size_cost
 from planner.space.evaluation import ROUNDING, SearchSpace
 
@@ -193,10 +194,13 @@ def _advice(space: SearchSpace, table: TableOptions | None) -> tuple[str, ...]:
     """What would help: for one table, or for all of them if that is None."""
     lines = ["use more GPUs, or GPUs with more memory"]
     tables = space.listing.tables if table is None else (table,)
-    if not any(o.kernel in HOST_KERNELS for t in tables for o in t.options):
-        lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
-    else:
+    problem = space.problem
+    names = {t.table for t in tables}
+    asked = [t for t in problem.workload.tables if t.name in names]
+    if any(o.kernel in HOST_KERNELS for t in tables for o in t.options):
         lines.append("add host memory")
+    elif have_host_kernels(asked, problem.topology):
+        lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
     if not all(any(o.is_uniform for o in t.options) for t in tables):
         lines.append("allow row_wise or table_row_wise sharding, which split rows")
     if not all(any(len(o.column_widths) > 1 for o in t.options) for t in tables):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -147,3 +148,31 @@ def test_there_and_back(device: str) -> None:
     assert back.hbm_capacities().tolist() == base.hbm_capacities().tolist()
     assert back.device.hbm_bandwidth_bytes_per_s == base.device.hbm_bandwidth_bytes_per_s
     assert back.network_link == base.network_link
+
+
+def test_hosts_may_differ_in_memory() -> None:
+    """The memory of the first host was taken for all, and that of the system for TorchRec's."""
+    custom = CustomTopologyData(
+        data={"ddr_cap": [4 * GIB, 4 * GIB, GIB, 2 * GIB], "hbm_cap": [GIB] * 4}, world_size=4
+    )
+    theirs = factory(
+        world_size=4, local_world_size=2, additional_params={"custom_topology_data": custom}
+    )
+    base = replace(make_topology(2, 2), ddr_capacity_by_host_bytes=(1.0, 2.0))
+    ours = topology_from_torchrec(theirs, base, rates_from_base=True)
+    assert ours.ddr_capacities().tolist() == [8 * GIB, 3 * GIB]
+    back = topology_to_torchrec(ours, "cuda")
+    assert [d.storage.ddr for d in back.devices] == [4 * GIB] * 2 + [1.5 * GIB] * 2
+
+
+def test_ranks_of_a_named_system_keep_their_speed_at_the_size_of_the_job(tmp_path: Path) -> None:
+    """The file was read at the size of one host, so that other sizes lost it or were refused."""
+    path = tmp_path / "box.yaml"
+    path.write_text("base: h100_sxm\ndifferent_ranks: [{ranks: [9, 15], speed: 0.5}]\n")
+    ours = our_topology(factory(world_size=16, local_world_size=8), str(path))
+    assert ours.speeds().tolist() == [1.0] * 9 + [0.5] + [1.0] * 5 + [0.5]
+    with pytest.raises(InvalidInputError, match=r"value 9: must be 0\.\.7 at this size"):
+        our_topology(factory(world_size=8, local_world_size=8), str(path))
+    slow = replace(make_topology(1, 2), speed_by_rank_ratio=(1.0, 0.5))
+    with pytest.raises(InvalidInputError, match="the job has 4 with 2 on a host"):
+        our_topology(factory(world_size=4, local_world_size=2), slow)

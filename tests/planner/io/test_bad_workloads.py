@@ -40,6 +40,16 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "batch with exponent": (BATCH, "batch_size_per_rank: 1e3", ("1000.0", "whole number")),
     "batch as bool": (BATCH, "batch_size_per_rank: true", ("value True", "whole number")),
     "batch empty": (BATCH, "batch_size_per_rank:", ("value None", "whole number")),
+    "shares beside a pipeline": (
+        BATCH,
+        f"{BATCH}\n  batch_shares: [1, 2]\n  pipeline: hugectr",
+        ("batch_shares contradict pipeline hugectr",),
+    ),
+    "shares beside codecs": (
+        BATCH,
+        f"{BATCH}\n  batch_shares: proportional\n  communication: {{forward: fp16}}",
+        ("batch_shares contradict communication",),
+    ),
     "batch zero": (BATCH, "batch_size_per_rank: 0", ("value 0", "at least 1")),
     "batch negative": (BATCH, "batch_size_per_rank: -4", ("value -4", "at least 1")),
     "batch huge": (BATCH, "batch_size_per_rank: 1_000_000_000", ("value 1000000000", "at most")),

@@ -13,6 +13,7 @@ from costmodels.layers.hstu import Hstu
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import DenseArch, Interaction, Optimizer, Workload
+from planner import api, load_system
 from planner.errors import InfeasibleError, StoppedError
 from planner.options.arithmetic import refuse_hopeless as _refuse_hopeless
 from planner.options.enumeration import enumerate_options
@@ -242,3 +243,18 @@ def test_listing_says_how_far_it_is_and_can_be_stopped(monkeypatch: pytest.Monke
     with pytest.raises(StoppedError):
         enumerate_options(problem, pipeline, should_stop=lambda: next(answers))
     assert priced(pipeline, []) == []
+
+
+@pytest.mark.parametrize(("system", "is_advised"), [("h100_sxm", True), ("cpu_gloo", False)])
+def test_kernels_that_a_device_does_not_have_are_not_advised(
+    system: str, *, is_advised: bool
+) -> None:
+    """TorchRec runs kernels in host memory as fused ones on CPU ranks, so they free nothing."""
+    topology = load_system(system, gpus=2)
+    workload = cases.workload((cases.table("large", 10**10, 64),))
+    only = (TableConstraint(pattern="*", kernels=(K.FUSED,)),)
+    for rules in (Constraints(tables=only), Constraints()):
+        with pytest.raises(InfeasibleError) as caught:
+            api.plan(workload, topology, constraints=rules, max_evaluations=5)
+        words = " ".join(caught.value.advice)
+        assert ("allow the kernels" in words) is (is_advised and bool(rules.tables)), words

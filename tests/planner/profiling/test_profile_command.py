@@ -154,6 +154,16 @@ def test_selected_samples(day: Path) -> None:
     assert load_stats(Path("stats.json")).source.num_samples == 100
 
 
+def test_a_sample_that_cannot_be_spread_is_said(
+    day: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packed = write_tsv(tmp_path / "packed.gz", [[i + 1] * 26 for i in range(300)])
+    words = "packed.gz: can only be read from the start"
+    for data, rows, said in ((packed, "5", True), (packed, "9000", False), (day, "100", False)):
+        assert shardplan("profile", data, "--sample-rows", rows, "-o", tmp_path / "s.json") == 0
+        assert (words in capsys.readouterr().err) is said
+
+
 def test_a_flag_for_other_data_says_that_it_changed_nothing(
     day: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

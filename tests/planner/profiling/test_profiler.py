@@ -187,6 +187,17 @@ def test_samples_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.Monkey
     assert profile_files(paths, tmp_path / "s.json", everything).source.num_samples == 5_000
 
 
+def test_few_samples_are_spread_too(tmp_path: Path) -> None:
+    """A sample that fits one block was the beginning of the file."""
+    path = write_npy(tmp_path / "a.npy", np.arange(64_000).reshape(-1, 1))
+    options = dataclasses.replace(OPTIONS, selection=Selection(sample_rows=800))
+    table = profile_files([path], tmp_path / "s.json", options).tables["cat_0"]
+    assert table.num_indices == 800
+    assert table.highest_index == 7 * 8_000 + 99
+    one = dataclasses.replace(OPTIONS, selection=Selection(sample_rows=1))
+    assert profile_files([path], tmp_path / "t.json", one).source.num_samples == 1
+
+
 def test_text_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.profiling.units.BLOCK_SAMPLES", 50)
     path = write_tsv(tmp_path / "day_0", [[i + 1] * 26 for i in range(2_000)])

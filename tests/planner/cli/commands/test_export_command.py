@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from planner import io
+from planner.cli.output import refuse_own_input
+from planner.errors import InvalidInputError
+from planner.io.named_files import with_named_files
 from tests.planner.cli.command_line import Run
 
 
@@ -105,3 +108,28 @@ def test_no_file_that_is_read_is_written_over(
         done = run("export", kind, *planned, "--system", system_file, "-o", path)
         assert (done.code, "would be lost" in done.err) == (2, True)
         assert path.read_text() == before
+
+
+def test_no_file_that_an_input_names_is_written_over(
+    run: Run, planned: tuple[Path, ...], system_file: Path, tmp_path: Path
+) -> None:
+    """The base of a system was replaced by a system that stood on itself."""
+    child = tmp_path / "child.yaml"
+    child.write_text(f"base: {system_file.name}\nname: child\n")
+    other = tmp_path / "grand.yaml"
+    other.write_text(f"base: {child.name}\nlong: {'x' * 5000}\n")
+    assert with_named_files([other, tmp_path / "none"]) == {other, child, system_file}
+    for path in (system_file, child):
+        before = path.read_text()
+        done = run("export", "csv", *planned, "--system", child, "-o", path)
+        assert (done.code, "would be lost" in done.err) == (2, True)
+        assert path.read_text() == before
+
+
+def test_statistics_that_a_workload_names_are_not_written_over(tmp_path: Path) -> None:
+    stats, workload = tmp_path / "s.json", tmp_path / "w.yaml"
+    stats.write_text("{}")
+    workload.write_text("tables: [{name: a, distribution: {stats: s.json}}]\n")
+    with pytest.raises(InvalidInputError, match="would be lost"):
+        refuse_own_input([stats], [workload])
+    refuse_own_input([tmp_path / "new.json"], [workload])

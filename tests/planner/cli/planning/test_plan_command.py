@@ -334,6 +334,19 @@ def test_errors_become_messages_and_codes(
         assert not (tmp_path / "run").exists()
 
 
+def test_what_a_model_of_the_user_may_have_raised_is_no_bug(
+    plan: Run, fake_api: FakeApi, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine_own.py"
+    mine.write_text(
+        "from costmodels.lookup.roofline import Roofline\n\n\nclass Mine(Roofline): ...\n"
+    )
+    fake_api.error = RuntimeError("what")
+    done = plan("--model", f"lookup={mine}")
+    assert done.code == 2
+    assert f"error: RuntimeError: what; code of yours was run (lookup={mine})" in done.err
+
+
 def test_debug_shows_the_traceback(plan: Run, fake_api: FakeApi) -> None:
     fake_api.error = RuntimeError("what")
     done = plan("--debug")
