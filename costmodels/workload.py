@@ -305,9 +305,13 @@ class Workload:
             f"tensor_parallel {self.tensor_parallel} needs a model without tables whose dense part "
             "is given by layers; remove it",
         )
-        require(self.reserved_bytes >= 0, "the memory reserve must not be negative")
+        reserved = self.reserved_bytes
+        require(reserved >= 0, f"reserved_bytes must be at least 0, got {reserved}")
         between_s = self.between_steps_s
-        require(between_s is None or 0 <= between_s <= 3600, "between_steps must be 0 to 1 hour")
+        require(
+            between_s is None or 0 <= between_s <= 3600,
+            f"between_steps must be 0 to 1 hour, got {between_s} s",
+        )
         rate = self.input_samples_per_s
         require(rate is None or rate > 0, f"input rate must be positive, got {rate}")
         _check_lookahead(self.lookahead_batches, self.pipeline)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypedDict, Unpack
 
+from costmodels.errors import InvalidValueError
 from costmodels.workload import (
     DataType,
     DenseArch,
@@ -79,6 +80,7 @@ def workload_from_dataframe(
 
     Raises:
         InvalidInputError: unknown columns, or values that no table can have; lists all of them.
+            Or a value of ``changes`` that no workload can have.
 
     Example:
         >>> rows = [{"name": "item", "rows": 1000, "dim": 64, "pooling_factor": 2.0}]
@@ -104,7 +106,10 @@ def workload_from_dataframe(
             "planner.plan(..., constraints=planner.Constraints(...))"
         )
         raise InvalidInputError(message)
-    return replace(found.workload, **changes)
+    try:
+        return replace(found.workload, **changes)
+    except InvalidValueError as error:
+        raise InvalidInputError(str(error)) from error
 
 
 def _rows_of(frame: Any) -> list[Mapping[str, Any]]:

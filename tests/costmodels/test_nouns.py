@@ -143,7 +143,7 @@ def test_broken_pooling_factors_are_refused(pooling_factor: float) -> None:
         ({"tables": (), "dense": DenseArch()}, "at least one table or a dense part"),
         ({"tables": (make_table("x"), make_table("x"))}, "'x' appears twice"),
         ({"index_bytes": 2}, "index_bytes must be 4 or 8"),
-        ({"reserved_bytes": -1.0}, "reserve must not be negative"),
+        ({"reserved_bytes": -1.0}, "reserved_bytes must be at least 0, got"),
         ({"input_samples_per_s": 0.0}, "input rate must be positive"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.errors import InvalidValueError
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation, simulate
 from costmodels.iteration._traced import traced
@@ -231,3 +232,17 @@ def test_a_collective_that_waits_for_a_slow_host_names_the_rank_of_that_host() -
             (1, "host", 9.0),
             (0, "moved", 3.0),
         ]
+
+
+@pytest.mark.parametrize("wrong", [-1e-3, np.nan, np.inf])
+@pytest.mark.parametrize("field", ["duration_s", "host_s"])
+def test_times_that_nothing_can_take_are_refused_by_the_name_of_their_step(
+    field: str, wrong: float
+) -> None:
+    times = {"duration_s": np.ones(2), "host_s": np.ones(2)}
+    times[field] = np.array([1.0, wrong])
+    good = Step(name="first", stream=Stream.COMPUTE, duration_s=np.ones(2))
+    odd = Step(name="odd", stream=Stream.COMPUTE, **times)  # type: ignore[arg-type]
+    program = Program(steps=(good, odd), overlap_slowdown_ratio=0.0)
+    with pytest.raises(InvalidValueError, match=r"step 'odd' takes .* at least 0"):
+        traced(program, 2)

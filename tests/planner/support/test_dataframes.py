@@ -70,6 +70,11 @@ def test_what_is_no_frame_is_refused(given: object) -> None:
         workload_from_dataframe(given, local_batch_size=512)  # type: ignore[arg-type]
 
 
+def test_fields_of_a_workload_that_it_cannot_have_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="reserved_bytes"):
+        workload_from_dataframe(frame(), local_batch_size=512, reserved_bytes=-1.0)
+
+
 def test_columns_of_one_meaning_are_refused() -> None:
     """Either would be taken without a word."""
     with pytest.raises(InvalidInputError, match="'rows' and 'num_embeddings' both mean"):
