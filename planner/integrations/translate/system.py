@@ -37,7 +37,7 @@ def base_system(system: Topology | str | None, compute_device: str) -> Topology:
     if system is None and compute_device not in DEFAULT_SYSTEMS:
         message = f"compute device {compute_device!r} is not supported; use cuda, cpu or mtia"
         raise InvalidInputError(message)
-    return io.load_system(system or DEFAULT_SYSTEMS[compute_device])
+    return io.load_system(DEFAULT_SYSTEMS[compute_device] if system is None else system)
 
 
 def default_topology(system: Topology | str | None) -> TorchrecTopology:
