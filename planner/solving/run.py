@@ -10,6 +10,7 @@ from typing import Final
 
 import planner.search as strategies
 from costmodels import discovery
+from costmodels.fields import is_in
 from costmodels.sharding import Plan, Spread
 from planner.errors import InvalidInputError
 from planner.objectives import objective_class
@@ -53,7 +54,7 @@ def strategy_named(name: str) -> AbstractStrategy:
     Raises:
         InvalidInputError: there is no such file; the message lists the names of all strategies.
     """
-    if name not in strategy_names():
+    if not is_in(name, strategy_names()):
         known = ", ".join(strategy_names())
         msg = f"strategy {name!r} is not one of {known}"
         raise InvalidInputError(msg)
