@@ -326,7 +326,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         """The plan of the file, or else the best one found; TorchRec can run either."""
         device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
         if self._plan_file is not None:
-            return load_for_model(self._plan_file, model, topology, device)
+            return load_for_model(self._plan_file, model, topology, device, self._constraints)
         said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
