@@ -28,6 +28,7 @@ from planner.space.budget import Deadline, default_evaluations
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.collector import collector_paused
+from planner.support.kinds import require_kind
 
 BASELINES: Final = (
     TORCHREC_BASELINE,
@@ -140,6 +141,8 @@ class Run:
                 progress=self.progress,
                 should_stop=self.should_stop,
             )
+            hint = "AbstractStrategy.search says what to return"
+            require_kind("what the strategy returned", outcome, SearchOutcome, hint)
             if outcome.assignments or space.listing.has_every_kernel:
                 break
         return space, evaluate, outcome

@@ -10,6 +10,7 @@ import pytest
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
+from costmodels.pipeline import CostModels
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import (
     DataType,
@@ -138,3 +139,9 @@ def test_rules_in_lists_are_rules_in_tuples() -> None:
     assert make_workload(batch_share_ratio=np.array([0.5, 1.5])).batch_share_ratio == (0.5, 1.5)
     with pytest.raises(InvalidValueError, match="patterns must be a tuple or a list, got 'user'"):
         TableGroup(patterns="user")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", ["lookup", "collective", "dense"])
+def test_a_name_in_the_place_of_a_cost_model_is_refused(family: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"^models: {family} must be of class Abstract"):
+        CostModels(**{family: "roofline"})  # type: ignore[arg-type]
