@@ -31,6 +31,9 @@ _NAMES: Final = {
     "sharding_types": "texts, such as ShardingType.ROW_WISE.value",
     "compute_kernels": "texts, such as EmbeddingComputeKernel.FUSED.value",
 }
+_GROUPS: Final = ("cuda", "cpu", "mtia")
+"""The devices of a topology; no planner would plan a table of any other group."""
+
 _NUMBERS: Final = ("pooling_factors", "num_poolings", "batch_sizes")
 
 
@@ -78,6 +81,9 @@ def _problems(limit: ParameterConstraints) -> list[str]:
             )
     if not isinstance(limit.cache_params, CacheParams | None):
         wrong.append(f"cache_params must be CacheParams, got {shown(limit.cache_params)}")
+    if limit.device_group and limit.device_group not in _GROUPS:
+        known = f"one of {', '.join(_GROUPS)}"
+        wrong.append(f"device_group must be {known}, got {shown(limit.device_group)}")
     if limit.output_dtype is not None:
         try:
             data_type_of(limit.output_dtype, "output_dtype")

@@ -85,6 +85,7 @@ def test_arguments_of_another_kind_are_refused_by_name(name: str, value: object)
         ("cache_params", 0.5),
         ("output_dtype", torch.float16),
         ("output_dtype", DataType.INT4),
+        ("device_group", "gpu"),
     ],
 )
 def test_fields_of_a_constraint_of_another_kind_are_refused_by_name(
