@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -25,8 +25,9 @@ def settle(owner: Any, where: str = "") -> None:
     """Bring the fields of a frozen dataclass to their annotations, from its ``__post_init__``.
 
     Whole numbers, texts, flags, enumerations (a text becomes the member), other classes, any of
-    these or None, and tuples of them (for which a list or an array may stand) are settled. Any real
-    number stays in the place of a ``float`` as it is. Other annotations are left alone.
+    these or None or a literal text, and tuples of them, of any or of a fixed length (for which a
+    list or an array may stand), are settled. Any real number stays in the place of a ``float`` as
+    it is. Other annotations are left alone.
 
     Args:
         owner: the dataclass.
@@ -53,18 +54,21 @@ def _kinds(owner: Any) -> tuple[tuple[str, Any], ...]:
 
 def _is_known(kind: Any) -> bool:
     parts = get_args(kind)
-    if isinstance(kind, UnionType):
-        return len(parts) == 2 and parts[1] is NoneType and _is_known(parts[0])
+    if _is_choice(kind):
+        is_plain = parts[1] is NoneType or get_origin(parts[1]) is Literal
+        return len(parts) == 2 and is_plain and _is_known(parts[0])
     if get_origin(kind) is tuple:
-        return len(parts) == 2 and parts[1] is Ellipsis and _is_known(parts[0])
+        return all(_is_known(part) for part in parts if part is not Ellipsis)
     return isinstance(kind, type) and get_origin(kind) is None
 
 
 def _settled(what: str, value: Any, kind: Any) -> Any:
-    if isinstance(kind, UnionType):
-        return None if value is None else _settled(what, value, get_args(kind)[0])
+    if _is_choice(kind):
+        first, other = get_args(kind)
+        is_other = value is None if other is NoneType else is_in(value, get_args(other))
+        return value if is_other else _settled(what, value, first)
     if get_origin(kind) is tuple:
-        return _tuple(what, value, get_args(kind)[0])
+        return _tuple(what, value, get_args(kind))
     if kind is int:
         return _whole(what, value)
     if kind is float:
@@ -74,21 +78,34 @@ def _settled(what: str, value: Any, kind: Any) -> Any:
     if isinstance(value, kind):
         return value
     if issubclass(kind, StrEnum):
-        if isinstance(value, str) and value in tuple(kind):
+        if is_in(value, tuple(kind)):
             return kind(value)
         raise _refusal(what, f"one of {', '.join(kind)}", value)
     words = {bool: "True or False", str: "a text"}
     raise _refusal(what, words.get(kind, f"of class {kind.__name__}"), value)
 
 
-def _tuple(what: str, value: Any, kind: Any) -> tuple[Any, ...]:
+def _is_choice(kind: Any) -> bool:
+    return get_origin(kind) in (UnionType, Union)
+
+
+def is_in(value: object, texts: tuple[str, ...]) -> bool:
+    """Whether a value is one of these texts; arrays and the like are none."""
+    return isinstance(value, str) and value in texts
+
+
+def _tuple(what: str, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not isinstance(value, tuple | list):
         raise _refusal(what, "a tuple or a list", value)
+    if kinds[-1] is Ellipsis:
+        kinds = kinds[:1] * len(value)
+    elif len(value) != len(kinds):
+        raise _refusal(what, f"a tuple of {len(kinds)}", value)
     parts = tuple(
         part if type(part) is kind else _settled(f"{what}[{i}]", part, kind)
-        for i, part in enumerate(value)
+        for i, (part, kind) in enumerate(zip(value, kinds, strict=True))
     )
     if isinstance(value, tuple) and all(a is b for a, b in zip(parts, value, strict=True)):
         return value

@@ -151,8 +151,8 @@ class Table:
 
     def __post_init__(self) -> None:
         """Check shape and features."""
-        require(bool(self.name), "a table needs a name")
         settle(self, f"table {self.name!r}: ")
+        require(bool(self.name), "a table needs a name")
         where, rows, dim = f"table {self.name!r}", self.num_embeddings, self.embedding_dim
         require(1 <= rows <= 2**48, f"{where}: num_embeddings must be 1..2^48, got {rows}")
         require(1 <= dim <= 16384, f"{where}: embedding_dim must be 1..16384, got {dim}")
@@ -263,8 +263,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Check batch and names."""
-        settle(self)
         _check_shares(self.batch_share_ratio)
+        settle(self)
         require(
             1 <= self.local_batch_size <= 10**8,
             f"batch_size_per_rank must be 1..1e8, got {self.local_batch_size}",

@@ -128,6 +128,7 @@ def solve(
     require_kind("search", search, SearchSettings, "SearchSettings(seed=1) is one")
     for name, called in (("progress", progress), ("should_stop", should_stop)):
         require_function(name, called)
+    require_function("make_pipeline", make_pipeline, optional=False)
     run = Run(
         problem=problem.limited,
         settings=search,

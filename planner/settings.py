@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from costmodels.fields import is_in
 from planner.errors import InvalidInputError
 from planner.scenarios import ScenarioRule
 
@@ -54,14 +55,16 @@ class SearchSettings:
     with_baselines: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values that no search can honour.
+        """Refuse values that no search can honour; a text for ``robust`` becomes the member.
 
         Raises:
             InvalidInputError: lists them.
         """
         time_s, most, seed = self.time_limit_s, self.max_evaluations, self.seed
         broken = []
-        if self.robust not in tuple(ScenarioRule):
+        if is_in(self.robust, tuple(ScenarioRule)):
+            object.__setattr__(self, "robust", ScenarioRule(self.robust))
+        else:
             broken.append(f"robust {self.robust!r} is not one of {', '.join(ScenarioRule)}")
         if time_s is not None and not _is_positive(time_s):
             broken.append(f"time_limit_s must be above 0, or None, got {time_s!r}")
@@ -78,15 +81,15 @@ class SearchSettings:
 
 
 def _is_whole(value: object, *, least: int) -> bool:
-    return isinstance(value, Integral) and int(value) >= least
+    return isinstance(value, Integral) and not _is_flag(value) and int(value) >= least
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, Real) and float(value) > 0
+    return isinstance(value, Real) and not _is_flag(value) and float(value) > 0
 
 
 def _is_amount(value: object) -> bool:
-    return isinstance(value, Real) and 0 <= float(value) < math.inf
+    return isinstance(value, Real) and not _is_flag(value) and 0 <= float(value) < math.inf
 
 
 def _is_flag(value: object) -> bool:

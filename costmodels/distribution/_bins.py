@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
+from costmodels.errors import require
 
 if TYPE_CHECKING:
     from costmodels.distribution.base import AbstractIndexDistribution
+
+_ROUNDING: Final = 1e-6
+"""Relative error that the sums over the bins of a law may have."""
 
 _CERTAIN: Final = 1.0 - 1e-12
 """Largest probability of which ln(1 - p) is taken; a table of one row has p = 1."""
@@ -28,8 +32,13 @@ class Bins:
     __slots__ = ("drawn_probability", "drawn_rows", "probability", "rows")
 
     def __init__(self, law: AbstractIndexDistribution) -> None:
-        """Ask the law for its bins."""
-        self.rows, self.probability = law.frequency_bins()
+        """Ask the law for its bins.
+
+        Raises:
+            InvalidValueError: they are not what :meth:`AbstractIndexDistribution.frequency_bins`
+                has to return.
+        """
+        self.rows, self.probability = _checked(law)
         drawn = self.probability > 0
         every = bool(drawn.all())
         self.drawn_rows = self.rows if every else self.rows[drawn]
@@ -76,3 +85,28 @@ class Bins:
         once = batches * -np.expm1(-apart) * np.exp(-batches * apart)
         share = again - once
         return float(self.drawn_rows @ np.maximum(share, 0.0))
+
+
+def _checked(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
+    bins, name = law.frequency_bins(), type(law).__name__
+    good = isinstance(bins, tuple) and len(bins) == 2
+    good = good and all(isinstance(part, np.ndarray) and part.ndim == 1 for part in bins)
+    require(
+        good and len(bins[0]) == len(bins[1]) > 0,
+        f"{name}.frequency_bins must return two arrays of one length, the rows of each bin and the "
+        "probability of one row of each",
+    )
+    rows, probability = bins
+    require(
+        bool((rows >= 0).all() and (probability >= 0).all()),
+        f"{name}.frequency_bins must return numbers of 0 or more",
+    )
+    for what, total, wanted in (
+        ("the rows of all bins", float(rows.sum()), law.num_embeddings),
+        ("rows times probabilities", float(rows @ probability), 1),
+    ):
+        require(
+            abs(total - wanted) <= _ROUNDING * wanted,
+            f"{name}.frequency_bins: {what} must sum to {wanted}, got {total:g}",
+        )
+    return rows, probability

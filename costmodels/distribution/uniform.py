@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution, check_rows
+from costmodels.fields import settle
 
 
 @final
@@ -23,7 +24,8 @@ class Uniform(AbstractIndexDistribution):
         scattered: part of the common interface; it changes nothing, as no row is hot.
 
     Raises:
-        InvalidValueError: ``num_embeddings`` is not a whole number from 1.
+        InvalidValueError: ``num_embeddings`` is not a whole number from 1, or ``scattered`` is
+            neither True nor False.
 
     Example:
         >>> round(Uniform(num_embeddings=1000).expected_unique_rows(1000))
@@ -34,8 +36,9 @@ class Uniform(AbstractIndexDistribution):
     scattered: bool = True
 
     def __post_init__(self) -> None:
-        """Check the number of rows."""
+        """Check the number of rows, and convert the fields to their types."""
         check_rows(self.num_embeddings)
+        settle(self, "uniform ")
 
     def frequency_bins(self) -> tuple[FloatArray, FloatArray]:
         """One bin with all rows."""

@@ -9,6 +9,7 @@ from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.dense.base import AbstractDenseModel
 from costmodels.dense.roofline import Roofline as DenseRoofline
 from costmodels.exchange import AbstractExchangeModel
+from costmodels.fields import settle
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.lookup.roofline import Roofline as LookupRoofline
 
@@ -25,6 +26,9 @@ class CostModels:
             take no time.
         sigmas_ratio: log-standard deviation of each kind of time, if a calibration gives it.
         spread_ratio: joint spread of the kinds of time, if runs give it, as in ``FittedFactors``.
+
+    Raises:
+        InvalidValueError: a field is of another kind.
     """
 
     lookup: AbstractLookupModel = field(default_factory=LookupRoofline)
@@ -33,6 +37,10 @@ class CostModels:
     exchange: AbstractExchangeModel | None = None
     sigmas_ratio: tuple[tuple[str, float], ...] = ()
     spread_ratio: tuple[tuple[float, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what is no model of its family, such as a name."""
+        settle(self, "models: ")
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +39,12 @@ import planner.errors
 from costmodels.errors import CostModelError
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
+from planner.integrations.drop_in.arguments import (
+    Callback,
+    asked_sharders,
+    called_back,
+    require_arguments,
+)
 from planner.integrations.drop_in.collective import limit_within, plan_on_first_rank
 from planner.integrations.drop_in.headroom import require_headroom
 from planner.integrations.drop_in.log import planning_block
@@ -52,7 +57,6 @@ from planner.integrations.drop_in.search import Memories, require_room
 from planner.integrations.drop_in.sound_plans import soundest_plan
 from planner.integrations.drop_in.steps import (
     TIME_LIMIT_S,
-    require_arguments,
     require_runnable,
     reserved_memories,
     search_left,
@@ -79,8 +83,6 @@ from planner.result import PlanningResult
 from planner.torchrec_terms.pipeline import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
-
-Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
 
 
 class ShardPlanner(EmbeddingShardingPlanner):
@@ -148,9 +150,9 @@ class ShardPlanner(EmbeddingShardingPlanner):
         max_evaluations: int | None = None,
         memory_headroom: float = 0.0,
     ) -> None:
-        require_arguments(constraints, hints, memory_headroom)
+        require_arguments(locals())
         self._rates_from_base = topology is None or system is not None
-        chosen = topology or default_topology(system)
+        chosen = default_topology(system) if topology is None else topology
         super().__init__(
             topology=chosen,
             batch_size=batch_size,
@@ -242,14 +244,14 @@ class ShardPlanner(EmbeddingShardingPlanner):
     def _plan_within(
         self, limit_s: float | None, module: nn.Module, sharders: Sharders | None
     ) -> ShardingPlan:
-        chosen = list(get_default_sharders() if sharders is None else sharders)
+        chosen = get_default_sharders() if sharders is None else sharders
         self.result, self._best_plan, self._rival = None, None, Rival()
         self._num_proposals = self._num_plans = 0
         self._started_s = time.perf_counter()
         asked_s = TIME_LIMIT_S if self._limit_s is None else self._limit_s
         self._planning_limit_s = asked_s if limit_s is None else min(asked_s, limit_s)
         try:
-            return self._plan(module, chosen)
+            return self._plan(module, asked_sharders(module, chosen))
         except (planner.errors.PlannerError, CostModelError) as error:
             if isinstance(error, PlannerError):
                 raise
@@ -285,19 +287,17 @@ class ShardPlanner(EmbeddingShardingPlanner):
                 batch_size=self._batch_size,
                 constraints=self._constraints,
             )
-        for callback in self._callbacks:
-            options = callback(options)
-        self._best_plan = options
+        self._best_plan = options = called_back(options, self._callbacks, self._topology.world_size)
         sharding_plan = options_to_sharding_plan(options, self._topology)
+        if not has_other_groups(self._constraints, device):
+            validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
+        validate_rank_assignment(sharding_plan, self._topology)
+        validate_compute_kernels(options)
         seconds = time.perf_counter() - self._started_s
         self._log_stats(sharding_plan, options, sharders, seconds)
         if self.result is not None:
             block = planning_block(self.result, self._rival, options, self._topology, seconds)
             logger.info("%s", block)
-        if not has_other_groups(self._constraints, device):
-            validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
-        validate_rank_assignment(sharding_plan, self._topology)
-        validate_compute_kernels(options)
         return sharding_plan
 
     def _request(self, module: nn.Module, sharders: Sharders) -> Request:
@@ -326,7 +326,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         """The plan of the file, or else the best one found; TorchRec can run either."""
         device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
         if self._plan_file is not None:
-            return load_for_model(self._plan_file, model, topology, device)
+            return load_for_model(self._plan_file, model, topology, device, self._constraints)
         said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)

@@ -19,7 +19,6 @@ from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.drop_in.remarks import (
-    DATA_TYPES,
     assumption_warnings,
     planned_output_dtype,
 )
@@ -42,6 +41,7 @@ from planner.integrations.translate.modules import (
     tower_of,
 )
 from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
+from planner.integrations.translate.settings import DATA_TYPES, require_constraints
 from planner.problem import Constraints
 
 __all__ = [
@@ -141,7 +141,7 @@ def describe_model(
         InvalidInputError: tables or constraints cannot be planned; the message names all of them.
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
-    given, problems = {n: c for n, c in (constraints or {}).items() if c}, list[str]()
+    given, problems = require_constraints(constraints), list[str]()
     found = _with_unique_names(
         _shardable_tables(module, chosen, given, batch_size, hints, problems, compute_device)
     )

@@ -23,10 +23,11 @@ def objective_class(name: str) -> type[AbstractNamedObjective]:
     Raises:
         InvalidInputError: there is no such file; the message lists the names of all objectives.
     """
+    from costmodels.fields import is_in
     from planner.errors import InvalidInputError
     from planner.space.objective import AbstractNamedObjective
 
-    if name not in objective_names():
+    if not is_in(name, objective_names()):
         known = ", ".join(objective_names())
         msg = f"objective {name!r} is not one of {known}"
         raise InvalidInputError(msg)

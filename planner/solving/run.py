@@ -10,6 +10,7 @@ from typing import Final
 
 import planner.search as strategies
 from costmodels import discovery
+from costmodels.fields import is_in
 from costmodels.sharding import Plan, Spread
 from planner.errors import InvalidInputError
 from planner.objectives import objective_class
@@ -27,6 +28,7 @@ from planner.space.budget import Deadline, default_evaluations
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.collector import collector_paused
+from planner.support.kinds import require_kind
 
 BASELINES: Final = (
     TORCHREC_BASELINE,
@@ -53,7 +55,7 @@ def strategy_named(name: str) -> AbstractStrategy:
     Raises:
         InvalidInputError: there is no such file; the message lists the names of all strategies.
     """
-    if name not in strategy_names():
+    if not is_in(name, strategy_names()):
         known = ", ".join(strategy_names())
         msg = f"strategy {name!r} is not one of {known}"
         raise InvalidInputError(msg)
@@ -139,6 +141,8 @@ class Run:
                 progress=self.progress,
                 should_stop=self.should_stop,
             )
+            hint = "AbstractStrategy.search says what to return"
+            require_kind("what the strategy returned", outcome, SearchOutcome, hint)
             if outcome.assignments or space.listing.has_every_kernel:
                 break
         return space, evaluate, outcome

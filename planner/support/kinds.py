@@ -39,21 +39,39 @@ def require_amount(name: str, value: object, *, whole: bool = False) -> None:
         InvalidInputError: it is such a value; the message names the argument and the value.
     """
     kind = Integral if whole else Real
-    if value is None or (isinstance(value, kind) and 0 <= float(value) < math.inf):
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    if value is None or (is_number and 0 <= float(value) < math.inf):  # type: ignore[arg-type]
         return
     wanted = "whole number" if whole else "finite number"
     message = f"{name} must be a {wanted} of 0 or more, or None, got {shown(value)}"
     raise InvalidInputError(message)
 
 
-def require_function(name: str, value: object) -> None:
-    """Refuse a value that cannot be called; None is allowed.
+def require_function(name: str, value: object, *, optional: bool = True) -> None:
+    """Refuse a value that cannot be called.
+
+    Args:
+        name: the name of the argument.
+        value: the value that was given.
+        optional: whether None is allowed too.
 
     Raises:
         InvalidInputError: it is such a value; the message names the argument and the value.
     """
-    if value is not None and not callable(value):
-        message = f"{name}: {shown(value)} is no function; give one, or None"
+    if callable(value) or (optional and value is None):
+        return
+    message = f"{name}: {shown(value)} is no function; give one" + ", or None" * optional
+    raise InvalidInputError(message)
+
+
+def require_list(name: str, value: object, hint: str) -> None:
+    """Refuse a value that is neither a list nor a tuple.
+
+    Raises:
+        InvalidInputError: it is such a value; the message ends with the hint.
+    """
+    if not isinstance(value, list | tuple):
+        message = f"{name}: {shown(value)} is no list; {hint}"
         raise InvalidInputError(message)
 
 

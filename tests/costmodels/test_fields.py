@@ -10,6 +10,8 @@ import pytest
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
+from costmodels.pipeline import CostModels
+from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import (
     DataType,
     DenseArch,
@@ -77,6 +79,8 @@ def test_fields_of_a_table_of_another_kind_are_refused_by_name(
         ("between_steps_s", True, "between_steps_s must be a number, got True"),
         ("dense", None, "dense must be of class DenseArch, got None"),
         ("batch_share_ratio", "even", "batch_share_ratio must be one share for each rank"),
+        ("batch_share_ratio", {0: 1.0}, "batch_share_ratio must be a tuple or a list"),
+        ("batch_share_ratio", ["half"], "batch_share_ratio[0] must be a number, got 'half'"),
     ],
 )
 def test_fields_of_a_workload_of_another_kind_are_refused_by_name(
@@ -87,12 +91,19 @@ def test_fields_of_a_workload_of_another_kind_are_refused_by_name(
     assert words in str(caught.value)
 
 
+def test_a_name_that_is_an_array_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match=r"name must be a text, got array\(\[1, 2\]\)"):
+        make_table(np.array([1, 2]))  # type: ignore[arg-type]
+
+
 def test_laws_of_other_numbers_are_refused() -> None:
     for rows in ("10", 10.5, None):
         with pytest.raises(InvalidValueError, match="must be a whole number"):
             Uniform(num_embeddings=rows)  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="zipf exponent must be a number, got '1'"):
         Zipf(num_embeddings=10, exponent="1")  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="uniform scattered must be True or False, got 1"):
+        Uniform(num_embeddings=10, scattered=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +114,10 @@ def test_laws_of_other_numbers_are_refused() -> None:
         ({"ranks": 0}, "ranks must be a tuple or a list, got 0"),
         ({"min_column_width": -1}, "min_column_width must be at least 1, got -1"),
         ({"cache_load_factors": ("0.1",)}, "cache_load_factors[0] must be a number"),
+        ({"pairs": 3}, "pairs must be a tuple or a list, got 3"),
+        ({"pairs": ("row_wise", "fused")}, "pairs[0] must be a tuple or a list, got 'row_wise'"),
+        ({"pairs": (("row_wise",),)}, "pairs[0] must be a tuple of 2, got ('row_wise',)"),
+        ({"pairs": (("row_wise", "fast"),)}, "pairs[0][1] must be one of dense"),
     ],
 )
 def test_constraints_of_another_kind_are_refused_by_name(
@@ -119,5 +134,14 @@ def test_rules_in_lists_are_rules_in_tuples() -> None:
     rule = TableConstraint(pattern="*", ranks=np.array([0, 1]))  # type: ignore[arg-type]
     assert Constraints(tables=[rule]).tables == (rule,)  # type: ignore[arg-type]
     assert rule.ranks == (0, 1)
+    pairs = TableConstraint(pattern="*", pairs=[["row_wise", "fused"]])  # type: ignore[list-item]
+    assert pairs.allows_pair(ShardingType.ROW_WISE, ComputeKernel.FUSED)
+    assert make_workload(batch_share_ratio=np.array([0.5, 1.5])).batch_share_ratio == (0.5, 1.5)
     with pytest.raises(InvalidValueError, match="patterns must be a tuple or a list, got 'user'"):
         TableGroup(patterns="user")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", ["lookup", "collective", "dense"])
+def test_a_name_in_the_place_of_a_cost_model_is_refused(family: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"^models: {family} must be of class Abstract"):
+        CostModels(**{family: "roofline"})  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import planner
@@ -15,7 +16,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.io import load_workload_file
-from planner.problem import Constraints, TableConstraint
+from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.search.base import AbstractStrategy, Record, SearchOutcome
 from planner.solving.run import BASELINES
 from planner.space.budget import Deadline, default_work_s
@@ -105,6 +106,12 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         ({"progress": 3}, "progress: 3 is no function"),
         ({"models": "roofline"}, "models: 'roofline' is no CostModels"),
         ({"scenarios": 3}, "scenarios: 3 is no Iterable"),
+        ({"robust": np.array([1, 2])}, "robust .* is not one of worst, mean"),
+        ({"strategy": np.array([1, 2])}, "strategy .* is not one of"),
+        ({"objective": np.array([1, 2])}, "objective .* is not one of"),
+        ({"time_limit_s": True}, "time_limit_s must be above 0"),
+        ({"max_evaluations": True}, "max_evaluations must be a whole number above 0"),
+        ({"seed": True}, "seed must be a whole number from 0"),
     ],
 )
 def test_settings_that_no_search_could_honour_are_refused(
@@ -153,11 +160,23 @@ def test_what_is_no_plan_is_named_with_what_gives_one() -> None:
         ({"max_bytes": float("nan")}, "max_bytes must be a finite number of 0 or more"),
         ({"max_tables": -1}, "max_tables must be a whole number of 0 or more"),
         ({"max_tables": 1.5}, "max_tables must be a whole number of 0 or more"),
+        ({"max_tables": True}, "max_tables must be a whole number of 0 or more"),
     ],
 )
 def test_limits_on_moves_are_numbers(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         planner.MoveLimit(start=Plan(placements=()), **changes)
+
+
+def test_what_is_no_list_of_scenarios_and_no_pipeline_is_named() -> None:
+    model, system = small()
+    for given in (None, 3, model):
+        with pytest.raises(InvalidInputError, match=r"^scenarios: .* is no list"):
+            PlanningProblem(workload=model, topology=system, scenarios=given)  # type: ignore[arg-type]
+    problem = PlanningProblem(workload=model, topology=system, scenarios=[model])  # type: ignore[arg-type]
+    assert problem.scenarios == (model,)
+    with pytest.raises(InvalidInputError, match=r"^make_pipeline: None is no function; give one$"):
+        planner.solve(problem, make_pipeline=None)  # type: ignore[arg-type]
 
 
 def test_what_is_no_path_is_named() -> None:
@@ -169,7 +188,10 @@ def test_what_is_no_path_is_named() -> None:
     with pytest.raises(InvalidInputError, match="result: None is no PlanningResult"):
         planner.save_plan("plan.json", None)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=r"overrides: 'training\.pipeline' is no pair"):
-        load_workload_file("small_demo", overrides={"training.pipeline": "none"})  # type: ignore[arg-type]
+        load_workload_file("small_demo", overrides=["training.pipeline"])  # type: ignore[arg-type]
+    for given in (None, {"training.pipeline": "none"}):
+        with pytest.raises(InvalidInputError, match=r"overrides: .* is no list; give pairs"):
+            load_workload_file("small_demo", overrides=given)  # type: ignore[arg-type]
 
 
 def test_ranks_are_whole_numbers() -> None:

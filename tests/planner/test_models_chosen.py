@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from planner.io.plan.result_json import inputs_hash
 from planner.models import chosen_models, default_models, models_of
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
+from planner.search.base import AbstractStrategy
 from planner.search.common.schedule import Schedule
 from planner.search.improve.second_search import SecondSearch
 from planner.settings import SearchSettings
@@ -197,3 +199,17 @@ def test_a_problem_is_another_one_where_what_its_system_names_was_measured_anew(
     assert inputs_hash(problem) == before
     files[named].write_text("after")
     assert inputs_hash(problem) != before
+
+
+def test_what_is_no_outcome_of_a_strategy_is_named() -> None:
+    class Silent(AbstractStrategy):
+        def search(self, *given: object, **more: object) -> Any:
+            return None
+
+    with pytest.raises(InvalidInputError, match=r"^what the strategy returned: None is no Search"):
+        plan(
+            load_workload("small_demo"),
+            load_system("h100_sxm", gpus=2),
+            strategy=Silent(),
+            max_evaluations=5,
+        )

@@ -47,6 +47,12 @@ def variant(model: Workload, seed: int) -> Workload:
     return replace(model, name=f"variant{seed}", tables=tables, local_batch_size=max(batch, 1))
 
 
+def test_a_rule_given_as_a_text_is_the_rule() -> None:
+    """Of whatever is compared by identity, as the rule is, a text would be another one."""
+    for how in ScenarioRule:
+        assert SearchSettings(robust=how.value).robust is how  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("how", list(ScenarioRule))
 @pytest.mark.parametrize("seed", cases.first((0, 4, 2), 1))
 def test_the_value_is_that_of_each_scenario_alone_and_the_bound_holds(

@@ -93,7 +93,8 @@ ARGUMENTS: Final = rows_of(
     (
         "plan_file",
         _HONOURED,
-        "is used instead of a search after it was checked against the model",
+        "is used instead of a search after it was checked against the model; a warning where it "
+        "breaks constraints or does not fit",
         "planner",
         "a_bare_plan_of_torchrecs_comes_back",
     ),

@@ -25,9 +25,9 @@ from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sharding import Plan, ShardingOption
 from costmodels.workload import DataType
-from planner.integrations.drop_in.remarks import DATA_TYPES
 from planner.integrations.torchrec_workload import ShardableTable
 from planner.integrations.translate.key_value import KeyValuePipeline
+from planner.integrations.translate.settings import data_type_of
 
 MARGIN_RATIO: Final = 0.15
 """Share of device memory kept free if no storage reservation is given (TorchRec 1.8, planners.py).
@@ -77,7 +77,7 @@ def their_count(
         given = (constraints or {}).get(entry.parameter_name)
         chosen = getattr(given, "output_dtype", None)
         own = entry.table.dtype
-        outputs[entry.table.name] = DATA_TYPES.get(chosen.name, own) if chosen else own
+        outputs[entry.table.name] = data_type_of(chosen, "output_dtype") if chosen else own
     seen = "_optimizer_classes"
     stateless = frozenset(t.table.name for t in kept if not hasattr(t.parameter, seen))
     return TheirCount(stateless=stateless, outputs=outputs)

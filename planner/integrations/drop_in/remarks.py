@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner import constants
@@ -15,21 +15,11 @@ from costmodels.workload import DataType
 from planner.integrations.torchrec_topology import host_size
 from planner.integrations.translate.codecs import row_to_fill, unknown_codecs
 from planner.integrations.translate.features import is_spread
+from planner.integrations.translate.settings import data_type_of, fused_setting
 from planner.options.torchrec_rules import unsummed_words
 
 if TYPE_CHECKING:
     from planner.integrations.torchrec_workload import ShardableTable, WorkloadHints
-
-DATA_TYPES: Final = {
-    "FP32": DataType.FP32,
-    "FP16": DataType.FP16,
-    "BF16": DataType.BF16,
-    "FP8": DataType.FP8,
-    "NFP8": DataType.FP8,
-    "INT8": DataType.INT8,
-    "UINT8": DataType.INT8,
-}
-"""Data types that can be planned, by the names that TorchRec and FBGEMM give them."""
 
 MULTIPLIERS: Final = {
     "bwd_compute_multiplier": constants.BWD_COMPUTE_MULTIPLIER,
@@ -183,8 +173,8 @@ def _compressed(found: Iterable[ShardableTable], batch_size: int) -> list[str]:
 def _lacks_load_factor(entry: ShardableTable, given: ParameterConstraints | None) -> bool:
     if entry.key_value is not None or given is None or given.cache_params is None:
         return False
-    fused = getattr(entry.sharder, "fused_params", None) or {}
-    return given.cache_params.load_factor is None and fused.get("cache_load_factor") is None
+    of_sharder = fused_setting(entry.sharder, "cache_load_factor")
+    return given.cache_params.load_factor is None and of_sharder is None
 
 
 def _keeps_scales(entry: ShardableTable) -> bool:
@@ -243,9 +233,10 @@ def narrow_outputs(
 
 
 def _output_of(entry: ShardableTable, given: ParameterConstraints | None) -> DataType:
-    fused = getattr(entry.sharder, "fused_params", None) or {}
-    chosen: Any = (given.output_dtype if given else None) or fused.get("output_dtype")
-    return DATA_TYPES.get(getattr(chosen, "name", "FP32"), DataType.FP32)
+    if given and given.output_dtype is not None:
+        return data_type_of(given.output_dtype, "output_dtype")
+    chosen = fused_setting(entry.sharder, "output_dtype")
+    return DataType.FP32 if chosen is None else data_type_of(chosen, "fused_params['output_dtype']")
 
 
 # ------------------------------------------------------------------ topology

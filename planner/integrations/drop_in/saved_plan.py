@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.planners import extract_plan
-from torchrec.distributed.planner.types import PlanLoader, PlannerErrorType, ShardingOption
+from torchrec.distributed.planner.types import (
+    ParameterConstraints,
+    PlanLoader,
+    PlannerErrorType,
+    ShardingOption,
+)
 
 from costmodels.sharding import ComputeKernel, Plan, TablePlacement, row_blocks
 from costmodels.topology import Topology
+from costmodels.units import format_bytes
 from costmodels.workload import Table
 from planner import io
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_workload import ModelDescription, ShardableTable
 from planner.integrations.translate.errors import ShardPlannerError
-from planner.integrations.translate.key_value import KERNELS
+from planner.integrations.translate.key_value import KERNELS, KeyValuePipeline
 from planner.integrations.translate.options import virtual_blocks
 from planner.io.documents import read_json
+from planner.models import default_models
+from planner.options.broken_constraints import broken_constraints
 from planner.options.torchrec_rules import layout_problems
 from planner.options.unpooled_widths import width_problems
+from planner.problem import Constraints, PlanningProblem
 
 logger: Final = logging.getLogger(__name__)
 
@@ -31,14 +40,23 @@ _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError
 """TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
 
 
-def load_for_model(path: Path, model: ModelDescription, topology: Topology, device: str) -> Plan:
+def load_for_model(
+    path: Path,
+    model: ModelDescription,
+    topology: Topology,
+    device: str,
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+) -> Plan:
     """Load a plan; it has to be one for exactly this model on this many ranks.
+
+    A plan that breaks constraints, or does not fit in memory, is used with a warning.
 
     Args:
         path: a ``plan.json``, ours or TorchRec's.
         model: the tables of the model.
-        topology: the ranks of the job.
+        topology: the ranks of the job, with the memory that is left for tables.
         device: ``cuda`` or ``cpu``.
+        constraints: TorchRec's constraints by table name.
 
     Raises:
         ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
@@ -60,7 +78,45 @@ def load_for_model(path: Path, model: ModelDescription, topology: Topology, devi
     ]
     if problems:
         raise _refused(path, problems)
+    for line in (
+        *_broken(loaded.plan, model, topology, constraints or {}),
+        *_overfull(loaded.plan, model, topology),
+    ):
+        logger.warning("the plan %s is used, although %s", path, line)
     return loaded.plan
+
+
+def _broken(
+    plan: Plan,
+    model: ModelDescription,
+    topology: Topology,
+    given: Mapping[str, ParameterConstraints],
+) -> tuple[str, ...]:
+    """A line for each table that is not as its constraint asks."""
+    asked = {t.table.name for t in model.tables if given.get(t.parameter_name)}
+    limits = tuple(
+        limit
+        for table, limit in zip(model.workload.tables, model.constraints.tables, strict=True)
+        if table.name in asked
+    )
+    problem = PlanningProblem(
+        workload=model.workload, topology=topology, constraints=Constraints(tables=limits)
+    )
+    return tuple(f"{line}, against its constraint" for line in broken_constraints(problem, plan))
+
+
+def _overfull(plan: Plan, model: ModelDescription, topology: Topology) -> list[str]:
+    """A line if a rank needs more device memory than is left for tables."""
+    pipeline = KeyValuePipeline(
+        model.workload, topology, default_models(topology), key_values=model.key_values
+    )
+    fullest = pipeline.memory(plan).fullest
+    if fullest.headroom_bytes >= 0:
+        return []
+    return [
+        f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory by "
+        "our count than the storage reservation and memory_headroom leave"
+    ]
 
 
 def _names_key_values(path: Path, model: ModelDescription) -> bool:

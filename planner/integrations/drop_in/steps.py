@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any, Final
 
 from torch import nn
@@ -19,11 +18,10 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
 from planner.integrations.drop_in.request import Request, Sharders
 from planner.integrations.drop_in.search import Memories, memories_left
 from planner.integrations.torchrec_topology import topology_from_torchrec
-from planner.integrations.torchrec_workload import ModelDescription, WorkloadHints
+from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.constraints import (
     narrowed_to_options,
     runnable_on_cpu,
@@ -52,27 +50,6 @@ REPLACED_PARTS: Final = {
     "performance_model": "it minimises its own predicted iteration time; see system=",
 }
 """Parts of TorchRec's search that are accepted but not used, and what is used instead of each."""
-
-
-def require_arguments(constraints: object, hints: object, memory_headroom: object) -> None:
-    """Refuse arguments of a wrong type, before they are used.
-
-    Raises:
-        InvalidInputError: there is such an argument; the message names the first one.
-    """
-    for name, value, kind, words in (
-        (
-            "constraints",
-            constraints or {},
-            Mapping,
-            "a dictionary of ParameterConstraints by table",
-        ),
-        ("hints", hints, WorkloadHints, "WorkloadHints"),
-        ("memory_headroom", memory_headroom, Real, "a number, 0 or more and below 1"),
-    ):
-        if not isinstance(value, kind):
-            message = f"{name} must be {words}, got {value!r:.80}"
-            raise InvalidInputError(message)
 
 
 def warn_of_replaced(*parts: object) -> None:

@@ -7,7 +7,7 @@ import glob
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Final
 
 from torch import nn
@@ -23,6 +23,7 @@ from costmodels.workload import Pooling, Table
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import WHOLE_CACHE, our_kernel
 from planner.integrations.translate.key_value import KERNELS
+from planner.integrations.translate.settings import fused_setting
 from planner.options.narrowing import without_types
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
@@ -327,10 +328,10 @@ def pinned_load_factor(
     cache = given.cache_params if given else None
     ratio, name = (cache.load_factor if cache else None), "cache_params.load_factor"
     if ratio is None:
-        fused = getattr(sharder, "fused_params", None) or {}
-        ratio, name = fused.get("cache_load_factor"), "fused_params['cache_load_factor']"
-    if ratio is not None and not ratio > 0:
-        message = f"{name} must be above 0, got {ratio}"
+        ratio = fused_setting(sharder, "cache_load_factor")
+        name = "fused_params['cache_load_factor']"
+    if ratio is not None and not (isinstance(ratio, Real) and float(ratio) > 0):
+        message = f"{name} must be above 0, got {ratio!r}"
         raise InvalidInputError(message)
     return None if ratio is None else min(float(ratio), WHOLE_CACHE)
 

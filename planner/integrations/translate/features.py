@@ -16,6 +16,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import Feature
 from planner.errors import InvalidInputError
+from planner.integrations.translate.settings import fused_setting
 
 MOST_INDICES: Final = 10**6
 """The most indices per sample that a feature may have, as in a workload."""
@@ -43,7 +44,8 @@ def features_of(
     longest = max(len(values) for values in lists.values())
     count = len(names) if longest == 1 else longest
     for what, values in lists.items():
-        if len(values) not in (1, count):
+        is_single = len(values) == 1 and (longest == 1 or not getattr(limit, what))
+        if len(values) != count and not is_single:
             message = f"{what} has {len(values)} values for {count} inputs; give one for each"
             raise InvalidInputError(message)
         wrong = [v for v in values if not (isinstance(v, Real) and 0 <= float(v) < math.inf)]
@@ -108,13 +110,13 @@ def torchrec_inputs(
     weighted = limit.is_weighted
     if isinstance(module, EmbeddingBagCollectionInterface):
         weighted = module.is_weighted()
-    fused = getattr(sharder, "fused_params", None) or {}
+    fused_prefetch = fused_setting(sharder, "prefetch_pipeline")
     cache = limit.cache_params
     return TorchrecInputs(
         num_ids=sum(x * n * b for x, n, b in read),
         num_outputs=sum((min(1.0, x) if is_pooled else x) * n * b for x, n, b in read),
         is_weighted=bool(weighted) or _is_processed(name, module),
-        prefetches=bool((cache and cache.prefetch_pipeline) or fused.get("prefetch_pipeline")),
+        prefetches=bool((cache and cache.prefetch_pipeline) or fused_prefetch),
     )
 
 

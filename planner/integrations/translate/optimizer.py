@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from torch import nn
 from torchrec.distributed.types import ModuleSharder
 
+from costmodels.fields import shown
 from costmodels.workload import Optimizer
+from planner.errors import InvalidInputError
+from planner.integrations.translate.settings import fused_setting
 
 OPTIMIZERS: Final = {
     "sgd": Optimizer.SGD,
@@ -62,6 +66,9 @@ def optimizer_name(
     It is the first of these that exists: what ``apply_optimizer_in_backward`` has left on the
     parameter; the optimizer that a fused module was made with; the one in the sharder's
     ``fused_params``; FBGEMM's default, SGD.
+
+    Raises:
+        InvalidInputError: the optimizer of the sharder is none of FBGEMM's.
     """
     classes = getattr(parameter, "_optimizer_classes", None)
     if classes:
@@ -69,8 +76,13 @@ def optimizer_name(
     own = getattr(owner, "optimizer_type", None)
     if callable(own):
         return str(own().__name__).lower()
-    fused = getattr(sharder, "fused_params", None) or {}
-    chosen = fused.get("optimizer")
+    chosen = fused_setting(sharder, "optimizer")
+    if not isinstance(chosen, Enum | None):
+        message = (
+            "fused_params['optimizer'] must be a member of FBGEMM's EmbOptimType, such as "
+            f"EmbOptimType.EXACT_SGD, got {shown(chosen)}"
+        )
+        raise InvalidInputError(message)
     return "sgd" if chosen is None else str(chosen.value).lower()
 
 

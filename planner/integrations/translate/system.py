@@ -49,7 +49,7 @@ def sized_system(
         if system is None and compute_device not in DEFAULT_SYSTEMS:
             message = f"compute device {compute_device!r} is not supported; use cuda, cpu or mtia"
             raise InvalidInputError(message)
-        name = system or DEFAULT_SYSTEMS[compute_device]
+        name = DEFAULT_SYSTEMS[compute_device] if system is None else system
         return io.load_system(name, gpus=ranks, gpus_per_host=per_host)
     if (system.world_size, system.local_world_size) == (ranks, per_host):
         return system

@@ -38,6 +38,7 @@ from planner.problem import Constraints, TableConstraint
 from planner.profiling.stats import TableStats, undersampled_remark
 from planner.support.collector import collector_paused
 from planner.support.digits import counted
+from planner.support.kinds import require_list
 
 _NO_LIMITS: Final = TableConstraintSchema()
 
@@ -105,6 +106,7 @@ def load_workload_file(
     """
     path = locate(source, "workloads")
     is_list = path.suffix.lower() == ".csv"
+    require_list("overrides", overrides, "give pairs of a key path and a value")
     with collector_paused():
         document = read_table_list(path) if is_list else read_yaml(path)
         for pair in overrides:

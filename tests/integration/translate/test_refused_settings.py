@@ -9,13 +9,18 @@ import pytest
 
 pytest.importorskip("torchrec")
 
+import torch
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ShardingType
+from torchrec.modules.embedding_configs import DataType
 
 from costmodels.distribution.uniform import Uniform
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import WorkloadHints, describe_model
+from planner.integrations.translate.errors import ShardPlannerError
 from tests.integration.models import bags
 
 pytestmark = pytest.mark.torchrec
@@ -49,11 +54,97 @@ def test_numbers_of_a_constraint_are_refused_by_their_own_name(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("memory_headroom", "0.1"), ("hints", {"pipeline": "none"}), ("constraints", ["a"])],
+    [
+        ("memory_headroom", "0.1"),
+        ("hints", {"pipeline": "none"}),
+        ("constraints", ["a"]),
+        ("batch_size", 0),
+        ("timeout_seconds", 0),
+        ("stats", "loud"),
+        ("callbacks", [None]),
+        ("enumerator", "greedy"),
+        ("storage_reservation", 0.15),
+        ("constraints of table 'a'", {"a": {"sharding_types": ["row_wise"]}}),
+        ("constraints: the name of a table", {3: ParameterConstraints()}),
+    ],
 )
 def test_arguments_of_another_kind_are_refused_by_name(name: str, value: object) -> None:
+    given = {name.split(" ")[0].strip(":"): value}
     with pytest.raises(InvalidInputError, match=f"^{name} must be "):
-        ShardPlanner(Topology(world_size=2, compute_device="cuda"), **{name: value})
+        ShardPlanner(Topology(world_size=2, compute_device="cuda"), **given)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("sharding_types", "row_wise"),
+        ("sharding_types", [ShardingType.ROW_WISE]),
+        ("compute_kernels", "fused"),
+        ("pooling_factors", 4.0),
+        ("batch_sizes", 64),
+        ("cache_params", 0.5),
+        ("output_dtype", torch.float16),
+        ("output_dtype", DataType.INT4),
+        ("device_group", "gpu"),
+    ],
+)
+def test_fields_of_a_constraint_of_another_kind_are_refused_by_name(
+    setting: str, value: Any
+) -> None:
+    given = {"a": ParameterConstraints(**{setting: value})}
+    with pytest.raises(InvalidInputError, match=f"^constraints of table 'a': {setting} must be "):
+        describe_model(bags([("a", 10, 8)]), batch_size=32, constraints=given)
+
+
+@pytest.mark.parametrize("setting", ["optimizer", "cache_load_factor", "output_dtype"])
+def test_a_text_among_fused_parameters_is_refused_by_name(setting: str) -> None:
+    sharders = [EmbeddingBagCollectionSharder(fused_params={setting: "fp16"})]
+    with pytest.raises(InvalidInputError, match=rf"fused_params\['{setting}'\] must be "):
+        describe_model(bags([("a", 10, 8)]), sharders, batch_size=32)
+
+
+def test_one_pooling_factor_beside_two_numbers_of_poolings_is_refused() -> None:
+    given = {"a": ParameterConstraints(num_poolings=[1.0, 2.0])}
+    with pytest.raises(InvalidInputError, match="pooling_factors has 1 values for 2 inputs"):
+        describe_model(bags([("a", 10, 8)]), batch_size=32, constraints=given)
+
+
+@pytest.mark.parametrize("sizes", [{"world_size": 0}, {"world_size": 2, "pod_size": 0}])
+def test_a_topology_without_ranks_is_refused(sizes: dict[str, int]) -> None:
+    with pytest.raises(InvalidInputError, match=r"^topology: \w+ must be a whole number of ranks"):
+        ShardPlanner(Topology(compute_device="cuda", **sizes))
+
+
+@pytest.mark.parametrize(
+    ("module", "sharders", "words"),
+    [
+        ("a model", [], "^module: 'a model' is no Module"),
+        (bags([("a", 10, 8)]), [EmbeddingBagCollectionSharder], "^sharders: .* is no Module"),
+        (bags([("a", 10, 8)]), 3, "^sharders: 3 is no list"),
+    ],
+)
+def test_models_and_sharders_of_another_kind_are_refused(
+    module: Any, sharders: Any, words: str
+) -> None:
+    with pytest.raises(ShardPlannerError, match=words):
+        ShardPlanner(Topology(world_size=2, compute_device="cuda")).plan(module, sharders)
+
+
+def _on_rank_99(options: list[Any]) -> list[Any]:
+    for option in options:
+        option.shards[0].rank = 99
+    return options
+
+
+@pytest.mark.parametrize(
+    ("callback", "words"), [(_on_rank_99, "ranks 0 to 1 .* got 99"), (print, "got None")]
+)
+def test_what_a_callback_returns_is_checked(callback: Any, words: str) -> None:
+    planned = ShardPlanner(
+        Topology(world_size=2, compute_device="cuda"), max_evaluations=5, callbacks=[callback]
+    )
+    with pytest.raises(ShardPlannerError, match=f"^what a callback returns must be .*{words}"):
+        planned.plan(bags([("a", 10, 8)]), [EmbeddingBagCollectionSharder()])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Index laws of users: bins that are none are refused before anything is priced by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodels.distribution._bins import Bins
+from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.errors import InvalidValueError
+
+
+class Own(AbstractIndexDistribution):
+    """A law of 10 rows with any bins."""
+
+    scattered = True
+
+    def __init__(self, bins: Any) -> None:
+        self.num_embeddings = 10
+        self.bins = bins
+
+    def frequency_bins(self) -> Any:
+        """The bins as they were given."""
+        return self.bins
+
+
+@pytest.mark.parametrize(
+    ("rows", "probability", "words"),
+    [
+        ([50.0, 50.0], [0.01, 0.01], "the rows of all bins must sum to 10, got 100"),
+        ([5.0, 5.0], [0.2, 0.2], "rows times probabilities must sum to 1, got 2"),
+        ([5.0, 5.0], [-0.1, 0.3], "must return numbers of 0 or more"),
+        ([np.nan, 5.0], [0.1, 0.1], "must return numbers of 0 or more"),
+        ([], [], "must return two arrays of one length"),
+        ([10.0], [0.05, 0.05], "must return two arrays of one length"),
+    ],
+)
+def test_bins_that_are_none_are_refused(
+    rows: list[float], probability: list[float], words: str
+) -> None:
+    with pytest.raises(InvalidValueError, match=rf"^Own\.frequency_bins:? {words}"):
+        Bins(Own((np.array(rows), np.array(probability))))
+
+
+def test_lists_in_the_place_of_bins_are_refused() -> None:
+    for bins in (None, ([5.0, 5.0], [0.1, 0.1])):
+        with pytest.raises(InvalidValueError, match="must return two arrays"):
+            Bins(Own(bins))
+    assert Bins(Own((np.array([10.0]), np.array([0.1])))).rows.tolist() == [10.0]
