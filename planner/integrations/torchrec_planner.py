@@ -61,7 +61,7 @@ from planner.integrations.drop_in.steps import (
     reserved_memories,
     search_left,
     search_limits,
-    warn_of_replaced,
+    warn_of_unused,
 )
 from planner.integrations.torchrec_topology import torchrec_machine
 from planner.integrations.torchrec_workload import (
@@ -169,7 +169,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
             timeout_seconds=timeout_seconds,
             plan_loader=plan_loader,
         )
-        warn_of_replaced(proposer, partitioner, performance_model)
+        warn_of_unused(ShardPlanner, locals())
         self.result: PlanningResult | None = None
         self._user_enumerator = enumerator
         self._base = base_system(system, chosen)

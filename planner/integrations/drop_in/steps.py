@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -52,12 +53,25 @@ REPLACED_PARTS: Final = {
 """Parts of TorchRec's search that are accepted but not used, and what is used instead of each."""
 
 
-def warn_of_replaced(*parts: object) -> None:
-    """Warn of each part in :data:`REPLACED_PARTS`, given in that order, that is not None."""
-    for (part, why), value in zip(REPLACED_PARTS.items(), parts, strict=True):
-        if value is not None:
-            message = f"ShardPlanner does not use {part}: {why}"
-            warnings.warn(message, UserWarning, stacklevel=3)
+_OF_SEARCHES: Final = ("enumerator", "strategy", "objective", "seed", "max_evaluations")
+"""Arguments that say how to search, which nobody does where there is a saved plan."""
+
+
+def warn_of_unused(planner: type[object], given: Mapping[str, Any]) -> None:
+    """Warn of each argument without effect: replaced parts, and those of a search beside a plan.
+
+    Args:
+        planner: the class of the planner, whose signature has the usual values.
+        given: all arguments by name; those with their usual values are not warned of.
+    """
+    usual = inspect.signature(planner).parameters
+    unused = dict(REPLACED_PARTS)
+    if given["plan_file"] is not None:
+        why = "plan_file gives the plan, so that nothing is searched; remove one of them"
+        unused |= dict.fromkeys(_OF_SEARCHES, why)
+    for name, why in unused.items():
+        if given[name] != usual[name].default:
+            warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=3)
 
 
 def search_left(

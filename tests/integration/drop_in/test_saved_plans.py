@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,17 @@ def test_a_saved_plan_that_keeps_all_settings_is_used_without_a_warning(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not warnings_of(path, caplog, 2**30, **WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("strategy", "random"), ("seed", 3), ("max_evaluations", 5)]
+)
+def test_what_only_a_search_uses_is_warned_of_beside_a_saved_plan(
+    path: Path, name: str, value: object
+) -> None:
+    with pytest.warns(UserWarning, match=rf"does not use {name}: plan_file gives the plan"):
+        ShardPlanner.from_plan(path, topology=topology(2**30), **{name: value})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ShardPlanner.from_plan(path, topology=topology(2**30))
+        ShardPlanner(topology(2**30), **{name: value})  # type: ignore[arg-type]

@@ -84,9 +84,8 @@ def cluster(world: int = 2, device: str = "cuda", ssd_bytes: int = 0) -> Topolog
 def planner_for(constraint: ParameterConstraints | None, **arguments: Any) -> ShardPlanner:
     arguments.setdefault("topology", cluster())
     constraints = {} if constraint is None else {"v": constraint}
-    return ShardPlanner(
-        batch_size=BATCH, constraints=constraints, stats=[], max_evaluations=20, **arguments
-    )
+    search = {} if "plan_file" in arguments else {"max_evaluations": 20}
+    return ShardPlanner(batch_size=BATCH, constraints=constraints, stats=[], **search, **arguments)
 
 
 def table(plan: ShardingPlan, name: str = "v") -> ParameterSharding:
