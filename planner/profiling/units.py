@@ -212,11 +212,9 @@ def _first(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, 
     return pieces
 
 
-def unspread_remark(sources: Sequence[Source], selection: Selection) -> str | None:
-    """Says of which files a spread sample has the beginning, such as compressed ones; or None."""
-    if selection.sample_rows is None:
-        return None
-    cut = {piece.path for _, piece in _spread(sources, selection.sample_rows) if piece.limit}
+def unspread_remark(sources: Sequence[Source], count: int) -> str | None:
+    """Of which files a sample of ``count`` has the beginning, such as compressed ones; or None."""
+    cut = {piece.path for _, piece in _spread(sources, count) if piece.limit}
     packed = [s.path.name for s in sources if s.path in cut and not s.reader.can_split(s.path)]
     if not packed:
         return None

@@ -149,11 +149,10 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
             raise
         interrupt.add_note("run the same command again to continue")
         raise interrupt from None
-    sources = find_sources(data, readers, options.format_name)
-    remarks = (
-        *(left_out_remark(stats.source), undersampled_remark(stats.tables)),
-        unspread_remark(sources, options.selection),
-    )
+    remarks = [left_out_remark(stats.source), undersampled_remark(stats.tables)]
+    if (sampled := options.selection.sample_rows) is not None:
+        sources = find_sources(data, readers, options.format_name)
+        remarks.append(unspread_remark(sources, sampled))
     told = [*folders_inside(data), *(text for text in remarks if text is not None)]
     if is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
