@@ -14,11 +14,15 @@ from costmodels.sharding import TablePlacement
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.options.torchrec_rules import layout_problems
 from planner.result import Reshard
+from tests.differential import laws
 from tests.differential.asking import UNCUT, Answer, Run, ask
 from tests.differential.case import Case, received_bytes_by_rank
 from tests.differential.judging.descent import FEW, best_known
 from tests.differential.judging.enumerator import Enumerator, Optimum
 from tests.differential.judging.rules import MOVED_BYTES, broken_rules
+
+EVALUATIONS = 40
+"""Plans that the search may price for each problem of a test: it is about promises, not quality."""
 
 SAME = 1e-9
 """Relative difference of two prices of one plan; how far a bound may be above the optimum."""
@@ -251,3 +255,16 @@ def _above(one: float, other: float) -> bool:
 
 def _percent(value: float, other: float) -> str:
     return f"{value / other - 1.0:+.3%}" if other and math.isfinite(other) else "no share"
+
+
+def assert_answers(case: Case) -> None:
+    """The answers about a problem have no fault."""
+    found = [str(fault) for fault in check(case, max_evaluations=EVALUATIONS).faults]
+    assert not found, "\n".join(found)
+
+
+def assert_sound(case: Case, seed: int) -> None:
+    """The answers have no fault, and the plans that the seed draws break no law."""
+    faults = check(case, max_evaluations=EVALUATIONS).faults
+    found = [*map(str, faults), *laws.broken_laws(case, seed)]
+    assert not found, "\n".join(found)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.differential import named
 from tests.differential.asking import UNCUT, Run
-from tests.differential.check import Verdict, check
+from tests.differential.check import EVALUATIONS, Verdict, check
 from tests.differential.drawing.problems import draw, draw_larger
 from tests.planner.cases import first
 
@@ -17,8 +17,6 @@ pytestmark = pytest.mark.usefixtures("no_process_beside")
 CHUNKS, CHUNK = 20, 10
 QUICK = 2
 """Chunks that run by default; the others are slow."""
-EVALUATIONS = 40
-"""Plans that the search may price for each of these: they are about promises, not quality."""
 
 ENGINE_EVERY = 3
 """The engine alone takes most of the time, so it is asked about every third default problem."""

@@ -10,10 +10,10 @@ import pytest
 
 from planner.family import chain
 from planner.result import HostLoss, PlanningResult
-from tests.differential import families, laws
+from tests.differential import families
 from tests.differential.as_large import as_large
 from tests.differential.asking import Run
-from tests.differential.check import check
+from tests.differential.check import EVALUATIONS, assert_sound, check
 from tests.differential.drawing.problems import (
     draw,
     draw_calibrated,
@@ -24,9 +24,6 @@ from tests.differential.stored import load, save
 from tests.planner.cases import first
 
 pytestmark = pytest.mark.usefixtures("no_process_beside")
-
-EVALUATIONS = 40
-"""Plans that the search may price for each problem: it is about promises, not quality."""
 
 
 @pytest.mark.parametrize("seed", first(range(60), 3))
@@ -62,10 +59,7 @@ def test_plans_in_use_meet_every_kind_of_rule(seeds: Sequence[int]) -> None:
 
 @pytest.mark.parametrize("seed", first(range(60), 4))
 def test_calibrated_machines(seed: int) -> None:
-    case = draw_calibrated(seed)
-    verdict = check(case, max_evaluations=EVALUATIONS)
-    found = [*map(str, verdict.faults), *laws.broken_laws(case, seed)]
-    assert not found, "\n".join(found)
+    assert_sound(draw_calibrated(seed), seed)
 
 
 def test_calibrated_machines_differ_and_are_stored(tmp_path: Path) -> None:
@@ -83,10 +77,7 @@ def test_calibrated_machines_differ_and_are_stored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", first(range(80), 4))
 def test_kinds_met_together(seed: int) -> None:
-    case = draw_together(seed)
-    verdict = check(case, max_evaluations=EVALUATIONS)
-    found = [*map(str, verdict.faults), *laws.broken_laws(case, seed)]
-    assert not found, "\n".join(found)
+    assert_sound(draw_together(seed), seed)
 
 
 @pytest.mark.parametrize("seeds", first([(20, 25, 45), range(60)], 1))

@@ -16,7 +16,7 @@ from tests.differential import relations
 from tests.differential.as_large import LOWERED, as_large, owner_of
 from tests.differential.asking import Answer, Run
 from tests.differential.case import Case
-from tests.differential.check import check
+from tests.differential.check import EVALUATIONS, assert_answers
 from tests.differential.drawing.problems import draw, draw_larger, draw_rare
 from tests.differential.drawing.small_cases import case_of
 from tests.differential.stored import load, save
@@ -24,17 +24,13 @@ from tests.planner.cases import first
 
 pytestmark = pytest.mark.usefixtures("no_process_beside")
 
-EVALUATIONS = 40
-"""Plans that the search may price for each problem: it is about promises, not quality."""
-
 
 # ------------------------------------------------------------------ rare problems
 
 
 @pytest.mark.parametrize("seed", first(range(100), 3))
 def test_rare_problems(seed: int) -> None:
-    found = [str(fault) for fault in check(draw_rare(seed), max_evaluations=EVALUATIONS).faults]
-    assert not found, "\n".join(found)
+    assert_answers(draw_rare(seed))
 
 
 @pytest.mark.parametrize("seeds", first([(15, 23, 25, 33, 35), range(40)], 1))
@@ -63,8 +59,7 @@ def test_rare_problems_have_what_others_lack(tmp_path: Path, seeds: Sequence[int
 @pytest.mark.parametrize("seed", first([0, *range(3, 60), 1, 2], 2))
 def test_small_problems_planned_as_large_ones(seed: int) -> None:
     with as_large(seed):
-        found = [str(fault) for fault in check(draw(seed), max_evaluations=EVALUATIONS).faults]
-    assert not found, "\n".join(found)
+        assert_answers(draw(seed))
 
 
 def test_limits_are_put_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,14 @@ from tests.planner.profiling.samples import (
 RNG = np.random.default_rng(7)
 
 
-def test_parquet(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+@pytest.fixture
+def arrow() -> Any:
+    """The module pyarrow, with its part for Parquet files."""
+    pytest.importorskip("pyarrow.parquet")
+    return pytest.importorskip("pyarrow")
+
+
+def test_parquet(arrow: Any, tmp_path: Path) -> None:
     count = 5_000
     bags = [RNG.integers(0, 99, RNG.integers(0, 6)).tolist() for _ in range(count)]
     scalars = [None if i % 7 == 0 else i for i in range(count)]
@@ -39,7 +45,7 @@ def test_parquet(tmp_path: Path) -> None:
         }
     )
     path = tmp_path / "part-0.parquet"
-    parquet.write_table(table, path, row_group_size=700)
+    arrow.parquet.write_table(table, path, row_group_size=700)
     reader = ParquetReader()
     expected = {
         "user": [[] if v is None else [v] for v in scalars],
@@ -59,46 +65,38 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ParquetReader().feature_names(tmp_path / "x.parquet")
 
 
-def test_parquet_lists_are_features_whatever_their_name(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+def test_parquet_lists_are_features_whatever_their_name(arrow: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     table = arrow.table({"label": [0, 1], "clicked": [[3, 4], [5]], "click": [1, 0]})
-    parquet.write_table(table, path)
+    arrow.parquet.write_table(table, path)
     assert ParquetReader().feature_names(path) == ("clicked",)
     assert ParquetReader().left_out(path) == ("label: int64", "click: int64")
 
 
-def test_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+def test_parquet_columns_of_one_name_are_refused(arrow: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     columns = [arrow.array([1, 2]), arrow.array([3, 4])]
-    parquet.write_table(arrow.Table.from_arrays(columns, names=["a", "a"]), path)
+    arrow.parquet.write_table(arrow.Table.from_arrays(columns, names=["a", "a"]), path)
     with pytest.raises(InvalidInputError, match="has several columns of the name 'a'"):
         ParquetReader().feature_names(path)
 
 
-def test_parquet_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+def test_parquet_names_that_are_no_text_are_refused(arrow: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    parquet.write_table(arrow.table({"qqqqqqqq": [1, 2]}), path, store_schema=False)
+    arrow.parquet.write_table(arrow.table({"qqqqqqqq": [1, 2]}), path, store_schema=False)
     path.write_bytes(path.read_bytes().replace(b"qqqqqqqq", b"qqqq\xffqqq"))
     with pytest.raises(InvalidInputError, match="not a whole parquet file"):
         ParquetReader().feature_names(path)
 
 
-def test_bad_parquet_columns(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+def test_bad_parquet_columns(arrow: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    parquet.write_table(arrow.table({"price": [0.5]}), path)
+    arrow.parquet.write_table(arrow.table({"price": [0.5]}), path)
     with pytest.raises(InvalidInputError, match="no column of integers"):
         ParquetReader().feature_names(path)
-    parquet.write_table(arrow.table({"user": arrow.array([], arrow.int64())}), path)
+    arrow.parquet.write_table(arrow.table({"user": arrow.array([], arrow.int64())}), path)
     with pytest.raises(InvalidInputError, match="has no rows"):
         ParquetReader().num_positions(path)
-    parquet.write_table(arrow.table({"user": [[1, None]]}), path)
+    arrow.parquet.write_table(arrow.table({"user": [[1, None]]}), path)
     with pytest.raises(InvalidInputError, match="missing index"):
         read_bags(ParquetReader(), path)

@@ -26,7 +26,7 @@ from planner.search.construct.greedy import list_greedy
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
-from tests.planner.search.bounds.test_proofs_by_hand import alike, space_of
+from tests.planner.search.bounds.test_proofs_by_hand import alike, each_bytes, space_of
 
 
 def drawn(seed: int, count: int, fullness: float, uneven: float = 0.6) -> SearchSpace:
@@ -108,6 +108,13 @@ def lacks(
 
 
 SEEDS = range(30)
+
+
+def test_tables_may_share_the_rank_with_most_room() -> None:
+    """Two of three fit the larger rank, and one the other."""
+    space = space_of(alike(3), cases.topology(1, 2))
+    space.pipeline.device_limits[:] = np.array([2.0, 1.0]) * each_bytes()
+    require_feasible(space)
 
 
 def test_a_table_that_is_too_large_is_told_of_its_best_option() -> None:

@@ -123,13 +123,6 @@ def test_pigeonholes(count: int, ranks: int, room: float, lacks: float | None, w
     assert words in told
 
 
-def test_tables_may_share_the_rank_with_most_room() -> None:
-    """Two of three fit the larger rank, and one the other."""
-    space = space_of(alike(3), cases.topology(1, 2))
-    space.pipeline.device_limits[:] = np.array([2.0, 1.0]) * each_bytes()
-    require_feasible(space)
-
-
 def test_the_smallest_of_those_that_meet_counts() -> None:
     """The third largest of three on two ranks meets one no smaller than itself."""
     tables = (*alike(2), cases.table("s", 600_000, 64))
