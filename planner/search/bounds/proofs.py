@@ -14,6 +14,8 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.branching import Branching
 from planner.search.bounds.makespan import Makespan, Packing
 from planner.search.bounds.move_bound import bound_by_moves
+from planner.search.bounds.patterns.beside import PatternsBeside
+from planner.search.bounds.patterns.task import PatternTask
 from planner.search.bounds.proving import Prover, left_s
 from planner.search.bounds.relaxation import (
     Relaxation,
@@ -70,6 +72,7 @@ class Proofs:
         self.boxes_s = 0.0
         self._branching: Branching | None = None
         self._prover: Prover | None = None
+        self._patterns: PatternsBeside | None = None
 
     @property
     def none_fits(self) -> bool:
@@ -203,22 +206,36 @@ class Proofs:
             Whether there are programs that could still help.
         """
         many = self._space.num_tables > self._schedule.whole_tables
-        if self._branching is None or self.has_boxes or many:
+        if self._branching is None or self.has_boxes or self._begin_patterns() or many:
             return False
         if self._prover is None:
             self._prover = Prover(self.bounds, self.relaxed, self._schedule)
         is_due = waits or self._prover.is_due(self._meter.spent_s)
         return not is_due or self._prover.advance(self._record)
 
+    def _begin_patterns(self) -> bool:
+        """Whether the bound by patterns takes the place of programs; it begins if it was not."""
+        record, plan = self._record, self._record.best
+        is_first = self._patterns is None and self._prover is None
+        if is_first and plan is not None and PatternsBeside.worth_it(
+            self._model, record, self._schedule
+        ):
+            task = PatternTask.of(self._model, plan, record.value)
+            self._patterns = None if task is None else PatternsBeside(task, record)
+        return self._patterns is not None
+
     def collect_programs(self) -> None:
-        """Wait for the programs that were begun, and take what they prove."""
+        """Wait for what another process was asked to prove, and take what it proves."""
         if self._prover is not None:
             self._prover.collect(self._record)
+        if self._patterns is not None:
+            self._patterns.collect(self._record)
 
     def close(self) -> None:
-        """End the process that solves programs."""
-        if self._prover is not None:
-            self._prover.close()
+        """End the processes beside the search."""
+        for process in (self._prover, self._patterns):
+            if process is not None:
+                process.close()
 
     @property
     def _least(self) -> Relaxation:

@@ -70,6 +70,61 @@ def solve(
     return replace(found.solution, pivots=work, nodes=nodes)
 
 
+def solve_below(program: MilpProgram, cutoff: float, *, gap_ratio: float) -> Solution:
+    """Solve a small program with whole variables, whose solutions of cost ``cutoff`` or more are of
+    no interest.
+
+    SCIP does so without its presolve, cuts and heuristics, which take longer than the program here.
+
+    Args:
+        program: what to minimise; its coefficients are near 1.
+        cutoff: the cost from which on solutions need not be told apart.
+        gap_ratio: SCIP stops once its bound and its solution are this close, as a share.
+
+    Returns:
+        The best solution below the cutoff, if one was found; no solution has a cost below the
+        smaller one of its bound and the cutoff.
+    """
+    from ortools.math_opt import (
+        callback_pb2,
+        model_parameters_pb2,
+        parameters_pb2,
+        result_pb2,
+    )
+    from ortools.math_opt.core.python import solver
+
+    off = parameters_pb2.EMPHASIS_OFF
+    parameters = parameters_pb2.SolveParametersProto(
+        presolve=off, cuts=off, heuristics=off, cutoff_limit=cutoff
+    )
+    parameters.relative_gap_tolerance = gap_ratio
+    if program.max_nodes is not None:
+        parameters.node_limit = program.max_nodes
+    try:
+        result = solver.solve(
+            model_of(program),
+            parameters_pb2.SOLVER_TYPE_GSCIP,
+            parameters_pb2.SolverInitializerProto(),
+            parameters,
+            model_parameters_pb2.ModelSolveParametersProto(),
+            None,
+            callback_pb2.CallbackRegistrationProto(),
+            None,
+            None,
+        )
+    except refusals():
+        return Solution(bound=-math.inf, x=None, reduced_costs=None)
+    ended = result.termination
+    is_cut_off = ended.limit == result_pb2.LIMIT_CUTOFF
+    bound = cutoff if is_cut_off else min(float(ended.objective_bounds.dual_bound), cutoff)
+    bound = bound - WHOLE_TOLERANCE * max(abs(bound), 1.0) if math.isfinite(bound) else -math.inf
+    x = None
+    if result.solutions and result.solutions[0].HasField("primal_solution"):
+        x = dense_of(result.solutions[0].primal_solution.variable_values, len(program.cost))
+    nodes = result.solve_stats.node_count
+    return Solution(bound=bound, x=x, reduced_costs=None, nodes=nodes)
+
+
 def node_s(program: MilpProgram) -> float:
     """Nominal seconds of one node of a mixed-integer program, as an estimate beforehand."""
     rows = len(program.rows.lower)
@@ -106,7 +161,7 @@ def _solved(
     scaled, row_scale, column_scale = _near_one(program)
     try:
         result, names = _ask(scaled, time_limit_s, gap_ratio, start)
-    except _refusals():
+    except refusals():
         if start is not None:  # GLOP may fail from a basis and succeed without one
             return _solved(program, time_limit_s, gap_ratio)
         bound = -math.inf if whole else safe_bound(program, np.zeros(len(program.rows.lower)))[0]
@@ -118,10 +173,10 @@ def _solved(
     if result.solutions and not _says_none_fits(result):
         best = result.solutions[0]
         if best.HasField("primal_solution"):
-            x = _dense(best.primal_solution.variable_values, len(program.cost)) * column_scale
+            x = dense_of(best.primal_solution.variable_values, len(program.cost)) * column_scale
             x = np.clip(x, program.lower, program.upper)  # GLOP may end far outside of the limits
         if not whole and best.HasField("dual_solution"):
-            prices = _dense(best.dual_solution.dual_values, len(program.rows.lower)) * row_scale
+            prices = dense_of(best.dual_solution.dual_values, len(program.rows.lower)) * row_scale
     if not whole:
         proposed = np.zeros(len(program.rows.lower)) if prices is None else prices
         bound, reduced = safe_bound(program, proposed)
@@ -267,7 +322,7 @@ def _ask(
     model = model_parameters_pb2.ModelSolveParametersProto(initial_basis=begin)
     with quiet:
         result = solver.solve(
-            _proto(program, order),
+            model_of(program, order),
             parameters_pb2.SOLVER_TYPE_HIGHS if whole else parameters_pb2.SOLVER_TYPE_GLOP,
             parameters_pb2.SolverInitializerProto(),
             parameters,
@@ -280,7 +335,7 @@ def _ask(
     return result, names
 
 
-def _refusals() -> type[Exception]:
+def refusals() -> type[Exception]:
     """What MathOpt raises if a solver refuses a program, for example for numbers out of range."""
     from pybind11_abseil.status import StatusNotOk
 
@@ -297,18 +352,24 @@ def _says_none_fits(result: Any) -> bool:
     )
 
 
-def _dense(vector: Any, size: int) -> FloatArray:
+def dense_of(vector: Any, size: int) -> FloatArray:
     """A sparse vector of MathOpt's protocol as an array of ``size`` numbers."""
     dense = np.zeros(size)
     dense[np.array(vector.ids, dtype=np.int64)] = np.array(vector.values)
     return dense
 
 
-def _proto(program: MilpProgram, order: IntArray) -> object:
-    """A program as MathOpt's ``ModelProto``; ``order`` sorts coefficients by row and variable."""
+def model_of(program: MilpProgram, order: IntArray | None = None) -> object:
+    """A program as MathOpt's ``ModelProto``.
+
+    Args:
+        program: any program.
+        order: sorts its coefficients by row and variable; None to sort them here.
+    """
     from ortools.math_opt import model_pb2
 
     rows, size = program.rows, len(program.cost)
+    order = np.lexsort((rows.column, rows.row)) if order is None else order
     proto = model_pb2.ModelProto()
     proto.variables.ids.extend(range(size))
     proto.variables.lower_bounds.extend(program.lower.tolist())

@@ -233,6 +233,22 @@ class Schedule:
     """Tables up to which plans are also made of choices that the packing bound has ruled out
     together with what every rank carries."""
 
+    # -- the bound by patterns, where ranks hold few pieces ----------------------------------------
+
+    pattern_ranks: int = 16
+    """Fewest ranks for the bound by patterns. With fewer ranks, programs about every rank prove
+    more."""
+    pattern_tables_per_rank: float = 2.0
+    """Most tables for each rank. Where ranks hold many pieces, every phase can be balanced, and the
+    linear bound is close already."""
+    pattern_options: int = 300
+    """Most options with pieces on single ranks or hosts. With more of them a target takes longer to
+    prove than most searches last."""
+    pattern_work_s: float = 2.0
+    """Nominal seconds of work left from which on the bound by patterns is worth its process."""
+    pattern_gap_ratio: float = 1e-3
+    """Gap, as a share of the plan's value, from which on the bound by patterns begins."""
+
     # -- mixed-integer programs in another process ------------------------------------------------
 
     proof_rounds: int = 60
