@@ -115,7 +115,7 @@ class GrowingProgram:
             return None
         rows = self._program.rows
         pivots = result.solve_stats.simplex_iterations
-        self.spent_s += again_s(len(rows.lower), pivots)
+        self.spent_s += again_s(len(self._program.cost), len(rows.lower), pivots)
         if not result.solutions or not result.solutions[0].HasField("dual_solution"):
             return None
         best = result.solutions[0]

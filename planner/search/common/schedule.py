@@ -235,7 +235,7 @@ class Schedule:
 
     # -- the bound by patterns, where ranks hold few pieces ----------------------------------------
 
-    pattern_ranks: int = 16
+    pattern_ranks: int = 32
     """Fewest ranks for the bound by patterns. With fewer ranks, programs about every rank prove
     more."""
     pattern_tables_per_rank: float = 2.0

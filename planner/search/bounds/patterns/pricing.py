@@ -17,7 +17,7 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.bounds.patterns.task import Pattern, PatternTask
 from planner.search.common.milp import MilpProgram, Rows
 from planner.search.common.programs import solve, solve_below
-from planner.space.effort import Meter, pattern_s
+from planner.space.effort import Meter, beam_s, pattern_s
 
 _NOTHING: Final = 1e-9
 """Worth of a piece, as a share of the largest one, up to which it is only added to the bound."""
@@ -130,7 +130,7 @@ class Pricing:
         task = self._task
         share = task.sizes[used] / worth.room
         prices = knapsack_prices(worth.piece[used], share)
-        self._meter.spend(pattern_s(len(used), 0))
+        self._meter.spend(beam_s(len(used)))
         if not prices.sum() > 0:
             return []
         fit = np.floor((1 + _SLACK) / np.maximum(share.max(axis=1), _NOTHING))
