@@ -217,8 +217,10 @@ class Proofs:
         """Whether the bound by patterns takes the place of programs; it begins if it was not."""
         record, plan = self._record, self._record.best
         is_first = self._patterns is None and self._prover is None
-        if is_first and plan is not None and PatternsBeside.worth_it(
-            self._model, record, self._schedule
+        if (
+            is_first
+            and plan is not None
+            and PatternsBeside.worth_it(self._model, record, self._schedule)
         ):
             task = PatternTask.of(self._model, plan, record.value)
             self._patterns = None if task is None else PatternsBeside(task, record)

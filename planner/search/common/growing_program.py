@@ -176,7 +176,9 @@ class GrowingProgram:
             rows=replace(
                 rows,
                 row=np.concatenate([rows.row, *(r for r, _, _ in self._new)]),
-                column=np.concatenate([rows.column, np.repeat(known + np.arange(len(sizes)), sizes)]),
+                column=np.concatenate(
+                    [rows.column, np.repeat(known + np.arange(len(sizes)), sizes)]
+                ),
                 values=np.concatenate([rows.values, *(v for _, v, _ in self._new)]),
             ),
             integer=np.zeros(known + len(sizes), dtype=bool),

@@ -71,8 +71,7 @@ def solve(
 
 
 def solve_below(program: MilpProgram, cutoff: float, *, gap_ratio: float) -> Solution:
-    """Solve a small program with whole variables, whose solutions of cost ``cutoff`` or more are of
-    no interest.
+    """Solve a small program with whole variables as far as its solutions cost less than a cutoff.
 
     SCIP does so without its presolve, cuts and heuristics, which take longer than the program here.
 

@@ -28,7 +28,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.bounds.patterns.pricing import Worth
 from planner.search.bounds.patterns.task import Pattern, PatternTask
 from planner.search.common.growing_program import GrowingProgram, Optimum

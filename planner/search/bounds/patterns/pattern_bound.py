@@ -48,6 +48,7 @@ _NARROW: Final = 3e-4
 boxes patterns may exceed rooms by so little that nothing more is to be proven."""
 _STEPS: Final = 20
 """Targets between the bound to begin with and the known plan."""
+_NOTHING: Final = 1e-12
 _ROUNDING: Final = 1e-9
 """Share taken off the bound for the rounding of loads, which are sums of many products."""
 
@@ -148,10 +149,11 @@ class PatternBound:
             solution = self._master.solve(box.low, high)
             if solution is None or solution.value < target or stopped():
                 break
-            bound = max(bound, self._missing(solution, target))
+            proven, is_new = self._missing(solution, target)
+            bound = max(bound, proven)
             if bound >= target:
                 return bound, None
-            if self._is_full or not self._added:
+            if self._is_full or not is_new:
                 break
         return bound, None if solution is None else self._halves(box, high, solution, bound)
 
@@ -159,19 +161,21 @@ class PatternBound:
     def _is_full(self) -> bool:
         return self._master.num_patterns >= _MOST_PATTERNS
 
-    def _missing(self, solution: Priced, target: float) -> float:
-        """Add patterns that are missing in a solution, and return what it proves."""
+    def _missing(self, solution: Priced, target: float) -> tuple[float, bool]:
+        """What a solution proves, and whether patterns that are missing in it were added.
+
+        As long as a beam search finds such patterns, nothing is proven.
+        """
         world = self._task.world_size
         price, above = solution.rank_price, max(solution.value - target, 0.0) / world
         enough = price + max(_SPARE * above, _CLOSE / world)
-        found = self._pricing.good(solution.worth, enough)
-        self._added = sum(self._master.add(pattern) for pattern in found) > 0
-        if self._added:
-            return 0.0
-        gap = max(_GAP, 0.5 * above / max(price, 1e-12))
+        found = [self._master.add(p) for p in self._pricing.good(solution.worth, enough)]
+        if any(found):
+            return 0.0, True
+        gap = max(_GAP, _SPARE * above / (2.0 * max(price, _NOTHING)))
         most, pattern = self._pricing.most(solution.worth, enough, gap)
-        self._added = self._master.add(pattern)
-        return solution.bound - max(most - price, 0.0) * world
+        lacking = max(most - price, 0.0)
+        return solution.bound - lacking * world, self._master.add(pattern)
 
     def _halves(
         self, box: _Box, high: FloatArray, solution: Priced, bound: float

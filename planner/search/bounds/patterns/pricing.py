@@ -22,15 +22,15 @@ from planner.space.effort import Meter, beam_s, pattern_s
 _NOTHING: Final = 1e-9
 """Worth of a piece, as a share of the largest one, up to which it is only added to the bound."""
 _SPLIT: Final = 0.1
-"""Pieces that take no more than this share of each limit may be split in the program. With a smaller
-share, more of its variables are whole, and it takes longer; with a larger one, it proves less."""
+"""Pieces that take no more than this share of each limit may be split in the program. With a
+smaller share, more variables are whole and it takes longer; with a larger one, it proves less."""
 _NODES: Final = 3_000
 """Most nodes of the program, so that its work is limited on every machine."""
 _SLACK: Final = 1e-9
 """Share by which limits are widened, for rounding."""
 _STEPS: Final = 9
-"""Numbers k for which shares are rounded down to multiples of 1/k. With more of them the program has
-more rows and fewer nodes."""
+"""Numbers k for which shares are rounded down to multiples of 1/k. With more of them the program
+has more rows and fewer nodes."""
 _SHRINK: Final = 1e-8
 """Share by which pieces count as smaller before they are rounded down, more than limits are widened
 by."""
@@ -87,9 +87,9 @@ class Pricing:
             none is worth more or none was found. Its counts need not be whole numbers.
         """
         task, used = self._task, _used(worth)
-        rest = np.delete(worth.piece, used) @ np.delete(task.pieces, used)
+        rest = float(np.delete(worth.piece, used) @ np.delete(task.pieces, used))
         if not len(used):
-            return max(float(rest), enough), {}
+            return max(rest, enough), {}
         scale = float(worth.piece[used].max())
         share = task.sizes[used] / worth.room
         largest = share.max(axis=1)
@@ -111,7 +111,7 @@ class Pricing:
         self._meter.spend(pattern_s(len(used), found.nodes))
         x = np.zeros(len(used)) if found.x is None else found.x
         pattern = {int(used[i]): float(x[i]) for i in np.flatnonzero(x > _NOTHING)}
-        return max(-found.bound * scale + float(rest), enough), pattern
+        return max(-found.bound * scale + rest, enough), pattern
 
     def good(self, worth: Worth, enough: float) -> list[Pattern]:
         """Patterns worth more than ``enough``, the best ones that a beam search finds.
@@ -211,9 +211,10 @@ class _Beam:
 def _rounded(share: FloatArray, whole: BoolArray) -> FloatArray:
     """``[rows, N]`` further rows that add up to at most 1 in every pattern.
 
-    If shares add up to less than 1, then so do ``floor((k + 1) share) / k`` for every whole number k
-    (Fekete and Schepers, Mathematical Programming 91, 2001). For example, no rank has two pieces
-    that each take more than half of a limit. The program is solved in far fewer nodes with them.
+    If shares add up to less than 1, then ``floor((k + 1) share) / k`` add up to at most 1 for every
+    whole number k (Fekete and Schepers, Mathematical Programming 91, 2001). For example, no rank
+    has two pieces that each take more than half of a limit. The program takes far fewer nodes with
+    these rows.
 
     Args:
         share: ``[N, P + 1]`` that pieces take of each limit.

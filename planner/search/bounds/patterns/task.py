@@ -21,7 +21,7 @@ Pattern = dict[int, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PatternTask:
-    """Options of tables, as loads of their pieces. There are n options, P loads, K phases, T tables.
+    """Options of tables, as loads of their pieces: n options, P loads and T tables.
 
     Attributes:
         first: ``[T + 1]`` number of each table's first option.
