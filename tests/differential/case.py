@@ -107,6 +107,8 @@ def leave_of(case: Case, table: Table) -> Leave:
         if c.cache_load_factors:
             named = set(c.cache_load_factors)
             factors = named if factors is None else factors & named
+    if factors == set() and ComputeKernel.FUSED_UVM_CACHING in kernels:
+        types = set()  # cache sizes that contradict each other are refused by name
     on_cores = topology.calibration or topology.device.name == "cpu"
     if on_cores:  # which have no kernels of host memory
         kernels &= {ComputeKernel.DENSE, ComputeKernel.FUSED}
