@@ -57,7 +57,8 @@ class PatternTask:
             value: its objective.
 
         Returns:
-            None if no load counts, so that there is nothing to prove.
+            None if no load counts, so that there is nothing to prove, or if a piece takes load away
+            from its rank, so that a set of pieces could fit although one of them does not.
         """
         space, builder = model.space, RankFreeProgram(model)
         base, weights = model.cuts[0]
@@ -69,6 +70,8 @@ class PatternTask:
         scale = slopes[counts] / unit
         least = model.extreme(np.minimum)
         own = least[:, counts] * scale
+        if (own < 0).any() or (least[:, model.num_tangents] < 0).any():
+            return None
         room = float(builder.rank_limits[:, 0].max())
         uniform = space.is_uniform[:, None]
         return PatternTask(

@@ -91,6 +91,18 @@ def test_a_proof_that_is_ended_keeps_what_was_proven() -> None:
     assert bound.bound == before
 
 
+def test_there_is_no_task_without_loads_or_with_loads_below_zero() -> None:
+    space = space_of("2x2", 0)
+    model = linear_model(space)
+    found = Exhaustive().search(space, Evaluator(space, AdditivePhases(), Budget()), seed=0)
+    plan, value = found.assignments[0], float(found.values[0])
+    assert PatternTask.of(model, plan, value) is not None
+    assert PatternTask.of(model, plan, 0.0) is None
+    model.columns = -model.columns
+    model._extremes.clear()
+    assert PatternTask.of(model, plan, value) is None
+
+
 # -- the program of a box -------------------------------------------------------------------------
 
 
