@@ -70,7 +70,7 @@ def test_the_bound_is_never_above_the_best_plan(case: str, seed: int) -> None:
     ("case", "seed", "boxes"), [("2x4", 1, 60), ("3x4", 0, 80), ("3x4", 7, 280), ("3x3", 0, 100)]
 )
 def test_patterns_prove_what_means_over_ranks_cannot(case: str, seed: int, boxes: int) -> None:
-    """Within 1 % of the best plan, from up to 14 % below it, with about twice the boxes it takes."""
+    """Within 1 % of the best plan, from up to 14 % below it, with twice the boxes it takes."""
     space = space_of(case, seed)
     task, best = task_of(space, worse=1.02)
     start = RankFreeBound(linear_model(space)).relax(None).bound
