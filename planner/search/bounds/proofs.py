@@ -205,8 +205,11 @@ class Proofs:
         Returns:
             Whether there are programs that could still help.
         """
-        many = self._space.num_tables > self._schedule.whole_tables
-        if self._branching is None or self.has_boxes or self._begin_patterns() or many:
+        if self._branching is None or self.has_boxes:
+            return False
+        tables, schedule = self._space.num_tables, self._schedule
+        has_patterns = self._begin_patterns()
+        if tables > (schedule.patterns_alone_tables if has_patterns else schedule.whole_tables):
             return False
         if self._prover is None:
             self._prover = Prover(self.bounds, self.relaxed, self._schedule)
@@ -214,7 +217,7 @@ class Proofs:
         return not is_due or self._prover.advance(self._record)
 
     def _begin_patterns(self) -> bool:
-        """Whether the bound by patterns takes the place of programs; it begins if it was not."""
+        """Whether there is a bound by patterns, which is begun the first time."""
         record, plan = self._record, self._record.best
         is_first = self._patterns is None and self._prover is None
         if (

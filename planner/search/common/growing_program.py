@@ -125,16 +125,13 @@ class GrowingProgram:
 
     def _update(self, lower: FloatArray, upper: FloatArray) -> None:
         """Tell the solver of new variables and limits, or build it."""
-        from ortools.math_opt import model_update_pb2, parameters_pb2
-        from ortools.math_opt.core.python import solver
+        from ortools.math_opt import model_update_pb2
 
         self._merge()
         (least, most), self._told = self._told, (lower.copy(), upper.copy())
         first, self._told_values = self._told_values, len(self._program.rows.values)
         if self._solver is None:
-            limited = replace(self._program, lower=lower, upper=upper)
-            glop, start = parameters_pb2.SOLVER_TYPE_GLOP, parameters_pb2.SolverInitializerProto()
-            self._solver = solver.new(glop, model_of(limited), start)
+            self._solver = _begun(replace(self._program, lower=lower, upper=upper))
             return
         known = len(least)
         update = model_update_pb2.ModelUpdateProto()
@@ -158,8 +155,7 @@ class GrowingProgram:
         matrix.column_ids.extend(rows.column[order].tolist())
         matrix.coefficients.extend(rows.values[order].tolist())
         if not self._solver.update(update):
-            msg = "GLOP has refused new limits or variables"
-            raise RuntimeError(msg)
+            self._solver = _begun(replace(self._program, lower=lower, upper=upper))
 
     def _merge(self) -> None:
         """Take new variables into the program."""
@@ -184,3 +180,12 @@ class GrowingProgram:
             integer=np.zeros(known + len(sizes), dtype=bool),
         )
         self._new = []
+
+
+def _begun(program: MilpProgram) -> Any:
+    """A solver that begins this program without a basis."""
+    from ortools.math_opt import parameters_pb2
+    from ortools.math_opt.core.python import solver
+
+    glop, start = parameters_pb2.SOLVER_TYPE_GLOP, parameters_pb2.SolverInitializerProto()
+    return solver.new(glop, model_of(program), start)

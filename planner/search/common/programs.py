@@ -26,6 +26,9 @@ from planner.space.effort import program_s
 WHOLE_TOLERANCE: Final = 2e-6
 """Share taken off bounds of mixed-integer programs. HiGHS keeps rows within 1e-6 and prices within
 1e-7, and our programs have coefficients and solutions near 1."""
+_BEYOND_CUTOFF: Final = 2e-4
+"""How far beyond a cutoff SCIP has to look, as a share of it. Where costs are multiples of one
+number, SCIP leaves out solutions that are up to 1e-4 below its own cutoff."""
 _MOST_PIVOTS: Final = 200_000
 """Most pivots of a linear program. Like the limit of nodes, it ends a program at the same place on
 every machine, as a limit by the clock would not."""
@@ -93,8 +96,9 @@ def solve_below(program: MilpProgram, cutoff: float, *, gap_ratio: float) -> Sol
     from ortools.math_opt.core.python import solver
 
     off = parameters_pb2.EMPHASIS_OFF
+    later = cutoff + _BEYOND_CUTOFF * max(abs(cutoff), 1.0)
     parameters = parameters_pb2.SolveParametersProto(
-        presolve=off, cuts=off, heuristics=off, cutoff_limit=cutoff
+        presolve=off, cuts=off, heuristics=off, cutoff_limit=later
     )
     parameters.relative_gap_tolerance = gap_ratio
     if program.max_nodes is not None:
@@ -120,6 +124,7 @@ def solve_below(program: MilpProgram, cutoff: float, *, gap_ratio: float) -> Sol
     x = None
     if result.solutions and result.solutions[0].HasField("primal_solution"):
         x = dense_of(result.solutions[0].primal_solution.variable_values, len(program.cost))
+        x = x if float(program.cost @ x) < cutoff else None
     nodes = result.solve_stats.node_count
     return Solution(bound=bound, x=x, reduced_costs=None, nodes=nodes)
 

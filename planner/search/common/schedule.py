@@ -244,6 +244,9 @@ class Schedule:
     pattern_options: int = 300
     """Most options with pieces on single ranks or hosts. With more of them a target takes longer to
     prove than most searches last."""
+    patterns_alone_tables: int = 16
+    """Tables above which the bound by patterns takes the place of programs with whole options. With
+    fewer tables these programs are small, and prove that a plan is the best one now and then."""
     pattern_work_s: float = 2.0
     """Nominal seconds of work left from which on the bound by patterns is worth its process."""
     pattern_gap_ratio: float = 1e-3

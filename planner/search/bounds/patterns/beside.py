@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from planner.search.base import Record
 from planner.search.bounds.patterns.pattern_bound import PatternBound, Proof
@@ -17,6 +18,9 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.other_process import OtherProcess, serve_standard_streams
 from planner.search.common.schedule import Schedule
 from planner.space.effort import Meter
+
+_MOST_S: Final = 600.0
+"""Most nominal seconds of a proof, also in a search without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,7 @@ class PatternsBeside:
         self._request: Request | None = Request(
             task=task,
             bound=task.base_s if record.bound is None else record.bound,
-            most_s=meter.left_s,
+            most_s=min(meter.left_s, _MOST_S),
         )
         self._other = OtherProcess(__name__)
         self._is_beside = self._other.send(self._request)

@@ -120,7 +120,7 @@ class Master:
             None if the solver gives up, or if a table fits nowhere.
         """
         room, fits = self._fitting(high)
-        if not np.logical_or.reduceat(fits, self._task.first[:-1]).all():
+        if not self._has_room(fits):
             return None
         world, size = float(self._task.world_size), self._program.size
         lower, upper = np.zeros(size), np.full(size, world)
@@ -157,7 +157,7 @@ class Master:
         """
         high = high.copy()
         _, fits = self._fitting(high)
-        if not np.logical_or.reduceat(fits, self._task.first[:-1]).all():
+        if not self._has_room(fits):
             return None
         for c, program in enumerate(self._ranges):
             lower, upper = np.zeros(program.size), np.full(program.size, _MOST)
@@ -171,7 +171,7 @@ class Master:
             if -least * (1 + SLACK) < low[c] * (1 - SLACK):
                 return None
             high[c] = min(high[c], max(-least * (1 + SLACK), low[c]))
-        return high
+        return high if self._has_room(self._fitting(high)[1]) else None
 
     # -- private ----------------------------------------------------------------------------------
 
@@ -183,6 +183,10 @@ class Master:
         """Rooms and memory of a rank, widened for rounding; and the options whose pieces fit."""
         room = np.append(high, 1.0) * (1 + SLACK)
         return room, (self._task.sizes <= room).all(axis=1) | (self._task.pieces == 0)
+
+    def _has_room(self, fits: BoolArray) -> bool:
+        """Whether every table has an option that fits."""
+        return bool(np.logical_or.reduceat(fits, self._task.first[:-1]).all())
 
     def _limit(
         self,

@@ -34,7 +34,12 @@ from tests.planner.cases import first
 CASES = ("2x2", "2x4", "3x2", "3x3", "4x2")
 SEEDS = first(range(12), 1)
 FORCED = replace(
-    USUAL, pattern_ranks=2, pattern_tables_per_rank=9.0, pattern_work_s=0.0, pattern_gap_ratio=0.0
+    USUAL,
+    pattern_ranks=2,
+    pattern_tables_per_rank=9.0,
+    patterns_alone_tables=0,
+    pattern_work_s=0.0,
+    pattern_gap_ratio=0.0,
 )
 """As usual, but with patterns also where programs would be better."""
 
@@ -301,6 +306,42 @@ def test_a_program_below_a_cutoff_is_solved_as_far_as_it_matters(seed: int) -> N
     beyond = solve_below(program, 1.5 * best, gap_ratio=0.0)
     assert beyond.x is None
     assert beyond.bound == pytest.approx(1.5 * best, abs=1e-4)
+
+
+@pytest.mark.parametrize("below", [1e-7, 1e-5, 9e-5, 2e-4])
+def test_a_cutoff_leaves_out_no_solution_where_costs_are_whole_numbers(below: float) -> None:
+    """The best solution costs a little less than the cutoff."""
+    size = np.array([[1 / 3, 1 / 6, 1 / 9, 1 / 9], [0.0, 1 / 6, 1 / 8, 1 / 4]])
+    program = MilpProgram(
+        cost=-np.ones(4),
+        upper=np.array([2.0, 4.0, 1.0, 4.0]),
+        rows=Rows.dense(size, np.full(2, -math.inf), np.ones(2)),
+        integer=np.ones(4, dtype=bool),
+    )
+    best = min(
+        -float(sum(x))
+        for x in itertools.product(*(range(int(u) + 1) for u in program.upper))
+        if (size @ np.array(x) <= 1 + 1e-12).all()
+    )
+    assert solve_below(program, best + below, gap_ratio=1e-6).bound <= best + 1e-9
+
+
+def test_a_box_in_which_a_table_fits_nowhere_is_proven() -> None:
+    """Once rooms are narrowed to what good plans have, the piece fits on no rank."""
+    task = PatternTask(
+        first=np.array([0, 1, 2]),
+        pieces=np.array([1, 0]),
+        sizes=np.array([[0.7, 0.0], [0.0, 0.0]]),
+        uniform=np.array([[0.0], [0.5]]),
+        mean=np.array([[0.7 / 3], [0.0]]),
+        phase=np.array([0]),
+        world_size=3,
+        base_s=0.0,
+        unit_s=1.0,
+        known=(),
+    )
+    assert Master(task, Meter()).narrowed(np.zeros(1), np.ones(1), 0.9) is None
+    assert proven(task, 20) > 0.99
 
 
 # -- beside the search ----------------------------------------------------------------------------
