@@ -15,7 +15,7 @@ from costmodels.datatypes import FloatArray, IntArray
 from planner.search.common.milp import MilpProgram
 from planner.search.common.programs import dense_of, model_of, refusals
 from planner.search.common.safe_bounds import safe_bound
-from planner.space.effort import again_s
+from planner.space.effort import Meter, again_s
 
 _MOST_PIVOTS: Final = 50_000
 """Most pivots of one solution; a program that needs more counts as not solved."""
@@ -42,19 +42,17 @@ class GrowingProgram:
     Args:
         program: its rows, which stay, and its first variables. The limits of a variable may be
             narrowed in each solution, and widened again up to these.
-
-    Attributes:
-        spent_s: nominal seconds of all solutions so far.
+        meter: is told of the work done.
     """
 
-    def __init__(self, program: MilpProgram) -> None:
+    def __init__(self, program: MilpProgram, meter: Meter | None = None) -> None:
         """Solve nothing yet."""
+        self._meter = Meter() if meter is None else meter
         self._program = program
         self._new: list[tuple[IntArray, FloatArray, float]] = []
         self._solver: Any = None
         self._told: tuple[FloatArray, FloatArray] = (program.lower, program.upper)
         self._told_values = len(program.rows.values)
-        self.spent_s = 0.0
 
     @property
     def size(self) -> int:
@@ -115,7 +113,7 @@ class GrowingProgram:
             return None
         rows = self._program.rows
         pivots = result.solve_stats.simplex_iterations
-        self.spent_s += again_s(len(self._program.cost), len(rows.lower), pivots)
+        self._meter.spend(again_s(len(self._program.cost), len(rows.lower), pivots))
         if not result.solutions or not result.solutions[0].HasField("dual_solution"):
             return None
         best = result.solutions[0]

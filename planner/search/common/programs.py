@@ -87,13 +87,7 @@ def solve_below(program: MilpProgram, cutoff: float, *, gap_ratio: float) -> Sol
         The best solution below the cutoff, if one was found; no solution has a cost below the
         smaller one of its bound and the cutoff.
     """
-    from ortools.math_opt import (
-        callback_pb2,
-        model_parameters_pb2,
-        parameters_pb2,
-        result_pb2,
-    )
-    from ortools.math_opt.core.python import solver
+    from ortools.math_opt import parameters_pb2, result_pb2
 
     off = parameters_pb2.EMPHASIS_OFF
     later = cutoff + _BEYOND_CUTOFF * max(abs(cutoff), 1.0)
@@ -104,29 +98,18 @@ def solve_below(program: MilpProgram, cutoff: float, *, gap_ratio: float) -> Sol
     if program.max_nodes is not None:
         parameters.node_limit = program.max_nodes
     try:
-        result = solver.solve(
-            model_of(program),
-            parameters_pb2.SOLVER_TYPE_GSCIP,
-            parameters_pb2.SolverInitializerProto(),
-            parameters,
-            model_parameters_pb2.ModelSolveParametersProto(),
-            None,
-            callback_pb2.CallbackRegistrationProto(),
-            None,
-            None,
-        )
+        result = _run(model_of(program), parameters_pb2.SOLVER_TYPE_GSCIP, parameters)
     except refusals():
         return Solution(bound=-math.inf, x=None, reduced_costs=None)
     ended = result.termination
     is_cut_off = ended.limit == result_pb2.LIMIT_CUTOFF
     bound = cutoff if is_cut_off else min(float(ended.objective_bounds.dual_bound), cutoff)
-    bound = bound - WHOLE_TOLERANCE * max(abs(bound), 1.0) if math.isfinite(bound) else -math.inf
     x = None
     if result.solutions and result.solutions[0].HasField("primal_solution"):
         x = dense_of(result.solutions[0].primal_solution.variable_values, len(program.cost))
         x = x if float(program.cost @ x) < cutoff else None
     nodes = result.solve_stats.node_count
-    return Solution(bound=bound, x=x, reduced_costs=None, nodes=nodes)
+    return Solution(bound=_less_tolerance(bound), x=x, reduced_costs=None, nodes=nodes)
 
 
 def node_s(program: MilpProgram) -> float:
@@ -192,9 +175,8 @@ def _solved(
         solution = replace(nothing, bound=bound, x=x, reduced_costs=shown, basis=basis)
         return _Answer(solution=solution, denied=x is None and _says_none_fits(result))
     denied = _says_none_fits(result)
-    bound = float(result.termination.objective_bounds.dual_bound)
-    bound = -math.inf if denied or not math.isfinite(bound) else bound
-    bound -= WHOLE_TOLERANCE * max(abs(bound), 1.0) if math.isfinite(bound) else 0.0
+    told = float(result.termination.objective_bounds.dual_bound)
+    bound = -math.inf if denied else _less_tolerance(told)
     return _Answer(solution=replace(nothing, bound=bound, x=x), denied=denied)
 
 
@@ -303,8 +285,7 @@ def _ask(
     Returns:
         The result, a ``SolveResultProto``; and the names of the rows of a continuous program.
     """
-    from ortools.math_opt import callback_pb2, model_parameters_pb2, parameters_pb2
-    from ortools.math_opt.core.python import solver
+    from ortools.math_opt import parameters_pb2
 
     whole = bool(program.integer.any())
     quiet = QUIET if whole else contextlib.nullcontext()
@@ -323,20 +304,40 @@ def _ask(
         parameters.lp_algorithm = parameters_pb2.LP_ALGORITHM_DUAL_SIMPLEX
     if math.isfinite(time_limit_s):
         parameters.time_limit.FromMilliseconds(max(round(1000 * time_limit_s), 10))
-    model = model_parameters_pb2.ModelSolveParametersProto(initial_basis=begin)
     with quiet:
-        result = solver.solve(
-            model_of(program, order),
-            parameters_pb2.SOLVER_TYPE_HIGHS if whole else parameters_pb2.SOLVER_TYPE_GLOP,
-            parameters_pb2.SolverInitializerProto(),
-            parameters,
-            model,
-            None,
-            callback_pb2.CallbackRegistrationProto(),
-            None,
-            None,
-        )
+        kind = parameters_pb2.SOLVER_TYPE_HIGHS if whole else parameters_pb2.SOLVER_TYPE_GLOP
+        result = _run(model_of(program, order), kind, parameters, begin)
     return result, names
+
+
+def _run(model: object, kind: int, parameters: Any, start: Any = None) -> Any:
+    """What a solver of this kind says of a model: a ``SolveResultProto``.
+
+    Args:
+        model: a ``ModelProto``.
+        kind: a ``SolverTypeProto``.
+        parameters: a ``SolveParametersProto``.
+        start: the basis to begin with, a ``BasisProto``; None for none.
+    """
+    from ortools.math_opt import callback_pb2, model_parameters_pb2, parameters_pb2
+    from ortools.math_opt.core.python import solver
+
+    return solver.solve(
+        model,
+        kind,
+        parameters_pb2.SolverInitializerProto(),
+        parameters,
+        model_parameters_pb2.ModelSolveParametersProto(initial_basis=start),
+        None,
+        callback_pb2.CallbackRegistrationProto(),
+        None,
+        None,
+    )
+
+
+def _less_tolerance(bound: float) -> float:
+    """A solver's bound of a mixed-integer program, less its tolerance; minus infinity for none."""
+    return bound - WHOLE_TOLERANCE * max(abs(bound), 1.0) if math.isfinite(bound) else -math.inf
 
 
 def refusals() -> type[Exception]:

@@ -30,13 +30,11 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.bounds.patterns.pricing import Worth
-from planner.search.bounds.patterns.task import Pattern, PatternTask
+from planner.search.bounds.patterns.task import SLACK, Pattern, PatternTask
 from planner.search.common.growing_program import GrowingProgram, Optimum
 from planner.search.common.milp import MilpProgram, Rows
 from planner.space.effort import Meter
 
-SLACK: Final = 1e-9
-"""Share by which rooms are widened, for rounding."""
 _DEAR: Final = 10.0
 """Price of what breaks a row, in units of the known plan's value."""
 _MOST: Final = 100.0
@@ -74,23 +72,22 @@ class Master:
 
     def __init__(self, task: PatternTask, meter: Meter) -> None:
         """Begin with a pattern for each piece alone, and those of the known plan."""
-        self._task, self._meter = task, meter
+        self._task = task
         count, loads = len(task.pieces), task.num_loads
-        self._phases = int(task.phase.max()) + 1
+        phases = int(task.phase.max()) + 1
         self._placed = np.flatnonzero(task.pieces)
         self._number = np.full(count, -1)
         self._number[self._placed] = np.arange(len(self._placed))
         self._room = slice(count, count + loads)
-        self._maxima = slice(self._room.stop, self._room.stop + self._phases)
+        self._maxima = slice(self._room.stop, self._room.stop + phases)
         self._broken = slice(self._maxima.stop, self._maxima.stop + loads)
         self._more = slice(self._broken.stop, self._broken.stop + len(self._placed))
         self._first = self._more.stop + 2  # after ranks with nothing, and ranks there are not
         free = self._free_rows()
         self._held = len(free.lower)
-        ranks = self._held + len(self._placed)
-        self._program = GrowingProgram(self._start(free))
-        self._ranges = [GrowingProgram(self._range(free, c)) for c in range(loads)]
-        self._ranks_row = ranks
+        self._ranks_row = self._held + len(self._placed)
+        self._program = GrowingProgram(self._start(free), meter)
+        self._ranges = [GrowingProgram(self._range(free, c), meter) for c in range(loads)]
         self._filled: FloatArray = np.zeros((0, loads + 1))
         self._known: set[tuple[tuple[int, float], ...]] = set()
         for pattern in (*({int(o): 1.0} for o in self._placed), *task.known):
@@ -128,7 +125,6 @@ class Master:
         upper[self._more] = world * float(self._task.pieces.max())
         upper[self._first :] = np.where((self._filled <= room).all(axis=1), world, 0.0)
         found = self._program.solve(lower, upper)
-        self._count(self._program)
         if found is None:
             return None
         prices = self._slimmed(found, upper)
@@ -164,7 +160,6 @@ class Master:
             self._limit(lower, upper, fits, low, high)
             upper[-1] = most
             found = program.solve(lower, upper)
-            self._count(program)
             if found is None:
                 continue
             least = program.bound(lower, upper, found.prices)
@@ -174,10 +169,6 @@ class Master:
         return high if self._has_room(self._fitting(high)[1]) else None
 
     # -- private ----------------------------------------------------------------------------------
-
-    def _count(self, program: GrowingProgram) -> None:
-        self._meter.spend(program.spent_s)
-        program.spent_s = 0.0
 
     def _fitting(self, high: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Rooms and memory of a rank, widened for rounding; and the options whose pieces fit."""
@@ -253,13 +244,12 @@ class Master:
             lower=np.zeros(len(placed)),
             upper=np.zeros(len(placed)),
         )
-        ranks = Rows.dense(np.array([[1.0, -1.0]]), np.array([world]), np.array([world]))
         ranks = Rows(
-            row=ranks.row,
-            column=ranks.column + self._more.stop,
-            values=ranks.values,
-            lower=ranks.lower,
-            upper=ranks.upper,
+            row=np.zeros(2, dtype=np.int64),
+            column=self._more.stop + np.arange(2),
+            values=np.array([1.0, -1.0]),
+            lower=np.array([world]),
+            upper=np.array([world]),
         )
         return self._continuous(cost, Rows.stack([free, held, ranks]))
 

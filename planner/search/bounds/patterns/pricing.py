@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from planner.search.bounds.patterns.task import Pattern, PatternTask
+from planner.search.bounds.patterns.task import SLACK, Pattern, PatternTask
 from planner.search.common.milp import MilpProgram, Rows
 from planner.search.common.programs import solve, solve_below
 from planner.space.effort import Meter, beam_s, pattern_s
@@ -26,8 +26,6 @@ _SPLIT: Final = 0.1
 smaller share, more variables are whole and it takes longer; with a larger one, it proves less."""
 _NODES: Final = 3_000
 """Most nodes of the program, so that its work is limited on every machine."""
-_SLACK: Final = 1e-9
-"""Share by which limits are widened, for rounding."""
 _STEPS: Final = 9
 """Numbers k for which shares are rounded down to multiples of 1/k. With more of them the program
 has more rows and fewer nodes."""
@@ -92,10 +90,8 @@ class Pricing:
             return max(rest, enough), {}
         scale = float(worth.piece[used].max())
         share = task.sizes[used] / worth.room
-        largest = share.max(axis=1)
-        most = np.floor((1 + _SLACK) / np.maximum(largest, _NOTHING))
-        upper = np.minimum(most, task.pieces[used]).astype(float)
-        whole = largest > _SPLIT
+        upper = _most_pieces(share, task.pieces[used])
+        whole = share.max(axis=1) > _SPLIT
         rows = np.vstack([share.T, _rounded(share, whole)])
         program = MilpProgram(
             cost=-worth.piece[used] / scale,
@@ -133,8 +129,7 @@ class Pricing:
         self._meter.spend(beam_s(len(used)))
         if not prices.sum() > 0:
             return []
-        fit = np.floor((1 + _SLACK) / np.maximum(share.max(axis=1), _NOTHING))
-        times = np.minimum(np.minimum(fit, task.pieces[used]), _MULTIPLES).astype(np.int64)
+        times = np.minimum(_most_pieces(share, task.pieces[used]), _MULTIPLES).astype(np.int64)
         item = np.repeat(np.arange(len(used)), times)
         count = np.arange(len(item)) - np.repeat(np.cumsum(times) - times, times) + 1
         table = _by_size(self._table_of[used[item]], share[item].max(axis=1))
@@ -187,7 +182,7 @@ class _Beam:
         for _ in range(_DEPTH):
             fits = self._table[None] >= after[:, None]
             for d in range(left.shape[1]):
-                fits &= self._share[None, :, d] <= left[:, d, None] + _SLACK
+                fits &= self._share[None, :, d] <= left[:, d, None] + SLACK
             old, new = np.nonzero(fits)
             more, rest = gain[old] + self._worth[new], left[old] - self._share[new]
             cell = np.floor(np.maximum(rest, 0.0) @ self._prices * _CELLS).astype(np.int64)
@@ -245,6 +240,12 @@ def knapsack_prices(worth: FloatArray, share: FloatArray) -> FloatArray:
     )
     x = solve(dual).x
     return np.zeros(count) if x is None else np.maximum(x, 0.0) * scale
+
+
+def _most_pieces(share: FloatArray, pieces: IntArray) -> FloatArray:
+    """``[N]`` how many pieces of each option fit a rank, of those there are."""
+    fit = np.floor((1 + SLACK) / np.maximum(share.max(axis=1), _NOTHING))
+    return np.asarray(np.minimum(fit, pieces))
 
 
 def _used(worth: Worth) -> IntArray:

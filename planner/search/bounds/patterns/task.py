@@ -7,6 +7,7 @@ Loads are in the unit in which the objective of the known plan, less what it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.common.linear import LinearModel
 from planner.space.evaluation import Assignment
 
+SLACK: Final = 1e-9
+"""Share by which rooms and memory of a rank are widened, for rounding."""
 Pattern = dict[int, float]
 """How many pieces of each option a rank holds, by the number of the option."""
 
