@@ -165,20 +165,17 @@ class SearchSpace:
     def work(self, assignment: Assignment) -> FloatArray:
         """Work of an assignment, summed anew over its tables, ``[W, F]``."""
         work = np.zeros((self.world_size, self.pipeline.num_features))
-        ranks: list[IntArray] = []
-        rows: list[IntArray] = []
-        for t, index in enumerate(assignment.options):
-            flat = int(self.first[t]) + index
-            spread = self.options[flat].spread
-            if spread is Spread.UNIFORM:
-                work += self.pool[self.rows[flat]]
-                continue
-            places = assignment.places[t]
-            hosts = spread is Spread.HOSTS
-            ranks.append(self.host_ranks(places) if hosts else np.array(places, dtype=np.int64))
-            rows.append(self.rows[flat].ravel())
-        if ranks:
-            where = np.concatenate(ranks)
+        flats = self.first[:-1] + np.array(assignment.options, dtype=np.int64)
+        for flat in flats[self.is_uniform[flats]].tolist():
+            work += self.pool[self.rows[flat]]
+        placed = np.flatnonzero(~self.is_uniform[flats])
+        blocks = self.is_on_hosts[flats[placed]]
+        on_ranks, on_hosts = placed[~blocks].tolist(), placed[blocks].tolist()
+        ranks = [r for t in on_ranks for r in assignment.places[t]]
+        hosts = [h for t in on_hosts for h in assignment.places[t]]
+        if ranks or hosts:
+            where = np.concatenate([np.array(ranks, dtype=np.int64), self.host_ranks(hosts)])
+            rows = [self.rows[flats[t]].ravel() for t in (*on_ranks, *on_hosts)]
             order = np.argsort(where, kind="stable")
             used, starts = np.unique(where[order], return_index=True)
             work[used] += np.add.reduceat(self.pool[np.concatenate(rows)[order]], starts, axis=0)

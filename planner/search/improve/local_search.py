@@ -14,6 +14,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingType
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
+from planner.search.improve.block_moves import block_moves
 from planner.search.improve.guide import Guide
 from planner.search.improve.moves import Neighbourhood, Ruler, Scored
 from planner.search.improve.state import Move, PlanState
@@ -130,7 +131,7 @@ class LocalSearch:
             ranks = around.critical_ranks(_CRITICAL_RANKS)
             best = self._best_shard_move(around, ranks)
             if best is None or best[0] > threshold:
-                best = _least(around.block_moves(ranks))
+                best = _least(block_moves(around, ranks, 1))
             if best is None or best[0] > threshold:
                 best = _least(self._recuts(around, ranks, _DESCENT_TRIES))
             if best is None or best[0] > threshold:
@@ -197,7 +198,7 @@ class LocalSearch:
         for rank in ranks:
             found += around.relocations(rank, _SHORTLIST // 6)
             found += around.swaps(rank, _SHORTLIST // 6, around.near_ranks(rank, self.rng))
-        found += around.block_moves(ranks)
+        found += block_moves(around, ranks, _SHORTLIST // 2)
         found += self._recuts(around, ranks, _POLISH_TRIES)
         return sorted((s for s in found if np.isfinite(s[0])), key=lambda s: s[0])[:_SHORTLIST]
 

@@ -86,7 +86,7 @@ class Neighbourhood:
         self.pressure = self.measure.of(state.loads)
         self.relief = _RELIEF * ruler.scale / max(float(np.abs(self.limits).max()), 1.0)
         self.usage = self.space.usage(state.assignment) if self.space.rules else None
-        self.top_rank, self.top_load = _top_three(state.loads[:, : self.tangents])
+        self.top_rank, self.top_load = top_three(state.loads[:, : self.tangents])
 
     def critical_ranks(self, count: int) -> list[int]:
         """The ranks from which moves can help most, ``count`` at most.
@@ -131,7 +131,7 @@ class Neighbourhood:
         score = np.where(allowed, score, np.inf)
         return [
             (float(score[i, r]), state.moved([(int(mine[i]), int(r))]))
-            for i, r in _least(score, count)
+            for i, r in least_entries(score, count)
         ]
 
     def swaps(self, rank: int, count: int, near: IntArray | None) -> list[Scored]:
@@ -176,7 +176,7 @@ class Neighbourhood:
                 float(score[i, j]),
                 state.moved([(int(mine[i]), int(there[j])), (int(others[j]), rank)]),
             )
-            for i, j in _least(score, count)
+            for i, j in least_entries(score, count)
             if state.shard_table[mine[i]] != state.shard_table[others[j]]
         ]
 
@@ -196,7 +196,7 @@ class Neighbourhood:
         idle = np.argsort(share.sum(axis=1), kind="stable")[: half // 2]
         return np.unique(np.concatenate([low, idle, rng.integers(0, world, half // 2)]))
 
-    # -- blocks and options -----------------------------------------------------------------------
+    # -- options ----------------------------------------------------------------------------------
 
     def recut(self, table: int, option: int) -> Scored:
         """The move that gives a table an option and places it greedily, also its present option."""
@@ -232,28 +232,6 @@ class Neighbourhood:
         if grown > 0:
             return np.inf
         return value - self.now + self.tie * more + self.relief * grown
-
-    def block_moves(self, ranks: list[int]) -> list[Scored]:
-        """The moves of each piece that is cut by rows on a host of ``ranks`` to another host."""
-        hosts = {r // self.space.local_world_size for r in ranks}
-        found: list[Scored] = []
-        state, local = self.state, self.space.local_world_size
-        for t in state.host_tables:
-            rows = self.model.option_rows(state.flat(t))
-            for piece, host in enumerate(state.places[t]):
-                for other in np.flatnonzero(self.space.may_use_host[t]):
-                    if other == host or host not in hosts:
-                        continue
-                    loads = state.loads.copy()
-                    for block, sign in ((host, -1.0), (int(other), 1.0)):
-                        inside = slice(block * local, (block + 1) * local)
-                        loads[inside] += sign * self.model.at(rows[piece], inside)
-                    places = list(state.places[t])
-                    places[piece] = int(other)
-                    change = Change(table=t, option=state.options[t], places=tuple(places))
-                    if self.keeps_rules((change,)):
-                        found.append((self.whole_score(loads), (change,)))
-        return found
 
     def recuts(
         self, tables: list[int], prices: FloatArray, allowed: BoolArray, most: int
@@ -326,11 +304,9 @@ class Neighbourhood:
 
     def _rest(self, rank: int) -> FloatArray:
         """``[W, P]`` for each rank: the largest loads over all ranks but itself and ``rank``."""
-        own = np.arange(self.space.world_size)[:, None]
-        first, second, third = self.top_load
-        hit_first = (self.top_rank[0] == rank) | (self.top_rank[0] == own)
-        hit_second = (self.top_rank[1] == rank) | (self.top_rank[1] == own)
-        return np.asarray(np.where(~hit_first, first, np.where(~hit_second, second, third)))
+        world = self.space.world_size
+        rest = largest_elsewhere(self.top_rank, self.top_load, np.array([rank]), world)
+        return np.asarray(rest[0])
 
     def _host_has_room(self, rank: int, host_bytes: FloatArray) -> BoolArray:
         """``[shards, W]`` whether each host has memory for a shard of ``rank``; its own has."""
@@ -355,10 +331,13 @@ class Neighbourhood:
         return np.asarray(values.reshape(self.space.num_hosts, -1).sum(axis=-1))
 
 
-def _top_three(loads: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Ranks and values of the three largest loads of each tangent, ``[3, P]`` each.
+def top_three(loads: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Places and values of the three largest loads of each tangent, ``[3, P]`` each.
 
-    With fewer than three ranks the missing ones are rank -1 with load 0.
+    Places are ranks or hosts. With fewer than three, the missing ones are place -1 with load 0.
+
+    Args:
+        loads: ``[places, P]``.
     """
     count = min(3, len(loads))
     order = np.argsort(-loads, axis=0, kind="stable")[:count]
@@ -368,7 +347,32 @@ def _top_three(loads: FloatArray) -> tuple[IntArray, FloatArray]:
     return ranks, np.concatenate([values, np.zeros((missing, loads.shape[1]))])
 
 
-def _least(score: FloatArray, count: int) -> list[tuple[int, int]]:
+def largest_elsewhere(
+    top_place: IntArray, top_load: FloatArray, own: IntArray, count: int
+) -> FloatArray:
+    """The largest loads over all places but two: ``own[i]`` and each other one.
+
+    Args:
+        top_place: ``[3, P]`` the places of the three largest loads, see :func:`top_three`.
+        top_load: ``[3, P]`` these loads.
+        own: ``[n]`` one of the two places left out.
+        count: number of places.
+
+    Returns:
+        ``[n, count, P]``.
+    """
+    other = np.arange(count)[None, :, None]
+    mine = own[:, None, None]
+
+    def left_out(k: int) -> BoolArray:
+        return np.asarray((top_place[k] == mine) | (top_place[k] == other))
+
+    first, second, third = top_load
+    rest = np.where(~left_out(0), first, np.where(~left_out(1), second, third))
+    return np.asarray(rest)
+
+
+def least_entries(score: FloatArray, count: int) -> list[tuple[int, int]]:
     """Row and column of the ``count`` least finite entries of a matrix; ties by position."""
     flat = score.ravel()
     if count < len(flat):
