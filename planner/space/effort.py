@@ -27,6 +27,9 @@ _NODE_S: Final = 1e-3
 _INSERTION_S: Final = 2.5e-4
 _INSERTION_ENTRY_S: Final = 4e-7
 """Putting one table where it fits best: for each time, and for each number that is compared."""
+_SHARING_S: Final = 2.2e-4
+_SHARING_ENTRY_S: Final = 1.7e-8
+"""Sharing out the pieces of two places: for each time, and for each load in each way to do it."""
 _PLACING_S: Final = 3.3e-5
 _PLACING_RANK_S: Final = 2e-7
 """Placing given options: for each table, and for each table on each rank."""
@@ -70,6 +73,15 @@ def program_s(entries: int, rows: int, pivots: int, nodes: int = 0) -> float:
 def insertion_s(entries: int) -> float:
     """Nominal seconds of finding the best option and places of one table."""
     return _INSERTION_S + _INSERTION_ENTRY_S * entries
+
+
+def sharing_s(entries: int) -> float:
+    """Nominal seconds of sharing out the pieces of two ranks or hosts.
+
+    Args:
+        entries: loads, times the ways to share the pieces out.
+    """
+    return _SHARING_S + _SHARING_ENTRY_S * entries
 
 
 def placing_s(tables: int, ranks: int) -> float:

@@ -76,7 +76,7 @@ class PartialPlan(PartialLoads):
     def _on_ranks(self, table: int, run: Runs, blocked: BoolArray | None) -> Insertion:
         """The best of n options with pieces on ranks, of one or two sizes, all priced at once."""
         # The pieces of the first size go where they add least: "ranks" and "taken" are [n, most].
-        rise, change, cost = self._rises(self._columns[run.rows], table, blocked)
+        rise, change, cost = self._rises(self.columns[run.rows], table, blocked)
         ranks, taken = self._cheapest(rise, run.counts)
         at = np.arange(len(ranks))[:, None]
         sums = self.sums[:, None] + (change[:, at, ranks] * taken).sum(axis=2)
@@ -85,7 +85,7 @@ class PartialPlan(PartialLoads):
         split = np.flatnonzero(run.more)
         rest = ranks[:0]
         if len(split):
-            rise, change, cost = self._rises(self._columns[run.more_rows[split]], table, blocked)
+            rise, change, cost = self._rises(self.columns[run.more_rows[split]], table, blocked)
             at = np.arange(len(split))[:, None]
             rise[at, np.where(taken[split], ranks[split], ranks[split, :1])] = np.inf
             rest, also = self._cheapest(rise, run.more[split])
@@ -108,7 +108,7 @@ class PartialPlan(PartialLoads):
         The part that a rank has of a piece depends on its position in the host.
         """
         space, local = self.space, self.space.local_world_size
-        every = np.tile(self._columns[run.rows], (1, space.num_hosts, 1))
+        every = np.tile(self.columns[run.rows], (1, space.num_hosts, 1))
         rise, change, cost = self._rises(every, None, None)
         shape = (len(run.options), space.num_hosts, local)
         per_host = rise.reshape(shape).sum(axis=2)
@@ -131,7 +131,7 @@ class PartialPlan(PartialLoads):
         loads = self.loads.copy()
         places: list[int] = []
         if kind.is_uniform:
-            loads += self.model.at(self._columns[self.space.rows[flat]], slice(None)).T
+            loads += self.model.at(self.columns[self.space.rows[flat]], slice(None)).T
         elif kind.spread is Spread.HOSTS:
             places = self._place_blocks(table, flat, loads)
         else:
@@ -146,7 +146,7 @@ class PartialPlan(PartialLoads):
         local, near = self.space.local_world_size, self.menu.near(flat)
         places: list[int] = []
         for row, count in self.menu.runs(flat):
-            rise, _, _ = self._rises(self._columns[row][None], None, None)
+            rise, _, _ = self._rises(self.columns[row][None], None, None)
             cost = np.where(free, rise[0], np.inf)
             if near and not places:  # all pieces have to be on the host that is best for the first
                 inside = np.sort(cost.reshape(-1, local), axis=1)
@@ -154,7 +154,7 @@ class PartialPlan(PartialLoads):
                 free &= np.arange(len(free)) // local == host
                 cost = np.where(free, cost, np.inf)
             ranks = np.argsort(cost, kind="stable")[: min(count, int(free.sum()))]
-            loads[:, ranks] += self.model.at(self._columns[row][None], ranks).T
+            loads[:, ranks] += self.model.at(self.columns[row][None], ranks).T
             free[ranks] = False
             places += [int(r) for r in ranks]
         return places
@@ -165,13 +165,13 @@ class PartialPlan(PartialLoads):
         free = self._may(table, hosts=True).copy()
         places: list[int] = []
         for rows, count in self.menu.runs(flat):
-            block = np.tile(self._columns[rows], (space.num_hosts, 1))
+            block = np.tile(self.columns[rows], (space.num_hosts, 1))
             rise, _, _ = self._rises(block[None], None, None)
             cost = np.where(free, rise[0].reshape(-1, local).sum(axis=1), np.inf)
             hosts = np.argsort(cost, kind="stable")[: min(count, int(free.sum()))]
             for host in hosts:
                 ranks = slice(host * local, (host + 1) * local)
-                loads[:, ranks] += self.model.at(self._columns[rows], ranks).T
+                loads[:, ranks] += self.model.at(self.columns[rows], ranks).T
             free[hosts] = False
             places += [int(h) for h in hosts]
         return places

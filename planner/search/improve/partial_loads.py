@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.rules.placement_rules import Usage
 from planner.search.common.linear import LinearModel
@@ -39,7 +39,9 @@ class PartialLoads:
             many small pieces; but these cost more in total, which the mean sees.
 
     Attributes:
-        loads: ``[P + 2, W]`` loads of each rank: tangents, then device bytes, then host bytes.
+        columns: ``[M, P + 2]`` loads of each row of work on the fastest device: tangents, then
+            device bytes, then host bytes.
+        loads: ``[P + 2, W]`` the same loads of each rank.
         options: index of the option of each table; -1 if the table is not placed.
         places: ranks (or hosts) of the pieces of each table.
         on_rank: for each rank the tables with a piece there, uniform ones not counted.
@@ -61,14 +63,14 @@ class PartialLoads:
         self.scale = np.maximum(scale, 1e-9 * largest if largest > 0 else 1.0)[:, None]
         self.power, self.thrift = power, thrift
         self._most_share = 10.0 ** (_MOST_DIGITS / power)
-        self._columns = np.ascontiguousarray(model.columns)
+        self.columns = np.ascontiguousarray(model.columns)
         slow = model.slowness
         self._slow = None if slow is None else np.ascontiguousarray(slow.T)
         self._tangents = model.num_tangents
         self._limits = space.pipeline.device_limits * FITTING
         self._host_limits = space.pipeline.host_limits * FITTING
         self._per_byte = _RELIEF / max(float(np.abs(self._limits).max()), 1.0)
-        self._uses_host = bool((self._columns[:, -1] > 0).any())
+        self._uses_host = bool((self.columns[:, -1] > 0).any())
         self.loads: FloatArray = np.zeros((self._tangents + 2, space.world_size))
         self.options = [-1] * space.num_tables
         self.places: list[tuple[int, ...]] = [()] * space.num_tables
@@ -112,6 +114,28 @@ class PartialLoads:
         """The plan; only complete if every table is placed."""
         return Assignment(options=tuple(self.options), places=tuple(self.places))
 
+    def values_with(self, ranks: IntArray, loads: FloatArray) -> FloatArray:
+        """``[n]`` the smooth objective, penalty included, if some ranks had other loads.
+
+        Args:
+            ranks: ``[R]`` the ranks.
+            loads: ``[P + 2, R, n]`` their loads in each of n cases.
+        """
+        phases = np.maximum.reduceat(loads[: self._tangents], self.model.starts, axis=0)
+        powers = self._powers(phases / self.scale[..., None]).sum(axis=1)
+        rest = self.sums - self.powers[:, ranks].sum(axis=1)
+        over = np.maximum(loads[-2] - self._limits[ranks, None], 0.0).sum(axis=0)
+        over += self.overflow - self.over[ranks].sum()
+        if self._uses_host:
+            hosts = ranks // self.space.local_world_size
+            more = loads[-1] - self.loads[-1, ranks, None]
+            for host in np.unique(hosts):
+                room = self.host_room[host]
+                grown = np.maximum(more[hosts == host].sum(axis=0) - room, 0.0)
+                over += grown - max(-room, 0.0)
+        value = self._value(rest[:, None] + powers)
+        return np.asarray(value + over * (self._per_byte * self._level))
+
     # -- changes ----------------------------------------------------------------------------------
 
     def put(self, table: int, option: int, places: tuple[int, ...]) -> None:
@@ -129,6 +153,20 @@ class PartialLoads:
             for rank in self._ranks(table):
                 self.on_rank[rank].discard(table)
             self._note(table, -1, ())
+        np.maximum(self.loads, 0.0, out=self.loads)
+        self._refresh()
+
+    def move(self, places: dict[int, tuple[int, ...]]) -> None:
+        """Give tables other ranks (or hosts); their options stay."""
+        for table, new in places.items():
+            for rank in self._ranks(table):
+                self.on_rank[rank].discard(table)
+            self._add(table, self.options[table], self.places[table], -1.0)
+            self._add(table, self.options[table], new, 1.0)
+            self._note(table, self.options[table], new)
+        for table in places:
+            for rank in self._ranks(table):
+                self.on_rank[rank].add(table)
         np.maximum(self.loads, 0.0, out=self.loads)
         self._refresh()
 
@@ -227,7 +265,7 @@ class PartialLoads:
         """Add the loads of a table to the ranks, or take them away if ``sign`` is -1."""
         flat = int(self.space.first[table]) + option
         spread = self.space.options[flat].spread
-        rows = self._columns[self.space.rows[flat]].reshape(-1, len(self.loads)) * sign
+        rows = self.columns[self.space.rows[flat]].reshape(-1, len(self.loads)) * sign
         if spread is Spread.UNIFORM:
             self.loads += self.model.at(rows, slice(None)).T
             return

@@ -1,10 +1,13 @@
 """Ruin and recreate: takes tables out where ranks are fullest, and puts each back where it is best.
 
 A step that makes the plan worse is accepted with a probability that depends on a temperature, as in
-simulated annealing.
+simulated annealing. Other steps share out the pieces of two ranks or of two hosts
+(``share_out.py``). Each kind of step gets turns in proportion to what it has gained.
 
-Reference: Schrimpf et al., Record breaking optimization results using the ruin and recreate
-principle, Journal of Computational Physics 159 (2000).
+References: Schrimpf et al., Record breaking optimization results using the ruin and recreate
+principle, Journal of Computational Physics 159 (2000). Ropke, Pisinger, An adaptive large
+neighborhood search heuristic for the pickup and delivery problem with time windows, Transportation
+Science 40 (2006), for the turns.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import IntArray
+from costmodels.sharding import Spread
 from planner.search.common.linear import LinearModel
 from planner.search.improve.field import PartialPlan
 from planner.search.improve.menu import Menu
+from planner.search.improve.share_out import share_out
 from planner.space.effort import Meter, insertion_s
 from planner.space.evaluation import SearchSpace
 
@@ -31,6 +36,14 @@ other steps take tables out anywhere."""
 _MOST_RUINED: Final = 5
 """Most tables that a step takes out. With more of them more tables can change places together, and
 each step takes longer."""
+_LEAST_RUINS: Final = 0.2
+_LEAST_TURNS: Final = 0.05
+"""Least share of steps that ruin and recreate, and of each other kind. Only the former change the
+options of tables, so that they must not die out; and each kind may gain again later."""
+_REMEMBERED: Final = 0.98
+"""By this factor gains and work count less with each further step of their kind."""
+_AT_FIRST: Final = 1e-5, 5e-3
+"""Gain, as a share of the objective, and nominal seconds that each kind begins with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +64,41 @@ class Cooling:
         """The temperature at a step; it falls by the same factor from step to step."""
         share = step / max(self.steps - 1, 1)
         return float(self.hot_ratio * (self.cold_ratio / self.hot_ratio) ** share)
+
+
+class Turns:
+    """Which of several kinds of steps comes next, by what each has gained per nominal second.
+
+    Args:
+        kinds: number of kinds.
+        rng: draws the kind.
+    """
+
+    def __init__(self, kinds: int, rng: np.random.Generator) -> None:
+        """Begin with equal turns."""
+        self._rng = rng
+        self._gained, self._work_s = (np.full(kinds, value) for value in _AT_FIRST)
+        self._least = np.full(kinds, _LEAST_TURNS)
+        self._least[0] = _LEAST_RUINS
+
+    def draw(self) -> int:
+        """The kind of the next step."""
+        rates = self._gained / self._work_s
+        total = float(rates.sum())
+        shares = rates / total if total > 0 else np.full(len(rates), 1.0 / len(rates))
+        shares = self._least + (1.0 - self._least.sum()) * shares
+        return int(self._rng.choice(len(shares), p=shares))
+
+    def count(self, kind: int, gain_ratio: float, work_s: float) -> None:
+        """Note a step.
+
+        Args:
+            kind: of the step.
+            gain_ratio: by how much the best plan got better, as a share of its objective.
+            work_s: nominal seconds of the step.
+        """
+        self._gained[kind] = self._gained[kind] * _REMEMBERED + gain_ratio
+        self._work_s[kind] = self._work_s[kind] * _REMEMBERED + work_s
 
 
 class Ruiner:
@@ -83,6 +131,8 @@ class Ruiner:
         self._meter = Meter() if meter is None else meter
         self._insertion_s = insertion_s(self.space.world_size * (model.num_tangents + 2))
         self.choices = [menu.grouped(t, k) for t, k in enumerate(kept)]
+        self._shared = [] if self.space.rules else self._kinds_to_share()
+        self._turns = Turns(1 + len(self._shared), rng)
 
     def build(self, field: PartialPlan, order: IntArray) -> bool:
         """Put all tables into an empty plan, in this order.
@@ -108,24 +158,60 @@ class Ruiner:
             schedule: number of steps, and the temperature at each.
             watch: is shown every plan that is accepted.
         """
-        current = field.smooth
-        rules = self.space.rules
+        current = best = field.smooth
         for step in range(schedule.steps):
             if self.stopped():
                 return
-            loads = field.loads.copy()
-            ruined = self._ruin(field)
-            old = {t: (field.options[t], field.places[t]) for t in ruined}
-            field.take(ruined)
-            complete = self._recreate(field, ruined)
-            value = field.smooth
-            luck = -np.log(max(self.rng.random(), 1e-12))
-            better = value < current + schedule.temperature(step) * current * luck
-            if complete and better and (not rules or self.space.keeps_rules(field.assignment)):
-                current = value
-                watch(field)
+            kind, before_s = self._turns.draw(), self._meter.spent_s
+            if kind == 0:
+                changed = self._ruin_and_recreate(field, current, schedule.temperature(step))
             else:
-                field.restore(loads, old)
+                changed = self._share_out(field, self._shared[kind - 1])
+            if changed:
+                current = field.smooth
+                watch(field)
+            gain_ratio = max(best - current, 0.0) / best if best > 0 else 0.0
+            self._turns.count(kind, gain_ratio, self._meter.spent_s - before_s)
+            best = min(best, current)
+
+    def _kinds_to_share(self) -> list[Spread]:
+        """The kinds of pieces that can be shared out: on ranks, and on hosts."""
+        found = [Spread.RANKS] if self.space.world_size > 1 else []
+        has_blocks = self.space.num_hosts > 1 and self.space.is_on_hosts.any()
+        return [*found, Spread.HOSTS] if has_blocks else found
+
+    def _share_out(self, field: PartialPlan, spread: Spread) -> bool:
+        """Share out the pieces of a rank (or host) and another one; whether that is better.
+
+        The first one is drawn by its part in the objective.
+        """
+        on_ranks = spread is Spread.RANKS
+        count = self.space.world_size if on_ranks else self.space.num_hosts
+        rank = int(self.rng.choice(self.space.world_size, p=field.heat()))
+        place = rank if on_ranks else rank // self.space.local_world_size
+        other = (place + int(self.rng.integers(1, count))) % count
+        return share_out(field, (place, other), spread, self.rng, self._meter)
+
+    def _ruin_and_recreate(self, field: PartialPlan, current: float, temperature: float) -> bool:
+        """Take tables out and put them back; whether the outcome is accepted. If not, undo it.
+
+        Args:
+            field: the plan.
+            current: its smooth objective.
+            temperature: as a share of the objective.
+        """
+        loads = field.loads.copy()
+        ruined = self._ruin(field)
+        old = {t: (field.options[t], field.places[t]) for t in ruined}
+        field.take(ruined)
+        complete = self._recreate(field, ruined)
+        luck = -np.log(max(self.rng.random(), 1e-12))
+        better = field.smooth < current + temperature * current * luck
+        rules = self.space.rules
+        if complete and better and (not rules or self.space.keeps_rules(field.assignment)):
+            return True
+        field.restore(loads, old)
+        return False
 
     def _recreate(self, field: PartialPlan, tables: list[int]) -> bool:
         """Put tables back one by one, each where it is best; False if one fits nowhere."""

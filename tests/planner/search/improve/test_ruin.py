@@ -188,7 +188,9 @@ def digest(tables: int, hosts: int, local: int, most: int) -> str:
 
 
 def _digests(call: str, *hash_seeds: str) -> set[str]:
-    code = f"from tests.planner.search.test_ruin import digest\nprint(digest({call}), end='')"
+    code = (
+        f"from tests.planner.search.improve.test_ruin import digest\nprint(digest({call}), end='')"
+    )
     return cases.printed(code, hash_seeds=hash_seeds)
 
 
