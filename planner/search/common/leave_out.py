@@ -15,6 +15,7 @@ class SearchPart(StrEnum):
     GREEDY = "greedy plans"
     ROUNDING = "rounding of the bound"
     CYCLES = "ruin and recreate"
+    SHARING = "sharing out pieces"
     DESCENT = "descent"
     KICKS = "kicks"
     PRICES = "sampled prices"

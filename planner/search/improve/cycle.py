@@ -55,16 +55,24 @@ class Cycles:
         menu: of the same space.
         record: is offered the plans that are priced.
         rng: of all random choices.
+        shares_out: whether some steps share out the pieces of two ranks or hosts.
     """
 
     def __init__(
-        self, space: SearchSpace, menu: Menu, record: Record, rng: np.random.Generator
+        self,
+        space: SearchSpace,
+        menu: Menu,
+        record: Record,
+        rng: np.random.Generator,
+        *,
+        shares_out: bool = True,
     ) -> None:
         """Keep the parts; nothing is searched yet."""
         self.space = space
         self.menu = menu
         self.record = record
         self.rng = rng
+        self._shares_out = shares_out
         self._close = _CLOSE if space.num_tables * space.world_size <= _CHEAP else 1 - 1e-6
         self._queue: list[Assignment] = []
         self._minorant = np.inf
@@ -93,7 +101,15 @@ class Cycles:
         model = self._model(start, cuts)
         kept = self._kept(start, allowed)
         meter = self.record.evaluate.meter
-        ruiner = Ruiner(model, self.menu, kept, self.rng, lambda: self.record.stopped, meter)
+        ruiner = Ruiner(
+            model,
+            self.menu,
+            kept,
+            self.rng,
+            lambda: self.record.stopped,
+            meter,
+            shares_out=self._shares_out,
+        )
         self._found = (self.record.evaluate.value(start), start)
         self._minorant = np.inf
         current = start

@@ -67,7 +67,9 @@ class Improver:
     @cached_property
     def _cycles(self) -> Cycles:
         """Made when first needed, because the menu of many options takes a while."""
-        return Cycles(self._space, Menu(self._space), self._record, self._rng)
+        shares_out = SearchPart.SHARING not in self._without
+        menu = Menu(self._space)
+        return Cycles(self._space, menu, self._record, self._rng, shares_out=shares_out)
 
     @property
     def done(self) -> bool:

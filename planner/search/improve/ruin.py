@@ -112,6 +112,8 @@ class Ruiner:
         rng: np.random.Generator,
         stopped: Callable[[], bool],
         meter: Meter | None = None,
+        *,
+        shares_out: bool = True,
     ) -> None:
         """Keep what every step needs.
 
@@ -122,6 +124,7 @@ class Ruiner:
             rng: draws the tables and ranks of all steps.
             stopped: is asked before every step; True ends the walk.
             meter: is told of the work done.
+            shares_out: whether some steps share out the pieces of two ranks or hosts.
         """
         self.model = model
         self.space: SearchSpace = model.space
@@ -131,7 +134,8 @@ class Ruiner:
         self._meter = Meter() if meter is None else meter
         self._insertion_s = insertion_s(self.space.world_size * (model.num_tangents + 2))
         self.choices = [menu.grouped(t, k) for t, k in enumerate(kept)]
-        self._shared = [] if self.space.rules else self._kinds_to_share()
+        shares_out = shares_out and not self.space.rules
+        self._shared = self._kinds_to_share() if shares_out else []
         self._turns = Turns(1 + len(self._shared), rng)
 
     def build(self, field: PartialPlan, order: IntArray) -> bool:
