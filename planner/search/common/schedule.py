@@ -166,7 +166,8 @@ class Schedule:
     """Most effort of a cycle before there is a bound for each set of sharding types."""
     cycle_steps_per_table: int = 4
     """Steps in each stage of a cycle of effort 1, for each table. A step takes out one to five
-    tables, so that every table is taken out several times in a stage."""
+    tables, or shares out the pieces of two ranks or hosts, so that every table is taken out a few
+    times in a stage."""
     least_cycle_steps: int = 60
     """Fewest steps in each stage of a cycle of effort 1, however few tables there are."""
     most_cycle_steps: int = 300

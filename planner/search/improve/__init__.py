@@ -1,1 +1,1 @@
-"""Makes good plans better: by moves, by kicks, and by taking tables out and putting them back."""
+"""Makes good plans better: by moves, by kicks, by taking tables out, by sharing out pieces."""

@@ -6,6 +6,8 @@ all other hosts are looked up.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
@@ -41,7 +43,7 @@ def block_moves(around: Neighbourhood, ranks: list[int], count: int) -> list[Sco
     table, piece, host, rows = table[there], piece[there], host[there], rows[there]
     if not len(table):
         return []
-    allowed = space.may_use_host[table] & ~state.taken_hosts(table)
+    allowed = space.may_use_host[table]
     allowed[np.arange(len(table)), host] = False
     score = np.where(allowed, _scores(around, rows, host), np.inf)
 
@@ -51,16 +53,9 @@ def block_moves(around: Neighbourhood, ranks: list[int], count: int) -> list[Sco
         t = int(table[i])
         return (Change(table=t, option=state.options[t], places=tuple(new)),)
 
-    if around.usage is None:
-        return [(float(score[i, h]), move(i, h)) for i, h in least_entries(score, count)]
-    found: list[Scored] = []
-    for i, h in least_entries(score, score.size):
-        made = move(i, h)
-        if around.keeps_rules(made):
-            found.append((float(score[i, h]), made))
-        if len(found) == count:
-            break
-    return found
+    most = count if around.usage is None else score.size
+    found = ((float(score[i, h]), move(i, h)) for i, h in least_entries(score, most))
+    return list(itertools.islice((f for f in found if around.keeps_rules(f[1])), count))
 
 
 def _scores(around: Neighbourhood, rows: IntArray, host: IntArray) -> FloatArray:

@@ -26,7 +26,8 @@ from planner.space.evaluation import Assignment, SearchSpace
 
 _INSERTIONS: Final = 2.5
 """Tables that a step of a cycle is taken to put back when its length is planned. A step takes out
-one to five tables, and puts back fewer of them if one fits nowhere."""
+one to five tables, and puts back fewer of them if one fits nowhere. Sharing out pieces takes no
+longer."""
 
 
 class Improver:

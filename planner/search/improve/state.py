@@ -148,14 +148,6 @@ class PlanState:
             ranks[i, list(self.places[int(self.shard_table[shards[i]])])] = True
         return ranks
 
-    def taken_hosts(self, tables: IntArray) -> BoolArray:
-        """``[tables, H]`` True for hosts where no piece of a table may go, as :meth:`taken`."""
-        hosts = np.zeros((len(tables), self.space.num_hosts), dtype=bool)
-        for i, t in enumerate(tables):
-            if self.space.options[self.flat(t)].keeps_pieces_apart:
-                hosts[i, list(self.places[t])] = True
-        return hosts
-
     def on_rank(self, rank: int) -> list[int]:
         """The tables with a piece on a rank, or on its host; uniform options do not count."""
         tables = set(self.shard_table[self.shard_rank == rank].tolist())
