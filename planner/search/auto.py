@@ -324,7 +324,7 @@ class _Run:
 
     def _begin_anew(self) -> None:
         """Forget prices and plans to kick, then sample and refine, while the gap is wide."""
-        if SearchPart.PROOFS in self.without or self.proofs.has_boxes:
+        if SearchPart.PROOFS in self.without:
             return
         for _ in range(self.schedule.fresh_starts):
             gap = self.record.gap_ratio
