@@ -19,7 +19,6 @@ from planner.search.improve.moves import (
     top_three,
 )
 from planner.search.improve.state import Change, Move
-from planner.space.evaluation import FITTING
 
 
 def block_moves(around: Neighbourhood, ranks: list[int], count: int) -> list[Scored]:
@@ -31,7 +30,6 @@ def block_moves(around: Neighbourhood, ranks: list[int], count: int) -> list[Sco
         count: most moves.
     """
     space, state = around.space, around.state
-    hosts = np.unique(np.array(ranks, dtype=np.int64) // space.local_world_size)
     if space.num_hosts < 2 or not state.host_tables:
         return []
     places = [state.places[t] for t in state.host_tables]
@@ -39,7 +37,7 @@ def block_moves(around: Neighbourhood, ranks: list[int], count: int) -> list[Sco
     piece = np.concatenate([np.arange(len(p)) for p in places])
     host = np.concatenate([np.array(p, dtype=np.int64) for p in places])
     rows = np.concatenate([space.rows[state.flat(t)] for t in state.host_tables])  # [pieces, L]
-    there = np.isin(host, hosts)
+    there = np.isin(host, np.array(ranks) // space.local_world_size)
     table, piece, host, rows = table[there], piece[there], host[there], rows[there]
     if not len(table):
         return []
@@ -102,7 +100,7 @@ def _grown_bytes(
     limits, over = around.limits.reshape(shape), around.over.reshape(shape).sum(axis=1)
     grown = np.maximum(left[..., -2] - limits[host], 0.0).sum(axis=1)[:, None] - over[host][:, None]
     grown = grown + np.maximum(right[..., -2] - limits, 0.0).sum(axis=2) - over
-    most = around.space.pipeline.host_limits * FITTING
+    most = around.host_limits
     over = np.maximum(-around.host_room, 0.0)
     used = left[..., -1].sum(axis=1)
     grown += (np.maximum(used - most[host], 0.0) - over[host])[:, None]

@@ -79,7 +79,8 @@ class Neighbourhood:
         self.tie = _TIE_SHARE * ruler.scale / self.space.world_size
         pipeline = self.space.pipeline
         self.limits = pipeline.device_limits * FITTING
-        self.host_room = pipeline.host_limits * FITTING - self._per_host(state.loads[:, -1])
+        self.host_limits = pipeline.host_limits * FITTING
+        self.host_room = self.host_limits - self._per_host(state.loads[:, -1])
         self.over = np.maximum(state.loads[:, -2] - self.limits, 0.0)
         self.now = state.value
         self.measure = ruler.pressure
@@ -227,7 +228,7 @@ class Neighbourhood:
         more = float(self.measure.of(loads).sum() - self.pressure.sum())
         over = np.maximum(loads[:, -2] - self.limits, 0.0)
         grown = float(over.sum() - self.over.sum())
-        room = self._per_host(loads[:, -1]) - self.space.pipeline.host_limits * FITTING
+        room = self._per_host(loads[:, -1]) - self.host_limits
         grown += float(np.maximum(room, 0.0).sum() - np.maximum(-self.host_room, 0.0).sum())
         if grown > 0:
             return np.inf

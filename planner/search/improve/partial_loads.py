@@ -142,16 +142,12 @@ class PartialLoads:
         """Place a table, by the index of its option and the ranks (or hosts) of its pieces."""
         self._add(table, option, places, 1.0)
         self._note(table, option, places)
-        for rank in self._ranks(table):
-            self.on_rank[rank].add(table)
         self._refresh()
 
     def take(self, tables: list[int]) -> None:
         """Take tables out."""
         for table in tables:
             self._add(table, self.options[table], self.places[table], -1.0)
-            for rank in self._ranks(table):
-                self.on_rank[rank].discard(table)
             self._note(table, -1, ())
         np.maximum(self.loads, 0.0, out=self.loads)
         self._refresh()
@@ -159,14 +155,9 @@ class PartialLoads:
     def move(self, places: dict[int, tuple[int, ...]]) -> None:
         """Give tables other ranks (or hosts); their options stay."""
         for table, new in places.items():
-            for rank in self._ranks(table):
-                self.on_rank[rank].discard(table)
             self._add(table, self.options[table], self.places[table], -1.0)
             self._add(table, self.options[table], new, 1.0)
             self._note(table, self.options[table], new)
-        for table in places:
-            for rank in self._ranks(table):
-                self.on_rank[rank].add(table)
         np.maximum(self.loads, 0.0, out=self.loads)
         self._refresh()
 
@@ -177,14 +168,8 @@ class PartialLoads:
             loads: ``[P + 2, W]`` the loads before.
             old: option and places before, of each table that was changed.
         """
-        for table in old:
-            if self.options[table] >= 0:
-                for rank in self._ranks(table):
-                    self.on_rank[rank].discard(table)
         for table, (option, places) in old.items():
             self._note(table, option, places)
-            for rank in self._ranks(table):
-                self.on_rank[rank].add(table)
         self.loads = loads
         self._refresh()
 
@@ -277,8 +262,15 @@ class PartialLoads:
             np.add.at(self.loads.T, ranks, rows)
 
     def _note(self, table: int, option: int, places: tuple[int, ...]) -> None:
-        """Note where a table is, for the plan and for the rules; option -1 if it is nowhere."""
+        """Note where a table is, in the plan, on its ranks and for the rules.
+
+        Option -1 says that it is nowhere.
+        """
+        for rank in self._ranks(table):
+            self.on_rank[rank].discard(table)
         self.options[table], self.places[table] = option, places
+        for rank in self._ranks(table):
+            self.on_rank[rank].add(table)
         if self.usage is not None:
             placed = None if option < 0 else (self.space.option(table, option), places)
             self.usage.put(table, placed)
@@ -291,7 +283,9 @@ class PartialLoads:
         return allowed
 
     def _ranks(self, table: int) -> list[int]:
-        """The ranks that have pieces of a table; none for uniform options."""
+        """The ranks that have pieces of a table; none if it is nowhere, or for uniform options."""
+        if self.options[table] < 0:
+            return []
         flat = int(self.space.first[table]) + self.options[table]
         spread = self.space.options[flat].spread
         if spread is Spread.UNIFORM:

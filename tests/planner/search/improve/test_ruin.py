@@ -39,7 +39,6 @@ def world(seed: int, constraints: Constraints = EVERYTHING) -> tuple[SearchSpace
 
 
 def field_at(space: SearchSpace, model: LinearModel, seed: int, power: int = 16) -> PartialPlan:
-    field = PartialPlan(model, Menu(space), np.ones(len(model.used)), power, thrift=0.5)
     start = random_assignment(space, np.random.default_rng(seed))
     peaks = model.phase_maxima(model.loads(space.work(start)).max(axis=0))
     field = PartialPlan(model, Menu(space), np.maximum(peaks, 1e-9), power, thrift=0.5)

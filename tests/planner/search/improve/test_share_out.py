@@ -9,18 +9,15 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
-from planner.objectives import objective_named
 from planner.problem import Constraints, TableConstraint
-from planner.search.common.linear import LinearModel
 from planner.search.improve import share_out as module
 from planner.search.improve.field import PartialPlan
-from planner.search.improve.menu import Menu
 from planner.search.improve.ruin import Turns
 from planner.search.improve.share_out import share_out
-from planner.search.random import random_assignment
 from planner.space.effort import Meter, sharing_s
 from planner.space.evaluation import Assignment, SearchSpace
 from tests.planner import cases
+from tests.planner.search.improve.test_ruin import field_at, world
 
 RANKS = Constraints(
     tables=(
@@ -43,15 +40,8 @@ SEEDS = cases.first(range(24), 8)
 
 def field_of(seed: int, constraints: Constraints) -> PartialPlan:
     """A random plan of nine tables on two hosts of three ranks, every second time unequal ones."""
-    system = cases.topology(2, 3)
-    system = cases.unequal(system, seed) if seed % 2 else system
-    space = cases.space(cases.synthetic(9, seed=seed), system, constraints)
-    model = LinearModel(space, objective_named("iteration", space))
-    start = random_assignment(space, np.random.default_rng(seed))
-    peaks = model.phase_maxima(model.loads(space.work(start)).max(axis=0))
-    field = PartialPlan(model, Menu(space), np.maximum(peaks, 1e-9), 16, thrift=0.5)
-    field.load(start)
-    return field
+    space, model = world(seed, constraints)
+    return field_at(space, model, seed)
 
 
 def pairs(space: SearchSpace, spread: Spread) -> list[tuple[int, int]]:
