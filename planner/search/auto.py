@@ -136,7 +136,6 @@ class _Run:
         return (
             self.proofs.limit_moves,  # the bound under a limit on moves
             self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
-            self._early_kicks,  # kicks of the best plan, where no bounds are computed
             self.proofs.advance_programs,  # larger programs for the bound, in another process
             self._first_cycles,  # ruin and recreate from the best plan of each set of types
             self._improve_waiting,  # descents from greedy and rounded plans
@@ -144,7 +143,7 @@ class _Run:
             self._pack,  # the bound by how shards share ranks, and plans from it
             self._split_and_improve,  # boxes, and descents from plans rounded in them
             self._choose_whole_options,  # where there are no boxes: bounds by whole options
-            self._refine,  # cycles, kicks and sampled prices in turn, while they help
+            self._refine,  # cycles and sampled prices in turn, while they help
             self._pack_again,  # the same bound by other choices, after which plans are refined
             self.neighbours.improve,  # again, for the best plan may be another one
             self._wait_for_programs,  # plans from sampled prices until the programs are solved
@@ -226,12 +225,7 @@ class _Run:
         self.waiting += self.starts.greedy(schedule.greedy_share * planned_s)
         most_s = schedule.rounding_share * planned_s
         self.waiting += self.starts.promising(self.proofs.relaxed.values(), most_s)
-        self.waiting += self._split_boxes(most_s=schedule.first_boxes_share * planned_s)
-
-    def _early_kicks(self) -> None:
-        """Kick the best plan, in a search that has no bounds to raise meanwhile."""
-        if SearchPart.PROOFS in self.without:
-            self.improver.kick(self.schedule.early_kicks_effort)
+        self.waiting += self.proofs.split_boxes(most_s=schedule.first_boxes_share * planned_s)
 
     def _improve_waiting(self) -> None:
         self.improver.improve(self.waiting)
@@ -247,7 +241,7 @@ class _Run:
             most_s = schedule.first_cycle_share * self.meter.left_s
             self.improver.cycle(start, schedule.other_cycle_effort, most_s=most_s)
             left_s = schedule.boxes_share * self.meter.spent_s - self.proofs.boxes_s
-            starts += self._split_boxes(most_s=left_s)
+            starts += self.proofs.split_boxes(most_s=left_s)
             self.proofs.advance_programs(waits=False)
         self.improver.improve(starts)
         if self.proofs.boxes_in_a_row < schedule.few_boxes:
@@ -272,23 +266,16 @@ class _Run:
         self.improver.improve(self.proofs.choose_whole_options())
 
     def _split_and_improve(self) -> None:
-        self.improver.improve(self._split_boxes())
-
-    def _split_boxes(self, *, most_s: float = math.inf) -> list[Assignment]:
-        """Split a row of boxes; plans rounded from them, see :meth:`Proofs.split_boxes`."""
-        found = self.proofs.split_boxes(most_s=most_s)
-        if SearchPart.PROOFS not in self.without:
-            self.improver.refresh()
-        return found
+        self.improver.improve(self.proofs.split_boxes())
 
     def _refine(self) -> None:
-        """Rounds of cycles, kicks and sampled prices, until several rounds in a row do not help.
+        """Rounds of cycles and sampled prices, until several rounds in a row do not help.
 
         A way that has helped gets more effort in the next round. One that has not gets less, unless
         none has helped: then all get more.
         """
         schedule = self.schedule
-        ways = (self.improver.around, self.improver.kick, self.improver.explore)
+        ways = (self.improver.around, self.improver.explore)
         efforts = [1.0] * len(ways)
         beside = self.second is not None and self.proofs.has_boxes
         most = schedule.idle_rounds_beside if beside else schedule.idle_rounds
@@ -323,7 +310,7 @@ class _Run:
             self.improver.explore(1.0)
 
     def _begin_anew(self) -> None:
-        """Forget prices and plans to kick, then sample and refine, while the gap is wide."""
+        """Forget prices, then sample and refine, while the gap is wide."""
         if SearchPart.PROOFS in self.without:
             return
         for _ in range(self.schedule.fresh_starts):

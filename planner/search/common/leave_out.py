@@ -17,7 +17,6 @@ class SearchPart(StrEnum):
     CYCLES = "ruin and recreate"
     SHARING = "sharing out pieces"
     DESCENT = "descent"
-    KICKS = "kicks"
     PRICES = "sampled prices"
     RESTARTS = "restarts"
     SECOND = "the second search"

@@ -148,7 +148,7 @@ class Schedule:
     """Share of the time left by the clock for one mixed-integer program where there are no boxes.
     The other half is for plans."""
 
-    # -- descents, cycles, kicks and sampled prices -----------------------------------------------
+    # -- descents, cycles and sampled prices -----------------------------------------------------
 
     descents: int = 3
     """Plans of a batch that descents begin with, the best ones, and most plans from sampled prices
@@ -173,16 +173,6 @@ class Schedule:
     most_cycle_steps: int = 300
     """Most steps in each stage of a cycle of effort 1. Longer cycles go further, and fewer of them
     fit into the budget."""
-    kicks: int = 25
-    """Kicks in a row without a better plan after which kicks of effort 1 end, so that the other
-    ways of improving plans get their turn."""
-    early_kicks_effort: float = 1.0
-    """Effort of the first kicks of a search without proofs, before its first cycles. On 100 tables
-    and 16 ranks, and 300 and 64, plans of a 10 s budget got 0.1 to 0.5 % better by them. In a
-    search with proofs they would take the place of boxes, and bounds would be up to 1 % lower."""
-    kicked_plans: int = 3
-    """Plans with different options that kicks begin with in turn, the best ones that are known.
-    With more of them kicks are less often around the best one."""
     samples: int = 8
     """Prices that are sampled at a time, with effort 1, before the other ways get their turn."""
     first_samples_effort: float = 4.0
@@ -199,7 +189,7 @@ class Schedule:
     # -- until nothing helps ----------------------------------------------------------------------
 
     idle_rounds: int = 2
-    """Rounds of cycles, kicks and sampled prices in a row without a better plan after which these
+    """Rounds of cycles and sampled prices in a row without a better plan after which these
     rounds end. With a larger number searches end later, with plans that may be better."""
     idle_rounds_beside: int = 1
     """The same number where a second search looks for plans and this one has boxes: its work is

@@ -1,1 +1,1 @@
-"""Makes good plans better: by moves, by kicks, by taking tables out, by sharing out pieces."""
+"""Makes good plans better: by moves, by taking tables out, by sharing out pieces."""

@@ -1,4 +1,4 @@
-"""The methods that find better plans once there is one: descents, cycles, kicks, sampled prices."""
+"""The methods that find better plans once there is one: descents, cycles, sampled prices."""
 
 from __future__ import annotations
 
@@ -61,8 +61,6 @@ class Improver:
         self._bounds, self._relaxed = bounds, relaxed
         self._model: LinearModel = bounds.model
         self._without, self._schedule = without, schedule
-        self._pool: list[PlanState] = []
-        self._turn = 0
         self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
 
     @cached_property
@@ -77,13 +75,9 @@ class Improver:
         """Whether the search has to end, or the best plan is proven optimal."""
         return self._record.stopped or self._record.proven
 
-    def refresh(self) -> None:
-        """Compute the loads of the plans to kick again, after the model got more tangents."""
-        self._pool = [PlanState(self._model, s.assignment) for s in self._pool]
-
     def forget(self) -> None:
-        """Forget the sampled prices and the plans to kick, so that others are found."""
-        self._pool, self._prices = [], {}
+        """Forget the sampled prices, so that others are found."""
+        self._prices = {}
 
     def improve(self, starts: list[Assignment]) -> None:
         """Descend from the best of these plans; each has other options than those before."""
@@ -128,18 +122,6 @@ class Improver:
         """Run a cycle that begins with the best plan."""
         if self._record.best is not None:
             self.cycle(self._record.best, effort, late=True)
-
-    def kick(self, effort: float) -> None:
-        """Kick a plan that a descent has ended with: the best one, and others in turn."""
-        if not self._pool or self.done or SearchPart.KICKS in self._without:
-            return
-        start = self._pool[self._turn % len(self._pool)]
-        if start.loads.shape[1] != self._model.num_tangents + 2:  # the model has more tangents now
-            start = PlanState(self._model, start.assignment)
-        self._turn += 1
-        search = self._local_search(start.assignment)
-        patience = int(effort * self._schedule.kicks)
-        self._keep(search.iterate(start, "local search", patience=patience))
 
     def explore(self, effort: float) -> None:
         """Make plans at sampled prices of the phases, and run cycles from the best of them."""
@@ -214,18 +196,9 @@ class Improver:
         return self._prices.get(key)
 
     def _descend(self, start: Assignment) -> None:
-        """Descend from a plan that keeps the rules; the best such plans are kicked later."""
-        if not self._space.keeps_rules(start) or SearchPart.DESCENT in self._without:
-            return  # moves keep rules only if they hold before
-        self._keep(self._local_search(start).improve(start, "descent"))
-
-    def _keep(self, state: PlanState) -> None:
-        """Keep a plan for kicks if it is among the best; one plan for each choice of options."""
-        value = self._record.evaluate.value
-        best: dict[tuple[int, ...], PlanState] = {}
-        for known in sorted([*self._pool, state], key=lambda s: value(s.assignment)):
-            best.setdefault(tuple(known.options), known)
-        self._pool = list(best.values())[: self._schedule.kicked_plans]
+        """Descend from a plan that keeps the rules; moves keep them only if they hold before."""
+        if self._space.keeps_rules(start) and SearchPart.DESCENT not in self._without:
+            self._local_search(start).improve(start, "descent")
 
     def _guide(self, relaxation: Relaxation) -> Guide:
         return guide_of(self._model, relaxation, self._relaxed.values(), self._record.value)

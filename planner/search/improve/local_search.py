@@ -1,4 +1,4 @@
-"""Local search: descents on the minorant, then on the objective itself, and restarts by kicks.
+"""Local search: descents on the minorant, then on the objective itself.
 
 The minorant (see ``linear.py``) of a move is computed so fast that all moves from a few ranks are
 compared. The objective prices a short list of the best ones.
@@ -10,14 +10,13 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray
 from costmodels.sharding import ShardingType
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
 from planner.search.improve.block_moves import block_moves
 from planner.search.improve.guide import Guide
 from planner.search.improve.moves import Neighbourhood, Ruler, Scored
-from planner.search.improve.state import Move, PlanState
+from planner.search.improve.state import PlanState
 from planner.space.effort import neighbours_s
 from planner.space.evaluation import Assignment
 
@@ -40,11 +39,6 @@ does not go on for gains that nobody sees."""
 _DESCENT_GAIN: Final = 1e-8
 """Share of the minorant by which the score of a move has to fall. It is smaller than the other one,
 since a move that only lowers the pressure can open the way for a real gain."""
-_WORSE: Final = 1e-3
-"""Share of the objective by which a kick may end above the plan it left and still be followed.
-Plans up to twice as far above the best one are polished."""
-_RETURN: Final = 20
-"""Kicks without a better plan after which kicks begin with the best plan again."""
 
 
 class LocalSearch:
@@ -82,38 +76,6 @@ class LocalSearch:
         self.polish(state)
         self.record.consider(state.assignment, phase)
         return state
-
-    def iterate(self, state: PlanState, phase: str, *, patience: int) -> PlanState:
-        """Kick, descend and polish, again and again.
-
-        Args:
-            state: the plan to begin with.
-            phase: the part of the search, for the history of the record.
-            patience: kicks in a row without a better plan after which this ends.
-
-        Returns:
-            The best plan that was met.
-        """
-        best = current = state
-        best_value = current_value = self._value(state)
-        idle = 0
-        while idle < patience and not self.record.stopped and not self.record.proven:
-            trial = current.copy()
-            self._kick(trial)
-            self.descend(trial)
-            value = self._value(trial)
-            if value < best_value * (1 + 2 * _WORSE):
-                self.polish(trial)
-                value = self._value(trial)
-            idle += 1
-            if value < best_value * (1 - _GAIN):
-                best, best_value, idle = trial, value, 0
-                self.record.consider(trial.assignment, phase)
-            if value < current_value * (1 + _WORSE):
-                current, current_value = trial, value
-            elif idle % _RETURN == _RETURN - 1:
-                current, current_value = best, best_value
-        return best
 
     # -- descent on the minorant ------------------------------------------------------------------
 
@@ -228,81 +190,9 @@ class LocalSearch:
             return None
         return min(left, key=lambda i: (self.guide.reduced_costs[i], i)) - first
 
-    # -- kicks ------------------------------------------------------------------------------------
-
-    def _kick(self, state: PlanState) -> None:
-        """Make one to four random changes, mostly on the critical ranks."""
-        around = Neighbourhood(state, Ruler.at(state))
-        ranks = around.critical_ranks(_CRITICAL_RANKS)
-        for _ in range(int(self.rng.integers(1, 5))):
-            if self.rng.random() < 0.5:
-                self._kick_option(state, ranks)
-            else:
-                self._kick_swap(state, ranks)
-
-    def _kick_option(self, state: PlanState, ranks: list[int]) -> None:
-        """Give a random table a random allowed option, more likely a cheap one."""
-        tables = [t for r in ranks for t in state.on_rank(r)]
-        table = int(self.rng.integers(self.space.num_tables))
-        if tables and self.rng.random() < 0.6:
-            table = int(self.rng.choice(tables))
-        first, last = int(self.space.first[table]), int(self.space.first[table + 1])
-        allowed = np.flatnonzero(self.guide.allowed[first:last])
-        if not len(allowed):
-            return
-        prices = self.guide.reduced_costs[first:last][allowed]
-        rank_of = np.argsort(np.argsort(prices, kind="stable"), kind="stable")
-        option = int(self.rng.choice(allowed, p=_geometric(rank_of)))
-        score, move = Neighbourhood(state, Ruler.at(state)).recut(table, option)
-        if np.isfinite(score):
-            state.apply(move)
-
-    def _kick_swap(self, state: PlanState, ranks: list[int]) -> None:
-        """Swap two random shards of different tables, if constraints, rules and memory allow it."""
-        if not len(state.shard_rank):
-            return
-        critical = np.flatnonzero(np.isin(state.shard_rank, ranks))
-        pool = critical if len(critical) and self.rng.random() < 0.6 else None
-        a = int(self.rng.choice(pool)) if pool is not None else self._any_shard(state)
-        b = self._any_shard(state)
-        if state.shard_table[a] == state.shard_table[b]:
-            return
-        move = state.moved([(a, int(state.shard_rank[b])), (b, int(state.shard_rank[a]))])
-        if self._permitted(state, a, b) and self._fits(state, move):
-            state.apply(move)
-
-    def _any_shard(self, state: PlanState) -> int:
-        return int(self.rng.integers(len(state.shard_rank)))
-
-    def _permitted(self, state: PlanState, a: int, b: int) -> bool:
-        """Whether each of two shards may be on the rank of the other."""
-        local = self.space.local_world_size
-        rank_a, rank_b = int(state.shard_rank[a]), int(state.shard_rank[b])
-        allowed = self.space.may_use_rank
-        free = allowed[state.shard_table[a], rank_b] and allowed[state.shard_table[b], rank_a]
-        taken = state.taken(np.array([a, b]))
-        free = free and not taken[0, rank_b] and not taken[1, rank_a]
-        held = state.stays_on_host[a] or state.stays_on_host[b]
-        return bool(free and (not held or rank_a // local == rank_b // local))
-
-    def _fits(self, state: PlanState, move: Move) -> bool:
-        """Whether a move keeps the rules, and overfills memory no more than the plan does."""
-        if self.space.rules and not Neighbourhood(state, Ruler.at(state)).keeps_rules(move):
-            return False
-        work = state.work + state.work_change(move)
-        return float(self.space.overflow_ratio(work)) <= float(
-            self.space.overflow_ratio(state.work)
-        )
-
     def _value(self, state: PlanState) -> float:
         return float(self.record.evaluate.values(state.work[None])[0])
 
 
 def _least(found: list[Scored]) -> Scored | None:
     return min(found, key=lambda s: s[0], default=None)
-
-
-def _geometric(rank_of: np.ndarray[tuple[int], np.dtype[np.int64]]) -> FloatArray:
-    """Probabilities that fall by the factor 0.6 from each position in an order to the next."""
-    weight = 0.6 ** rank_of.astype(float)
-    return np.asarray(weight / weight.sum())

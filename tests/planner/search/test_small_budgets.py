@@ -75,7 +75,7 @@ def test_descents_leave_work_for_bounds_where_a_second_search_looks_for_plans(
     assert early_descents(object(), monkeypatch) == 1
 
 
-def test_a_search_without_proofs_kicks_plans_from_before_its_tangents() -> None:
+def test_a_search_without_proofs_has_a_plan_though_tangents_are_added() -> None:
     """A plan of an early descent had loads of fewer tangents than the model: IndexError."""
     space = cases.space(cases.synthetic(8), cases.topology(1, 8))
     budget = Budget(max_evaluations=3000)
