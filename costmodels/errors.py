@@ -9,6 +9,15 @@ CostModelError
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
+
+from costmodels.datatypes import FloatArray
+
+_ROUNDING_S: Final = 1e-12
+"""Seconds below 0 that a difference of two equal times can have."""
+
 
 class CostModelError(Exception):
     """Root of all errors raised by :mod:`costmodels`."""
@@ -38,3 +47,18 @@ def require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a
     """Raise :class:`InvalidValueError` with ``message`` unless ``condition`` holds."""
     if not condition:
         raise InvalidValueError(message)
+
+
+def require_times(seconds: FloatArray | float, what: str) -> None:
+    """Raise :class:`InvalidValueError` unless all times, in any shape, are finite and at least 0.
+
+    Args:
+        seconds: what a cost model has given.
+        what: what takes so long, for the message.
+    """
+    for value in (np.min(seconds, initial=0.0), np.max(seconds, initial=0.0)):
+        require(
+            bool(-_ROUNDING_S <= value < np.inf),
+            f"{what} takes {value:.4g} s by the cost models, but times must be finite and at least "
+            "0; correct the model that gives it",
+        )

@@ -11,18 +11,15 @@ collective before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, final
+from typing import final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.errors import require
+from costmodels.errors import require_times
 from costmodels.iteration._closed_form import schedule
 from costmodels.iteration._events import Node, Simulation
 from costmodels.iteration.base import Program, Step
-
-_ROUNDING_S: Final = 1e-12
-"""Seconds below 0 that a difference of two equal times can have."""
 
 
 def traced(program: Program, num_ranks: int) -> Simulation:
@@ -31,7 +28,9 @@ def traced(program: Program, num_ranks: int) -> Simulation:
     Raises:
         InvalidValueError: a cost model has given a step a time that is below 0 or not finite.
     """
-    _require_times(program.steps)
+    for step in program.steps:
+        require_times(step.duration_s, f"the step '{step.name}'")
+        require_times(step.host_s, f"the step '{step.name}'")
     steps, shape = program.steps, (num_ranks,)
     found = schedule(program, shape)
     start, finish = (
@@ -58,17 +57,6 @@ def traced(program: Program, num_ranks: int) -> Simulation:
         released_by=Causes(steps, waits, issued, arrival, finish),
         last=last,
     )
-
-
-def _require_times(steps: tuple[Step, ...]) -> None:
-    for step in steps:
-        for times in (step.duration_s, step.host_s):
-            wrong = times[~(np.isfinite(times) & (times >= -_ROUNDING_S))]
-            require(
-                not wrong.size,
-                f"the step '{step.name}' takes {wrong[:1].sum():.4g} s by the cost models, but "
-                "times must be finite and at least 0; correct the model that gives it",
-            )
 
 
 @final

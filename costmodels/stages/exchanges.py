@@ -12,6 +12,7 @@ import numpy as np
 from costmodels.batch_shares import batch_ratios
 from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
 from costmodels.datatypes import FloatArray
+from costmodels.errors import require_times
 from costmodels.exchange import Traffic
 from costmodels.iteration.base import FamilyTimes
 from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FORWARD, Wire
@@ -60,6 +61,7 @@ class EmbeddingExchanges:
         self.lengths_s = models.collective.fixed_s(
             topology, ranks=topology.world_size, across_hosts=topology.num_hosts > 1
         )
+        require_times(self.lengths_s, "an empty all-to-all")
         self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
 
     @cached_property
@@ -103,7 +105,10 @@ class EmbeddingExchanges:
             first, second, indices = (x * self.batch_ratio.min() for x in (first, second, indices))
         kind = EXCHANGING_TYPES[family]
         outputs = self._outputs(kind, (first, second), model.all_to_all, model.reduce_scatter)
-        return *outputs, self.index_exchange(indices, model.all_to_all)
+        found = *outputs, self.index_exchange(indices, model.all_to_all)
+        for seconds in found:
+            require_times(seconds, f"an exchange of {kind.value} tables")
+        return found
 
     def _outputs(
         self,
@@ -201,6 +206,7 @@ class EmbeddingExchanges:
         def slowest(seconds: FloatArray) -> FloatArray:
             """Seconds ``[..., 1]`` of a collective; 0 in plans without the sharding type."""
             longest = seconds.max(axis=-1, keepdims=True) * factor
+            require_times(longest, f"an exchange of {kind.value} tables")
             return np.asarray(longest if present is None else longest * present)
 
         ways = (None,) if self.wire is None else (FORWARD, BACKWARD)

@@ -12,7 +12,7 @@ import numpy as np
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseLayers
-from costmodels.errors import require
+from costmodels.errors import require, require_times
 from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseParallelism, Workload
 
@@ -55,7 +55,9 @@ class DenseReduction:
 
     def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds of an all-reduce over the ranks that have the same part of every layer."""
-        return self._collective.all_reduce_s(num_bytes, self._topology) * (num_bytes > 0)
+        seconds = self._collective.all_reduce_s(num_bytes, self._topology)
+        require_times(seconds, "an all-reduce")
+        return seconds * (num_bytes > 0)
 
     @cached_property
     def shared_s(self) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import numpy as np
 from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
-from costmodels.errors import require
+from costmodels.errors import require, require_times
 from costmodels.exchange import AbstractExchangeModel
 from costmodels.iteration.base import StageTimes
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
@@ -83,6 +83,8 @@ class StageModel:
         self.speeds = topology.speeds()
         self._batch_ratio = batch_ratios(workload, topology)
         self.dense = self._dense_times()
+        for field in fields(DenseTimes):
+            require_times(getattr(self.dense, field.name), f"the dense part's {field.name}")
         self._layers = dense_layers(workload)
         self.reduction = DenseReduction(
             workload, topology.trainers, self._layers, models.collective
@@ -125,7 +127,9 @@ class StageModel:
         """Growing part, in seconds, of an all-reduce over all ranks that train the dense part."""
         if self.models.exchange is not None:
             return self._gradient_growth(self.models.exchange, num_bytes)
-        return self.models.collective.all_reduce(num_bytes, self.topology.trainers)
+        seconds = self.models.collective.all_reduce(num_bytes, self.topology.trainers)
+        require_times(seconds, "an all-reduce")
+        return seconds
 
     def times(self, work: FloatArray, scale: Scale) -> StageTimes:
         """Durations of every stage of one or many plans, multiplied by the factors in ``scale``."""
@@ -365,6 +369,9 @@ def lookup_times(
         model: prices lookups.
         work: ``[..., columns]``.
         topology: the system.
+
+    Raises:
+        InvalidValueError: the model gives a time that is below 0 or not finite.
     """
     shape = (*work.shape[:-1], len(KERNELS), NUM_LOOKUP_WORK)
     per_kernel = work[..., LOOKUP:INPUT].reshape(shape)
@@ -377,4 +384,6 @@ def lookup_times(
     fetch = model.forward_time(prefetched, topology)
     forward = model.forward_time(direct, topology).sum(axis=-1)
     backward = model.backward_time(per_kernel, topology).sum(axis=-1)
+    for name, seconds in (("forward", forward), ("backward", backward), ("prefetched", fetch)):
+        require_times(seconds, f"a {name} lookup")
     return forward, backward, fetch

@@ -80,7 +80,7 @@ def workload_from_dataframe(
 
     Raises:
         InvalidInputError: unknown columns, or values that no table can have; lists all of them.
-            Or a value of ``changes`` that no workload can have.
+            Or a value of ``changes`` that no workload can have, or tables beside the rows.
 
     Example:
         >>> rows = [{"name": "item", "rows": 1000, "dim": 64, "pooling_factor": 2.0}]
@@ -89,6 +89,9 @@ def workload_from_dataframe(
     """
     if isinstance(frame, Workload):
         message = "workload_from_dataframe takes a DataFrame or rows; this is a Workload already"
+        raise InvalidInputError(message)
+    if "tables" in changes:
+        message = "workload_from_dataframe takes the tables from the rows; drop tables=..."
         raise InvalidInputError(message)
     rows = _rows_of(frame)
     if not rows:

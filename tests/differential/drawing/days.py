@@ -11,6 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodels.dense.base import dense_layers
+from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.workload import DataType, DenseOptimizer, Optimizer, Workload
@@ -40,6 +42,10 @@ def with_unlike_days(rng: np.random.Generator, case: Case) -> Case:
 def _otherwise(rng: np.random.Generator, case: Case, day: Workload) -> Workload:
     """The day trained in another way, as far as the planner allows that."""
     pick = rng.choice
+    try:
+        dense_layers(day)
+    except InvalidValueError:  # layers that need vectors of one width, which the day has not
+        day = replace(day, dense=any_dense(rng, day))
     choices: tuple[dict[str, object], ...] = (
         {"dense": any_dense(rng, day)},
         any_pipeline(rng),

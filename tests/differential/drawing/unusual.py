@@ -78,6 +78,16 @@ def if_allowed(case: Case, day: Workload, values: dict[str, object]) -> Workload
     return made
 
 
+def _with_samples(case: Case, made: Case) -> Case:
+    """The changed case; as it was where a rank would have no sample in some scenario."""
+    try:
+        for day in (made.workload, *made.scenarios):
+            batch_ratios(day, made.topology)
+    except InvalidValueError:
+        return case
+    return made
+
+
 def _with_tables(rng: np.random.Generator, case: Case, **choices: tuple[object, ...]) -> Case:
     """The case with one of the choices for each table, the same in every scenario."""
     drawn = [
@@ -158,7 +168,8 @@ def shares(rng: np.random.Generator, case: Case) -> Case:
         topology = replace(topology, speed_by_rank_ratio=speeds)
     drawn = tuple(rng.choice([0.5, 1.0, 1.5, 4.0], size=world).tolist())
     given = PROPORTIONAL if rng.random() < 0.4 else drawn
-    return every_day(replace(case, topology=topology), batch_share_ratio=given)
+    made = every_day(replace(case, topology=topology), batch_share_ratio=given)
+    return _with_samples(case, made)
 
 
 def _distinct(rng: np.random.Generator, case: Case) -> Case:
@@ -244,7 +255,8 @@ def unlike(rng: np.random.Generator, case: Case) -> Case:
         case.topology.device, overlap_slowdown_ratio=float(rng.choice([0.0, 0.2, 0.9]))
     )
     speeds = tuple(rng.choice([0.2, 0.9, 1.0, 2.0], size=world).tolist())
-    return replace(case, topology=replace(case.topology, device=device, speed_by_rank_ratio=speeds))
+    topology = replace(case.topology, device=device, speed_by_rank_ratio=speeds)
+    return _with_samples(case, replace(case, topology=topology))
 
 
 def lean(rng: np.random.Generator, case: Case) -> Case:
@@ -262,7 +274,8 @@ def lean(rng: np.random.Generator, case: Case) -> Case:
     curves = () if rng.random() < 0.7 else topology.collective_curves
     topology = replace(topology, device=device, collective_curves=curves, **kept)
     batch = int(rng.choice([1, 500, 20_000, 200_000]))
-    return every_day(replace(case, topology=topology), local_batch_size=batch)
+    made = every_day(replace(case, topology=topology), local_batch_size=batch)
+    return _with_samples(case, made)
 
 
 # ------------------------------------------------------------------ constraints

@@ -75,6 +75,12 @@ def test_fields_of_a_workload_that_it_cannot_have_are_refused() -> None:
         workload_from_dataframe(frame(), local_batch_size=512, reserved_bytes=-1.0)
 
 
+def test_tables_beside_the_rows_are_refused() -> None:
+    """They took the place of the rows, in silence."""
+    with pytest.raises(InvalidInputError, match="takes the tables from the rows"):
+        workload_from_dataframe(frame(), local_batch_size=4, tables=())  # type: ignore[call-arg]
+
+
 def test_columns_of_one_meaning_are_refused() -> None:
     """Either would be taken without a word."""
     with pytest.raises(InvalidInputError, match="'rows' and 'num_embeddings' both mean"):

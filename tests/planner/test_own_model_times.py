@@ -1,0 +1,122 @@
+"""Times of an own model that are not finite, or below 0, are an error, and not "nothing fits"."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, final
+
+import numpy as np
+import pytest
+
+from costmodels.collective.alpha_beta import AlphaBeta
+from costmodels.collective.base import AbstractCollectiveModel
+from costmodels.datatypes import FloatArray
+from costmodels.dense.base import AbstractDenseModel, DenseTimes
+from costmodels.dense.roofline import Roofline as DenseRoofline
+from costmodels.lookup.base import AbstractLookupModel, LookupShard
+from costmodels.lookup.roofline import Roofline
+from costmodels.pipeline import CostModels
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner import estimate, load_system, load_workload, plan
+
+WRONG = (math.nan, math.inf, -1.0)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Odd(AbstractCollectiveModel):
+    """Alpha-beta, but for one collective, whose busy ranks take a time that is wrong."""
+
+    wrong_s: float
+    what: str
+    inner: AlphaBeta = field(default_factory=AlphaBeta)
+    sources: ClassVar[tuple[str, ...]] = ("test",)
+
+    def _odd(self, seconds: FloatArray, what: str) -> FloatArray:
+        wrong = np.where(seconds > 0, self.wrong_s, seconds)
+        return np.asarray(wrong if self.what == what else seconds)
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Latency, or what is wrong."""
+        seconds = self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)
+        return self.wrong_s if self.what == "fixed" else seconds
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Seconds per rank."""
+        return self._odd(self.inner.all_to_all(send, receive, topology), "all_to_all")
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Seconds per rank."""
+        seconds = self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
+        return self._odd(seconds, "within a host" if within_host else "over all")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OddLookup(AbstractLookupModel):
+    """A roofline whose forward or backward lookups take a time that is wrong."""
+
+    wrong_s: float
+    what: str
+    inner: Roofline = field(default_factory=Roofline)
+    sources: ClassVar[tuple[str, ...]] = ("test",)
+
+    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
+        """As the roofline."""
+        return self.inner.shard_work(shard, topology)
+
+    def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
+        """Seconds."""
+        return self._odd(self.inner.forward_time(work, topology), "forward")
+
+    def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
+        """Seconds."""
+        return self._odd(self.inner.backward_time(work, topology), "backward")
+
+    def _odd(self, seconds: FloatArray, what: str) -> FloatArray:
+        wrong = np.where(seconds > 0, self.wrong_s, seconds)
+        return np.asarray(wrong if self.what == what else seconds)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OddDense(AbstractDenseModel):
+    """A roofline whose optimizer takes a time that is wrong."""
+
+    wrong_s: float
+    sources: ClassVar[tuple[str, ...]] = ("test",)
+
+    def times(self, workload: Workload, topology: Topology) -> DenseTimes:
+        """As the roofline, but for the optimizer."""
+        return replace(DenseRoofline().times(workload, topology), optimizer_s=self.wrong_s)
+
+
+COLLECTIVES = ("fixed", "all_to_all", "within a host", "over all")
+
+
+@pytest.mark.parametrize("wrong_s", WRONG)
+@pytest.mark.parametrize("what", [*COLLECTIVES, "forward", "backward", "dense"])
+def test_a_search_says_what_takes_a_wrong_time(what: str, wrong_s: float) -> None:
+    """It said "nothing fits", as if that were proven, or left such plans out in silence."""
+    models = CostModels(collective=Odd(wrong_s=wrong_s, what=what))
+    if what in ("forward", "backward"):
+        models = CostModels(lookup=OddLookup(wrong_s=wrong_s, what=what))
+    if what == "dense":
+        models = CostModels(dense=OddDense(wrong_s=wrong_s))
+    workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=16)
+    with pytest.raises(ValueError, match=r"takes .* must be finite"):
+        plan(workload, system, models=models, max_evaluations=100)
+
+
+def test_a_model_without_wrong_times_is_searched() -> None:
+    """The stand-ins themselves are sound."""
+    workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=16)
+    models = CostModels(collective=Odd(wrong_s=0.0, what="nothing"))
+    found = plan(workload, system, models=models, max_evaluations=100)
+    assert found.solver.bound is not None
+    priced = estimate(workload, system, found.plan, models=models)
+    assert priced.estimate.time.time_s == pytest.approx(found.solver.value)
