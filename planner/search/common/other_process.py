@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from costmodels.errors import CostModelError
 from planner.support import lifeline
 
 _QUIT_S: Final = 1.0
@@ -36,9 +37,11 @@ class Failure:
 
     Attributes:
         text: its traceback.
+        error: the exception, if a cost model of the user has caused it; None for our own faults.
     """
 
     text: str
+    error: CostModelError | None
 
 
 class OtherProcess:
@@ -87,12 +90,19 @@ class OtherProcess:
         return True
 
     def wait(self, stopped: Callable[[], bool]) -> None:
-        """Wait until all replies have arrived; end the process if ``stopped`` says True before."""
+        """Wait until all replies have arrived; end the process if ``stopped`` says True before.
+
+        Raises:
+            CostModelError: a cost model has given a value that cannot be, as in this process.
+        """
         reader = self._reader
         while reader is not None and reader.is_alive():
             reader.join(_POLL_S)
             if reader.is_alive() and stopped():
                 self.close()
+        for reply in self.replies:
+            if isinstance(reply, Failure) and reply.error is not None:
+                raise reply.error
 
     def close(self) -> None:
         """End the process, even while it computes an answer.
@@ -135,7 +145,7 @@ def _ask(process: subprocess.Popen[bytes], request: bytes, replies: list[Any]) -
         process.stdin.write(request)
         process.stdin.flush()
         while (reply := pickle.load(process.stdout)) is not None:
-            if isinstance(reply, Failure):
+            if isinstance(reply, Failure) and reply.error is None:
                 _tell(reply)
             else:
                 replies.append(reply)
@@ -166,8 +176,9 @@ def serve(answer: Callable[[Any], Iterator[object]], ask: BinaryIO, reply: Binar
             for found in answer(request):
                 pickle.dump(found, reply)
                 reply.flush()
-        except Exception:
-            pickle.dump(Failure(text=traceback.format_exc()), reply)
+        except Exception as error:
+            blamed = error if isinstance(error, CostModelError) else None
+            pickle.dump(Failure(text=traceback.format_exc(), error=blamed), reply)
         pickle.dump(None, reply)
         reply.flush()
 

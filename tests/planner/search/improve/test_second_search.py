@@ -14,6 +14,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from costmodels.errors import InvalidValueError
 from planner.objectives import objective_named
 from planner.objectives.phases import SynchronizedPhases
 from planner.search.auto import Auto
@@ -217,6 +218,37 @@ def test_an_error_of_the_other_process_is_told() -> None:
         with pytest.warns(RuntimeWarning, match=r"(?s)please report it.*IndexError: no such load"):
             other_process._ask(process, b"", replies)  # type: ignore[arg-type]
         assert replies == found
+
+
+@final
+class Refusing(AbstractStrategy):
+    """Meets a time of a cost model that cannot be."""
+
+    __slots__ = ()
+
+    def search(
+        self,
+        space: SearchSpace,
+        evaluate: Evaluator,
+        *,
+        seed: int,
+        progress: ProgressCallback | None = None,
+        should_stop: StopCallback | None = None,
+    ) -> SearchOutcome:
+        """Raise at once."""
+        del space, evaluate, seed, progress, should_stop
+        msg = "an all-reduce takes nan s"
+        raise InvalidValueError(msg)
+
+
+def test_a_wrong_time_that_only_the_other_process_meets_is_an_error() -> None:
+    """It was a warning with a traceback, which asked to report a fault of the planner."""
+    evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
+    with (
+        contextlib.closing(SecondSearch(Refusing(), evaluate, seed=3)) as second,
+        pytest.raises(InvalidValueError, match="an all-reduce takes nan s"),
+    ):
+        second.plan(lambda: False)
 
 
 def test_a_process_that_does_not_end_in_time_does_not_end_the_search() -> None:
