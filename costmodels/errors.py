@@ -56,9 +56,12 @@ def require_times(seconds: FloatArray | float, what: str) -> None:
         seconds: what a cost model has given.
         what: what takes so long, for the message.
     """
-    for value in (np.min(seconds, initial=0.0), np.max(seconds, initial=0.0)):
-        require(
-            bool(-_ROUNDING_S <= value < np.inf),
-            f"{what} takes {value:.4g} s by the cost models, but times must be finite and at least "
-            "0; correct the model that gives it",
+    values = np.asarray(seconds)
+    least, most = (values.min(), values.max()) if values.size else (0.0, 0.0)
+    if not (least >= -_ROUNDING_S and most < np.inf):
+        wrong = most if least >= -_ROUNDING_S else least
+        message = (
+            f"{what} takes {wrong:.4g} s by the cost models, but times must be finite and at least "
+            "0; correct the model that gives it"
         )
+        raise InvalidValueError(message)

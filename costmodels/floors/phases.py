@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
+from costmodels.errors import require_times
 from costmodels.floors.exchange_floor import NUM_EXCHANGES
 from costmodels.iteration.base import AbstractPipeline
 from costmodels.lookup.base import NUM_LOOKUP_WORK
@@ -241,12 +242,17 @@ class PhaseModel:
         Returns:
             ``[..., 4]`` seconds: lookup forward with the fetch that it waits for, lookup backward,
             a fetch that nothing waits for, and lookup forward alone.
+
+        Raises:
+            InvalidValueError: the lookup model gives a time that is below 0 or not finite.
         """
         forward, backward, fetch = self._stages.lookup_times(work)
         nothing = np.zeros_like(fetch)
         exposed, hidden = (fetch, nothing) if self._pipeline.exposes_fetch else (nothing, fetch)
         alone = forward / speeds
-        return np.stack([alone + exposed, backward / speeds, hidden, alone], axis=-1)
+        phases = np.stack([alone + exposed, backward / speeds, hidden, alone], axis=-1)
+        require_times(phases, "a lookup")
+        return phases
 
 
 def _positive_blocks(work: FloatArray) -> FloatArray:

@@ -28,9 +28,7 @@ def traced(program: Program, num_ranks: int) -> Simulation:
     Raises:
         InvalidValueError: a cost model has given a step a time that is below 0 or not finite.
     """
-    for step in program.steps:
-        require_times(step.duration_s, f"the step '{step.name}'")
-        require_times(step.host_s, f"the step '{step.name}'")
+    require_step_times(program.steps)
     steps, shape = program.steps, (num_ranks,)
     found = schedule(program, shape)
     start, finish = (
@@ -57,6 +55,17 @@ def traced(program: Program, num_ranks: int) -> Simulation:
         released_by=Causes(steps, waits, issued, arrival, finish),
         last=last,
     )
+
+
+def require_step_times(steps: tuple[Step, ...]) -> None:
+    """Raise an error that names the first step with a time below 0 or not finite.
+
+    Raises:
+        InvalidValueError: a cost model has given a step such a time.
+    """
+    for step in steps:
+        require_times(step.duration_s, f"the step '{step.name}'")
+        require_times(step.host_s, f"the step '{step.name}'")
 
 
 @final

@@ -369,9 +369,6 @@ def lookup_times(
         model: prices lookups.
         work: ``[..., columns]``.
         topology: the system.
-
-    Raises:
-        InvalidValueError: the model gives a time that is below 0 or not finite.
     """
     shape = (*work.shape[:-1], len(KERNELS), NUM_LOOKUP_WORK)
     per_kernel = work[..., LOOKUP:INPUT].reshape(shape)
@@ -384,6 +381,4 @@ def lookup_times(
     fetch = model.forward_time(prefetched, topology)
     forward = model.forward_time(direct, topology).sum(axis=-1)
     backward = model.backward_time(per_kernel, topology).sum(axis=-1)
-    for name, seconds in (("forward", forward), ("backward", backward), ("prefetched", fetch)):
-        require_times(seconds, f"a {name} lookup")
     return forward, backward, fetch
