@@ -21,7 +21,7 @@ from costmodels.floors.phases import PhaseModel
 from costmodels.iteration._closed_form import Schedule, differing_ranks, on_ranks, schedule
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation
-from costmodels.iteration._traced import require_step_times, traced
+from costmodels.iteration._traced import finite_times, traced
 from costmodels.iteration.base import AbstractPipeline, Program, StageTimes
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import WorkModel
@@ -181,12 +181,7 @@ class CostPipeline:
         Raises:
             InvalidValueError: a cost model has given a step a time that is not finite.
         """
-        program = self._program(work)
-        with np.errstate(invalid="ignore"):  # an infinite time has no difference to another one
-            times_s = schedule(program, work.shape[:-1]).iteration_time_s
-        if not np.isfinite(times_s).all():
-            require_step_times(program.steps)
-        return times_s
+        return finite_times(self._program(work), work.shape[:-1])
 
     def stage_times(self, work: FloatArray) -> StageTimes:
         """Durations of every stage of one or many plans."""

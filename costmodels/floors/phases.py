@@ -15,9 +15,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.errors import require_times
 from costmodels.floors.exchange_floor import NUM_EXCHANGES
-from costmodels.iteration.base import AbstractPipeline
+from costmodels.iteration.base import AbstractPipeline, require_times
 from costmodels.lookup.base import NUM_LOOKUP_WORK
 from costmodels.shard_work.wire import BY_HOSTS
 from costmodels.shard_work.work import (

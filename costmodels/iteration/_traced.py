@@ -16,10 +16,9 @@ from typing import final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.errors import require_times
 from costmodels.iteration._closed_form import schedule
 from costmodels.iteration._events import Node, Simulation
-from costmodels.iteration.base import Program, Step
+from costmodels.iteration.base import Program, Step, require_times
 
 
 def traced(program: Program, num_ranks: int) -> Simulation:
@@ -28,7 +27,7 @@ def traced(program: Program, num_ranks: int) -> Simulation:
     Raises:
         InvalidValueError: a cost model has given a step a time that is below 0 or not finite.
     """
-    require_step_times(program.steps)
+    _require_step_times(program.steps)
     steps, shape = program.steps, (num_ranks,)
     found = schedule(program, shape)
     start, finish = (
@@ -57,12 +56,20 @@ def traced(program: Program, num_ranks: int) -> Simulation:
     )
 
 
-def require_step_times(steps: tuple[Step, ...]) -> None:
-    """Raise an error that names the first step with a time below 0 or not finite.
+def finite_times(program: Program, shape: tuple[int, ...]) -> FloatArray:
+    """Seconds per iteration of each plan, ``[...]``; arguments are those of :func:`schedule`.
 
     Raises:
-        InvalidValueError: a cost model has given a step such a time.
+        InvalidValueError: a cost model has given a step a time that is not finite.
     """
+    with np.errstate(invalid="ignore"):  # an infinite time has no difference to another one
+        times_s = schedule(program, shape).iteration_time_s
+    if not np.isfinite(times_s).all():
+        _require_step_times(program.steps)
+    return times_s
+
+
+def _require_step_times(steps: tuple[Step, ...]) -> None:
     for step in steps:
         require_times(step.duration_s, f"the step '{step.name}'")
         require_times(step.host_s, f"the step '{step.name}'")

@@ -15,11 +15,14 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.errors import InvalidValueError
 
 LOOKUP_FORWARD: Final = "lookup forward"
 LOOKUP_BACKWARD: Final = "lookup backward"
 INPUT_COPY: Final = "input copy"
 """Names of steps that other modules look for in a program."""
+_ROUNDING_S: Final = 1e-12
+"""Seconds below 0 that a difference of two equal times can have."""
 
 
 class Stream(StrEnum):
@@ -206,3 +209,21 @@ class AbstractPipeline(ABC):
     @abstractmethod
     def overlaps_bottom(self) -> bool:
         """True if the bottom MLP runs beside exchanges, and dense all-reduces beside updates."""
+
+
+def require_times(seconds: FloatArray | float, what: str) -> None:
+    """Raise :class:`InvalidValueError` unless all times, in any shape, are finite and at least 0.
+
+    Args:
+        seconds: what a cost model has given.
+        what: what takes so long, for the message.
+    """
+    values = np.asarray(seconds)
+    least, most = (values.min(), values.max()) if values.size else (0.0, 0.0)
+    if not (least >= -_ROUNDING_S and most < np.inf):
+        wrong = most if least >= -_ROUNDING_S else least
+        message = (
+            f"{what} takes {wrong:.4g} s by the cost models, but times must be finite and at least "
+            "0; correct the model that gives it"
+        )
+        raise InvalidValueError(message)

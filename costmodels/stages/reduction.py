@@ -12,7 +12,8 @@ import numpy as np
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseLayers
-from costmodels.errors import require, require_times
+from costmodels.errors import require
+from costmodels.iteration.base import require_times
 from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseParallelism, Workload
 

@@ -16,7 +16,7 @@ from costmodels.dense.base import AbstractDenseModel, DenseTimes
 from costmodels.dense.roofline import Roofline as DenseRoofline
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
 from costmodels.lookup.roofline import Roofline
-from costmodels.pipeline import CostModels
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import estimate, load_system, load_workload, plan
