@@ -6,13 +6,15 @@ The tests and what they import are a million objects that stay until the end. Py
 told so; otherwise it goes through all of them again and again. Libraries of linear algebra get one
 thread: theirs wait for each other by spinning, and the tests already run on every core. Bytecode is
 kept beside the code even where ``PYTHONDONTWRITEBYTECODE`` is set: the tests start a hundred
-processes, each of which would else compile the packages again.
+processes, each of which would else compile the packages again. Ctrl-C works also where a shell has
+begun the tests in the background, which ignores it: some tests interrupt what they have started.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,8 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # read when NumPy and
 gc.disable()  # until all is imported
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FLOORS: dict[PlanningProblem, Floor] = {}
 
