@@ -24,6 +24,12 @@ from planner import estimate, load_system, load_workload, plan
 WRONG = (math.nan, math.inf, -1.0)
 
 
+def odd(model: Odd | OddLookup, seconds: FloatArray, what: str) -> FloatArray:
+    """Seconds of ``what``; those above 0 are wrong if the model is odd there."""
+    wrong = np.where(seconds > 0, model.wrong_s, seconds)
+    return np.asarray(wrong if model.what == what else seconds)
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Odd(AbstractCollectiveModel):
@@ -34,10 +40,6 @@ class Odd(AbstractCollectiveModel):
     inner: AlphaBeta = field(default_factory=AlphaBeta)
     sources: ClassVar[tuple[str, ...]] = ("test",)
 
-    def _odd(self, seconds: FloatArray, what: str) -> FloatArray:
-        wrong = np.where(seconds > 0, self.wrong_s, seconds)
-        return np.asarray(wrong if self.what == what else seconds)
-
     def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
         """Latency, or what is wrong."""
         seconds = self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)
@@ -45,14 +47,14 @@ class Odd(AbstractCollectiveModel):
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """Seconds per rank."""
-        return self._odd(self.inner.all_to_all(send, receive, topology), "all_to_all")
+        return odd(self, self.inner.all_to_all(send, receive, topology), "all_to_all")
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """Seconds per rank."""
         seconds = self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
-        return self._odd(seconds, "within a host" if within_host else "over all")
+        return odd(self, seconds, "within a host" if within_host else "over all")
 
 
 @final
@@ -71,15 +73,11 @@ class OddLookup(AbstractLookupModel):
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Seconds."""
-        return self._odd(self.inner.forward_time(work, topology), "forward")
+        return odd(self, self.inner.forward_time(work, topology), "forward")
 
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Seconds."""
-        return self._odd(self.inner.backward_time(work, topology), "backward")
-
-    def _odd(self, seconds: FloatArray, what: str) -> FloatArray:
-        wrong = np.where(seconds > 0, self.wrong_s, seconds)
-        return np.asarray(wrong if self.what == what else seconds)
+        return odd(self, self.inner.backward_time(work, topology), "backward")
 
 
 @final

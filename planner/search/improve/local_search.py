@@ -63,7 +63,7 @@ class LocalSearch:
         self._meter = record.evaluate.meter
         self._look_s = neighbours_s(self.space.world_size * (model.num_tangents + 2))
 
-    def improve(self, start: Assignment, phase: str) -> PlanState:
+    def improve(self, start: Assignment, phase: str) -> None:
         """Descend from a plan on the minorant, then on the objective.
 
         Args:
@@ -75,7 +75,6 @@ class LocalSearch:
         self.descend(state)
         self.polish(state)
         self.record.consider(state.assignment, phase)
-        return state
 
     # -- descent on the minorant ------------------------------------------------------------------
 

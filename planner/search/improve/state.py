@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,13 +55,6 @@ class PlanState:
         self.work: FloatArray = self.space.work(assignment)
         self.loads: FloatArray = model.loads(self.work)
         self._list_shards()
-
-    def copy(self) -> PlanState:
-        """A state of the same plan that can be changed without changing this one."""
-        other = copy.copy(self)
-        other.options, other.places = list(self.options), list(self.places)
-        other.shard_rank = self.shard_rank.copy()
-        return other
 
     @property
     def assignment(self) -> Assignment:

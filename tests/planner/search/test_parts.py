@@ -85,7 +85,7 @@ def test_scores_are_the_change_of_the_minorant(seed: int) -> None:
     ]
     assert scored
     for score, move in scored:
-        after = state.copy()
+        after = PlanState(model, state.assignment)
         after.apply(move)
         value = after.value - state.value
         tie = around.tie * float(
