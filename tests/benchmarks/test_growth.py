@@ -24,11 +24,14 @@ def _results(*points: tuple[float, float] | None) -> list[PointResult]:
 
 def test_a_rise_is_against_the_shortest_step_on_fewer_gpus() -> None:
     """Not against the point before, and points without a plan are left out."""
-    found = list(rises(_results((4.0, 3.0), (2.0, 1.9), None, (2.2, 1.9), (2.2, 2.1))[::-1]))
-    assert [r.result.point.gpus for r in found] == [8, 16, 64, 128]
-    assert [r.rise_ratio for r in found] == pytest.approx([0.0, 0.0, 0.1, 0.1])
-    assert [r.proven_ratio for r in found] == pytest.approx([0.0, 0.0, 0.0, 0.05])
-    assert [r.verdict for r in found] == ["", "", "open", "physics"]
+    steps = ((4.0, 3.0), (2.0, 1.9), None, (2.2, 1.9), (2.2, 2.1), (2.2, 2.15))
+    found = list(rises(_results(*steps)[::-1]))
+    assert [r.result.point.gpus for r in found] == [8, 16, 64, 128, 256]
+    assert [r.rise_ratio for r in found] == pytest.approx([0.0, 0.0, 0.1, 0.1, 0.1])
+    assert [r.proven_ratio for r in found] == pytest.approx([0.0, 0.0, 0.0, 0.05, 0.075])
+    avoidable = [0.0, 0.0, 0.1, 2.2 / 2.1 - 1, 2.2 / 2.15 - 1]
+    assert [r.avoidable_ratio for r in found] == pytest.approx(avoidable)
+    assert [r.verdict for r in found] == ["", "", "open", "open", "physics"]
 
 
 def test_models_are_the_same_every_time() -> None:
