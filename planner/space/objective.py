@@ -100,6 +100,13 @@ class AbstractObjective(ABC):
         """
         return np.zeros(len(self.weights), dtype=bool)
 
+    def require_rules(self) -> None:  # noqa: B027 - nothing where no cost model is asked
+        """Refuse what bounds on this objective cannot rest on; asked before the first bound.
+
+        Raises:
+            InvalidValueError: a cost model breaks a rule (:mod:`costmodels.floors.rules`).
+        """
+
     @property
     def prices(self) -> FloatArray | None:
         """``[F]`` what a unit of each column of work adds to its rank's share of the value.

@@ -62,6 +62,7 @@ class RankFreeProgram:
 
     def __init__(self, model: LinearModel) -> None:
         """Find out which ranks are alike; no row is built yet."""
+        model.objective.require_rules()
         self.model, self.space = model, model.space
         self.unlisted_bytes = unlisted_bytes(model.space)
         self.uniform: BoolArray = self.space.is_uniform

@@ -1,0 +1,190 @@
+"""The rules that lower bounds rest on, tried out on cost models of users.
+
+Tangents bound a time from below only if its growing part is convex and homogeneous in the work. A
+model that breaks this would make bounds too high, and most plans too good to be true. The models of
+this package are held to the rules by ``tests/conformance``; those of users are tried out on drawn
+work before the first tangent is taken. That finds models that break a rule for most work; it
+cannot prove that a model keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+
+from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
+from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.errors import InvalidValueError
+from costmodels.iteration.base import require_times
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel
+from costmodels.stages.models import CostModels
+from costmodels.topology import Topology
+
+_DRAWN: Final = 12
+"""How many works are drawn; each is compared with its double and with the next one. More of them
+find rarer faults and take longer."""
+_SMALLEST_LOG10, _LARGEST_LOG10 = 2.0, 9.0
+"""Powers of ten of the bytes that are drawn: from short messages to the largest tables' lookups."""
+_IDLE_RATIO: Final = 0.3
+"""Share of the drawn bytes that are 0, because models often treat nothing in another way."""
+_ROUNDING: Final = 1e-6
+"""Share by which times may differ from the rules: more than rounding, less than any real fault."""
+
+_Growth = Callable[[FloatArray], FloatArray]
+"""Seconds of the growing part, in any shape, for bytes ``[..., columns]``."""
+_OfWork = Callable[[FloatArray, Topology], FloatArray]
+_OfPeers = Callable[[FloatArray, FloatArray, Topology], FloatArray]
+
+
+class _OfBuffer(Protocol):
+    """The growing part of a collective of one buffer."""
+
+    def __call__(
+        self, num_bytes: FloatArray, topology: Topology, /, *, within_host: bool
+    ) -> FloatArray: ...
+
+
+def require_rules(models: CostModels, topology: Topology) -> None:
+    """Refuse models of users whose growing parts are not convex, homogeneous and non-decreasing.
+
+    Args:
+        models: those of this package are not tried out.
+        topology: the system for which they give times.
+
+    Raises:
+        InvalidValueError: a model breaks a rule; the message says which one and by how much.
+    """
+    if _of_users(models.lookup):
+        _try_lookup(models.lookup, topology)
+    if _of_users(models.collective):
+        _try_collective(models.collective, topology)
+
+
+def _of_users(model: object) -> object | None:
+    """The model of a user that a model is or wraps as its ``inner``; None if there is none."""
+    while type(model).__module__.partition(".")[0] == __name__.partition(".")[0]:
+        model = getattr(model, "inner", None)
+    return model
+
+
+def _try_lookup(model: AbstractLookupModel, topology: Topology) -> None:
+    """Forward and backward lookups."""
+    for what, time_s in (("forward", model.forward_time), ("backward", model.backward_time)):
+        _try(f"the {what} lookup", model, _of_work(time_s, topology), NUM_LOOKUP_WORK)
+
+
+def _of_work(time_s: _OfWork, topology: Topology) -> _Growth:
+    return lambda work: time_s(work, topology)
+
+
+def _try_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
+    """All collectives, and whether a rank pays for what others send."""
+    world = topology.world_size
+    if world == 1:
+        return
+    all_to_all = _of_peers(model.all_to_all, topology)
+    _try("an all-to-all", model, all_to_all, world, [_of_peers(model.all_to_all_s, topology)])
+    rings = model.reduce_scatter_s, model.all_gather_s
+    for within in (True, False):
+        where = "inside a host" if within else "over all ranks"
+        for what, growth, wholes in (
+            ("a reduce-scatter", model.reduce_scatter, rings),
+            ("an all-reduce", model.all_reduce, (model.all_reduce_s,)),
+        ):
+            grows, *whole = (_of_buffer(f, topology, within=within) for f in (growth, *wholes))
+            _try(f"{what} {where}", model, grows, 1, whole)
+    sent = 10.0**_LARGEST_LOG10 / world
+    alone_s = float(all_to_all(sent * (np.arange(world) == 0))[0])
+    beside_s = float(all_to_all(np.full(world, sent))[0])
+    if not model.pays_for_others and abs(beside_s - alone_s) > _ROUNDING * max(beside_s, alone_s):
+        _refuse(
+            model,
+            f"a rank's all-to-all takes {alone_s:.6g} s if it sends alone and {beside_s:.6g} s if "
+            "all send as much, but pays_for_others is False: bounds would be too high",
+        )
+
+
+def _of_peers(time_s: _OfPeers, topology: Topology) -> _Growth:
+    """Seconds ``[..., W]`` of ranks from the bytes that each sends to every other one."""
+    local, domain = topology.local_world_size, topology.domain_size
+    return lambda sent: time_s(*spread_by_level(sent, local=local, domain=domain), topology)
+
+
+def _of_buffer(time_s: _OfBuffer, topology: Topology, *, within: bool) -> _Growth:
+    return lambda num_bytes: time_s(num_bytes, topology, within_host=within)
+
+
+def _try(
+    what: str, model: object, growth: _Growth, columns: int, wholes: Sequence[_Growth] = ()
+) -> None:
+    """Compare the seconds of drawn work with those of none, of twice as much, and of mixtures.
+
+    Args:
+        what: what is tried out, for the message.
+        model: the model, for the message.
+        growth: seconds of its growing part.
+        columns: of the work.
+        wholes: seconds of the same with all that is fixed, which may not be shorter.
+    """
+    rng = np.random.default_rng(0)
+    size = (_DRAWN, columns)
+    full = 10.0 ** rng.uniform(_SMALLEST_LOG10, _LARGEST_LOG10, size)
+    drawn = np.where(rng.random(size) < _IDLE_RATIO, 0.0, full)
+    # In every second work all grows together, as that of one table does with the batch.
+    drawn[::2] = full[0] * 10.0 ** -np.arange(0.0, _DRAWN / 2)[:, None]
+    other = np.roll(drawn, 1, axis=0)
+    none_s, one_s, next_s = growth(np.zeros_like(drawn)), growth(drawn), growth(other)
+    double_s, mean_s = growth(2.0 * drawn), growth((drawn + other) / 2.0)
+    both_s = growth(drawn + other)
+    for seconds in (none_s, one_s, next_s, double_s, mean_s, both_s):
+        require_times(seconds, what)
+    for name, found, expected, wrong in (
+        ("no work", none_s, np.zeros_like(none_s), none_s > 0.0),
+        ("twice the work", double_s, 2 * one_s, _differs(double_s, 2 * one_s)),
+        ("the mean of two works", mean_s, (one_s + next_s) / 2, _above(mean_s, one_s, next_s)),
+        ("more work", both_s, one_s, one_s > both_s * (1 + _ROUNDING)),
+        *(_short(whole(drawn), one_s) for whole in wholes),
+    ):
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            _refuse(
+                model,
+                f"{what} with {name} takes {found.flat[at]:.6g} s, {_INSTEAD[name]} "
+                f"{expected.flat[at]:.6g} s. The part that grows with the work has to be convex, "
+                "homogeneous and non-decreasing, or bounds would be wrong",
+            )
+
+
+_INSTEAD: Final = {
+    "no work": "and not",
+    "twice the work": "and not",
+    "the mean of two works": "more than the mean of their times,",
+    "more work": "less than a part of it,",
+    "its fixed part": "less than without it,",
+}
+"""How the time of a work is compared with the one that the rules ask for."""
+
+
+def _short(
+    whole_s: FloatArray, part_s: FloatArray
+) -> tuple[str, FloatArray, FloatArray, BoolArray]:
+    """Whether times with their fixed part are below the growing part alone."""
+    return "its fixed part", whole_s, part_s, part_s > whole_s * (1 + _ROUNDING)
+
+
+def _differs(a: FloatArray, b: FloatArray) -> BoolArray:
+    return np.asarray(np.abs(a - b) > _ROUNDING * np.maximum(a, b))
+
+
+def _above(mean_s: FloatArray, one_s: FloatArray, next_s: FloatArray) -> BoolArray:
+    return np.asarray(mean_s > (one_s + next_s) / 2 * (1 + _ROUNDING))
+
+
+def _refuse(model: object, fault: str) -> None:
+    message = (
+        f"cost model {type(_of_users(model)).__name__}: {fault}; correct the model "
+        "(docs/how-to/own_model.md), or search by a strategy without a bound, such as random"
+    )
+    raise InvalidValueError(message)
