@@ -7,6 +7,8 @@ refused here: later on it would be compared with something that it never equals.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from enum import StrEnum
 from functools import cache
@@ -116,6 +118,41 @@ def _number(what: str, value: Any) -> Any:
     if type(value) in (bool, np.bool_) or not isinstance(value, Real):
         raise _refusal(what, "a number", value)
     return value
+
+
+def require_measured(owner: Any, where: str = "", signed: Iterable[str] = ()) -> None:
+    """Require that the numbers that a calibration found are finite and at least 0.
+
+    Numbers in tuples, also in tuples of tuples, count too; texts, None and other classes do not.
+
+    Args:
+        owner: the dataclass, whose fields are settled.
+        where: begins every message, such as ``"lookup constants: "``.
+        signed: fields whose numbers may be below 0.
+
+    Raises:
+        InvalidValueError: names the field and the number.
+    """
+    for field in fields(owner):
+        least, wanted = 0.0, "finite and at least 0"
+        if field.name in signed:
+            least, wanted = -math.inf, "finite"
+        for number in _numbers(getattr(owner, field.name)):
+            if not (least <= number and abs(number) < math.inf):
+                message = (
+                    f"{where}{field.name} has a number {number}, which must be {wanted}: correct "
+                    "it or calibrate again"
+                )
+                raise InvalidValueError(message)
+
+
+def _numbers(value: object) -> Iterator[float]:
+    """The numbers of a value, in whatever tuples."""
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _numbers(part)
+    elif isinstance(value, Real):
+        yield float(value)
 
 
 def is_whole(value: Any) -> bool:

@@ -18,6 +18,7 @@ from costmodels.cpu.features import (
     CpuKernel,
 )
 from costmodels.errors import CostModelError, require
+from costmodels.fields import require_measured
 
 ALL_TO_ALL_COUNTS = 6
 """How many counts an all-to-all has (:func:`costmodels.cpu.gloo.all_to_all_counts`)."""
@@ -31,10 +32,14 @@ _NUM_BACKWARD = {len(counts) for counts in (BACKWARD, DENSE_BACKWARD, SEQUENCE_B
 """How many counts the backward lookup of some kernel has."""
 
 
-def _check(what: str, *counts: tuple[tuple[float, ...], int]) -> None:
-    """Require that each tuple has its number of counts."""
+def _check(owner: object, what: str, *counts: tuple[tuple[float, ...], int]) -> None:
+    """Require that each tuple has its number of counts, and all numbers are finite and not below 0.
+
+    With negative seconds per count, times would not be convex, and bounds would be wrong.
+    """
     fits = all(len(numbers) == length for numbers, length in counts)
     require(fits, f"{what} do not fit this version's counts: calibrate again")
+    require_measured(owner, f"{what}: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,11 @@ class Residual:
     lengths_ratio: tuple[float, ...] = ()
     limit_ratio: float = 0.5
 
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        require_measured(self, "learned factor: ", ("points_ratio", "weights_ratio"))
+        require(all(self.lengths_ratio), "learned factor: lengths must be above 0: calibrate again")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupConstants:
@@ -67,7 +77,7 @@ class LookupConstants:
         forward_residual, backward_residual: learned factors on the seconds.
 
     Raises:
-        InvalidValueError: the numbers are those of another version.
+        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
     forward_s: tuple[float, ...]
@@ -85,6 +95,7 @@ class LookupConstants:
             fits and widths <= {0, len(SHAPE)},
             "lookup constants do not fit this version's counts: calibrate again",
         )
+        require_measured(self, "lookup constants: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +108,7 @@ class GroupConstants:
         backward_s: the same for the backward lookup.
 
     Raises:
-        InvalidValueError: the numbers are those of another version.
+        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
     forward_s: tuple[float, ...]
@@ -105,7 +116,7 @@ class GroupConstants:
 
     def __post_init__(self) -> None:
         """Check that there is one number for each count."""
-        _check("constants of a step's tables", (self.forward_s, 5), (self.backward_s, 5))
+        _check(self, "constants of a step's tables", (self.forward_s, 5), (self.backward_s, 5))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +129,7 @@ class ExchangeConstants:
         gradient_s: seconds per count of the exchange of their gradients.
 
     Raises:
-        InvalidValueError: the numbers are those of another version.
+        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
     input_s: tuple[float, ...]
@@ -128,7 +139,7 @@ class ExchangeConstants:
     def __post_init__(self) -> None:
         """Check that there is one number for each count."""
         counts = (self.input_s, 5), (self.output_s, 4), (self.gradient_s, 4)
-        _check("constants of exchanges", *counts)
+        _check(self, "constants of exchanges", *counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +152,7 @@ class CollectiveConstants:
             :func:`costmodels.cpu.gloo.buffer_counts`.
 
     Raises:
-        InvalidValueError: the numbers are those of another version.
+        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
     all_to_all_s: tuple[float, ...]
@@ -153,7 +164,7 @@ class CollectiveConstants:
         """Check that there is one number for each count; old files have fewer."""
         buffers = (self.reduce_scatter_s, self.all_gather_s, self.all_reduce_s)
         counts = (self.all_to_all_s, ALL_TO_ALL_COUNTS), *((b, BUFFER_COUNTS) for b in buffers)
-        _check("collective constants", *counts)
+        _check(self, "collective constants", *counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +177,7 @@ class DenseConstants:
         update_s: seconds per count of the backward pass of the bottom MLP and the optimizer.
 
     Raises:
-        InvalidValueError: the numbers are those of another version.
+        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
     forward_s: tuple[float, ...]
@@ -176,7 +187,7 @@ class DenseConstants:
     def __post_init__(self) -> None:
         """Check that there is one number for each count."""
         counts = (self.forward_s, 6), (self.backward_s, 6), (self.update_s, 9)
-        _check("constants of MLPs", *counts)
+        _check(self, "constants of MLPs", *counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +202,7 @@ class OperatorConstants:
             chains of operators that were left out of the fit.
 
     Raises:
-        InvalidValueError: the numbers are those of another version.
+        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
     forward_s: tuple[tuple[str, tuple[float, ...]], ...]
@@ -207,6 +218,7 @@ class OperatorConstants:
             fits and len(self.update_s) == UPDATE_COUNTS,
             "constants of operators do not fit this version's counts: calibrate again",
         )
+        require_measured(self, "constants of operators: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +232,10 @@ class GradientConstants:
 
     fixed_s: float
     per_byte_s: float
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        require_measured(self, "constants of gradients: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +266,7 @@ class CpuConstants:
             how slow the machine was; None if the calibration did not measure them.
 
     Raises:
-        InvalidValueError: the numbers are those of another version.
+        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
     machine: str
@@ -279,7 +295,13 @@ class CpuConstants:
         counts = [(self.fused, BACKWARD), (self.replicated, DENSE_BACKWARD)]
         if self.sequence is not None:
             counts.append((self.sequence, SEQUENCE_BACKWARD))
-        _check("lookup constants", *((one.backward_s, len(names)) for one, names in counts))
+        backwards = ((one.backward_s, len(names)) for one, names in counts)
+        _check(self, "constants of the machine", *backwards)
+        amounts = (self.world_size, self.l2_bytes, self.l3_bytes)
+        require(
+            min(amounts) > 0,
+            "constants of the machine: ranks and caches must be above 0: correct them",
+        )
 
     @property
     def kernel_latency_s(self) -> float:

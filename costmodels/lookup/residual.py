@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.errors import require
+from costmodels.fields import require_measured
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
@@ -69,11 +70,13 @@ class LearnedFactor:
     limit_ratio: float = math.log(2.0)
 
     def __post_init__(self) -> None:
-        """Check that there is one number per feature."""
+        """Check that there is one number per feature, and every number."""
         sizes = {len(v) for v in (self.center_ratio, self.spread_ratio, self.weights_ratio)}
         require(
             sizes == {NUM_FEATURES}, f"a learned factor needs {NUM_FEATURES} numbers of each kind"
         )
+        signed = ("center_ratio", "weights_ratio", "intercept_ratio")
+        require_measured(self, "learned factor: ", signed)
         require(all(s > 0 for s in self.spread_ratio), "spreads of features must be above 0")
 
     def at(self, features: FloatArray) -> FloatArray:

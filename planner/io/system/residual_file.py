@@ -29,15 +29,21 @@ def write_residual(path: Path, residual: LookupResidual) -> None:
     write_text_atomic(path, _FORMAT.dump_json(residual, indent=1).decode() + "\n")
 
 
-@lru_cache(maxsize=16)
 def load_residual(path: Path) -> LookupResidual | None:
-    """The factors of a file; None if there is no such file.
+    """The factors of a file; None if there is no such file. A file is read once per version.
 
     Raises:
         InvalidInputError: the file exists, but cannot be used.
     """
     if not path.is_file():
         return None
+    stat = path.stat()
+    return _load_version(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=16)
+def _load_version(path: Path, size: int, mtime_ns: int) -> LookupResidual:
+    del size, mtime_ns
     try:
         return _FORMAT.validate_json(path.read_bytes())
     except OSError as error:

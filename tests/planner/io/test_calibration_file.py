@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,13 +15,16 @@ from costmodels.calibration.fitting import FitError
 from costmodels.calibration.report import Calibration
 from costmodels.cpu.constants import UPDATE_COUNTS, OperatorConstants, Residual
 from costmodels.cpu.exchange import CpuExchange
+from costmodels.cpu.features import SHAPE
 from costmodels.estimates import Source
+from costmodels.lookup.residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.pipeline import CostPipeline
 from costmodels.training.communication import Communication, Precision
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.system.calibrated_system import write_calibrated_system
 from planner.io.system.calibration_file import load_constants, read_calibration, write_calibration
+from planner.io.system.residual_file import load_residual, write_residual
 from planner.models import default_models
 from planner.validation.tasks import random_plan, random_workload
 from tests.costmodels.cpu.machines import MACHINE
@@ -135,6 +139,7 @@ def test_a_calibration_with_other_counts_of_operators_says_calibrate_again(tmp_p
         (("fused", "backward_s"), [1e-4] * 14),
         (("sigmas_ratio",), [["lookups", 0.1]]),
         (("sigmas_ratio",), [["lookup", -0.1]]),
+        (("fused", "forward_residual", "lengths_ratio"), [0.0] * len(SHAPE)),
     ],
     ids=str,
 )
@@ -151,6 +156,53 @@ def test_a_calibration_with_other_lengths_or_kinds_says_calibrate_again(
     path.write_text(json.dumps(document))
     with pytest.raises(InvalidInputError, match="calibrate again"):
         read_calibration(path)
+
+
+def _numbers(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where the numbers of a document are."""
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _numbers(part, (*path, key))
+    elif isinstance(value, int | float):
+        yield path
+
+
+@pytest.mark.parametrize("wrong", ["NaN", "Infinity", "-1e-9", "1e400"])
+def test_every_constant_has_to_be_finite_and_not_negative(wrong: str, tmp_path: Path) -> None:
+    """With negative seconds per byte, bounds were wrong; NaN was priced."""
+    constants = replace(MACHINE, operators=OPERATORS)
+    text = TypeAdapter(Calibration).dump_json(replace(CALIBRATION, constants=constants))
+    path, places = tmp_path / "edited.json", list(_numbers(json.loads(text)["constants"]))
+    assert len(places) > 100
+    for place in places:
+        document = json.loads(text)
+        inner = document["constants"]
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = "@"
+        path.write_text(json.dumps(document).replace('"@"', wrong))
+        with pytest.raises(InvalidInputError, match=r"edited\.json is not a calibration"):
+            read_calibration(path)
+
+
+def test_learned_factors_that_have_changed_are_read_again(tmp_path: Path) -> None:
+    """A process went on with those that it had read first."""
+    path = tmp_path / "a.lookup_residual.json"
+    factor = LearnedFactor(
+        center_ratio=(0.0,) * NUM_FEATURES,
+        spread_ratio=(1.0,) * NUM_FEATURES,
+        weights_ratio=(-1.0,) * NUM_FEATURES,
+        intercept_ratio=-0.1,
+    )
+    for residual in (
+        LookupResidual(forward=factor),
+        LookupResidual(forward=factor, backward=factor),
+    ):
+        write_residual(path, residual)
+        assert load_residual(path) == residual
+    path.write_text(path.read_text().replace("-0.1", "NaN"))
+    with pytest.raises(InvalidInputError, match="intercept_ratio has a number nan"):
+        load_residual(path)
 
 
 def test_a_calibration_that_has_changed_is_read_again(tmp_path: Path) -> None:

@@ -112,7 +112,6 @@ def test_a_learned_factor_beside_the_calibration_is_used(run: Run, system: Path)
     path = residual_path(io.load_system(system))
     assert path.parent == system.parent
     write_residual(path, residual)
-    load_residual.cache_clear()
     assert load_residual(path) == residual
     after = predicted(run, "lookup", LOOKUPS, system)
     own_us = 1e6 * MACHINE.call_s / 4
@@ -120,10 +119,8 @@ def test_a_learned_factor_beside_the_calibration_is_used(run: Run, system: Path)
     assert grown[1] / grown[0] == pytest.approx(np.exp(0.3), rel=1e-3)
     assert after[1]["predicted_us"] == before[1]["predicted_us"]
     path.write_text('{"forward": 1}')
-    load_residual.cache_clear()
     with pytest.raises(InvalidInputError, match="no learned factors"):
         load_residual(path)
-    load_residual.cache_clear()
 
 
 @pytest.mark.parametrize(
