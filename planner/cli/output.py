@@ -115,10 +115,15 @@ def check_output(path: Path | None, inputs: Iterable[Path]) -> None:
         check_file(path)
 
 
-def files_of(flags: ProblemFlags) -> tuple[Path, ...]:
-    """The values of shared flags that can be files."""
+def files_of(flags: ProblemFlags, workload: Path) -> tuple[Path, ...]:
+    """The values of shared flags that can be files, ``--set`` among them."""
     named = (flags.system, *(text.partition("=")[2] for text in flags.models))
-    return tuple(Path(name) for name in named if name)
+    return (*(Path(name) for name in named if name), *files_set(flags.overrides, workload))
+
+
+def files_set(overrides: Iterable[str], workload: Path) -> tuple[Path, ...]:
+    """The values of ``--set`` as files, which are looked for beside the workload."""
+    return tuple(workload.parent / text.partition("=")[2].strip("\"' ") for text in overrides)
 
 
 def check_file(path: Path) -> None:

@@ -123,7 +123,7 @@ def command(
 
     data = (path for day in asked.days for path in day.files)
     read = (workload, plan, asked.before, asked.constraints, *data)
-    check_output(output, (*filter(None, read), *files_of(flags)))
+    check_output(output, (*filter(None, read), *files_of(flags, workload)))
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings
     if settings.json:

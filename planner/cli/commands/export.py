@@ -184,7 +184,7 @@ def _priced(
     from planner.cli.flags.inputs import load_plans
     from planner.cli.output import files_of, refuse_own_input
 
-    refuse_own_input([output], [workload, plan, *files_of(flags)])
+    refuse_own_input([output], [workload, plan, *files_of(flags, workload)])
     inputs = load_plans(workload, (plan,), flags)
     from planner.models import pipeline_of
 

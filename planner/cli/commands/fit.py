@@ -67,7 +67,7 @@ def command(
     from planner.cli.output import check_output, files_of
 
     traces = (path for run in runs for path in run.traces)
-    check_output(output, (workload, *plans_of(runs), *traces, *files_of(flags)))
+    check_output(output, (workload, *plans_of(runs), *traces, *files_of(flags, workload)))
     inputs = load_plans(workload, plans_of(runs), flags)
     measured, notes = measured_runs(runs, inputs.plans)
     from planner.fit.estimate import fit

@@ -92,7 +92,7 @@ def command(
     lost = "no plan was found before that, so nothing is written"
     with StopOnInterrupt(keeps=False, lost=lost) as stop:
         if output is not None:
-            check_folder(output, (workload, *more.files, *files_of(flags)), force=force)
+            check_folder(output, (workload, *more.files, *files_of(flags, workload)), force=force)
         check_family(search, more)
         asked = load_plan_inputs(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one

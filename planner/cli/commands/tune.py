@@ -66,10 +66,12 @@ def command(
         sharing_batch,
         source_values,
     )
+    from planner.cli.output import files_set
     from planner.tuning import Study
 
     if output is not None:
-        tuning.check_output(output, (workload, *flags.files), storage)
+        read = (workload, *flags.files, *files_set(flags.overrides, workload))
+        tuning.check_output(output, read, storage)
     clusters = sharing_batch(workload, clusters_of(flags))
     space, warnings = load_space(workload, clusters.flags, flags.menu())
     searches = Study(

@@ -126,6 +126,26 @@ def test_no_file_that_an_input_names_is_written_over(
         assert path.read_text() == before
 
 
+@pytest.mark.parametrize("command", ["export", "tune", "fit"])
+def test_a_file_that_only_a_flag_names_is_not_written_over(
+    command: str, run: Run, planned: tuple[Path, ...], system_file: Path
+) -> None:
+    """The statistics of ``--set`` were replaced by the output, in silence."""
+    workload, plan = planned
+    stats = workload.with_name("s.json")
+    stats.write_text("{}")
+    words = {
+        "export": ["csv", workload, plan],
+        "tune": [workload],
+        "fit": [workload, "--run", f"{plan}=3 ms"],
+    }[command]
+    for value in ("s.json", "'s.json'"):
+        named = ["--set", f"tables.0.distribution.stats={value}", "--system", system_file]
+        done = run(command, *words, *named, "-o", stats)
+        assert (done.code, "would be lost" in done.err) == (2, True)
+        assert stats.read_text() == "{}"
+
+
 def test_statistics_that_a_workload_names_are_not_written_over(tmp_path: Path) -> None:
     stats, workload = tmp_path / "s.json", tmp_path / "w.yaml"
     stats.write_text("{}")
