@@ -27,6 +27,7 @@ from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import WorkModel
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan
 from costmodels.stages.models import CostModels
+from costmodels.stages.own_models import require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.topology import Topology
 from costmodels.uncertainty import UNSCALED, Scale, faster_probability, sampled_factors, sigmas
@@ -49,6 +50,7 @@ class CostPipeline:
         self.workload = workload
         self.topology = topology
         self.models = models or CostModels()
+        require_shapes(self.models, topology)
         self._work = WorkModel(workload, topology, self.models.lookup)
         self.num_features = self._work.num_columns
         self._dense = self.models.dense.beside(self._even_lookup_s)

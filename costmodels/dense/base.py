@@ -6,12 +6,15 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import ClassVar
 
+import numpy as np
+
 from costmodels.datatypes import DataType, FloatArray
 from costmodels.dense._repeats import in_blocks
+from costmodels.errors import require
 from costmodels.layers import _joins, _parts
 from costmodels.layers.base import Built, Flow, build_layers
 from costmodels.layers.dlrm import Dlrm
@@ -107,6 +110,13 @@ class DenseTimes:
     top_backward_s: FloatArray | float
     bottom_backward_s: FloatArray | float
     optimizer_s: FloatArray | float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number."""
+        for field in fields(self):
+            value = np.asarray(getattr(self, field.name))
+            is_number = np.issubdtype(value.dtype, np.number)
+            require(is_number, f"dense times: {field.name} must be a number, got {value!r:.60}")
 
 
 class AbstractDenseModel(ABC):

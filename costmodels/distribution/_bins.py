@@ -101,6 +101,11 @@ def _checked(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
         bool((rows >= 0).all() and (probability >= 0).all()),
         f"{name}.frequency_bins must return numbers of 0 or more",
     )
+    drawn = probability[rows > 0]
+    require(
+        bool((drawn[1:] <= drawn[:-1] * (1 + _ROUNDING)).all()),
+        f"{name}.frequency_bins must return the bins with the most probable rows first",
+    )
     for what, total, wanted in (
         ("the rows of all bins", float(rows.sum()), law.num_embeddings),
         ("rows times probabilities", float(rows @ probability), 1),

@@ -3,7 +3,7 @@
 Tangents bound a time from below only if its growing part is convex and homogeneous in the work. A
 model that breaks this would make bounds too high, and most plans too good to be true. The models of
 this package are held to the rules by ``tests/conformance``; those of users are tried out on drawn
-work before the first tangent is taken. That finds models that break a rule for most work; it
+work before the first bound is computed. That finds models that break a rule for most work; it
 cannot prove that a model keeps them.
 """
 
@@ -20,6 +20,7 @@ from costmodels.errors import InvalidValueError
 from costmodels.iteration.base import require_times
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel
 from costmodels.stages.models import CostModels
+from costmodels.stages.own_models import of_users
 from costmodels.topology import Topology
 
 _DRAWN: Final = 12
@@ -56,17 +57,10 @@ def require_rules(models: CostModels, topology: Topology) -> None:
     Raises:
         InvalidValueError: a model breaks a rule; the message says which one and by how much.
     """
-    if _of_users(models.lookup):
+    if of_users(models.lookup):
         _try_lookup(models.lookup, topology)
-    if _of_users(models.collective):
+    if of_users(models.collective):
         _try_collective(models.collective, topology)
-
-
-def _of_users(model: object) -> object | None:
-    """The model of a user that a model is or wraps as its ``inner``; None if there is none."""
-    while type(model).__module__.partition(".")[0] == __name__.partition(".")[0]:
-        model = getattr(model, "inner", None)
-    return model
 
 
 def _try_lookup(model: AbstractLookupModel, topology: Topology) -> None:
@@ -117,7 +111,11 @@ def _of_buffer(time_s: _OfBuffer, topology: Topology, *, within: bool) -> _Growt
 
 
 def _try(
-    what: str, model: object, growth: _Growth, columns: int, wholes: Sequence[_Growth] = ()
+    what: str,
+    model: object,
+    growth: _Growth,
+    columns: int,
+    wholes: Sequence[_Growth] = (),
 ) -> None:
     """Compare the seconds of drawn work with those of none, of twice as much, and of mixtures.
 
@@ -184,7 +182,7 @@ def _above(mean_s: FloatArray, one_s: FloatArray, next_s: FloatArray) -> BoolArr
 
 def _refuse(model: object, fault: str) -> None:
     message = (
-        f"cost model {type(_of_users(model)).__name__}: {fault}; correct the model "
+        f"cost model {type(of_users(model)).__name__}: {fault}; correct the model "
         "(docs/how-to/own_model.md), or search by a strategy without a bound, such as random"
     )
     raise InvalidValueError(message)

@@ -12,12 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NoReturn, final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.distribution.base import Laws, side_by_side
+from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.row_updates import RowUpdate
@@ -286,10 +287,35 @@ class AbstractLookupModel(ABC):
         A model may replace this loop by arithmetic on the columns, because a large plan has many
         thousands of different shards.
         """
-        work = np.zeros((len(shards), NUM_LOOKUP_WORK))
-        for index in range(len(shards)):
-            work[index] = self.shard_work(shards.shard(index), topology)
+        work = [self.shard_work(shards.shard(index), topology) for index in range(len(shards))]
+        shapes = {np.shape(row) for row in work} - {(NUM_LOOKUP_WORK,)}
+        for shape in shapes:
+            self._refuse(f"shard_work gives an array of shape {shape}, not ({NUM_LOOKUP_WORK},)")
+        return np.array(work, dtype=float).reshape(len(shards), NUM_LOOKUP_WORK)
+
+    @final
+    def checked_work(self, shards: LookupShards, topology: Topology) -> FloatArray:
+        """:meth:`shards_work`, for use by everything that adds work up.
+
+        Raises:
+            InvalidValueError: the work has another shape, or is below 0 or not finite.
+        """
+        work, expected = self.shards_work(shards, topology), (len(shards), NUM_LOOKUP_WORK)
+        if np.shape(work) != expected:
+            self._refuse(f"shards_work gives an array of shape {np.shape(work)}, not {expected}")
+        wrong = ~((work >= 0.0) & (work < np.inf))
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            table, name = shards.shard(int(row)).table.name, LookupWork(column).name
+            self._refuse(
+                f"a shard of table {table!r} has {work[row, column]:.6g} of {name}, but work must "
+                "be finite and at least 0"
+            )
         return work
+
+    def _refuse(self, fault: str) -> NoReturn:
+        message = f"cost model {type(self).__name__}: {fault}; correct the model"
+        raise InvalidValueError(message)
 
     @abstractmethod
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:

@@ -287,7 +287,7 @@ class WorkModel:
         )
         lookup = LOOKUP + cells.kernel * NUM_LOOKUP_WORK
         columns = lookup[:, None] + np.arange(NUM_LOOKUP_WORK)
-        work[every[:, None], columns] = self.lookup.shards_work(shards, self.topology)
+        work[every[:, None], columns] = self.lookup.checked_work(shards, self.topology)
         work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
         index_bytes = workload.index_bytes + np.where(tables.is_weighted[table], 4.0, 0.0)
         length_bytes = np.where(

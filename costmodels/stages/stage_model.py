@@ -96,13 +96,15 @@ class StageModel:
 
     def _dense_times(self) -> DenseTimes:
         """Times of the dense part at device speed; arrays ``[W]`` where batches are unequal."""
+        model, trainers = self.models.dense, self.topology.trainers
+        ratios = (1.0,) if self._batch_ratio is None else self._batch_ratio
+        each = [model.times(with_batch(self.workload, ratio), trainers) for ratio in ratios]
+        require(
+            all(isinstance(times, DenseTimes) for times in each),
+            f"cost model {type(model).__name__}: times must return DenseTimes, got {each[0]!r:.60}",
+        )
         if self._batch_ratio is None:
-            dense = self.models.dense.times(self.workload, self.topology.trainers)
-            return with_expansion(dense, self.workload, self.topology)
-        each = [
-            self.models.dense.times(with_batch(self.workload, ratio), self.topology.trainers)
-            for ratio in self._batch_ratio
-        ]
+            return with_expansion(each[0], self.workload, self.topology)
         names = [field.name for field in fields(DenseTimes)]
         return DenseTimes(**{n: np.array([getattr(t, n) for t in each]) for n in names})
 

@@ -33,6 +33,7 @@ class Own(AbstractIndexDistribution):
         ([5.0, 5.0], [0.2, 0.2], "rows times probabilities must sum to 1, got 2"),
         ([5.0, 5.0], [-0.1, 0.3], "must return numbers of 0 or more"),
         ([np.nan, 5.0], [0.1, 0.1], "must return numbers of 0 or more"),
+        ([5.0, 5.0], [0.05, 0.15], "must return the bins with the most probable rows first"),
         ([], [], "must return two arrays of one length"),
         ([10.0], [0.05, 0.05], "must return two arrays of one length"),
     ],

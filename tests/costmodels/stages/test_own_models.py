@@ -1,0 +1,178 @@
+"""Models of users whose answers have another shape or kind than what they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, final
+
+import numpy as np
+import pytest
+
+from costmodels.collective.alpha_beta import AlphaBeta
+from costmodels.collective.base import AbstractCollectiveModel
+from costmodels.datatypes import FloatArray
+from costmodels.dense.base import AbstractDenseModel, DenseTimes
+from costmodels.fitted import ScaledLookup
+from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard
+from costmodels.lookup.roofline import Roofline
+from costmodels.pipeline import CostPipeline
+from costmodels.stages.models import CostModels
+from costmodels.stages.own_models import of_users
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner import load_system, load_workload, plan
+
+Change = Callable[[FloatArray], Any]
+SYSTEM = load_system("h100_sxm", gpus=16)
+
+
+def same(seconds: FloatArray) -> FloatArray:
+    """No change."""
+    return seconds
+
+
+@final
+@dataclass(frozen=True)
+class Network(AbstractCollectiveModel):
+    """Alpha-beta whose answers are changed."""
+
+    fixed: Change = same
+    exchange: Change = same
+    reduce: Change = same
+    inner: AlphaBeta = field(default_factory=AlphaBeta)
+    sources: ClassVar[tuple[str, ...]] = ("test",)
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Latency."""
+        found = self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)
+        return self.fixed(np.asarray(found)) if self.fixed is not same else found
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Seconds per rank."""
+        found = self.inner.all_to_all(send, receive, topology)
+        return found if self.exchange is same else self.exchange(found)
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Seconds."""
+        found = self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
+        return found if self.reduce is same else self.reduce(found)
+
+
+@final
+@dataclass(frozen=True)
+class Reads(AbstractLookupModel):
+    """A roofline whose answers are changed."""
+
+    work: Change = same
+    forward: Change = same
+    inner: Roofline = field(default_factory=Roofline)
+    sources: ClassVar[tuple[str, ...]] = ("test",)
+
+    def shard_work(self, shard: LookupShard, topology: Topology) -> FloatArray:
+        """Work."""
+        return np.asarray(self.work(self.inner.shard_work(shard, topology)))
+
+    def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
+        """Seconds."""
+        found = self.inner.forward_time(work, topology)
+        return found if self.forward is same else self.forward(found)
+
+    def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
+        """Seconds."""
+        return self.inner.backward_time(work, topology)
+
+
+@final
+@dataclass(frozen=True)
+class Layers(AbstractDenseModel):
+    """A dense part whose times are of any kind."""
+
+    answer: Any
+    sources: ClassVar[tuple[str, ...]] = ("test",)
+
+    def times(self, workload: Workload, topology: Topology) -> DenseTimes:
+        """What was asked for."""
+        return self.answer() if callable(self.answer) else self.answer
+
+
+def with_column(value: float) -> Change:
+    """Work whose second column has a value."""
+    return lambda work: np.where(np.arange(NUM_LOOKUP_WORK) == 1, value, work)
+
+
+def texts() -> DenseTimes:
+    """Times of which one is a text."""
+    times: dict[str, Any] = {f.name: 1.0 for f in fields(DenseTimes)}
+    return DenseTimes(**{**times, "optimizer_s": "1"})
+
+
+FAULTS = [
+    (Network(fixed=lambda s: np.ones(2)), "Network: fixed_s must give one number, got array"),
+    (Network(fixed=lambda s: None), "Network: fixed_s must give one number, got None"),
+    (Network(exchange=lambda s: s.max(axis=-1)), r"all_to_all .* \(2, 16\) here, got one of .*2,"),
+    (Network(exchange=lambda s: s[..., None]), r"all_to_all .* got one of shape \(2, 16, 1\)"),
+    (Network(exchange=lambda s: 1e-3), r"all_to_all .* got 0\.001"),
+    (Network(reduce=lambda s: float(s.sum())), "reduce_scatter must give an array"),
+    (Reads(forward=lambda s: s.sum(axis=-1)), r"Reads: forward_time .* \(2, 4\) here"),
+    (Reads(forward=lambda s: None), "forward_time .* got None"),
+    (ScaledLookup(inner=Reads(forward=lambda s: s.sum()), factor_ratio=2.0), "Reads: forward_time"),
+    (Reads(work=lambda w: w[:5]), r"Reads: shard_work gives an array of shape \(5,\), not \(9,\)"),
+    (Reads(work=np.sum), r"Reads: shard_work gives an array of shape \(\), not \(9,\)"),
+    (Reads(work=with_column(np.nan)), "a shard of table 'user' has nan of STREAM_DRAM"),
+    (Reads(work=with_column(np.inf)), "a shard of table 'user' has inf of STREAM_DRAM"),
+    (Reads(work=with_column(-1.0)), "a shard of table 'user' has -1 of STREAM_DRAM"),
+    (Layers(None), "Layers: times must return DenseTimes, got None"),
+    (Layers((1.0, 2.0)), "Layers: times must return DenseTimes, got"),
+    (Layers(texts), "dense times: optimizer_s must be a number, got array"),
+]
+
+
+def models_of(model: Any) -> CostModels:
+    """The models with this one in the place of its family."""
+    if isinstance(model, AbstractLookupModel):
+        return CostModels(lookup=model)
+    if isinstance(model, AbstractDenseModel):
+        return CostModels(dense=model)
+    return CostModels(collective=model)
+
+
+@pytest.mark.parametrize(("model", "fault"), FAULTS, ids=[f for _, f in FAULTS])
+def test_what_a_model_gives_is_refused_by_its_name(model: Any, fault: str) -> None:
+    """It said that nothing fits, took the price, or ended in the middle of the search."""
+    with pytest.raises(ValueError, match=fault):
+        plan(load_workload("small_demo"), SYSTEM, models=models_of(model), max_evaluations=30)
+
+
+def test_sound_models_of_users_are_taken_on_any_number_of_ranks() -> None:
+    """The stand-ins themselves are sound."""
+    for gpus in (1, 3, 24):
+        for model in (Network(), Reads(), ScaledLookup(inner=Reads(), factor_ratio=2.0)):
+            system = load_system("h100_sxm", gpus=gpus, gpus_per_host=min(gpus, 8))
+            CostPipeline(load_workload("small_demo"), system, models_of(model))
+
+
+def test_a_model_of_a_user_is_found_inside_others() -> None:
+    """And shipped models are none."""
+    own = Reads()
+    assert of_users(own) is own
+    assert of_users(ScaledLookup(inner=own, factor_ratio=2.0)) is own
+    assert of_users(ScaledLookup(inner=Roofline(), factor_ratio=2.0)) is None
+
+
+def test_shapes_of_models_that_are_asked_directly() -> None:
+    """Work is checked where a model prices all shards at once, too."""
+
+    class Columns(Roofline):
+        def shards_work(self, shards: Any, topology: Topology) -> FloatArray:
+            return super().shards_work(shards, topology)[:, :4]
+
+    with pytest.raises(ValueError, match=r"Columns: shards_work gives .*, 4\), not"):
+        plan(
+            load_workload("small_demo"),
+            SYSTEM,
+            models=CostModels(lookup=Columns()),
+            max_evaluations=30,
+        )
