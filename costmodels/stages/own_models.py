@@ -1,4 +1,4 @@
-"""Cost models of users, and whether they give as many times as they are asked for.
+"""Cost models of users: which they are, and whether their answers have the shape that is asked for.
 
 The models of this package are held to this by ``tests/conformance``. A model of a user that gives
 times of another shape would end somewhere in the middle of a search, or change a price unseen.
@@ -6,17 +6,32 @@ times of another shape would end somewhere in the middle of a search, or change 
 
 from __future__ import annotations
 
+import hashlib
+import sys
+from dataclasses import fields, is_dataclass
 from numbers import Real
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 from costmodels.collective.base import NUM_LEVELS, AbstractCollectiveModel
+from costmodels.dense.base import AbstractDenseModel
 from costmodels.errors import InvalidValueError
+from costmodels.exchange import AbstractExchangeModel
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK, AbstractLookupModel
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 
-_PLANS = 2
+_FAMILIES: Final = (
+    AbstractLookupModel,
+    AbstractCollectiveModel,
+    AbstractDenseModel,
+    AbstractExchangeModel,
+)
+_ADDRESS: Final = " at 0x"
+"""Part of a text of an object that has none of its own; it differs from process to process."""
+_PLANS: Final = 2
 """For how many plans at once times are asked."""
 
 
@@ -25,6 +40,40 @@ def of_users(model: object) -> object | None:
     while type(model).__module__.partition(".")[0] == __name__.partition(".")[0]:
         model = getattr(model, "inner", None)
     return model
+
+
+def described(models: CostModels) -> str:
+    """A text that is the same for the same models in every process, and no other.
+
+    It has the fields of the models; for models of users also the content of the file that defines
+    them, because a changed formula is another model.
+    """
+    values = [getattr(models, field.name) for field in fields(models)]
+    own = any(isinstance(value, _FAMILIES) and of_users(value) for value in values)
+    return ", ".join(map(_described, values)) if own else repr(models)
+
+
+def _described(value: object) -> str:
+    if isinstance(value, np.ndarray):  # its own text leaves numbers out
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    if not (isinstance(value, _FAMILIES) and of_users(value)):
+        text = repr(value)
+        return type(value).__qualname__ if _ADDRESS in text else text
+    owner: Any = value
+    is_plain = not is_dataclass(owner)
+    names = sorted(getattr(owner, "__dict__", ())) if is_plain else [f.name for f in fields(owner)]
+    values = ", ".join(f"{name}={_described(getattr(owner, name))}" for name in names)
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}({values}) of {_content_hash(kind)}"
+
+
+def _content_hash(kind: type) -> str:
+    """SHA-256 of the file that defines a class; empty where there is no such file."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    try:
+        return "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def require_shapes(models: CostModels, topology: Topology) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -18,7 +21,7 @@ from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupS
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.stages.models import CostModels
-from costmodels.stages.own_models import of_users
+from costmodels.stages.own_models import described, of_users
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import load_system, load_workload, plan
@@ -176,3 +179,64 @@ def test_shapes_of_models_that_are_asked_directly() -> None:
             models=CostModels(lookup=Columns()),
             max_evaluations=30,
         )
+
+
+OWN_FILE = """
+from costmodels.collective.alpha_beta import AlphaBeta
+from costmodels.collective.base import AbstractCollectiveModel
+
+
+class Mine(AbstractCollectiveModel):
+    sources = ("test",)
+
+    def __init__(self, factor=2.0):
+        self.factor, self.beside = factor, object()
+
+    def fixed_s(self, topology, *, ranks, across_hosts):
+        return 0.0
+
+    def all_to_all(self, send, receive, topology):
+        return FACTOR * AlphaBeta().all_to_all(send, receive, topology)
+
+    def reduce_scatter(self, num_bytes, topology, *, within_host):
+        return AlphaBeta().reduce_scatter(num_bytes, topology, within_host=within_host)
+"""
+HASH = """
+import sys
+from dataclasses import replace
+from costmodels.fitted import ScaledCollective
+from costmodels.stages.models import CostModels
+from planner import load_system, load_workload
+from planner.io.plan.result_json import inputs_hash
+from planner.problem import PlanningProblem
+sys.path.insert(0, sys.argv[1])
+from mine import Mine
+problem = PlanningProblem(
+    workload=load_workload("small_demo"), topology=load_system("h100_sxm", gpus=8)
+)
+for model in (Mine(), Mine(3.0), ScaledCollective(inner=Mine(), factor_ratio=1.5)):
+    print(inputs_hash(replace(problem, models=CostModels(collective=model))))
+"""
+
+
+def test_a_changed_formula_is_another_problem(tmp_path: Path) -> None:
+    """Journals went on with results of the old formula, or with none: each run had other hashes."""
+
+    def hashes(factor: str) -> list[str]:
+        (tmp_path / "mine.py").write_text(OWN_FILE.replace("FACTOR", factor))
+        command = [sys.executable, "-c", HASH, str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    before = hashes("2.0")
+    assert hashes("2.0") == before
+    assert not set(hashes("3.0")) & set(before)
+    assert len(set(before)) == 3
+
+
+def test_numbers_in_long_arrays_count() -> None:
+    """Their text leaves them out."""
+    one, other = np.zeros(5000), np.zeros(5000)
+    other[2500] = 1.0
+    texts_of = [described(models_of(Layers(answer))) for answer in (one, other, one.copy())]
+    assert texts_of[0] == texts_of[2] != texts_of[1]
+    assert described(CostModels()) == repr(CostModels())
