@@ -102,6 +102,11 @@ def _load_version(path: Path, size: int, mtime_ns: int) -> tuple[Chunk, ...]:
 
 
 def _unpickle(path: Path) -> Any:
+    """Load a file; bytes that are none may lead the unpickler to any error.
+
+    Raises:
+        InvalidInputError: there is no torch, or the file was not written by ``torch.save``.
+    """
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
@@ -113,7 +118,7 @@ def _unpickle(path: Path) -> Any:
     except pickle.UnpicklingError:
         data.seek(0)
         return _unpickle_kjt(torch, data, path)
-    except (RuntimeError, ValueError, EOFError) as error:
+    except Exception as error:
         raise _not_saved(path, error) from error
 
 
@@ -127,7 +132,7 @@ def _unpickle_kjt(torch: Any, data: Any, path: Path) -> Any:
     try:
         with torch.serialization.safe_globals([kjt]):
             return torch.load(data, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+    except Exception as error:
         raise _not_saved(path, error) from error
 
 

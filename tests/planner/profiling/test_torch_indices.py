@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,20 @@ def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(InvalidInputError, match=r"shardplan\[torchrec\]"):
         TorchReader().feature_names(path)
+
+
+def test_no_bytes_end_in_another_error(tmp_path: Path) -> None:
+    """Bytes 0 to 255 ended in an IndexError: the unpickler takes any bytes for commands."""
+    rng, path = random.Random(0), tmp_path / "x.pt"
+    saved = save(path, triple()).read_bytes()
+    contents = [bytes(range(256)), *(rng.randbytes(rng.randrange(1, 200)) for _ in range(300))]
+    contents += [bytes(rng.choices(b"(.]}{)tseh\x80\x02q\x00K\x01", k=40)) for _ in range(300)]
+    for _ in range(100):
+        changed = bytearray(saved)
+        for at in rng.sample(range(len(saved)), 4):
+            changed[at] = rng.randrange(256)
+        contents.append(bytes(changed[: rng.randrange(len(saved))]))
+    for content in contents:
+        path.write_bytes(content)
+        with pytest.raises(InvalidInputError):
+            TorchReader().feature_names(path)
