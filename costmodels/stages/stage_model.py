@@ -97,8 +97,10 @@ class StageModel:
     def _dense_times(self) -> DenseTimes:
         """Times of the dense part at device speed; arrays ``[W]`` where batches are unequal."""
         model, trainers = self.models.dense, self.topology.trainers
-        ratios = (1.0,) if self._batch_ratio is None else self._batch_ratio
-        each = [model.times(with_batch(self.workload, ratio), trainers) for ratio in ratios]
+        workloads = [self.workload]
+        if self._batch_ratio is not None:
+            workloads = [with_batch(self.workload, ratio) for ratio in self._batch_ratio]
+        each = [model.times(workload, trainers) for workload in workloads]
         require(
             all(isinstance(times, DenseTimes) for times in each),
             f"cost model {type(model).__name__}: times must return DenseTimes, got {each[0]!r:.60}",
