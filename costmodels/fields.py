@@ -148,7 +148,7 @@ def require_measured(owner: Any, where: str = "", signed: Iterable[str] = ()) ->
 
 def _numbers(value: object) -> Iterator[float]:
     """The numbers of a value, in whatever tuples."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list | np.ndarray):
         for part in value:
             yield from _numbers(part)
     elif isinstance(value, Real):

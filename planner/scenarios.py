@@ -196,11 +196,6 @@ class RobustObjective(AbstractObjective):
             values.max(axis=0) if self._how is ScenarioRule.WORST else values.mean(axis=0)
         )
 
-    def require_rules(self) -> None:
-        """As each scenario's objective does."""
-        for objective in self._inner:
-            objective.require_rules()
-
     def gradient(self, row: FloatArray) -> FloatArray:
         """The tangents of each scenario's phases, at its own part of the work."""
         gradient = np.zeros((int(self._sizes[-1]), len(row)))

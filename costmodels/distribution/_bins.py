@@ -12,6 +12,8 @@ from costmodels.errors import require
 if TYPE_CHECKING:
     from costmodels.distribution.base import AbstractIndexDistribution
 
+_ORDER_ROUNDING: Final = 1e-4
+"""Share by which a bin may be more probable than the one before: flat laws are rounded so."""
 _ROUNDING: Final = 1e-6
 """Relative error that the sums over the bins of a law may have."""
 
@@ -103,7 +105,7 @@ def _checked(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
     )
     drawn = probability[rows > 0]
     require(
-        bool((drawn[1:] <= drawn[:-1] * (1 + _ROUNDING)).all()),
+        bool((drawn[1:] <= drawn[:-1] * (1 + _ORDER_ROUNDING)).all()),
         f"{name}.frequency_bins must return the bins with the most probable rows first",
     )
     for what, total, wanted in (

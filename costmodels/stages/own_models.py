@@ -6,10 +6,11 @@ times of another shape would end somewhere in the middle of a search, or change 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 from dataclasses import fields, is_dataclass
-from numbers import Real
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +30,6 @@ _FAMILIES: Final = (
     AbstractDenseModel,
     AbstractExchangeModel,
 )
-_ADDRESS: Final = " at 0x"
-"""Part of a text of an object that has none of its own; it differs from process to process."""
 _PLANS: Final = 2
 """For how many plans at once times are asked."""
 
@@ -49,31 +48,56 @@ def described(models: CostModels) -> str:
     them, because a changed formula is another model.
     """
     values = [getattr(models, field.name) for field in fields(models)]
-    own = any(isinstance(value, _FAMILIES) and of_users(value) for value in values)
-    return ", ".join(map(_described, values)) if own else repr(models)
+    if not any(isinstance(value, _FAMILIES) and of_users(value) for value in values):
+        return repr(models)
+    try:
+        return ", ".join(map(_described, values))
+    except RecursionError:  # something holds itself
+        return repr(models)
 
 
 def _described(value: object) -> str:
-    if isinstance(value, np.ndarray):  # its own text leaves numbers out
-        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-    if not (isinstance(value, _FAMILIES) and of_users(value)):
-        text = repr(value)
-        return type(value).__qualname__ if _ADDRESS in text else text
-    owner: Any = value
-    is_plain = not is_dataclass(owner)
-    names = sorted(getattr(owner, "__dict__", ())) if is_plain else [f.name for f in fields(owner)]
-    values = ", ".join(f"{name}={_described(getattr(owner, name))}" for name in names)
+    """A text of a value and all in it.
+
+    What has no text of its own keeps its address, so that it is never taken for another one.
+    """
     kind = type(value)
-    return f"{kind.__module__}.{kind.__qualname__}({values}) of {_content_hash(kind)}"
+    if isinstance(value, np.ndarray):  # its own text leaves numbers out
+        content = value.tolist() if value.dtype.hasobject else value.tobytes()
+        return f"{value.dtype}{value.shape}{hashlib.sha256(repr(content).encode()).hexdigest()}"
+    if isinstance(value, dict):
+        parts = (f"{_described(key)}: {_described(held)}" for key, held in value.items())
+        return f"dict({', '.join(parts)})"
+    if isinstance(value, list | tuple):
+        return f"{kind.__qualname__}({', '.join(map(_described, value))})"
+    has_fields = is_dataclass(value) or isinstance(value, _FAMILIES)
+    if not has_fields and kind.__repr__ is not object.__repr__:
+        return repr(value)
+    held = {name: getattr(value, name) for name in _names(value) if hasattr(value, name)}
+    return f"{kind.__module__}.{kind.__qualname__}({_described(held)}) of {_content_hash(kind)}"
+
+
+def _names(value: Any) -> list[str]:
+    """The attributes that tell a value from others of its class, without results it has kept."""
+    if is_dataclass(value):
+        return [field.name for field in fields(value)]
+    kind, names = type(value), set(getattr(value, "__dict__", ()))
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        names |= {slots} if isinstance(slots, str) else set(slots)
+    kept = {n for n in names if isinstance(getattr(kind, n, None), cached_property)}
+    return sorted(names - kept - {"__dict__", "__weakref__"})
 
 
 def _content_hash(kind: type) -> str:
-    """SHA-256 of the file that defines a class; empty where there is no such file."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    try:
-        return "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    except OSError:
-        return ""
+    """SHA-256 of the files that define a class and what it inherits from, as far as there are."""
+    modules = {k.__module__ for k in kind.__mro__ if k.__module__ != "builtins"}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    content = hashlib.sha256()
+    for file in sorted(str(file) for file in files if file):
+        with contextlib.suppress(OSError):
+            content.update(Path(file).read_bytes())
+    return content.hexdigest()
 
 
 def require_shapes(models: CostModels, topology: Topology) -> None:
@@ -102,15 +126,19 @@ def _ask_lookup(model: AbstractLookupModel, topology: Topology) -> None:
 def _ask_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
     world, across = topology.world_size, topology.num_hosts > 1
     fixed_s: object = model.fixed_s(topology, ranks=world, across_hosts=across)
-    if not isinstance(fixed_s, Real):
+    if np.ndim(np.asarray(fixed_s)) or np.asarray(fixed_s).dtype.kind not in "iuf":
         message = f"{_name(model)}: fixed_s must give one number, got {fixed_s!r:.60}"
         raise InvalidValueError(message)
     sent, shape = np.ones((_PLANS, world, NUM_LEVELS)), (_PLANS, world)
     _require(model, "all_to_all", model.all_to_all(sent, sent, topology), shape)
+    _require(model, "all_to_all_s", model.all_to_all_s(sent, sent, topology), shape)
     sizes = np.ones(shape)
     for name, time_s in (
         ("reduce_scatter", model.reduce_scatter),
         ("all_reduce", model.all_reduce),
+        ("reduce_scatter_s", model.reduce_scatter_s),
+        ("all_gather_s", model.all_gather_s),
+        ("all_reduce_s", model.all_reduce_s),
     ):
         _require(model, name, time_s(sizes, topology, within_host=False), shape)
 

@@ -101,10 +101,13 @@ class StageModel:
         if self._batch_ratio is not None:
             workloads = [with_batch(self.workload, ratio) for ratio in self._batch_ratio]
         each = [model.times(workload, trainers) for workload in workloads]
-        require(
-            all(isinstance(times, DenseTimes) for times in each),
-            f"cost model {type(model).__name__}: times must return DenseTimes, got {each[0]!r:.60}",
-        )
+        for times in each:
+            wanted = "times must return DenseTimes of numbers"
+            values = [np.asarray(getattr(times, f.name, None)) for f in fields(DenseTimes)]
+            require(
+                isinstance(times, DenseTimes) and not any(value.ndim for value in values),
+                f"cost model {type(model).__name__}: {wanted}, got {times!r:.60}",
+            )
         if self._batch_ratio is None:
             return with_expansion(each[0], self.workload, self.topology)
         names = [field.name for field in fields(DenseTimes)]

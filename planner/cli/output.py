@@ -123,7 +123,10 @@ def files_of(flags: ProblemFlags, workload: Path) -> tuple[Path, ...]:
 
 def files_set(overrides: Iterable[str], workload: Path) -> tuple[Path, ...]:
     """The values of ``--set`` as files, which are looked for beside the workload."""
-    return tuple(workload.parent / text.partition("=")[2].strip("\"' ") for text in overrides)
+    from planner.io.named_files import texts_of_yaml
+
+    values = (text.partition("=")[2] for text in overrides)
+    return tuple(workload.parent / name for value in values for name in texts_of_yaml(value))
 
 
 def check_file(path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.errors import InvalidInputError
 from planner.io.documents import read_json, read_yaml
+from planner.io.yaml_reader import parse_yaml
 
 
 def with_named_files(paths: Iterable[Path]) -> set[Path]:
@@ -46,6 +47,14 @@ def _content(path: Path) -> Any:
         return read_json(path) if path.suffix.lower() == ".json" else read_yaml(path).value
     except InvalidInputError:
         return None
+
+
+def texts_of_yaml(text: str) -> list[str]:
+    """All texts in a value that is written in YAML, but its keys; none if it is not well formed."""
+    try:
+        return list(_texts(parse_yaml(text, "")[0]))
+    except InvalidInputError:
+        return []
 
 
 def _texts(value: Any) -> Iterator[str]:

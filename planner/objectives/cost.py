@@ -79,10 +79,6 @@ class Cost(AbstractNamedObjective):
         seconds = self._time.proven_values(work, values / self._factor)
         return np.minimum(values, seconds * self._factor)
 
-    def require_rules(self) -> None:
-        """As for the iteration time."""
-        self._time.require_rules()
-
     def gradient(self, row: FloatArray) -> FloatArray:
         """The tangents for the iteration time: phases stay in seconds."""
         return self._time.gradient(row)

@@ -19,7 +19,6 @@ from costmodels.floors.phases import (
     FORWARD_ALONE,
     exchange_phase,
 )
-from costmodels.floors.rules import require_rules
 from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, REPLICATED
@@ -126,10 +125,6 @@ class IterationTime(AbstractNamedObjective):
         models = replace(own.models, collective=own.models.collective.subadditive())
         device = replace(own.topology.device, overlap_slowdown_ratio=0.0)
         return CostPipeline(own.workload, replace(own.topology, device=device), models)
-
-    def require_rules(self) -> None:
-        """Try out the models of users."""
-        require_rules(self._pipeline.models, self._pipeline.topology)
 
     def gradient(self, row: FloatArray) -> FloatArray:
         """Tangents of the pipeline's phases."""

@@ -20,6 +20,7 @@ class FullestDevice(AbstractNamedObjective):
     name = "memory"
     unit = "B"
     wants_every_kernel = True
+    asks_models = False
 
     def __init__(self, pipeline: CostPipeline) -> None:
         """Compute the bytes per unit of work."""

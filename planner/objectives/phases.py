@@ -7,7 +7,6 @@ from typing import Self, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.rules import require_rules
 from costmodels.pipeline import CostPipeline
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
@@ -51,10 +50,6 @@ class SynchronizedPhases(AbstractNamedObjective):
         """``[...]`` constant seconds plus the weighted largest phases of each plan."""
         phases = np.asarray(self._pipeline.phase_times(work)).max(axis=-2)
         return np.asarray(self._pipeline.base_s + phases @ self.weights)
-
-    def require_rules(self) -> None:
-        """Try out the models of users."""
-        require_rules(self._pipeline.models, self._pipeline.topology)
 
     def gradient(self, row: FloatArray) -> FloatArray:
         """Tangents of the pipeline's phases."""

@@ -49,6 +49,8 @@ class AbstractObjective(ABC):
 
     name: ClassVar[str]
     """The name of the objective in results."""
+    asks_models: ClassVar[bool] = True
+    """Whether it depends on cost models, which then have to keep the rules that bounds rest on."""
 
     @abstractmethod
     def values(self, work: FloatArray) -> FloatArray:
@@ -99,13 +101,6 @@ class AbstractObjective(ABC):
         because every phase makes the program larger.
         """
         return np.zeros(len(self.weights), dtype=bool)
-
-    def require_rules(self) -> None:  # noqa: B027 - nothing where no cost model is asked
-        """Refuse what bounds on this objective cannot rest on; asked before the first bound.
-
-        Raises:
-            InvalidValueError: a cost model breaks a rule (:mod:`costmodels.floors.rules`).
-        """
 
     @property
     def prices(self) -> FloatArray | None:

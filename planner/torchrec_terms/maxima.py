@@ -30,6 +30,7 @@ class ColumnMaxima(AbstractNamedObjective):
 
     name = "torchrec"
     unit = "s"
+    asks_models = False
     by_phase: ClassVar[bool]
     """Whether forward compute, backward compute and exchanges have columns of their own."""
 

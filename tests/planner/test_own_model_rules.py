@@ -20,10 +20,18 @@ from costmodels.fitted import ScaledCollective
 from costmodels.floors.rules import require_rules
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
 from costmodels.lookup.roofline import Roofline
+from costmodels.pipeline import CostPipeline
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from planner import load_system, load_workload, plan
 from planner.cli.run import run
+from planner.objectives.iteration import IterationTime
+from planner.objectives.memory import FullestDevice
+from planner.objectives.phases import SynchronizedPhases
+from planner.problem import PlanningProblem
+from planner.search.bounds.quick import linear_floor
+from planner.solving.prepare import search_space
+from planner.space.objective import AbstractObjective
 
 
 @final
@@ -37,7 +45,7 @@ class Network(AbstractCollectiveModel):
     pays: bool = False
     within_more_s: float = 0.0
     falls: bool = False
-    gather_ratio: float = 1.0
+    whole_ratio: float = 1.0
     inner: AlphaBeta = field(default_factory=AlphaBeta)
     sources: ClassVar[tuple[str, ...]] = ("test",)
 
@@ -66,12 +74,19 @@ class Network(AbstractCollectiveModel):
             seconds = np.maximum(1e-3 - seconds, 0.0) * (num_bytes > 0)
         return seconds + (self.within_more_s if within_host else 0.0)
 
-    def all_gather_s(
+    def reduce_scatter_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """Seconds with what is fixed."""
-        seconds = super().all_gather_s(num_bytes, topology, within_host=within_host)
-        return seconds * self.gather_ratio
+        seconds = super().reduce_scatter_s(num_bytes, topology, within_host=within_host)
+        return seconds * self.whole_ratio
+
+    def all_gather_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """Seconds, fewer than those of a reduce-scatter, which no bound rests on."""
+        seconds = super().reduce_scatter_s(num_bytes, topology, within_host=within_host)
+        return 0.8 * seconds
 
 
 @final
@@ -107,7 +122,7 @@ FAULTS = {
     "ranks that pay for others": (Network(mean_ratio=0.5), "pays_for_others is False"),
     "a latency inside hosts": (Network(within_more_s=1.0), "reduce-scatter inside a host"),
     "less time for more bytes": (Network(falls=True), "reduce-scatter inside a host"),
-    "a whole below its part": (Network(gather_ratio=1e-3), "its fixed part"),
+    "a whole below its part": (Network(whole_ratio=1e-3), "its fixed part"),
     "a latency of lookups": (Reads(latency_s=1e-6), "forward lookup with no work"),
     "the shorter of two times": (Reads(shorter=True), "backward lookup with the mean of two"),
 }
@@ -187,3 +202,55 @@ def test_the_command_says_what_is_wrong(
     error = capsys.readouterr().err
     assert "cost model Late: an all-to-all with no work takes 1e-05 s, and not 0 s" in error
     assert "Traceback" not in error
+
+
+def test_collectives_that_never_run_are_not_asked_for() -> None:
+    """A model that knows no collective of one rank was refused on hosts of one rank."""
+
+    @dataclass(frozen=True)
+    class Table(AbstractCollectiveModel):
+        inner: AlphaBeta = field(default_factory=AlphaBeta)
+        sources: ClassVar[tuple[str, ...]] = ("test",)
+
+        def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+            return self.inner.fixed_s(topology, ranks=ranks, across_hosts=across_hosts)
+
+        def all_to_all(
+            self, send: FloatArray, receive: FloatArray, topology: Topology
+        ) -> FloatArray:
+            return self.inner.all_to_all(send, receive, topology)
+
+        def reduce_scatter(
+            self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+        ) -> FloatArray:
+            ranks = topology.local_world_size if within_host else topology.world_size
+            slower = {2: 0.9, 4: 0.8, 8: 0.75}[ranks]
+            found = self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
+            return found / slower
+
+    system = load_system("h100_sxm", gpus=4, gpus_per_host=1)
+    plan(load_workload("small_demo"), system, models=models_of(Table()), max_evaluations=20)
+
+
+def test_objectives_of_users_are_no_way_around() -> None:
+    """They were given false proofs."""
+
+    space = search_space(
+        PlanningProblem(
+            workload=load_workload("small_demo"),
+            topology=SYSTEM,
+            models=models_of(Network(power=0.9)),
+        ),
+        make_pipeline=CostPipeline,
+    )
+    inner = SynchronizedPhases(space.pipeline)
+
+    class Twice(AbstractObjective):
+        name = "twice"
+        values, gradient, always = inner.values, inner.gradient, inner.always
+        weights = inner.weights
+
+    for objective in (Twice(), inner, IterationTime.of(space)):
+        with pytest.raises(InvalidValueError, match="cost model Network"):
+            linear_floor(space, objective)
+    linear_floor(space, FullestDevice.of(space))

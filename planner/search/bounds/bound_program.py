@@ -23,6 +23,7 @@ from functools import partial
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.floors.rules import require_rules
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import TypeSet, uses
 from planner.search.bounds.room import unlisted_bytes
@@ -62,7 +63,9 @@ class RankFreeProgram:
 
     def __init__(self, model: LinearModel) -> None:
         """Find out which ranks are alike; no row is built yet."""
-        model.objective.require_rules()
+        if model.objective.asks_models:
+            for pipeline in getattr(model.space.pipeline, "pipelines", (model.space.pipeline,)):
+                require_rules(pipeline.models, pipeline.topology)
         self.model, self.space = model, model.space
         self.unlisted_bytes = unlisted_bytes(model.space)
         self.uniform: BoolArray = self.space.is_uniform

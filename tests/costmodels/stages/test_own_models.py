@@ -43,6 +43,7 @@ class Network(AbstractCollectiveModel):
     fixed: Change = same
     exchange: Change = same
     reduce: Change = same
+    whole: Change = same
     inner: AlphaBeta = field(default_factory=AlphaBeta)
     sources: ClassVar[tuple[str, ...]] = ("test",)
 
@@ -55,6 +56,11 @@ class Network(AbstractCollectiveModel):
         """Seconds per rank."""
         found = self.inner.all_to_all(send, receive, topology)
         return found if self.exchange is same else self.exchange(found)
+
+    def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """Seconds with what is fixed."""
+        found = super().all_to_all_s(send, receive, topology)
+        return found if self.whole is same else self.whole(found)
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
@@ -106,6 +112,11 @@ def with_column(value: float) -> Change:
     return lambda work: np.where(np.arange(NUM_LOOKUP_WORK) == 1, value, work)
 
 
+def numbers(value: Any) -> DenseTimes:
+    """Times that are all the same."""
+    return DenseTimes(**{f.name: value for f in fields(DenseTimes)})
+
+
 def texts() -> DenseTimes:
     """Times of which one is a text."""
     times: dict[str, Any] = {f.name: 1.0 for f in fields(DenseTimes)}
@@ -127,9 +138,11 @@ FAULTS = [
     (Reads(work=with_column(np.nan)), "a shard of table 'user' has nan of STREAM_DRAM"),
     (Reads(work=with_column(np.inf)), "a shard of table 'user' has inf of STREAM_DRAM"),
     (Reads(work=with_column(-1.0)), "a shard of table 'user' has -1 of STREAM_DRAM"),
-    (Layers(None), "Layers: times must return DenseTimes, got None"),
-    (Layers((1.0, 2.0)), "Layers: times must return DenseTimes, got"),
+    (Layers(None), "Layers: times must return DenseTimes of numbers, got None"),
+    (Layers((1.0, 2.0)), "Layers: times must return DenseTimes of numbers, got"),
     (Layers(texts), "dense times: optimizer_s must be a number, got array"),
+    (Layers(lambda: numbers(np.ones(3))), "Layers: times must return DenseTimes of numbers"),
+    (Network(whole=lambda s: s.max(axis=-1)), r"Network: all_to_all_s must .* got one of shape"),
 ]
 
 
@@ -147,6 +160,12 @@ def test_what_a_model_gives_is_refused_by_its_name(model: Any, fault: str) -> No
     """It said that nothing fits, took the price, or ended in the middle of the search."""
     with pytest.raises(ValueError, match=fault):
         plan(load_workload("small_demo"), SYSTEM, models=models_of(model), max_evaluations=30)
+
+
+def test_a_fixed_time_may_be_an_array_of_one_number() -> None:
+    """As ``np.where`` gives it."""
+    model = Network(fixed=lambda s: np.where(s > 0, s, 1e-5))
+    CostPipeline(load_workload("small_demo"), SYSTEM, models_of(model))
 
 
 def test_sound_models_of_users_are_taken_on_any_number_of_ranks() -> None:
@@ -233,10 +252,44 @@ def test_a_changed_formula_is_another_problem(tmp_path: Path) -> None:
     assert len(set(before)) == 3
 
 
-def test_numbers_in_long_arrays_count() -> None:
-    """Their text leaves them out."""
-    one, other = np.zeros(5000), np.zeros(5000)
-    other[2500] = 1.0
-    texts_of = [described(models_of(Layers(answer))) for answer in (one, other, one.copy())]
-    assert texts_of[0] == texts_of[2] != texts_of[1]
+class Helper:
+    """Something that a model may hold, without a text of its own."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Slots:
+    """The same without a dictionary."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def long(value: float) -> FloatArray:
+    """An array whose text leaves out the number that differs."""
+    found = np.zeros(5000)
+    found[2500] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    "made",
+    [long, Helper, Slots, lambda v: (long(v),), lambda v: {"a": [Helper(v), 1.0]}, np.float32],
+)
+def test_whatever_a_model_holds_tells_it_from_others(made: Callable[[float], Any]) -> None:
+    """Unlike models with one hash would be given the results of each other."""
+    one, same_one, other = (described(models_of(Layers(made(v)))) for v in (1.0, 1.0, 2.0))
+    assert one == same_one != other
+
+
+def test_what_has_no_text_of_its_own_is_never_taken_for_another() -> None:
+    """Functions are told apart, also where that means to search again."""
+    one, other = (described(models_of(Layers(f))) for f in (lambda: 1.0, lambda: 2.0))
+    assert one != other
+    holder = Helper(None)
+    holder.value = holder
+    assert described(models_of(Layers(holder)))
     assert described(CostModels()) == repr(CostModels())

@@ -126,7 +126,7 @@ def test_no_file_that_an_input_names_is_written_over(
         assert path.read_text() == before
 
 
-@pytest.mark.parametrize("command", ["export", "tune", "fit"])
+@pytest.mark.parametrize("command", ["export", "tune", "fit", "drift"])
 def test_a_file_that_only_a_flag_names_is_not_written_over(
     command: str, run: Run, planned: tuple[Path, ...], system_file: Path
 ) -> None:
@@ -138,9 +138,14 @@ def test_a_file_that_only_a_flag_names_is_not_written_over(
         "export": ["csv", workload, plan],
         "tune": [workload],
         "fit": [workload, "--run", f"{plan}=3 ms"],
+        "drift": [workload, plan, "--stats", stats],
     }[command]
-    for value in ("s.json", "'s.json'"):
-        named = ["--set", f"tables.0.distribution.stats={value}", "--system", system_file]
+    for change in (
+        "tables.0.distribution.stats=s.json",
+        "tables.0.distribution.stats='s.json' # measured",
+        "tables.0.distribution={stats: s.json}",
+    ):
+        named = ["--set", change, "--system", system_file]
         done = run(command, *words, *named, "-o", stats)
         assert (done.code, "would be lost" in done.err) == (2, True)
         assert stats.read_text() == "{}"
