@@ -291,7 +291,7 @@ class CpuConstants:
     pace_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Check that the backward lookup of each kernel has one number for each of its counts."""
+        """Check the numbers, and that there is one for each count of a kernel's backward lookup."""
         counts = [(self.fused, BACKWARD), (self.replicated, DENSE_BACKWARD)]
         if self.sequence is not None:
             counts.append((self.sequence, SEQUENCE_BACKWARD))

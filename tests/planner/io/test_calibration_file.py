@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from costmodels.calibration.report import Calibration
 from costmodels.cpu.constants import UPDATE_COUNTS, OperatorConstants, Residual
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.cpu.features import SHAPE
+from costmodels.errors import InvalidValueError
 from costmodels.estimates import Source
 from costmodels.lookup.residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.pipeline import CostPipeline
@@ -140,6 +142,8 @@ def test_a_calibration_with_other_counts_of_operators_says_calibrate_again(tmp_p
         (("sigmas_ratio",), [["lookups", 0.1]]),
         (("sigmas_ratio",), [["lookup", -0.1]]),
         (("fused", "forward_residual", "lengths_ratio"), [0.0] * len(SHAPE)),
+        (("fused", "forward_residual", "points_ratio"), [[math.nan] * len(SHAPE)]),
+        (("fused", "forward_residual", "weights_ratio"), [math.inf]),
     ],
     ids=str,
 )
@@ -183,6 +187,18 @@ def test_every_constant_has_to_be_finite_and_not_negative(wrong: str, tmp_path: 
         path.write_text(json.dumps(document).replace('"@"', wrong))
         with pytest.raises(InvalidInputError, match=r"edited\.json is not a calibration"):
             read_calibration(path)
+
+
+@pytest.mark.parametrize("name", ["world_size", "l2_bytes", "l3_bytes"])
+def test_no_ranks_and_no_caches_are_refused(name: str) -> None:
+    with pytest.raises(InvalidValueError, match="ranks and caches must be above 0"):
+        replace(MACHINE, **{name: 0})
+    with pytest.raises(InvalidValueError, match="all_gather_s has a number nan"):
+        replace(MACHINE.collective, all_gather_s=np.full(4, np.nan))
+
+
+def test_weights_of_learned_factors_may_be_negative() -> None:
+    assert Residual(points_ratio=((-1.0,),), weights_ratio=(-0.1,), lengths_ratio=(1.0,))
 
 
 def test_learned_factors_that_have_changed_are_read_again(tmp_path: Path) -> None:
