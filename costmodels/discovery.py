@@ -76,6 +76,18 @@ def load_file(path: Path, base: Callable[..., T]) -> Callable[[], T]:
     return _plugin_of(module, base)
 
 
+def of_users(model: object) -> object | None:
+    """The model of a user that a model is or wraps as its ``inner``; None if there is none."""
+    while type(model).__module__.partition(".")[0] == __name__.partition(".")[0]:
+        model = getattr(model, "inner", None)
+    return model
+
+
+def model_words(model: object) -> str:
+    """How messages call a model: by its class, or by that of a user which it wraps."""
+    return f"cost model {type(of_users(model) or model).__name__}"
+
+
 def _plugin_of(module: ModuleType, base: Callable[..., T]) -> Callable[[], T]:
     kind = cast("type[T]", base)
     for value in vars(module).values():

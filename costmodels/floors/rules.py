@@ -16,11 +16,11 @@ import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
 from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.discovery import model_words, of_users
 from costmodels.errors import InvalidValueError
 from costmodels.iteration.base import require_times
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel
 from costmodels.stages.models import CostModels
-from costmodels.stages.own_models import of_users
 from costmodels.topology import Topology
 
 _DRAWN: Final = 12
@@ -112,11 +112,7 @@ def _of_buffer(time_s: _OfBuffer, topology: Topology, *, within: bool) -> _Growt
 
 
 def _try(
-    what: str,
-    model: object,
-    growth: _Growth,
-    columns: int,
-    whole: _Growth | None = None,
+    what: str, model: object, growth: _Growth, columns: int, whole: _Growth | None = None
 ) -> None:
     """Compare the seconds of drawn work with those of none, of twice as much, and of mixtures.
 
@@ -138,52 +134,43 @@ def _try(
     double_s, mean_s = growth(2.0 * drawn), growth((drawn + other) / 2.0)
     both_s = growth(drawn + other)
     for seconds in (none_s, one_s, next_s, double_s, mean_s, both_s):
-        require_times(seconds, f"cost model {type(of_users(model)).__name__}: {what}")
-    for name, found, expected, wrong in (
-        ("no work", none_s, np.zeros_like(none_s), none_s > _NOTHING_S),
-        ("twice the work", double_s, 2 * one_s, _differs(double_s, 2 * one_s)),
-        ("the mean of two works", mean_s, (one_s + next_s) / 2, _above(mean_s, one_s, next_s)),
-        ("more work", both_s, one_s, one_s > both_s * (1 + _ROUNDING)),
-        _short(one_s if whole is None else whole(drawn), one_s),
+        require_times(seconds, f"{model_words(model)}: {what}")
+    whole_s = one_s if whole is None else whole(drawn)
+    halves_s = (one_s + next_s) / 2.0
+    for name, found, than, expected, wrong in (
+        ("no work", none_s, "and not", np.zeros_like(none_s), none_s > _NOTHING_S),
+        ("twice the work", double_s, "and not", 2 * one_s, _differs(double_s, 2 * one_s)),
+        (
+            "the mean of two works",
+            mean_s,
+            "more than the mean of their times,",
+            halves_s,
+            _exceeds(mean_s, halves_s),
+        ),
+        ("more work", both_s, "less than a part of it,", one_s, _exceeds(one_s, both_s)),
+        ("its fixed part", whole_s, "less than without it,", one_s, _exceeds(one_s, whole_s)),
     ):
         if wrong.any():
             at = int(np.argmax(wrong))
             _refuse(
                 model,
-                f"{what} with {name} takes {found.flat[at]:.6g} s, {_INSTEAD[name]} "
+                f"{what} with {name} takes {found.flat[at]:.6g} s, {than} "
                 f"{expected.flat[at]:.6g} s. The part that grows with the work has to be convex, "
                 "homogeneous and non-decreasing, or bounds would be wrong",
             )
-
-
-_INSTEAD: Final = {
-    "no work": "and not",
-    "twice the work": "and not",
-    "the mean of two works": "more than the mean of their times,",
-    "more work": "less than a part of it,",
-    "its fixed part": "less than without it,",
-}
-"""How the time of a work is compared with the one that the rules ask for."""
-
-
-def _short(
-    whole_s: FloatArray, part_s: FloatArray
-) -> tuple[str, FloatArray, FloatArray, BoolArray]:
-    """Whether times with their fixed part are below the growing part alone."""
-    return "its fixed part", whole_s, part_s, part_s > whole_s * (1 + _ROUNDING)
 
 
 def _differs(a: FloatArray, b: FloatArray) -> BoolArray:
     return np.asarray(np.abs(a - b) > _ROUNDING * np.maximum(a, b))
 
 
-def _above(mean_s: FloatArray, one_s: FloatArray, next_s: FloatArray) -> BoolArray:
-    return np.asarray(mean_s > (one_s + next_s) / 2 * (1 + _ROUNDING))
+def _exceeds(longer_s: FloatArray, shorter_s: FloatArray) -> BoolArray:
+    return np.asarray(longer_s > shorter_s * (1 + _ROUNDING))
 
 
 def _refuse(model: object, fault: str) -> None:
     message = (
-        f"cost model {type(of_users(model)).__name__}: {fault}; correct the model "
+        f"{model_words(model)}: {fault}; correct the model "
         "(docs/how-to/own_model.md), or search by a strategy without a bound, such as random"
     )
     raise InvalidValueError(message)

@@ -17,6 +17,7 @@ from typing import ClassVar, Final, NoReturn, final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.discovery import model_words
 from costmodels.distribution.base import Laws, side_by_side
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
@@ -314,7 +315,7 @@ class AbstractLookupModel(ABC):
         return work
 
     def _refuse(self, fault: str) -> NoReturn:
-        message = f"cost model {type(self).__name__}: {fault}; correct the model"
+        message = f"{model_words(self)}: {fault}; correct the model"
         raise InvalidValueError(message)
 
     @abstractmethod

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import sys
 from dataclasses import fields, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from costmodels.collective.base import NUM_LEVELS, AbstractCollectiveModel
 from costmodels.dense.base import AbstractDenseModel
+from costmodels.discovery import model_words, of_users
 from costmodels.errors import InvalidValueError
 from costmodels.exchange import AbstractExchangeModel
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK, AbstractLookupModel
@@ -32,13 +33,6 @@ _FAMILIES: Final = (
 )
 _PLANS: Final = 2
 """For how many plans at once times are asked."""
-
-
-def of_users(model: object) -> object | None:
-    """The model of a user that a model is or wraps as its ``inner``; None if there is none."""
-    while type(model).__module__.partition(".")[0] == __name__.partition(".")[0]:
-        model = getattr(model, "inner", None)
-    return model
 
 
 def described(models: CostModels) -> str:
@@ -61,7 +55,7 @@ def _described(value: object) -> str:
 
     What has no text of its own keeps its address, so that it is never taken for another one.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if isinstance(value, np.ndarray):  # its own text leaves numbers out
         content = value.tolist() if value.dtype.hasobject else value.tobytes()
         return f"{value.dtype}{value.shape}{hashlib.sha256(repr(content).encode()).hexdigest()}"
@@ -89,6 +83,7 @@ def _names(value: Any) -> list[str]:
     return sorted(names - kept - {"__dict__", "__weakref__"})
 
 
+@cache
 def _content_hash(kind: type) -> str:
     """SHA-256 of the files that define a class and what it inherits from, as far as there are."""
     modules = {k.__module__ for k in kind.__mro__ if k.__module__ != "builtins"}
@@ -127,7 +122,7 @@ def _ask_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
     world, across = topology.world_size, topology.num_hosts > 1
     fixed_s: object = model.fixed_s(topology, ranks=world, across_hosts=across)
     if np.ndim(np.asarray(fixed_s)) or np.asarray(fixed_s).dtype.kind not in "iuf":
-        message = f"{_name(model)}: fixed_s must give one number, got {fixed_s!r:.60}"
+        message = f"{model_words(model)}: fixed_s must give one number, got {fixed_s!r:.60}"
         raise InvalidValueError(message)
     sent, shape = np.ones((_PLANS, world, NUM_LEVELS)), (_PLANS, world)
     _require(model, "all_to_all", model.all_to_all(sent, sent, topology), shape)
@@ -149,9 +144,5 @@ def _require(model: object, method: str, seconds: object, shape: tuple[int, ...]
     got = f"{seconds!r:.40}"
     if isinstance(seconds, np.ndarray):
         got = f"one of shape {seconds.shape}"
-    message = f"{_name(model)}: {method} must give an array of shape {shape} here, got {got}"
+    message = f"{model_words(model)}: {method} must give an array of shape {shape} here, got {got}"
     raise InvalidValueError(message)
-
-
-def _name(model: object) -> str:
-    return f"cost model {type(of_users(model)).__name__}"

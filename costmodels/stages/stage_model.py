@@ -11,6 +11,7 @@ import numpy as np
 from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
+from costmodels.discovery import model_words
 from costmodels.errors import require
 from costmodels.exchange import AbstractExchangeModel
 from costmodels.iteration.base import StageTimes, require_times
@@ -106,7 +107,7 @@ class StageModel:
             values = [np.asarray(getattr(times, f.name, None)) for f in fields(DenseTimes)]
             require(
                 isinstance(times, DenseTimes) and not any(value.ndim for value in values),
-                f"cost model {type(model).__name__}: {wanted}, got {times!r:.60}",
+                f"{model_words(model)}: {wanted}, got {times!r:.60}",
             )
         if self._batch_ratio is None:
             return with_expansion(each[0], self.workload, self.topology)

@@ -32,6 +32,7 @@ from planner.problem import PlanningProblem
 from planner.search.bounds.quick import linear_floor
 from planner.solving.prepare import search_space
 from planner.space.objective import AbstractObjective
+from tests.costmodels.stages.stand_ins import models_of
 
 
 @final
@@ -109,10 +110,9 @@ class Reads(AbstractLookupModel):
 
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Seconds."""
-        seconds = self.inner.backward_time(work, topology)
         if self.shorter:
             return np.minimum(1e-9 * work[..., 0], 1e-12 * work[..., 6])
-        return seconds
+        return self.inner.backward_time(work, topology)
 
 
 FAULTS = {
@@ -127,13 +127,6 @@ FAULTS = {
     "the shorter of two times": (Reads(shorter=True), "backward lookup with the mean of two"),
 }
 SYSTEM = load_system("h100_sxm", gpus=16)
-
-
-def models_of(model: AbstractCollectiveModel | AbstractLookupModel) -> CostModels:
-    """The models of a search with this one."""
-    if isinstance(model, AbstractLookupModel):
-        return CostModels(lookup=model)
-    return CostModels(collective=model)
 
 
 @pytest.mark.parametrize("name", FAULTS)

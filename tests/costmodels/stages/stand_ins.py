@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from hypothesis import settings
@@ -162,3 +162,12 @@ def ring_s(topology: Topology, num_bytes: float, *, within_host: bool) -> float:
         # Every domain is reached in as many rounds as it doubles from one domain to all.
         once_s *= math.ceil(math.log2(topology.world_size // topology.domain_size))
     return moved / min(links) + once_s
+
+
+def models_of(model: Any) -> CostModels:
+    """The models with this one in the place of its family."""
+    if isinstance(model, AbstractLookupModel):
+        return CostModels(lookup=model)
+    if isinstance(model, AbstractDenseModel):
+        return CostModels(dense=model)
+    return CostModels(collective=model)

@@ -16,15 +16,17 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
+from costmodels.discovery import of_users
 from costmodels.fitted import ScaledLookup
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.stages.models import CostModels
-from costmodels.stages.own_models import described, of_users
+from costmodels.stages.own_models import described
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import load_system, load_workload, plan
+from tests.costmodels.stages.stand_ins import models_of
 
 Change = Callable[[FloatArray], Any]
 SYSTEM = load_system("h100_sxm", gpus=16)
@@ -144,15 +146,6 @@ FAULTS = [
     (Layers(lambda: numbers(np.ones(3))), "Layers: times must return DenseTimes of numbers"),
     (Network(whole=lambda s: s.max(axis=-1)), r"Network: all_to_all_s must .* got one of shape"),
 ]
-
-
-def models_of(model: Any) -> CostModels:
-    """The models with this one in the place of its family."""
-    if isinstance(model, AbstractLookupModel):
-        return CostModels(lookup=model)
-    if isinstance(model, AbstractDenseModel):
-        return CostModels(dense=model)
-    return CostModels(collective=model)
 
 
 @pytest.mark.parametrize(("model", "fault"), FAULTS, ids=[f for _, f in FAULTS])
