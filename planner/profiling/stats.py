@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -15,6 +14,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.distribution.empirical import Empirical
 from planner.errors import InvalidInputError
 from planner.support.printable import printable
+from planner.support.versions import once_per_version
 
 SCHEMA_VERSION: Final = 1
 KIND: Final = "shardplan_stats"
@@ -303,23 +303,13 @@ def _range_text(name: str, share: HotShare) -> str:
     return f"{name!r}: {low:.3g} to {high:.3g} % of accesses, {enough} samples would tell"
 
 
+@once_per_version(num_kept=4)
 def load_stats(path: Path) -> Stats:
     """Read ``stats.json``; it is read once for all tables of a workload.
 
     Raises:
         InvalidInputError: the file breaks rules; there is one line for each, with the place.
     """
-    try:
-        stat = path.stat()
-    except OSError as error:
-        message = f"{path}: cannot be read: {error.strerror}"
-        raise InvalidInputError(message) from error
-    return _load_version(path, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=4)
-def _load_version(path: Path, size: int, mtime_ns: int) -> Stats:
-    del size, mtime_ns
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

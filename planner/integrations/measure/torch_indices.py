@@ -6,7 +6,6 @@ import importlib
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, final
 
@@ -24,6 +23,7 @@ from planner.profiling.base import (
     limited,
     read_all,
 )
+from planner.support.versions import once_per_version
 
 _SUFFIXES: Final = (".pt", ".pth", ".pt.gz", ".pth.gz")
 _ZIP_MAGIC: Final = b"PK\x03\x04"
@@ -75,15 +75,9 @@ class TorchReader(AbstractReader):
         return limited(iter(_load(piece.path)), piece.limit)
 
 
+@once_per_version(num_kept=2)
 def _load(path: Path) -> tuple[Chunk, ...]:
-    stat = path.stat()
-    return _load_version(path, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=2)
-def _load_version(path: Path, size: int, mtime_ns: int) -> tuple[Chunk, ...]:
     """The batches of a file, kept because its names are needed before it is read."""
-    del size, mtime_ns
     content = _unpickle(path)
     items = content if _is_batches(content) else [content]
     chunks = tuple(

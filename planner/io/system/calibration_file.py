@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,6 +10,7 @@ from costmodels.calibration.report import Calibration
 from costmodels.cpu.constants import CpuConstants
 from planner.errors import InvalidInputError
 from planner.support.atomic import write_text_atomic
+from planner.support.versions import once_per_version
 
 _FORMAT = TypeAdapter(Calibration)
 
@@ -38,14 +38,9 @@ def read_calibration(path: str | Path) -> Calibration:
 
 def load_constants(path: str) -> CpuConstants:
     """The constants of a calibration; each version of a file is read only once."""
-    try:
-        stat = Path(path).stat()
-    except OSError:
-        return read_calibration(path).constants  # which says what is wrong
-    return _load_version(path, stat.st_size, stat.st_mtime_ns)
+    return _constants(Path(path))
 
 
-@lru_cache(maxsize=8)
-def _load_version(path: str, size: int, mtime_ns: int) -> CpuConstants:
-    del size, mtime_ns
+@once_per_version(num_kept=8)
+def _constants(path: Path) -> CpuConstants:
     return read_calibration(path).constants

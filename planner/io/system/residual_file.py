@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,6 +11,7 @@ from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
 from planner.support.atomic import write_text_atomic
+from planner.support.versions import once_per_version
 
 _FORMAT = TypeAdapter(LookupResidual)
 
@@ -29,6 +29,7 @@ def write_residual(path: Path, residual: LookupResidual) -> None:
     write_text_atomic(path, _FORMAT.dump_json(residual, indent=1).decode() + "\n")
 
 
+@once_per_version(num_kept=16)
 def load_residual(path: Path) -> LookupResidual | None:
     """The factors of a file; None if there is no such file. A file is read once per version.
 
@@ -37,13 +38,6 @@ def load_residual(path: Path) -> LookupResidual | None:
     """
     if not path.is_file():
         return None
-    stat = path.stat()
-    return _load_version(path, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=16)
-def _load_version(path: Path, size: int, mtime_ns: int) -> LookupResidual:
-    del size, mtime_ns
     try:
         return _FORMAT.validate_json(path.read_bytes())
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +12,7 @@ from costmodels.distribution.zipf import Zipf
 from planner.errors import InvalidInputError
 from planner.io.problems import show
 from planner.io.workload.workload_schema import DistributionSchema
-from planner.profiling.stats import Stats, TableStats, load_stats
+from planner.profiling.stats import TableStats, load_stats
 
 _ZIPF_KEYS: Final = ("exponent", "shift", "ids_per_draw")
 _CURVES: Final = ("rows_per_range", "ids_in_ranges", "unique_rows", "hot_share")
@@ -103,16 +102,9 @@ def stats_of(
         raise InvalidInputError(msg)
     path = folder / entry.stats
     try:
-        changed_ns = path.stat().st_mtime_ns
+        path.stat()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         msg = f"distribution.stats: value {entry.stats!r}: {path}: cannot be read: {reason}"
         raise InvalidInputError(msg) from error
-    return _read(path, changed_ns).table(table, features)
-
-
-@lru_cache(maxsize=4)
-def _read(path: Path, changed_ns: int) -> Stats:
-    """The statistics of a file, read once for all tables, and again if the file has changed."""
-    del changed_ns
-    return load_stats(path)
+    return load_stats(path).table(table, features)
