@@ -3,6 +3,7 @@
     python -m benchmarks.search.growth                        ten models, 8 to 512 GPUs
     python -m benchmarks.search.growth --model 3 --model 7 --gpus 64,128,256
     python -m benchmarks.search.growth --alone                every point searched from nothing
+    python -m benchmarks.search.growth --groups 16            with copies, averaged every 16 steps
 
 Each model is drawn at random: 20 to 300 tables (:mod:`benchmarks.search.instances`), their widths,
 their skew, the dense part, the system and the batch. The points go through the code of ``shardplan
@@ -12,6 +13,10 @@ sweep``, without a limit by the clock, so that the figures are the same on every
 of that rise that no plan avoids: the lower bound is longer than that shortest step by so much.
 ``avoidable`` is how much longer the step takes than both of them, the most that a better plan could
 save. A rise of more than 3 % is ``physics`` if at most 3 % are avoidable, and ``open`` otherwise.
+
+``--groups N`` asks ``shardplan tune`` instead: each group of GPUs may have a copy of all tables, so
+that exchanges join fewer GPUs, and copies are averaged every N steps, which changes the training.
+The best group size of each number of GPUs is shown, with the time of the averaging per step.
 """
 
 from __future__ import annotations
@@ -30,9 +35,11 @@ import numpy as np
 from benchmarks.search.instances import drawn
 from costmodels.workload import DenseArch, Workload
 from planner import load_system
+from planner.errors import NoPlanFoundError
 from planner.problem import NO_CONSTRAINTS
 from planner.sweep import Grid, Journal, Operation, PointResult, run
 from planner.sweep.runner import Task, solve
+from planner.tuning import Effort, Menu, Study, Tuned, design_space
 
 GPUS: Final = (8, 16, 32, 64, 128, 256, 512)
 MODELS: Final = 10
@@ -149,10 +156,14 @@ def main() -> None:
     parser.add_argument("--gpus", default=",".join(map(str, GPUS)), metavar="N,N")
     parser.add_argument("--evaluations", type=int, metavar="N")
     parser.add_argument("--alone", action="store_true", help="hand no plans on")
+    parser.add_argument("--groups", type=int, metavar="N", help="copies, averaged every N steps")
     parser.add_argument("--workers", type=int, default=1, metavar="N")
     parser.add_argument("--journal", type=Path, metavar="FILE", help="go on from these results")
     options = parser.parse_args()
     gpus = [int(text) for text in options.gpus.split(",")]
+    if options.groups is not None:
+        _with_groups(options.model or range(MODELS), gpus, options.groups, options.evaluations)
+        return
     verdicts = []
     print(
         f"{'model':>24} {'GPUs':>5} {'step':>12} {'bound':>12} {'gap':>8} {'rise':>8} "
@@ -195,6 +206,51 @@ def _print(asked: Model, results: Sequence[PointResult]) -> str:
         if result.iteration_time_s is None:
             print(f"{'':>24} {result.point.gpus:5d} {result.status.value}")
     return next((v for v in ("open", "physics") if v in verdicts), "")
+
+
+def grouped(task: Task, sync_interval: int) -> Tuned | None:
+    """The best plan where groups may have copies; None if none was found that fits."""
+    menu = Menu(
+        pipelines=(task.problem.workload.pipeline,),
+        tries_groups=True,
+        sync_intervals=(sync_interval,),
+        min_column_widths=(4,),
+    )
+    space = design_space(task.problem, menu=menu, tunes_cache=False)
+    effort = Effort(trials=len(space.setups), trial_evaluations=task.max_evaluations)
+    study = Study(space, effort)
+    study.run()
+    try:
+        return study.best()
+    except NoPlanFoundError:
+        return None
+
+
+def _with_groups(
+    numbers: Sequence[int], gpus: Sequence[int], sync_interval: int, evaluations: int | None
+) -> None:
+    """Print the best group size of every point, and the rises."""
+    print(f"{'model':>24} {'GPUs':>5} {'group':>5} {'step':>12} {'averaging':>12} {'rise':>8}")
+    num_even = 0
+    for number in numbers:
+        asked, begun = model(number), time.perf_counter()
+        print(f"{asked.number:>24} {asked.system}, {asked.global_batch_size:,} samples per step")
+        least_s, most = math.inf, 0.0
+        for task in tasks(asked, gpus, evaluations):
+            best = grouped(task, sync_interval)
+            if best is None:
+                print(f"{'':>24} {task.point.gpus:5d} no plan")
+                continue
+            rise = max(best.value_s / least_s - 1.0, 0.0)
+            least_s, most = min(least_s, best.value_s), max(most, rise)
+            print(
+                f"{'':>24} {task.point.gpus:5d} {best.setup.group_size:5d} "
+                f"{1e3 * best.value_s:9.4f} ms {1e3 * best.sync_s:9.4f} ms {100 * rise:6.2f} %",
+                flush=True,
+            )
+        num_even += most <= ALLOWED_RATIO
+        print(f"{'':>24} {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
+    print(f"{num_even} of {len(numbers)} models within {100 * ALLOWED_RATIO:g} %")
 
 
 if __name__ == "__main__":

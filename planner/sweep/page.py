@@ -28,6 +28,8 @@ from planner.report.charts import (
     written,
 )
 from planner.support.digits import significant
+from planner.sweep.growth import lines as lines_of
+from planner.sweep.growth import slowdowns
 from planner.sweep.outcome import PointResult, PointStatus, pareto
 
 _COLUMNS: Final[tuple[tuple[str, Callable[[PointResult], float | str | None]], ...]] = (
@@ -70,6 +72,7 @@ def sweep_page(name: str, results: Sequence[PointResult]) -> str:
         "<p>A line is one system and, where several were asked for, one batch and pipeline; pale "
         "bars are 90 % intervals.</p>",
         _lines(done, systems),
+        *(f"<p>{escape(slowdown.text)}.</p>" for slowdown in slowdowns(results)),
         "<h2>Every point</h2>",
         _table(results, set(front)),
         "<p>Prices are list prices of the system files or of --price; the interval is 90 %. "
@@ -153,13 +156,8 @@ def _lines(done: Sequence[PointResult], systems: Sequence[str]) -> str:
     sizes = sorted({float(r.point.gpus) for r in done})
     few = sizes if len(sizes) <= _MOST_SIZES else None
     lines += axes(x, y, "GPUs", "M samples/s", y_factor=1e-6, x_ticks=few)
-    series: dict[tuple[object, ...], list[PointResult]] = {}
-    for r in done:
-        p = r.point
-        series.setdefault((p.system, p.batch_size, p.global_batch_size, p.pipeline), []).append(r)
     labels, dots = [], []
-    for members in series.values():
-        ordered = sorted(members, key=lambda r: r.point.gpus)
+    for ordered in lines_of(done):
         points = [(x(r.point.gpus), y(r.trained_samples_per_s or 0.0), r) for r in ordered]
         fill = colour(systems, ordered[0].point.system)
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b, _ in points)

@@ -112,7 +112,6 @@ def command(
     else:
         show.print_sizings(target_qps, sizings)
     warn(settings, questions.warnings)
-    cut = show.cut_points([result for sizing in sizings for result in sizing.tried])
-    if cut is not None:
-        remark(settings, cut)
+    for text in show.remarks([result for sizing in sizings for result in sizing.tried]):
+        remark(settings, text)
     return 0 if any(s.answer is not None for s in sizings) else 1

@@ -126,7 +126,5 @@ def _deliver(
     else:
         show.print_points(name, results)
     warn(settings, questions.warnings)
-    for text in filter(
-        None, [show.cut_points(results), *(f"wrote {shown_paths((p,))}" for p in written)]
-    ):
+    for text in (*show.remarks(results), *(f"wrote {shown_paths((p,))}" for p in written)):
         remark(settings, text)

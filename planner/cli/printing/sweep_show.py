@@ -13,6 +13,7 @@ from planner.support.atomic import write_texts_atomic
 from planner.support.csv_text import csv_text
 from planner.support.digits import format_gap, significant
 from planner.support.places import behind_links
+from planner.sweep.growth import slowdowns
 from planner.sweep.outcome import CUT, PointResult, PointStatus, pareto
 from planner.sweep.runner import Journal
 
@@ -95,15 +96,17 @@ def _print_failed(results: Sequence[PointResult]) -> None:
         print_rows("", ("failed", "why"), failed)
 
 
-def cut_points(results: Sequence[PointResult]) -> str | None:
-    """A remark on points whose search the clock cut; None if there are none."""
+def remarks(results: Sequence[PointResult]) -> tuple[str, ...]:
+    """Remarks on larger clusters that are slower, and on points whose search the clock cut."""
+    slower = [slowdown.text for slowdown in slowdowns(results)]
     cut = sum(result.reason == CUT for result in results)
     if not cut:
-        return None
-    return (
+        return tuple(slower)
+    text = (
         f"--time-limit cut the search of {cut} of {len(results)} points: a faster or idler machine "
         "may find better plans for them"
     )
+    return (*slower, text)
 
 
 def stopped(by: str, done: int, asked: int) -> str:
