@@ -11,8 +11,9 @@ of everything else no more than every plan has. This rank is never slower than a
   a made-up rank of its own;
 - the rank that is slowest in a lookup makes at least as many fused calls as are counted here
   (:meth:`IterationFloor.num_calls`);
-- dense layers run on the fastest device, and communication does not slow compute down. Where
-  devices or batches differ, one more made-up rank has the longest dense part;
+- dense layers run on the fastest device, and communication slows compute down only where it does
+  so under every plan (:mod:`costmodels.floors.overlap`). Where devices or batches differ, one more
+  made-up rank has the longest dense part;
 - a stage whose duration is not a phase takes as long as it does with nothing to do;
 - a phase that covers several steps is counted at the first of them. Where exchanges are
   compressed, the phase of the backward lookup also covers the decoding of gradients before it. It
@@ -30,12 +31,14 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
+from costmodels.floors.empty import absent_family, no_times
 from costmodels.floors.exchange_floor import (
     INDICES,
     exchange_floor,
     tail_floor,
 )
 from costmodels.floors.leaves import leaf, line
+from costmodels.floors.overlap import TopOverlap, top_overlap
 from costmodels.floors.phases import (
     ALL_REDUCE,
     BACKWARD_ALONE,
@@ -51,6 +54,7 @@ from costmodels.iteration.base import (
     AbstractPipeline,
     CodecTimes,
     FamilyTimes,
+    Program,
     StageTimes,
 )
 from costmodels.shard_work.wire import BACKWARD, FORWARD
@@ -74,7 +78,7 @@ class IterationFloor:
         """
         self._stages = stages
         self._pipeline = pipeline
-        self._known: dict[tuple[frozenset[ShardingType], bool, bool, int], TypeFloor] = {}
+        self._known: dict[tuple[object, ...], TypeFloor] = {}
         self._known_exchanges: dict[tuple[ShardingType, int, int | None], _Exchange] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -96,9 +100,13 @@ class IterationFloor:
 
     def is_even(self, types: frozenset[ShardingType]) -> bool:
         """Whether tables of uniform types give every rank the same lookups."""
+        return self._is_alike and ShardingType.ROW_WISE not in types
+
+    @property
+    def _is_alike(self) -> bool:
+        """Whether all ranks have the same device and the same batch."""
         speeds = self._stages.speeds
-        alike = self._stages.exchanges.batch_ratio is None and bool((speeds == speeds[0]).all())
-        return alike and ShardingType.ROW_WISE not in types
+        return self._stages.exchanges.batch_ratio is None and bool((speeds == speeds[0]).all())
 
     def is_one_rank(self, types: frozenset[ShardingType]) -> bool:
         """Whether one made-up rank may have both the longest forward and backward lookup.
@@ -120,6 +128,7 @@ class IterationFloor:
         fetches: bool,
         may_replicate: bool = False,
         more_calls: int = 0,
+        num_exchanging: int = 0,
     ) -> TypeFloor:
         """The floor of plans with exactly these types.
 
@@ -132,10 +141,12 @@ class IterationFloor:
                 the last all-reduce. Without a dense part only such plans have an all-reduce, so its
                 fixed time is then left out of the floor.
             more_calls: fused calls beyond :meth:`num_calls`.
+            num_exchanging: most sharding types of a plan that exchange vectors, under all names
+                that they may have; 0 if communication is not known to slow compute down.
         """
         replicates = ShardingType.DATA_PARALLEL in types
         grows = replicates or may_replicate
-        key = (types, fetches, grows, more_calls)
+        key = (types, fetches, grows, more_calls, num_exchanging)
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch
             leaves = self._leaves(types, fetches=fetches, grows=grows)
@@ -144,12 +155,28 @@ class IterationFloor:
             own = self._stages.least_times(calls + more_calls, slow=slow)
             none, each = np.zeros((1, size)), np.eye(size)
             made = self._times(types, none, own, fetches=fetches, grows=grows, empty=False)
-            unit = self._times(types, each, _nothing(own), fetches=fetches, grows=grows, empty=True)
+            unit = self._times(types, each, no_times(own), fetches=fetches, grows=grows, empty=True)
             steps = self._pipeline.program(unit).steps
             counts = [np.broadcast_to(step.duration_s, (size, ranks)).T for step in steps]
             program = self._pipeline.program(made)
-            self._known[key] = TypeFloor(leaves, program, np.array(counts))
+            top = self._overlap(program, types, num_exchanging) if num_exchanging else None
+            self._known[key] = TypeFloor(leaves, program, np.array(counts), top)
         return self._known[key]
+
+    def _overlap(
+        self, program: Program, types: frozenset[ShardingType], num_exchanging: int
+    ) -> TopOverlap | None:
+        """What communication adds to the top; None where that is not known to be so."""
+        stages = self._stages
+        ratio = stages.topology.device.overlap_slowdown_ratio
+        waits = bool(types & set(EXCHANGING_TYPES))  # all ranks wait for each other after the top
+        own = not (self._pipeline.overlaps_bottom or stages.reduction.gathers_s)
+        if ratio <= 0 or not (waits and own and self._is_alike):
+            return None
+        slowing = replace(program, overlap_slowdown_ratio=ratio)
+        idle = stages.least_times(np.zeros(1))
+        issue_s, name = float(np.max(idle.collective_host_s)), idle.dense_names[1]
+        return top_overlap(slowing, name, issue_s=issue_s, num_types=num_exchanging)
 
     def further_call_s(
         self, types: frozenset[ShardingType], *, fetches: bool
@@ -294,7 +321,7 @@ class IterationFloor:
         for exchange in self._exchanges(types):
             fixed_s = np.array([0.0 if empty else exchange.fixed_s])
             seconds = fixed_s if exchange.leaf is None else next(columns)
-            known = families.setdefault(exchange.kind.value, _absent(exchange.kind))
+            known = families.setdefault(exchange.kind.value, absent_family(exchange.kind))
             if exchange.which == INDICES:
                 families[known.name] = replace(known, input_s=seconds)
             elif exchange.is_gradient:
@@ -351,39 +378,3 @@ class _Exchange:
     is_gradient: bool
     fixed_s: float
     leaf: Leaf | None
-
-
-def _absent(kind: ShardingType) -> FamilyTimes:
-    """The collectives of a sharding type, still without any duration."""
-    present = np.ones((1, 1), dtype=bool)
-    return FamilyTimes(name=kind.value, present=present, input_s=np.zeros(1), outputs_s=())
-
-
-def _nothing(times: StageTimes) -> StageTimes:
-    """The same stages without any duration, so that a program consists of leaves alone."""
-    none = np.zeros_like(times.lookup_forward_s)
-    return StageTimes(
-        bottom_forward_s=none,
-        top_forward_s=none,
-        top_backward_s=none,
-        bottom_backward_s=none,
-        optimizer_s=none,
-        lookup_forward_s=none,
-        lookup_backward_s=none,
-        cache_fetch_s=none,
-        families=(),
-        input_splits_s=none,
-        bucket_s=(none,) * len(times.bucket_s),
-        tail_bucket_s=none,
-        bottom_host_s=none,
-        top_host_s=none,
-        lookup_host_s=none,
-        collective_host_s=none,
-        dense_names=times.dense_names,
-        overlap_slowdown_ratio=0.0,
-        floor_s=0.0,
-        single_stream=times.single_stream,
-        piece_ratio=times.piece_ratio,
-        gather_s=(none,) * len(times.gather_s),
-        earlier_s=None if times.earlier_s is None else none,
-    )

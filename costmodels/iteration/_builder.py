@@ -6,7 +6,9 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.iteration.base import (
+    GRADIENT_ALL_REDUCE,
     INPUT_COPY,
+    INPUT_DIST,
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
     FamilyTimes,
@@ -106,7 +108,11 @@ class ProgramBuilder:
         """Add the exchange of lengths and indices of each sharding type."""
         return tuple(
             self.collective(
-                f"input dist {f.name}", Stream.DATA_DIST, f.input_s, after=after, present=f.present
+                f"{INPUT_DIST} {f.name}",
+                Stream.DATA_DIST,
+                f.input_s,
+                after=after,
+                present=f.present,
             )
             for f in self.times.families
         )
@@ -247,7 +253,7 @@ class ProgramBuilder:
         """
         t, reduced, step = self.times, list[int](), -1
         count = len(t.bucket_s) + 1
-        kind = "reduce-scatter" if t.gather_s else "all-reduce"
+        kind = "gradient reduce-scatter" if t.gather_s else GRADIENT_ALL_REDUCE
         arrived = [self._gather("backward", count - 1, after)] if t.gather_s else []
         for i in range(count):
             last = count - 1 - i
@@ -262,7 +268,7 @@ class ProgramBuilder:
                 host_s=self._share(t.top_backward_host_s, last, count),
             )
             if i < len(t.bucket_s):
-                name, seconds = f"gradient {kind} {i + 1}", t.bucket_s[i]
+                name, seconds = f"{kind} {i + 1}", t.bucket_s[i]
                 reduced.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(step,)))
         return step, reduced
 

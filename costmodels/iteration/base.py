@@ -20,7 +20,10 @@ from costmodels.errors import InvalidValueError
 LOOKUP_FORWARD: Final = "lookup forward"
 LOOKUP_BACKWARD: Final = "lookup backward"
 INPUT_COPY: Final = "input copy"
-"""Names of steps that other modules look for in a program."""
+INPUT_DIST: Final = "input dist"
+GRADIENT_ALL_REDUCE: Final = "gradient all-reduce"
+"""Names of steps that other modules look for in a program; the last two begin the names of several.
+"""
 _ROUNDING_S: Final = 1e-12
 """Seconds below 0 that a difference of two equal times can have."""
 

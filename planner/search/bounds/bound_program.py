@@ -370,14 +370,17 @@ class RankFreeProgram:
         """Rows about fused calls: how many ranks have each, and what their launches add to phases.
 
         A rank has a call if it has shards of it. No rank has more of a phase than the box allows.
-        So the share of ranks with the call is at least the call's mean load over that limit. The
-        mean of the launches over ranks, beyond those that the box counts already, is added to the
-        mean of the phase.
+        So the share of ranks with the call is at least the call's mean load over that limit, and
+        calls of a type are on as many ranks as one of its tables needs. The mean of the launches
+        over ranks, beyond those that the box counts already, is added to the mean of the phase.
         """
         launches, n = box.launches, self.options
         share = slice(self._end, self._end + len(launches.calls))
-        rows, upper = [], []
-        speeds = self._speeds
+        rows, speeds = [], self._speeds
+        upper = [-least * (1 - _LIMIT_SLACK) for _, least in launches.least_shares]
+        for kind, _ in launches.least_shares:
+            rows.append(np.zeros(size))
+            rows[-1][share] = [-float(c[0] == kind) for c in launches.calls]
         for g, k in self._boxed(box):
             own = launches.seconds[g] / scale
             for p in self.members(k) if own > 0 else ():

@@ -304,6 +304,7 @@ class Branching:
     def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
         """The node in a box, with the bound and the options that a linear program leaves it."""
         kept = self._left(node, box, incumbent)
+        box = box.keeping(kept)
         start = None if node.relaxation is None else node.relaxation.basis
         found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept, start=start)
         bound = max(node.bound, found.bound)

@@ -16,6 +16,7 @@ import pytest
 from scipy.optimize import linprog
 
 from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.floors.overlap import SlowedTop
 from costmodels.floors.type_floor import Leaf, Path
 from costmodels.sharding import ShardingType
 from planner.search.bounds.boxes import Box, Launches
@@ -50,10 +51,12 @@ class Roots:
             for k in range(2)
         )
 
-    def longest_path(self, leaves: FloatArray) -> Path:
+    def longest_path(self, leaves: FloatArray, slowed: SlowedTop | None) -> Path:
+        assert slowed is None
         return Path(constant_s=STEP_S, counts=COUNTS)
 
-    def seconds(self, leaves: FloatArray) -> FloatArray:
+    def seconds(self, leaves: FloatArray, slowed: SlowedTop | None) -> FloatArray:
+        assert slowed is None
         return np.asarray(STEP_S + leaves @ COUNTS)
 
     def leaf_seconds(self, points: FloatArray) -> FloatArray:
