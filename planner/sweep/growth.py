@@ -35,7 +35,8 @@ class Slowdown:
     def text(self) -> str:
         """Both speeds in words, what is proven, and what may help."""
         slow, fast, most = self.slow.point, self.fast.point, self.most_samples_per_s
-        aside = "" if self.slow.availability_ratio is None else ", failures aside"
+        trains_always = (self.slow.availability_ratio or 1.0) >= 1.0
+        aside = "" if trains_always else ", failures aside"
         told = (
             f"{slow.name} trains {_millions(_speed(self.slow))} samples/s{aside}, and "
             f"{fast.gpus} GPUs train {_millions(_speed(self.fast))}"

@@ -39,6 +39,17 @@ def test_a_sweep_prints_and_writes_every_point(
     assert len(json.loads(again.out)["points"]) == 4
 
 
+def test_it_says_where_more_gpus_are_slower(
+    run: Run, workload_file: Path, system_file: Path
+) -> None:
+    """On stderr, for the largest cluster that is; not where larger ones are faster."""
+    asked = ("sweep", workload_file, "--system", system_file, "--gpus", "4,16,32", *QUICK)
+    done = run(*asked, "--global-batch-size", "512")
+    assert "x 32, 512 per step trains " in done.err
+    assert " and 4 GPUs train " in done.err
+    assert "trains" not in run(*asked, "--batch-size", "65536").err
+
+
 def test_points_that_cannot_be_stop_nothing(
     run: Run, workload_file: Path, system_file: Path
 ) -> None:
