@@ -40,7 +40,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[PointResult], float | str | None]], .
     ("Iteration (ms)", lambda r: _scaled(r.iteration_time_s, 1e3)),
     ("Low (ms)", lambda r: _scaled(r.low_s, 1e3)),
     ("High (ms)", lambda r: _scaled(r.high_s, 1e3)),
-    ("Gap (%)", lambda r: _scaled(r.gap_ratio, 100.0)),
+    ("Gap (%)", lambda r: None if r.gap_ratio is None else round(100.0 * r.gap_ratio, 4)),
     ("M samples/s", lambda r: _scaled(r.trained_samples_per_s, 1e-6)),
     ("Free (GiB)", lambda r: _scaled(r.headroom_bytes, 2.0**-30)),
     ("Training (%)", lambda r: _scaled(r.availability_ratio, 100.0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -95,3 +96,8 @@ def test_the_page_tells_it_below_the_chart() -> None:
     page = sweep_page("model", [_point("<a>", 8, 9e6, 9e6), _point("<a>", 16, 6e6, 6e6)])
     assert "&lt;a&gt; x 16, 1,000 per step trains 6 M samples/s" in page
     assert "trains" not in sweep_page("model", [_point("a", 8, 9e6), _point("a", 16, 10e6)])
+
+
+def test_a_gap_of_rounding_is_no_gap_on_the_page() -> None:
+    closed = replace(_point("a", 8, 9e6), bound_s=1000 / 9e6 * (1 - 1e-9))
+    assert re.search('data-l="Gap \\(%\\)"[^>]*>0<', sweep_page("model", [closed]))
