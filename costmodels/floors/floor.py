@@ -159,23 +159,26 @@ class IterationFloor:
             steps = self._pipeline.program(unit).steps
             counts = [np.broadcast_to(step.duration_s, (size, ranks)).T for step in steps]
             program = self._pipeline.program(made)
-            top = self._overlap(program, types, num_exchanging) if num_exchanging else None
+            top = self._overlap(program, own, types, num_exchanging) if num_exchanging else None
             self._known[key] = TypeFloor(leaves, program, np.array(counts), top)
         return self._known[key]
 
     def _overlap(
-        self, program: Program, types: frozenset[ShardingType], num_exchanging: int
+        self,
+        program: Program,
+        own: StageTimes,
+        types: frozenset[ShardingType],
+        num_exchanging: int,
     ) -> TopOverlap | None:
         """What communication adds to the top; None where that is not known to be so."""
         stages = self._stages
         ratio = stages.topology.device.overlap_slowdown_ratio
         waits = bool(types & set(EXCHANGING_TYPES))  # all ranks wait for each other after the top
-        own = not (self._pipeline.overlaps_bottom or stages.reduction.gathers_s)
-        if ratio <= 0 or not (waits and own and self._is_alike):
+        is_apart = not (self._pipeline.overlaps_bottom or own.gather_s)
+        if ratio <= 0 or not (waits and is_apart and self._is_alike):
             return None
         slowing = replace(program, overlap_slowdown_ratio=ratio)
-        idle = stages.least_times(np.zeros(1))
-        issue_s, name = float(np.max(idle.collective_host_s)), idle.dense_names[1]
+        issue_s, name = float(np.max(own.collective_host_s)), own.dense_names[1]
         return top_overlap(slowing, name, issue_s=issue_s, num_types=num_exchanging)
 
     def further_call_s(

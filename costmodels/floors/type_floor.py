@@ -104,6 +104,11 @@ class TypeFloor:
         constants_s, slopes = np.array(pairs).T
         return np.asarray(constants_s + slopes * maxima)
 
+    @property
+    def hides_exchange(self) -> bool:
+        """Whether an exchange of indices can slow the top down under every plan."""
+        return self._top is not None and self._top.exchange is not None
+
     def slowed_top(self, leaves: FloatArray, hidden_s: float) -> SlowedTop | None:
         """How much a hidden exchange of indices slows the top down, where leaves are no shorter.
 

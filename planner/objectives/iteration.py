@@ -188,7 +188,7 @@ class IterationTime(AbstractNamedObjective):
         end = start + 1.0 if high is None else np.maximum(high[floor.phases], start)
         launches = self._launches(types, floor)
         box = Box(floor, len(self.weights), start, end, launches, per_second=per_second)
-        return box.hiding(self._hidden(types, optional))
+        return box.hiding(self._hidden(types, optional)) if floor.hides_exchange else box
 
     def _floor(
         self, types: frozenset[ShardingType], optional: frozenset[ShardingType] = frozenset()
