@@ -25,7 +25,7 @@ import costmodels
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("costmodels", "planner")
 
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 700
 MAX_FUNCTION_LINES = 60
 MAX_FOLDER_FILES = 20
 
