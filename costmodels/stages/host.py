@@ -242,27 +242,16 @@ class HostCosts:
         return calls.dispatches * self.dispatch_s + calls.launches * self.launch_s
 
     def forward_s(self, layers: Sequence[Layer]) -> float:
-        """Issuing the part of a forward pass that the device has to wait for.
+        """Issuing the forward pass of layers."""
+        return self._passes(layers)[0]
 
-        Of a block that repeats, the device waits for the first repeat only; see :meth:`repeats_s`.
-        """
-        return self._passes(layers, first=True)[0]
-
-    def repeats_s(self, layers: Sequence[Layer]) -> tuple[float, float]:
-        """Issuing all repeats of blocks but the first, while the device computes those before.
-
-        Returns:
-            Host seconds of the forward pass, and of the backward pass.
-        """
-        return self._passes(layers, first=False)
-
-    def _passes(self, layers: Sequence[Layer], *, first: bool) -> tuple[float, float]:
-        """Issuing the forward and the backward pass of the first repeats, or of all others."""
+    def _passes(self, layers: Sequence[Layer]) -> tuple[float, float]:
+        """Issuing the forward and the backward pass of layers, without gradients of tensors."""
         forward, backward = _NONE, _NONE
         for layer in layers:
             cast = is_cast(layer)
             for operator in layer.operators:
-                count = 1 if first else operator.num_repeats - 1
+                count = operator.num_repeats
                 for kind, calls, kernels in self._parts(operator, cast=cast):
                     forward = forward.plus(kind.forward.times(calls * count))
                     forward = forward.plus(kind.forward_kernel.times(kernels * count))
@@ -283,16 +272,11 @@ class HostCosts:
         gradient = self.profile.gradient
         if self.reduces:
             gradient = gradient.plus(self.profile.reduced)
-        return self._passes(layers, first=True)[1] + _num_tensors(layers) * self.seconds(gradient)
+        return self._passes(layers)[1] + _num_tensors(layers) * self.seconds(gradient)
 
     def passes_s(self, layers: Sequence[Layer]) -> float:
-        """Issuing forward and backward pass of layers with all their repeats, and the loss."""
-        return (
-            self.forward_s(layers)
-            + self.backward_s(layers)
-            + sum(self.repeats_s(layers))
-            + self.loss_s
-        )
+        """Issuing forward and backward pass of layers, and the loss."""
+        return self.forward_s(layers) + self.backward_s(layers) + self.loss_s
 
     def optimizer_s(self, layers: Sequence[Layer], optimizer: DenseOptimizer) -> float:
         """Issuing the update of the layers' tensors."""
