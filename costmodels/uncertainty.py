@@ -93,9 +93,9 @@ HOST_GROUPS: Final = (0.12, 0.12, 0.15, 0.15, 0.16, 0.12, 0.11, 0.11, 0.07, 0.07
 measured, per family: MLP, DCN, MMoE, BERT, GPT, Llama, SASRec, HSTU, MoE, two towers, TorchRec
 without and with a pipeline. No step was fitted. ``validate published --what steps`` prints them."""
 _UNMEASURED_HOST_SIGMA: Final = math.log(7.0) / Z90
-"""Log-standard deviation of the calls of a host that was never measured: nine of ten hosts are within
-a factor of seven of the usual one. An eager call took 24 and 39 us on two virtual machines, and takes
-4 to 6 us on bare metal."""
+"""Log-standard deviation of the calls of a host that was never measured: nine of ten hosts are
+within a factor of seven of the usual one. An eager call took 24 and 39 us on two virtual machines,
+and takes 4 to 6 us on bare metal."""
 _NUM_SAMPLES = 64
 """Random factors of each kind that a time is computed with. More make intervals smoother and each
 estimate slower."""

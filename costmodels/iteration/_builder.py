@@ -18,12 +18,11 @@ from costmodels.iteration.base import (
     Stream,
 )
 
-
 ISSUED = ", issued"
 """Ends the name of the moment at which the host has issued the last operator of a stage."""
 _FIRST_SHARE = 0.1
-"""Share of the host time of a stage after which its first kernels run: a stage of a DLRM has some ten
-operators."""
+"""Share of the host time of a stage after which its first kernels run: a stage of a DLRM has some
+ten operators."""
 
 
 class ProgramBuilder:

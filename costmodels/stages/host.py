@@ -150,8 +150,8 @@ _EAGER: Final = HostLaunches(
     collective=Calls(8.0, 8.0),
     copy=Calls(2.5, 1.0),
     loss=Calls(21.5, 5.0),
-    source="times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that of "
-    "an add_ (PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an "
+    source="times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that "
+    "of an add_ (PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an "
     "H200; kernels of 31 dense and 20 TorchRec steps on an H200; LAMB is assumed",
 )
 _UNPROFILED: Final = 0.4
@@ -190,9 +190,9 @@ _EAGER_2021: Final = HostLaunches(
     between_steps=Calls(460.0, 460.0),
     copies_block=True,
     source="means of Lin et al.'s overheads of DLRM on PyTorch of 2021 by kind of operator "
-    "(configs/published/lin22_host_overheads.csv): for each operator T1 (gap between operators), T2 "
-    "(before the first launch) and T3 (after the last one), T4 for each launch; their share without "
-    "the profiler and the time between steps from their 36 measured iterations",
+    "(configs/published/lin22_host_overheads.csv): for each operator T1 (gap between operators), "
+    "T2 (before the first launch) and T3 (after the last one), T4 for each launch; their share "
+    "without the profiler and the time between steps from their 36 measured iterations",
 )
 _CUDA_GRAPH: Final = HostLaunches(
     other=OperatorCalls(), source="a captured CUDA graph is replayed without the host"
