@@ -189,7 +189,7 @@ def call_time(
     forward_s = float(model.forward_time(work, topology)) + floor.fetch_s + floor.forward_s
     backward_s = float(model.backward_time(work, topology))
     backward_s += floor.backward_s if call.shard.table.row_update.sorts else floor.forward_s
-    idle_s = _IDLE_LAUNCHES * topology.device.launch_latency_s
+    idle_s = _IDLE_LAUNCHES * topology.host.eager_call_s
     return forward * forward_s + backward * backward_s + idle * idle_s
 
 
