@@ -18,6 +18,7 @@ import numpy as np
 
 from costmodels.batch_shares import batch_ratios
 from costmodels.datatypes import FloatArray, IntArray
+from costmodels.dense.live import live_bytes, looked_up_bytes
 from costmodels.lookup.base import (
     KERNELS,
     NUM_LOOKUP_WORK,
@@ -57,13 +58,14 @@ __all__ = [
 
 PIPELINE_DEPTH: Final = {
     Pipeline.NONE: 1.0,
-    Pipeline.SPARSE_DIST: 2.0,
-    Pipeline.PREFETCH_SPARSE_DIST: 3.0,
+    Pipeline.SPARSE_DIST: 4.0,
+    Pipeline.PREFETCH_SPARSE_DIST: 5.0,
     Pipeline.HUGECTR: 2.0,
     Pipeline.LOOKAHEAD: 3.0,
 }
-"""Batches of indices that a pipeline holds at once (TorchRec train_pipeline), without those that
-``lookahead`` adds."""
+"""Copies of a batch's indices that a pipeline holds at once, without those that ``lookahead`` adds.
+TorchRec's (train_pipeline) holds three batches and what the exchange of the next one has given; with
+prefetching one more."""
 
 _LENGTH_BYTES: Final = 4.0
 """Bytes in the index exchange for the length of a bag, an int32."""
@@ -174,6 +176,26 @@ class WorkModel:
     def columns(self) -> TableColumns:
         """The tables as columns of numbers."""
         return TableColumns.of(self.workload.tables)
+
+    @property
+    def _is_exchanged(self) -> float:
+        """1 if gradients of vectors come from other ranks into a buffer of their own, else 0."""
+        return float(self.topology.world_size > 1)
+
+    @cached_property
+    def _excess_ratio(self) -> float:
+        """The share of what lookups need for a moment that goes beyond the peak without them.
+
+        What they need in the backward pass takes the room that activations have left by then. The
+        share is such that no rank is counted short, even if it has all tables; a rank that has only
+        some of them may be counted long.
+        """
+        live, workload = live_bytes(self.workload), self.workload
+        indices = workload.local_batch_size * sum(t.pooling_factor for t in workload.tables)
+        passing = _SORTED_BYTES * indices + self._is_exchanged * looked_up_bytes(workload)
+        total = self.topology.world_size * passing
+        room = live.peak_bytes - live.beside_lookups_bytes
+        return max(0.0, 1.0 - room / total) if total else 1.0
 
     @cached_property
     def _layout(self) -> OptionCells:
@@ -304,11 +326,16 @@ class WorkModel:
         work[moved, OUTPUT + family] = leaving[moved]
         depth = PIPELINE_DEPTH[workload.pipeline] + workload.lookahead_batches
         _fill_memory(work[:, MEMORY:], shards)
-        work[:, MEMORY + Memory.BUFFERS] = sources * (depth * arriving + 2.0 * leaving)
+        offsets = _OFFSET_BYTES * batch * tables.num_features[table]
+        passing = _SORTED_BYTES * sent + np.where(replicated, 0.0, self._is_exchanged * leaving)
+        work[:, MEMORY + Memory.BUFFERS] = sources * (
+            depth * arriving + offsets + self._excess_ratio * passing
+        )
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
             _compress(work, self.wire, moved, (family, table[moved]), elements)
-            work[moved, MEMORY + Memory.BUFFERS] += sources[moved] * work[moved, OUTPUT + family]
+            compressed = sources[moved] * work[moved, OUTPUT + family]
+            work[moved, MEMORY + Memory.BUFFERS] += self._excess_ratio * compressed
         return work
 
     def _sent_indices(self, cells: Cells, indices: FloatArray, mine: FloatArray) -> FloatArray:
@@ -360,6 +387,13 @@ def _compress(
         work[rows[here], FORWARD_SECOND + i] = again[:, FORWARD]
 
 
+_OFFSET_BYTES: Final = 12.0
+"""Bytes of the offsets of a sample and feature: 4 in a KeyedJaggedTensor and 8 in FBGEMM."""
+_SORTED_BYTES: Final = 52.0
+"""Bytes for each index while rows are updated. FBGEMM's backward pass holds row numbers and sorted
+row numbers (8 each), distinct ones (8), sorted positions (4), lengths of runs and their sums, and
+two lists of long runs (4 each): ``transpose_embedding_input`` and the code of the update. 8 more
+are a copy of the indices in the order of the tables."""
 _REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)
 """Number of replicated tables in ``Cells.family``."""
 _FAMILY_OF_TYPE: Final = np.array(
