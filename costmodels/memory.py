@@ -17,6 +17,10 @@ from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseParallelism, Workload
 
+ALLOCATOR_RATIO: Final = (0.0, 0.10, 0.37)
+"""What PyTorch's allocator reserves beyond the peak of what it gives out, as a share of this peak:
+the least, the median and the most of 36 steps on one H200 (``shardplan validate published --what
+memory --json``)."""
 _ON_DEVICE = [int(m) for m in Memory if m is not Memory.HOST]
 """The columns of memory that are on the device."""
 

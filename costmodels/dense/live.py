@@ -18,7 +18,6 @@ from costmodels.dense.base import DenseLayers, dense_layers
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DataType, Pipeline, Pooling, Workload
 
-
 _HOLDING: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST)
 """Pipelines of TorchRec that hold the looked-up vectors of a batch until its step has ended."""
 

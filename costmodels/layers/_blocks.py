@@ -56,7 +56,7 @@ class Style:
     @property
     def inner(self) -> DataType:
         """Type of all products that are not linear layers of a block, such as attention."""
-        return DataType.BF16 if self.dtype.num_bytes == 1 else self.dtype
+        return DataType.BF16 if self.dtype.num_bytes < DataType.BF16.num_bytes else self.dtype
 
     @property
     def casts(self) -> bool:

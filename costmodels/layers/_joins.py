@@ -15,7 +15,6 @@ from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
 
-
 _COPIED = 4.0
 """Bytes that are kept of each element that is joined: fp32, or two copies of two bytes."""
 

@@ -66,9 +66,7 @@ class Mmoe(AbstractLayer):
                 saved_elements=rows * count,
             ),
             _parts.batched(f"{name}.gate", (rows, 1, count, out), dtype, saved_elements=rows * out),
-            *_parts.mlp(
-                f"{name}.tower", rows, (out, *self.tower_sizes), dtype, keeps_input=False
-            ),
+            *_parts.mlp(f"{name}.tower", rows, (out, *self.tower_sizes), dtype, keeps_input=False),
         )
         operators = (
             *joined,

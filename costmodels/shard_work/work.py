@@ -302,7 +302,7 @@ class WorkModel:
             num_table_indices=sources * indices,
             num_bags=np.where(pooled, sources * bags, received),
             cache_load_factor_ratio=cells.cache_load_factor_ratio,
-            output_element_bytes=workload.output_dtype.num_bytes,
+            output_element_bytes=int(workload.output_dtype.num_bytes),
             index_bytes=workload.index_bytes,
             optimizer=workload.optimizer,
             lookahead_batches=workload.lookahead_batches,
@@ -317,26 +317,40 @@ class WorkModel:
         )
         lengths = batch * tables.num_features[table] * length_bytes
         arriving = sent * index_bytes + lengths
-        leaving = bags * cells.num_cols * workload.output_dtype.num_bytes
+        vector_bytes = np.asarray(cells.num_cols * workload.output_dtype.num_bytes, dtype=float)
+        leaving = bags * vector_bytes
         whole = tables.num_embeddings[table].astype(float) * tables.embedding_dim[table]
         work[:, REPLICATED] = np.where(replicated, whole * _GRADIENT_BYTES, 0.0)
         moved = np.flatnonzero(~replicated)
         family = _FAMILY_OF_TYPE[cells.family[moved]]
         work[moved, INPUT + family] = arriving[moved]
         work[moved, OUTPUT + family] = leaving[moved]
-        depth = PIPELINE_DEPTH[workload.pipeline] + workload.lookahead_batches
         _fill_memory(work[:, MEMORY:], shards)
         offsets = _OFFSET_BYTES * batch * tables.num_features[table]
         passing = _SORTED_BYTES * sent + np.where(replicated, 0.0, self._is_exchanged * leaving)
-        work[:, MEMORY + Memory.BUFFERS] = sources * (
-            depth * arriving + offsets + self._excess_ratio * passing
-        )
+        held = self._held_bytes(arriving, leaving, offsets, passing)
+        work[:, MEMORY + Memory.BUFFERS] = sources * held
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
             _compress(work, self.wire, moved, (family, table[moved]), elements)
             compressed = sources[moved] * work[moved, OUTPUT + family]
             work[moved, MEMORY + Memory.BUFFERS] += self._excess_ratio * compressed
         return work
+
+    def _held_bytes(
+        self, arriving: FloatArray, leaving: FloatArray, offsets: FloatArray, passing: FloatArray
+    ) -> FloatArray:
+        """Bytes of buffers of each cell, for the samples of one rank.
+
+        Args:
+            arriving: indices and lengths of a batch.
+            leaving: vectors of a batch.
+            offsets: offsets of a batch.
+            passing: what the backward pass of the lookup needs for a moment.
+        """
+        del leaving
+        depth = PIPELINE_DEPTH[self.workload.pipeline] + self.workload.lookahead_batches
+        return depth * arriving + offsets + self._excess_ratio * passing
 
     def _sent_indices(self, cells: Cells, indices: FloatArray, mine: FloatArray) -> FloatArray:
         """Indices that each rank sends to each cell, ``[n]``.
