@@ -12,7 +12,25 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-_NUM_BYTES: Final = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+_NUM_BYTES: Final[dict[str, float]] = {
+    "fp32": 4,
+    "tf32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "int8": 1,
+    "fp4": 0.5,
+}
+_WIDER: Final = {
+    "fp32": (),
+    "tf32": ("fp32",),
+    "fp16": ("tf32", "fp32"),
+    "bf16": ("tf32", "fp32"),
+    "fp8": ("fp16", "bf16", "tf32", "fp32"),
+    "int8": ("fp16", "bf16", "tf32", "fp32"),
+    "fp4": ("fp8", "fp16", "bf16", "tf32", "fp32"),
+}
+"""For each type, those that hold all its values, by the widths of exponent and significand."""
 
 
 class DataType(StrEnum):
@@ -24,8 +42,14 @@ class DataType(StrEnum):
     BF16 = "bf16"
     FP8 = "fp8"
     INT8 = "int8"
+    FP4 = "fp4"
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes per element in memory."""
+    def num_bytes(self) -> float:
+        """Bytes per element in memory; a whole number for all types but fp4."""
         return _NUM_BYTES[self._value_]
+
+    @property
+    def wider(self) -> tuple[DataType, ...]:
+        """The types that hold every value of this one."""
+        return tuple(DataType(name) for name in _WIDER[self._value_])

@@ -40,7 +40,7 @@ class AbstractExchangeModel(ABC):
 
     @abstractmethod
     def input_growth(
-        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: int
+        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: float
     ) -> FloatArray:
         """Growing seconds of the index exchange on each rank, ``[..., R]``."""
 

@@ -218,7 +218,7 @@ class ScaledExchange(AbstractExchangeModel):
     sources: ClassVar[tuple[str, ...]] = _SOURCE
 
     def input_growth(
-        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: int
+        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: float
     ) -> FloatArray:
         """As ``inner``, times the factor."""
         seconds = self.inner.input_growth(sharding_type, traffic, local_batch_size)

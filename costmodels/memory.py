@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Final
 
 import numpy as np
 
 from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters
+from costmodels.dense.live import live_bytes
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.shard_work.deduplication import kept_bytes
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.topology import Topology
-from costmodels.workload import DataType, DenseParallelism, Pooling, Workload
+from costmodels.workload import DataType, DenseParallelism, Workload
 
+ALLOCATOR_RATIO: Final = (0.0, 0.10, 0.37)
+"""What PyTorch's allocator reserves beyond the peak of what it gives out, as a share of this peak:
+the least, the median and the most of 36 steps on one H200 (``shardplan validate published --what
+memory --json``)."""
 _ON_DEVICE = [int(m) for m in Memory if m is not Memory.HOST]
 """The columns of memory that are on the device."""
+
+
+_WORKSPACE_BYTES: Final = 2 * 32 * 1024.0**2
+"""Workspace of matrix products: PyTorch gives 32 MiB to each handle of cuBLAS on Hopper and later,
+and the threads of the forward and of the backward pass have one handle each
+(aten/src/ATen/cuda/CUDABlas.cpp). On earlier cards it is 8 MiB."""
 
 
 def dense_bytes(workload: Workload, topology: Topology | None = None) -> float:
@@ -25,46 +37,59 @@ def dense_bytes(workload: Workload, topology: Topology | None = None) -> float:
 
 
 def dense_parts(workload: Workload, topology: Topology | None = None) -> dict[str, float]:
-    """Device bytes of the dense part, by what they hold.
+    """Device bytes of the dense part at the peak of a step, by what they hold.
 
     The parts are: parameters in fp32 with gradients, optimizer states and communication buckets;
-    activations; and the looked-up vectors that a rank receives, with their gradients. Where
-    products take types of two bytes, Adam and LAMB keep weights of two bytes beside those in fp32.
-    A rank holds only its share of the parameters of a sharded dense part (FSDP), with gradients and
-    states. In place of the buckets it holds the gathered parameters and gradients of two layers.
+    activations that are kept for the backward pass; what else is there at the peak, which are
+    gradients of activations and looked-up vectors (:mod:`costmodels.dense.live`); and the workspace
+    of matrix products on a GPU. Where products take types of two bytes, there are weights of two
+    bytes beside those in fp32. A rank holds only its share of the parameters of a sharded dense
+    part (FSDP), with gradients and states. In place of the buckets it holds the gathered parameters
+    and gradients of two layers.
 
     Args:
         workload: what is trained.
         topology: its ranks share a sharded dense part; None for a single rank.
     """
-    outputs = sum(
-        t.embedding_dim * (len(t.features) if t.pooling is not Pooling.NONE else t.pooling_factor)
-        for t in workload.tables
-    )
+    activations, live = activation_bytes(workload), live_bytes(workload)
+    is_on_gpu = topology is None or topology.compute_device != "cpu"
+    parameters = _parameter_bytes(workload, topology)
+    updated = dense_parameters(workload) / _sharers(workload, topology)
+    peak = max(live.peak_bytes, 4.0 * workload.dense_optimizer.num_temporaries * updated)
     return {
-        "parameters with gradients and state": _parameter_bytes(workload, topology),
-        "activations": activation_bytes(workload),
-        "looked-up vectors": 2.0
-        * workload.local_batch_size
-        * outputs
-        * workload.output_dtype.num_bytes
-        + kept_bytes(workload),
+        "parameters with gradients and state": parameters,
+        "activations": activations,
+        "gradients of activations and looked-up vectors": peak - activations + kept_bytes(workload),
+        "workspace of matrix products": _WORKSPACE_BYTES if is_on_gpu and parameters else 0.0,
     }
+
+
+def _sharers(workload: Workload, topology: Topology | None) -> int:
+    """Ranks that share the states of each parameter: more than one only with FSDP."""
+    is_sharded = workload.dense_parallelism is DenseParallelism.FSDP
+    return _copies(workload, topology) if is_sharded else 1
+
+
+def _copies(workload: Workload, topology: Topology | None) -> int:
+    """Ranks that train the same parameters."""
+    return topology.trainers.world_size // workload.tensor_parallel if topology else 1
 
 
 def _parameter_bytes(workload: Workload, topology: Topology | None) -> float:
     """Bytes of the parameters with all that is kept beside them.
 
-    In fp32 (4 bytes each): the parameter, its gradient, its states, and its place in a bucket.
+    In fp32 (4 bytes each): the parameter, its gradient, its states, and its place in a bucket where
+    DistributedDataParallel has some, which wraps models of one rank only if they have tables.
     """
     count, element = dense_parameters(workload), workload.dense.dtype.num_bytes
     states = workload.dense_optimizer.num_states
-    ranks = topology.trainers.world_size // workload.tensor_parallel if topology else 1
-    if workload.dense_parallelism is DenseParallelism.FSDP and ranks > 1:
+    sharers = _sharers(workload, topology)
+    if sharers > 1:
         gathered = max(element, DataType.BF16.num_bytes) + workload.gradient_dtype.num_bytes
-        return 4.0 * (2 + states) * count / ranks + gathered * 2.0 * _largest_layer(workload)
-    copies = element < DataType.FP32.num_bytes and states > 1
-    return (4.0 * (3 + states) + (2.0 if copies else 0.0)) * count
+        return 4.0 * (2 + states) * count / sharers + gathered * 2.0 * _largest_layer(workload)
+    buckets = 1 if _copies(workload, topology) > 1 or workload.tables else 0
+    copies = 2.0 if element < DataType.FP32.num_bytes else 0.0
+    return (4.0 * (2 + buckets + states) + copies) * count
 
 
 def _largest_layer(workload: Workload) -> int:

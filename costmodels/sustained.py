@@ -215,7 +215,7 @@ def shares_of(device: Device, dtype: DataType) -> Shares:
     The share of products is raised where products in ``dtype`` would be slower than products in
     fp32, because a library takes the faster kernel. (Some cards list the same rate for both.)
     """
-    known = _priced_as(device, dtype)
+    known = device.rated_type(dtype)
     own, plain = _group_shares(device, known), _group_shares(device, DataType.FP32)
     least = plain.product_ratio * device.matrix_rate(DataType.FP32) / device.matrix_rate(known)
     return replace(own, product_ratio=max(own.product_ratio, least))
@@ -229,16 +229,7 @@ def _group_shares(device: Device, dtype: DataType) -> Shares:
 
 def is_fitted(device: Device, dtype: DataType) -> bool:
     """Whether the shares for ``dtype`` were fitted to steps on this generation of devices."""
-    return group_of(device, _priced_as(device, dtype)) in SHARES
-
-
-def _priced_as(device: Device, dtype: DataType) -> DataType:
-    """The type at whose rate products in ``dtype`` are priced: ``dtype`` if the device lists it.
-
-    Otherwise it is the listed type with the lowest rate.
-    """
-    rates = dict(device.flops_per_s)
-    return dtype if dtype in rates else min(rates, key=lambda listed: rates[listed])
+    return group_of(device, device.rated_type(dtype)) in SHARES
 
 
 def sustained_ratio(added_s: float, lookup_s: float) -> float:

@@ -95,10 +95,21 @@ class Device:
             f"processor, so that nothing overlaps, got {self.overlap_slowdown_ratio}",
         )
 
-    def matrix_rate(self, dtype: DataType) -> float:
-        """Peak FLOP/s for ``dtype``; types without an entry run at the slowest listed rate."""
+    def rated_type(self, dtype: DataType) -> DataType:
+        """The type at whose rate products in ``dtype`` are priced: ``dtype`` if it has a rate.
+
+        Otherwise it is the fastest listed type that holds every value of ``dtype``, because
+        products can always be computed in such a type. If there is none, it is the slowest type.
+        """
         rates = dict(self.flops_per_s)
-        return rates.get(dtype, min(rates.values()))
+        if dtype in rates:
+            return dtype
+        wider = [t for t in rates if t in dtype.wider]
+        return max(wider, key=lambda t: rates[t]) if wider else min(rates, key=lambda t: rates[t])
+
+    def matrix_rate(self, dtype: DataType) -> float:
+        """Peak FLOP/s for ``dtype``, which is the rate of :meth:`rated_type`."""
+        return dict(self.flops_per_s)[self.rated_type(dtype)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

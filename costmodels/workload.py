@@ -156,6 +156,7 @@ class Table:
         where, rows, dim = f"table {self.name!r}", self.num_embeddings, self.embedding_dim
         require(1 <= rows <= 2**48, f"{where}: num_embeddings must be 1..2^48, got {rows}")
         require(1 <= dim <= 16384, f"{where}: embedding_dim must be 1..16384, got {dim}")
+        _check_stored(f"{where}: dtype", self.dtype)
         require(len(self.features) >= 1, f"table {self.name!r} needs at least one feature")
         require(
             not self.deduplicates_indices or self.pooling is Pooling.NONE,
@@ -181,7 +182,7 @@ class Table:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row of weights."""
-        return self.embedding_dim * self.dtype.num_bytes
+        return int(self.embedding_dim * self.dtype.num_bytes)
 
     @property
     def weight_bytes(self) -> int:
@@ -201,7 +202,9 @@ class Workload:
     Attributes:
         name: of the model.
         tables: embedding tables; a model without tables needs a dense part.
-        local_batch_size: samples per rank (the mean over ranks if batches are unequal).
+        local_batch_size: samples per rank (the mean over ranks if batches are unequal). It is a
+            whole number, or one when it is multiplied by ``tensor_parallel``: 0.5 for one sample on
+            two ranks.
         dense: the layers that are not tables.
         optimizer: of the tables; its state is kept beside the weights.
         output_dtype: type of the looked-up vectors that are exchanged, and of their gradients.
@@ -217,8 +220,8 @@ class Workload:
         dense_parallelism: how ranks share the training of the dense part.
         gradient_accumulation: micro-batches of ``local_batch_size`` in a step; models without
             tables only.
-        tensor_parallel: how many ranks of a host share each layer, and the samples of all of them;
-            models without tables only.
+        tensor_parallel: how many ranks share each layer, and the samples of all of them; models
+            without tables only. They are ranks of one host, or all ranks of several hosts.
         input_samples_per_s: what the data source delivers to all ranks together; None for no limit.
         batch_share_ratio: each rank's share of the global batch, see
             :mod:`costmodels.batch_shares`; empty for equal batches.
@@ -242,7 +245,7 @@ class Workload:
 
     name: str
     tables: tuple[Table, ...]
-    local_batch_size: int
+    local_batch_size: float
     dense: DenseArch = NO_DENSE_PART
     optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
     output_dtype: DataType = DataType.FP32
@@ -265,10 +268,9 @@ class Workload:
         """Check batch and names."""
         _check_shares(self.batch_share_ratio)
         settle(self)
-        require(
-            1 <= self.local_batch_size <= 10**8,
-            f"batch_size_per_rank must be 1..1e8, got {self.local_batch_size}",
-        )
+        _check_stored("output_dtype", self.output_dtype)
+        _check_stored("gradient_dtype", self.gradient_dtype)
+        _check_batch(self)
         require(
             len(self.tables) >= 1 or self.dense.is_given,
             "a workload needs at least one table or a dense part",
@@ -338,7 +340,7 @@ class Workload:
         return table.num_embeddings * self.trained_row_bytes(table, column_widths)
 
     @property
-    def samples_per_rank(self) -> int:
+    def samples_per_rank(self) -> float:
         """Samples of a rank in one step, over all its micro-batches."""
         return self.local_batch_size * self.gradient_accumulation
 
@@ -369,11 +371,32 @@ class Workload:
         return sum(t.weight_bytes for t in self.tables)
 
 
+def _check_stored(name: str, dtype: DataType) -> None:
+    require(
+        dtype is not DataType.FP4,
+        f"{name} fp4 is a type of products of the dense part only; choose another type",
+    )
+
+
 def _check_shares(shares: object) -> None:
     require(
         not isinstance(shares, str) or shares == "proportional",
         f"batch_share_ratio must be one share for each rank, or 'proportional', got {shares!r}",
     )
+
+
+def _check_batch(workload: Workload) -> None:
+    """Check the samples of a rank, and make a whole number an ``int``."""
+    given, split = workload.local_batch_size, max(1, workload.tensor_parallel)
+    shared = given * split
+    good = math.isfinite(shared) and abs(shared - round(shared)) <= 1e-6 and shared >= 1
+    each = "" if split == 1 else f", or have that many on the {split} ranks of tensor_parallel"
+    require(
+        good and given <= 10**8,
+        f"batch_size_per_rank must be a whole number in 1..1e8{each}, got {given}",
+    )
+    if given == round(given):
+        object.__setattr__(workload, "local_batch_size", round(given))
 
 
 def _check_accumulation(workload: Workload) -> None:

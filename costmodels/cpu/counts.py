@@ -67,7 +67,7 @@ def _loads(workload: Workload, plan: Plan, world_size: int) -> Iterator[ShardLoa
             yield ShardLoad(rank=shard.rank, sharding_type=kind, access=access)
 
 
-def _access(table: Table, offset: int, num_rows: int, num_cols: int, batch: int) -> Access:
+def _access(table: Table, offset: int, num_rows: int, num_cols: int, batch: float) -> Access:
     """How a shard is accessed that begins at row ``offset`` and sees ``batch`` samples."""
     law = table.distribution
     _, probability = law.frequency_bins()

@@ -153,7 +153,7 @@ def update_counts(workload: Workload) -> np.ndarray:
     return np.concatenate([bottom, [float(len(tables)), float(elements), indices]])
 
 
-def layer_counts(layers: tuple[Layer, ...], element_bytes: int) -> np.ndarray:
+def layer_counts(layers: tuple[Layer, ...], element_bytes: float) -> np.ndarray:
     """The counts of some layers, as :func:`dense_counts`, but with 0 in the place of the 1.
 
     A fused attention counts as its two products. An operator that directly follows a product, such

@@ -61,7 +61,7 @@ class CpuExchange(AbstractExchangeModel):
     )
 
     def input_growth(
-        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: int
+        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: float
     ) -> FloatArray:
         """``[..., W]`` seconds to permute, bucket, pack, send and unpack indices and lengths."""
         shards = traffic.num_shards * (_LENGTH_BYTES * local_batch_size)

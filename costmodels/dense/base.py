@@ -198,7 +198,7 @@ def _described(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator
         return arch.operators.before_tables, arch.operators.after_tables
     num_vectors, num_elements = _looked_up(workload, is_padded=bool(arch.layers))
     before = Flow(
-        batch_size=workload.local_batch_size * workload.tensor_parallel,
+        batch_size=round(workload.local_batch_size * workload.tensor_parallel),
         split=workload.tensor_parallel,
         dtype=arch.dtype,
         width=arch.num_dense_features,
@@ -217,7 +217,10 @@ def _fused(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     """
     kept: list[Operator] = []
     for operator in operators:
-        if not (kept and _is_activation(operator, kept[-1])):
+        if kept and _is_activation(operator, kept[-1]):
+            saved = kept[-1].saved_bytes + operator.saved_bytes
+            kept[-1] = replace(kept[-1], saved_bytes=saved)
+        else:
             kept.append(replace(operator, is_vectorized=True))
     return tuple(kept)
 
@@ -322,10 +325,10 @@ def unrated_remark(
     if is_calibrated:
         names = ", ".join(unlisted)
         return f"CPU cores are calibrated in fp32: products in {names} are priced as such"
-    slowest, _ = min(device.flops_per_s, key=lambda entry: entry[1])
+    priced = dict.fromkeys(device.rated_type(dtype) for dtype in unlisted)
     return (
         f"{device.name} lists no rate for products in {', '.join(unlisted)}: the dense part is "
-        f"priced at that of {slowest}, the slowest listed"
+        f"priced at that of {', '.join(priced)}"
     )
 
 

@@ -56,7 +56,7 @@ class Style:
     @property
     def inner(self) -> DataType:
         """Type of all products that are not linear layers of a block, such as attention."""
-        return DataType.BF16 if self.dtype.num_bytes == 1 else self.dtype
+        return DataType.BF16 if self.dtype.num_bytes < DataType.BF16.num_bytes else self.dtype
 
     @property
     def casts(self) -> bool:
@@ -141,7 +141,7 @@ def linear(
         kind = OperatorKind.REDUCTION
         operators.append(moved(name, (rows, fan_out), style, added, style.element, kind=kind))
     if style.casts:
-        weights = moved(name, (fan_in, fan_out), style, _CAST, _CAST, saved=2.0)
+        weights = moved(name, (fan_in, fan_out), style, _CAST, _CAST)
         operators.append(weights)
     if style.dtype is not style.inner:
         operators.append(moved(name, (rows, fan_in), style, _SCALED, 0.0))

@@ -8,11 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.layers import _parts
 from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind
+
+_COPIED = 4.0
+"""Bytes that are kept of each element that is joined: fp32, or two copies of two bytes."""
 
 
 def need(name: str, flow: Flow) -> None:
@@ -91,16 +95,14 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     batch, width = flow.batch_size, max(1, elements // max(vectors, 1))
     pairs = vectors * (vectors - 1) // 2
     concat = replace(_parts.streamed("concat", (batch, elements), flow.dtype), num_calls=2)
-    product = _parts.matmul(
-        "dot",
-        (batch, vectors, width, vectors),
-        flow.dtype,
-        saved_elements=batch * vectors * (width + vectors),
-    )
-    product = replace(product, kind=OperatorKind.BATCHED_MATMUL)
+    passed = 0 if flow.is_input else flow.width
+    product = _parts.batched("dot", (batch, vectors, width, vectors), flow.dtype)
+    # Both operands are the joined vectors: one tensor, or two copies in two bytes. The gradient of
+    # the row of pairs stays until the layers before the tables have taken their part of it.
+    kept = _COPIED * batch * elements + flow.dtype.num_bytes * batch * (pairs + passed)
+    product = replace(product, saved_bytes=kept)
     chosen = _parts.streamed("dot", (batch, pairs), flow.dtype, kind=OperatorKind.GATHER)
     chosen = replace(chosen, num_kernels=2, num_sorted=batch * pairs)
-    passed = 0 if flow.is_input else flow.width
     return (concat, product, chosen), _without_vectors(flow, pairs + passed)
 
 
@@ -116,6 +118,10 @@ def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
 
     After both products of a layer, two kernels read x0, the product and x once and write one
     result. The host issues them together with the products, so that they are no calls of their own.
+    What is kept are the input and the output of V, x0 where the input of V is a copy of two bytes,
+    and U's result with its bias, which is fp32 as x is, for the gradient of x0. That gradient is
+    added up over all layers, which takes the place of one more tensor. If x0 is the model's input,
+    it needs no gradient.
 
     Args:
         flow: what reaches the first layer.
@@ -123,21 +129,18 @@ def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
         rank: rank of U and V.
     """
     batch, width, dtype = flow.batch_size, flow.width, flow.dtype
+    copies = dtype.num_bytes < DataType.FP32.num_bytes
     operators: list[Operator] = []
     for i in range(num_layers):
-        name, kept = f"cross.{i}", batch * (width + rank)
-        down = _parts.matmul(
-            name, (1, batch, width, rank), dtype, num_parameters=width * rank, saved_elements=kept
-        )
-        up = _parts.matmul(
-            name,
-            (1, batch, rank, width),
-            dtype,
-            num_parameters=width * rank + width,
-            saved_elements=kept,
-        )
+        name, row = f"cross.{i}", _COPIED * batch * width
+        down = _parts.linear(name, batch, width, rank, dtype, bias=False)
+        up = _parts.linear(name, batch, rank, width, dtype)
         terms = _parts.streamed(name, (batch, width), dtype, reads=3.0)
-        operators += [down, up, replace(terms, num_kernels=2, num_calls=0)]
+        kept = 0.0 if flow.is_input else row
+        if not i:
+            kept += kept + (row if copies else 0.0)
+        terms = replace(terms, num_kernels=2, num_calls=0, saved_bytes=kept)
+        operators += [down, up, terms]
     return tuple(operators)
 
 

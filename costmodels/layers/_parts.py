@@ -19,7 +19,7 @@ _MASTER_BYTES = 4.0
 whatever the products compute in."""
 
 
-def kept_bytes(dtype: DataType) -> int:
+def kept_bytes(dtype: DataType) -> float:
     """Bytes of an element that is kept for the backward pass: two for types of one byte."""
     return max(dtype.num_bytes, DataType.FP16.num_bytes)
 
@@ -113,35 +113,6 @@ def norm(name: str, rows: int, width: int, dtype: DataType) -> Operator:
     )
 
 
-def mlp(name: str, rows: int, sizes: tuple[int, ...], dtype: DataType) -> tuple[Operator, ...]:
-    """Linear layers, each with an activation or another operator that reads and writes its output.
-
-    A layer without input elements is left out.
-
-    Args:
-        name: the names of the operators begin with it.
-        rows: rows of the matrix.
-        sizes: width of the input, then the output width of each layer.
-        dtype: element type.
-    """
-    operators: list[Operator] = []
-    for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
-        if not fan_in:
-            continue
-        layer = f"{name}.{i}"
-        operators.append(
-            matmul(
-                layer,
-                (1, rows, fan_in, fan_out),
-                dtype,
-                num_parameters=fan_in * fan_out + fan_out,
-                saved_elements=rows * (fan_in + fan_out),
-            )
-        )
-        operators.append(streamed(layer, (rows, fan_out), dtype))
-    return tuple(operators)
-
-
 def linear_of_kept(name: str, rows: int, fan_in: int, fan_out: int, dtype: DataType) -> Operator:
     """A linear layer with bias whose input is kept by another operator already."""
     return replace(linear(name, rows, fan_in, fan_out, dtype), saved_bytes=0.0)
@@ -217,13 +188,13 @@ def attention(
     return (products[0], streamed(name, scores, dtype), *masks, softmax, products[1])
 
 
-def tower(
+def mlp(
     name: str, rows: int, sizes: tuple[int, ...], dtype: DataType, *, keeps_input: bool = True
 ) -> tuple[Operator, ...]:
-    """An MLP that keeps each of its tensors once for the backward pass.
+    """Linear layers, each with an activation or another operator that reads and writes its output.
 
-    These are the outputs of its layers, and its input unless another operator keeps that. The MLPs
-    of a DLRM (:func:`mlp`) count the input and the output of every product instead.
+    What is kept are the outputs of the activations, and the input unless another operator keeps
+    that. A layer without input elements is left out.
 
     Args:
         name: the names of the operators begin with it.
@@ -234,6 +205,8 @@ def tower(
     """
     operators: list[Operator] = []
     for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        if not fan_in:
+            continue
         product = linear(f"{name}.{i}", rows, fan_in, fan_out, dtype)
         if i or not keeps_input:
             product = replace(product, saved_bytes=0.0)

@@ -43,7 +43,7 @@ class AttentionPooling(AbstractLayer):
             _parts.streamed(name, wide, dtype),
             _parts.streamed(name, wide, dtype, saved_elements=rows * width),
             _parts.streamed(name, (rows, 4 * width), dtype, saved_elements=rows * 4 * width),
-            *_parts.tower(name, rows, (4 * width, *self.sizes), dtype, keeps_input=False),
+            *_parts.mlp(name, rows, (4 * width, *self.sizes), dtype, keeps_input=False),
             _parts.linear_of_kept(name, rows, self.sizes[-1], 1, dtype),
             _parts.batched(name, (batch, 1, self.seq, width), dtype, saved_elements=rows),
             _parts.streamed(name, (batch, 2 * width), dtype),

@@ -41,9 +41,7 @@ class DeepFm(AbstractLayer):
         joined, met = _joins.joined(flow)
         batch, dtype, name = met.batch_size, met.dtype, self.prefix
         first = _parts.linear_of_kept(f"{name}.first", batch, met.width, 1, dtype)
-        deep = _parts.tower(
-            f"{name}.deep", batch, (met.width, *self.sizes), dtype, keeps_input=False
-        )
+        deep = _parts.mlp(f"{name}.deep", batch, (met.width, *self.sizes), dtype, keeps_input=False)
         last = _parts.linear_of_kept(f"{name}.last", batch, self.sizes[-1], 1, dtype)
         one = _parts.streamed(name, (batch, 1), dtype)
         pairs = self._pairs(batch, vectors, elements // vectors, met)

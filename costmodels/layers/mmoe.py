@@ -46,7 +46,7 @@ class Mmoe(AbstractLayer):
         joined, met = _joins.joined(flow)
         rows, dtype, out = met.positions, met.dtype, self.expert_sizes[-1]
         name, count = self.prefix, self.experts
-        expert = _parts.tower(
+        expert = _parts.mlp(
             f"{name}.expert", rows, (met.width, *self.expert_sizes), dtype, keeps_input=False
         )
         known = _parts.streamed(
@@ -66,9 +66,7 @@ class Mmoe(AbstractLayer):
                 saved_elements=rows * count,
             ),
             _parts.batched(f"{name}.gate", (rows, 1, count, out), dtype, saved_elements=rows * out),
-            *_parts.tower(
-                f"{name}.tower", rows, (out, *self.tower_sizes), dtype, keeps_input=False
-            ),
+            *_parts.mlp(f"{name}.tower", rows, (out, *self.tower_sizes), dtype, keeps_input=False),
         )
         operators = (
             *joined,

@@ -49,8 +49,8 @@ class TwoTower(AbstractLayer):
         scores = (rows, rows)
         operators = (
             *joined,
-            *_parts.tower(f"{name}.user", rows, (user, *self.sizes), dtype),
-            *_parts.tower(f"{name}.item", rows, (item, *self.sizes), dtype),
+            *_parts.mlp(f"{name}.user", rows, (user, *self.sizes), dtype),
+            *_parts.mlp(f"{name}.item", rows, (item, *self.sizes), dtype),
             _parts.matmul(f"{name}.scores", (1, rows, self.sizes[-1], rows), dtype),
             _parts.streamed(
                 f"{name}.scores",

@@ -31,7 +31,7 @@ _INVERSE_BYTES: Final = 16.0
 """An id and its place among the distinct ones, both of 8 bytes, per index."""
 
 
-def exchanged_indices(table: Table, batch_size: int) -> float:
+def exchanged_indices(table: Table, batch_size: float) -> float:
     """Indices of a rank's batch that travel: all, or the distinct ones that are expected."""
     indices = batch_size * table.pooling_factor
     if not table.deduplicates_indices:

@@ -92,7 +92,7 @@ class Wire:
         return np.asarray((self.element_bytes / mean).min(axis=-1))
 
 
-def _arriving_vectors(table: Table, batch_size: int) -> float:
+def _arriving_vectors(table: Table, batch_size: float) -> float:
     """How many vectors of a table arrive for one rank's batch."""
     if table.pooling is Pooling.NONE:
         return exchanged_indices(table, batch_size)

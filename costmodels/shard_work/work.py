@@ -18,6 +18,7 @@ import numpy as np
 
 from costmodels.batch_shares import batch_ratios
 from costmodels.datatypes import FloatArray, IntArray
+from costmodels.dense.live import live_bytes, looked_up_bytes
 from costmodels.lookup.base import (
     KERNELS,
     NUM_LOOKUP_WORK,
@@ -58,13 +59,14 @@ __all__ = [
 
 PIPELINE_DEPTH: Final = {
     Pipeline.NONE: 1.0,
-    Pipeline.SPARSE_DIST: 2.0,
-    Pipeline.PREFETCH_SPARSE_DIST: 3.0,
+    Pipeline.SPARSE_DIST: 4.0,
+    Pipeline.PREFETCH_SPARSE_DIST: 5.0,
     Pipeline.HUGECTR: 2.0,
     Pipeline.LOOKAHEAD: 3.0,
 }
-"""Batches of indices that a pipeline holds at once (TorchRec train_pipeline), without those that
-``lookahead`` adds."""
+"""Copies of a batch's indices that a pipeline holds at once, without those that ``lookahead`` adds.
+TorchRec's (train_pipeline) holds three batches and what the exchange of the next one has given; with
+prefetching one more."""
 
 _LENGTH_BYTES: Final = 4.0
 """Bytes in the index exchange for the length of a bag, an int32."""
@@ -199,6 +201,26 @@ class WorkModel:
         """The tables as columns of numbers."""
         return TableColumns.of(self.workload.tables)
 
+    @property
+    def _is_exchanged(self) -> float:
+        """1 if gradients of vectors come from other ranks into a buffer of their own, else 0."""
+        return float(self.topology.world_size > 1)
+
+    @cached_property
+    def _excess_ratio(self) -> float:
+        """The share of what lookups need for a moment that goes beyond the peak without them.
+
+        What they need in the backward pass takes the room that activations have left by then. The
+        share is such that no rank is counted short, even if it has all tables; a rank that has only
+        some of them may be counted long.
+        """
+        live, workload = live_bytes(self.workload), self.workload
+        indices = workload.local_batch_size * sum(t.pooling_factor for t in workload.tables)
+        passing = _SORTED_BYTES * indices + self._is_exchanged * looked_up_bytes(workload)
+        total = self.topology.world_size * passing
+        room = live.peak_bytes - live.beside_lookups_bytes
+        return max(0.0, 1.0 - room / total) if total else 1.0
+
     @cached_property
     def _layout(self) -> OptionCells:
         """Makes the cells of options."""
@@ -304,7 +326,7 @@ class WorkModel:
             num_table_indices=sources * indices,
             num_bags=np.where(pooled, sources * bags, received),
             cache_load_factor_ratio=cells.cache_load_factor_ratio,
-            output_element_bytes=workload.output_dtype.num_bytes,
+            output_element_bytes=int(workload.output_dtype.num_bytes),
             index_bytes=workload.index_bytes,
             optimizer=workload.optimizer,
             lookahead_batches=workload.lookahead_batches,
@@ -319,21 +341,40 @@ class WorkModel:
         )
         lengths = batch * tables.num_features[table] * length_bytes
         arriving = sent * index_bytes + lengths
-        leaving = bags * cells.num_cols * workload.output_dtype.num_bytes
+        vector_bytes = np.asarray(cells.num_cols * workload.output_dtype.num_bytes, dtype=float)
+        leaving = bags * vector_bytes
         whole = tables.num_embeddings[table].astype(float) * tables.embedding_dim[table]
         work[:, REPLICATED] = np.where(replicated, whole * _GRADIENT_BYTES, 0.0)
         moved = np.flatnonzero(~replicated)
         family = _FAMILY_OF_TYPE[cells.family[moved]]
         work[moved, INPUT + family] = arriving[moved]
         work[moved, OUTPUT + family] = leaving[moved]
-        depth = PIPELINE_DEPTH[workload.pipeline] + workload.lookahead_batches
         _fill_memory(work[:, MEMORY:], shards)
-        work[:, MEMORY + Memory.BUFFERS] = sources * (depth * arriving + 2.0 * leaving)
+        offsets = _OFFSET_BYTES * batch * tables.num_features[table]
+        passing = _SORTED_BYTES * sent + np.where(replicated, 0.0, self._is_exchanged * leaving)
+        held = self._held_bytes(arriving, leaving, offsets, passing)
+        work[:, MEMORY + Memory.BUFFERS] = sources * held
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
             _compress(work, self.wire, moved, (family, table[moved]), elements)
-            work[moved, MEMORY + Memory.BUFFERS] += sources[moved] * work[moved, OUTPUT + family]
+            compressed = sources[moved] * work[moved, OUTPUT + family]
+            work[moved, MEMORY + Memory.BUFFERS] += self._excess_ratio * compressed
         return work
+
+    def _held_bytes(
+        self, arriving: FloatArray, leaving: FloatArray, offsets: FloatArray, passing: FloatArray
+    ) -> FloatArray:
+        """Bytes of buffers of each cell, for the samples of one rank.
+
+        Args:
+            arriving: indices and lengths of a batch.
+            leaving: vectors of a batch.
+            offsets: offsets of a batch.
+            passing: what the backward pass of the lookup needs for a moment.
+        """
+        del leaving
+        depth = PIPELINE_DEPTH[self.workload.pipeline] + self.workload.lookahead_batches
+        return depth * arriving + offsets + self._excess_ratio * passing
 
     def _sent_indices(self, cells: Cells, indices: FloatArray, mine: FloatArray) -> FloatArray:
         """Indices that each rank sends to each cell, ``[n]``.
@@ -384,6 +425,13 @@ def _compress(
         work[rows[here], FORWARD_SECOND + i] = again[:, FORWARD]
 
 
+_OFFSET_BYTES: Final = 12.0
+"""Bytes of the offsets of a sample and feature: 4 in a KeyedJaggedTensor and 8 in FBGEMM."""
+_SORTED_BYTES: Final = 52.0
+"""Bytes for each index while rows are updated. FBGEMM's backward pass holds row numbers and sorted
+row numbers (8 each), distinct ones (8), sorted positions (4), lengths of runs and their sums, and
+two lists of long runs (4 each): ``transpose_embedding_input`` and the code of the update. 8 more
+are a copy of the indices in the order of the tables."""
 _REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)
 """Number of replicated tables in ``Cells.family``."""
 _FAMILY_OF_TYPE: Final = np.array(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -23,6 +24,37 @@ _MAX_BUCKETS: Final = 8
 more closely and make every program longer."""
 
 
+def _divided(topology: Topology, split: int) -> tuple[Topology, Topology]:
+    """The ranks that share layers, and the ranks that have the same part of every layer.
+
+    Ranks that share layers follow each other, on one host or on several whole hosts. Collectives
+    across hosts then use the links between hosts, as other collectives do.
+
+    Args:
+        topology: all ranks.
+        split: how many ranks share layers.
+
+    Raises:
+        InvalidValueError: they are neither a part of a host nor whole hosts.
+    """
+    local, hosts = topology.local_world_size, topology.num_hosts
+    if split == 1:
+        return topology, topology
+    if local % split == 0:
+        spread = topology.domain_size // topology.local_world_size
+        peers = topology.resized(hosts, local // split)
+        return topology.resized(1, split), replace(peers, domain_size=spread * local // split)
+    spanned = split // local
+    require(
+        split % local == 0 and hosts % spanned == 0,
+        f"tensor_parallel must divide the {local} ranks of a host, or be those of a number of "
+        f"hosts that divides {hosts}, got {split}",
+    )
+    domain = max(1, topology.domain_size // split)
+    peers = topology.resized(hosts // spanned, 1)
+    return topology.resized(spanned, local), replace(peers, domain_size=domain)
+
+
 class DenseReduction:
     """Prices the collectives of the dense part of one workload; they are the same for every plan.
 
@@ -40,18 +72,12 @@ class DenseReduction:
         """Keep the arguments.
 
         Raises:
-            InvalidValueError: the ranks that share layers do not divide those of a host.
+            InvalidValueError: the ranks that share layers are neither a part of a host nor whole
+                hosts.
         """
         self._workload, self._layers, self._collective = workload, layers, collective
-        self._split, local = workload.tensor_parallel, topology.local_world_size
-        require(
-            local % self._split == 0,
-            f"tensor_parallel must divide the {local} ranks of a host, got {self._split}",
-        )
-        self._group = topology.resized(1, self._split) if self._split > 1 else topology
-        self._topology = topology
-        if self._split > 1:
-            self._topology = topology.resized(topology.num_hosts, local // self._split)
+        self._split = workload.tensor_parallel
+        self._group, self._topology = _divided(topology, self._split)
 
     def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds of an all-reduce over the ranks that have the same part of every layer."""

@@ -52,6 +52,15 @@ class DenseOptimizer(StrEnum):
         return {"sgd": 0, "adagrad": 1}.get(self.value, 2)
 
     @property
+    def num_temporaries(self) -> int:
+        """Tensors of the size of all parameters in fp32 that an update makes for a moment.
+
+        They are those of PyTorch's kernels that work on all tensors (torch/optim/adam.py: a root;
+        adagrad.py: a root and a numerator).
+        """
+        return {"adagrad": 2, "adam_foreach": 1}.get(self.value, 0)
+
+    @property
     def update_bytes(self) -> float:
         """Device bytes that a step reads and writes for each parameter in fp32.
 

@@ -134,7 +134,7 @@ def workload_under(
     return measured, needed, notes
 
 
-def _figures(table: Table, samples: int) -> IndexFigures:
+def _figures(table: Table, samples: float) -> IndexFigures:
     law = table.distribution
     return IndexFigures(
         pooling_factor=table.pooling_factor,

@@ -22,6 +22,13 @@ Count = Annotated[
     Field(ge=0, le=2**53),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, _DIGITS]}),
 ]
+Samples = Annotated[
+    float,
+    Field(gt=0, le=10**8),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 10**8}, _DIGITS]}
+    ),
+]
 Width = Annotated[Positive, Field(le=10**6)]
 PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]

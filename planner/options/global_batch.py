@@ -6,7 +6,7 @@ from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 
 
-def rank_batch(samples: int, workload: Workload, num_ranks: int) -> int:
+def rank_batch(samples: int, workload: Workload, num_ranks: int) -> float:
     """Samples of one micro-batch of one rank, if a step has ``samples`` over all ranks.
 
     Raises:
@@ -15,12 +15,16 @@ def rank_batch(samples: int, workload: Workload, num_ranks: int) -> int:
     if not is_shared_evenly(samples, workload, num_ranks):
         count = workload.gradient_accumulation
         micro = f" times {count} micro-batches (gradient_accumulation)" if count > 1 else ""
-        message = f"--global-batch-size {samples} is not a multiple of {num_ranks} ranks{micro}"
+        ranks = f"{num_ranks} ranks"
+        if workload.tensor_parallel > 1:
+            ranks += f" over {workload.tensor_parallel} (tensor_parallel)"
+        message = f"--global-batch-size {samples} is not a multiple of {ranks}{micro}"
         raise InvalidInputError(message)
-    return samples // (num_ranks * workload.gradient_accumulation)
+    return samples / (num_ranks * workload.gradient_accumulation)
 
 
 def is_shared_evenly(samples: int, workload: Workload, num_ranks: int) -> bool:
     """Whether ranks and micro-batches can share the samples of a step evenly."""
     parts = num_ranks * workload.gradient_accumulation
-    return samples >= parts and samples % parts == 0
+    shared = samples * workload.tensor_parallel
+    return shared >= parts and shared % parts == 0

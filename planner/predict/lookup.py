@@ -249,7 +249,7 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
         num_indices=indices,
         num_table_indices=indices,
         num_bags=indices if pooling is Pooling.NONE else bags,
-        output_element_bytes=_word(given, "output_dtype", "fp32", DataType).num_bytes,
+        output_element_bytes=int(_word(given, "output_dtype", "fp32", DataType).num_bytes),
         index_bytes=8,
         optimizer=_word(given, "optimizer", "sgd", _optimizer),
         cache_load_factor_ratio=_optional(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)

@@ -28,7 +28,7 @@ def unsigned_zero(value: float, decimals: int) -> float:
     return round(value, decimals) + 0.0
 
 
-def counted(count: int, noun: str) -> str:
+def counted(count: float, noun: str) -> str:
     """A count and its noun: ``1 table``, ``26 tables``. The plural is the noun with an s."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 

@@ -43,7 +43,7 @@ class PointResult:
     inputs_hash: str
     reason: str = ""
     hosts: int = 0
-    local_batch_size: int = 0
+    local_batch_size: float = 0
     iteration_time_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None

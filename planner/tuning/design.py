@@ -166,7 +166,7 @@ class DesignSpace:
             interval = pick("sync_interval", menu.sync_intervals)
         batches: tuple[str, tuple[int, ...]] = (
             f"batch_size of {where}",
-            (workload.local_batch_size,),
+            (int(workload.local_batch_size),),
         )
         if menu.batch_sizes:
             batches = "batch_size", menu.batch_sizes

@@ -140,7 +140,7 @@ def published_pairs() -> tuple[PlanPair, ...]:
 
     If a plan was measured several times, its median time counts.
     """
-    groups: dict[tuple[str, int, int], dict[object, list[PublishedPrediction]]] = {}
+    groups: dict[tuple[str, int, float], dict[object, list[PublishedPrediction]]] = {}
     for p in _published():
         topology, batch = p.case.problem.topology, p.case.problem.workload.local_batch_size
         plans = groups.setdefault((topology.name, topology.world_size, batch), {})

@@ -24,13 +24,13 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.topology import Topology, with_host_factor
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import Workload
 from planner import io
 from planner.io.library import configs_folder
 from planner.models import default_models
+from planner.validation.measured_steps import whole_tables
 
 _FILE: Final = "lin22_single_gpu.csv"
 """The measured iterations, one case a row."""
@@ -157,7 +157,7 @@ def _tried_s(case: SingleGpuCase) -> FloatArray:
         a.reshape(-1, 1) for a in np.meshgrid(_LAUNCHES, _BETWEEN_S, indexing="ij")
     )
     pipeline = _pipeline(replace(case.workload, between_steps_s=0.0), case.topology)
-    times = pipeline.stage_times(pipeline.plan_work(_plan(case.workload)))
+    times = pipeline.stage_times(pipeline.plan_work(whole_tables(case.workload)))
     issued = {name: getattr(times, name) * launches for name in _ISSUED}
     issued["copy_host_s"] = issued["copy_host_s"] + between_s
     return pipeline.times_of_stages(replace(times, **issued), (launches.size, 1))
@@ -176,33 +176,12 @@ def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
         launches, between_s = divmod(pair, _BETWEEN_S.size)
         topology = with_host_factor(topology, float(_LAUNCHES[launches]))
         workload = replace(workload, between_steps_s=float(_BETWEEN_S[between_s]))
-    return _pipeline(workload, topology).estimate(_plan(workload)).time
+    return _pipeline(workload, topology).estimate(whole_tables(workload)).time
 
 
 def _pipeline(workload: Workload, topology: Topology) -> CostPipeline:
     """The pipeline with the models that this system gets by default."""
     return CostPipeline(workload, topology, default_models(topology))
-
-
-def _plan(workload: Workload) -> Plan:
-    """The plan with every table whole on the only rank."""
-    return Plan(
-        placements=tuple(
-            place(
-                ShardingOption(
-                    table=table.name,
-                    sharding_type=ShardingType.TABLE_WISE,
-                    kernel=ComputeKernel.FUSED,
-                    column_widths=(table.embedding_dim,),
-                ),
-                table.num_embeddings,
-                (0,),
-                world_size=1,
-                local_world_size=1,
-            )
-            for table in workload.tables
-        )
-    )
 
 
 @cache

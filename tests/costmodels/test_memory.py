@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from costmodels import memory
+from costmodels.dense.live import live_bytes
 from costmodels.memory import dense_bytes, device_limits
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
@@ -90,29 +91,60 @@ def test_limits_and_bytes_agree_with_the_ledger(case: tuple[Workload, Topology, 
     ("kind", "depth"),
     [
         (Pipeline.NONE, 1),
-        (Pipeline.SPARSE_DIST, 2),
-        (Pipeline.PREFETCH_SPARSE_DIST, 3),
+        (Pipeline.SPARSE_DIST, 4),
+        (Pipeline.PREFETCH_SPARSE_DIST, 5),
         (Pipeline.HUGECTR, 2),
     ],
 )
-def test_buffers_hold_batches_in_flight_and_outputs_with_gradients(
+def test_buffers_hold_batches_in_flight_and_what_lookups_need_for_a_moment(
     kind: Pipeline, depth: int
 ) -> None:
-    """Batch 512 from each of 4 ranks, 8 indices of 8 bytes and a length of 4, output 64 x 4."""
+    """Batch 512 from each of 4 ranks, 8 indices of 8 bytes and a length of 4, output 64 x 4.
+
+    Besides, there are 12 bytes of offsets, and in the backward pass 52 bytes for each index and the
+    gradients of the vectors. Without a dense part nothing makes room for these.
+    """
     topology, table = make_topology(), make_table()
-    workload = make_workload(table, pipeline=kind)
+    workload = make_workload(table, pipeline=kind, dense=DenseArch())
     plan = Plan(placements=(make_placement(table, ShardingType.TABLE_WISE, topology),))
     ledger = CostPipeline(workload, topology).memory(plan)
-    expected = 4 * 512 * (depth * (8 * 8 + 4) + 2 * 64 * 4)
+    expected = 4 * 512 * (depth * (8 * 8 + 4) + 12 + 8 * 52 + 64 * 4)
     assert [r.buffers_bytes for r in ledger.ranks] == [expected, 0, 0, 0]
 
 
+def test_room_that_activations_leave_is_used_by_lookups_but_by_no_rank_twice() -> None:
+    """Of two tables on one rank, both fill the room; a plan with one on each is counted long."""
+    topology, tables = make_topology(1, 2), (make_table("a"), make_table("b"))
+    arch = DenseArch(num_dense_features=4, bottom_mlp=(64,), top_mlp=(8, 1))
+    workload = make_workload(*tables, dense=arch, pipeline=Pipeline.NONE)
+    live = live_bytes(workload)
+    room = live.peak_bytes - live.beside_lookups_bytes
+    held = {}
+    for where in ((0, 0), (0, 1)):
+        pairs = zip(tables, where, strict=True)
+        placed = [
+            make_placement(t, ShardingType.TABLE_WISE, topology, where=(r,)) for t, r in pairs
+        ]
+        ranks = CostPipeline(workload, topology).memory(Plan(placements=tuple(placed))).ranks
+        held[where] = [r.buffers_bytes for r in ranks]
+    kept = 2 * 512 * (8 * 8 + 4 + 12)
+    passing = 2 * 512 * (8 * 52 + 64 * 4)
+    assert 0 < room < 2 * passing
+    assert held[0, 0] == pytest.approx([2 * (kept + passing) - room, 0.0])
+    assert held[0, 1] == pytest.approx([kept + passing - room / 2] * 2)
+
+
 def test_the_dense_part_and_the_reserve_are_on_every_rank() -> None:
-    """Bottom 13-8: 112 parameters; batch 100: activations 21 elements, received 64, twice."""
+    """Bottom 13-8: 112 parameters; batch 100: activations 21 elements, received 64, three times.
+
+    A pipeline holds the vectors; in the backward pass there are the gradient of what is joined and
+    the part of it that belongs to the tables.
+    """
     arch = DenseArch(num_dense_features=13, bottom_mlp=(8,))
     table = make_table()
     workload = make_workload(table, dense=arch, local_batch_size=100, reserved_bytes=5e9)
-    assert dense_bytes(workload) == 4 * 4 * 112 + 4 * 100 * 21 + 2 * 100 * 64 * 4
+    live = 4 * 100 * 21 + 3 * 100 * 64 * 4
+    assert dense_bytes(workload) == 4 * 4 * 112 + live + 64 * 1024**2
     topology = make_topology()
     plan = Plan(placements=(make_placement(table, ShardingType.ROW_WISE, topology),))
     for r in CostPipeline(workload, topology).memory(plan).ranks:

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import math
 import pkgutil
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -216,10 +217,17 @@ def test_resizing_keeps_the_domain_where_it_fits() -> None:
     assert single.resized(2, 16).speed_by_rank_ratio == ()
 
 
-def test_unlisted_element_types_run_at_the_slowest_rate() -> None:
+def test_unlisted_element_types_run_at_the_best_rate_of_a_wider_type() -> None:
+    """A type is wider if it holds every value: bf16 does not hold those of fp16."""
     device = make_device()
     assert device.matrix_rate(DataType.FP16) == 312e12
-    assert device.matrix_rate(DataType.INT8) == 19.5e12
+    for dtype in (DataType.INT8, DataType.FP8, DataType.FP4):
+        assert device.matrix_rate(dtype) == 312e12
+    volta = replace(device, flops_per_s=((DataType.FP32, 15e12), (DataType.FP16, 125e12)))
+    assert volta.rated_type(DataType.BF16) is DataType.FP32
+    assert volta.rated_type(DataType.FP4) is DataType.FP16
+    half = replace(device, flops_per_s=((DataType.BF16, 9e12), (DataType.FP8, 8e12)))
+    assert half.rated_type(DataType.FP32) is DataType.FP8  # none is wider: the slowest
 
 
 def test_the_weakest_source_counts() -> None:

@@ -23,6 +23,7 @@ Examples:
   shardplan validate published --what single-gpu
   shardplan validate published --what transformers
   shardplan validate published --what attention
+  shardplan validate published --what memory
   shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
   shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
   shardplan validate torchrec --system my_cpu.yaml --skew
@@ -42,11 +43,11 @@ def command() -> None:
 @command.command("published", short_help="Systems measured and published by others.")
 @click.option(
     "--what",
-    type=click.Choice(["systems", "single-gpu", "transformers", "attention"]),
+    type=click.Choice(["systems", "single-gpu", "transformers", "attention", "memory"]),
     default="systems",
     show_default=True,
     help="Measurements: MLPerf systems; three models on one GPU (Lin et al. 2022); steps of "
-    "transformers; or kernels of HSTU's attention.",
+    "transformers; kernels of HSTU's attention; or device memory of steps.",
 )
 @click.option(
     "--fit",
@@ -72,6 +73,9 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
     attention: kernels of HSTU on H100 and GB200, fitted anew without the width of heads, or the
     device, of each case; and whole layers, to which nothing is fitted.
 
+    memory: the peak of device memory of TorchRec's steps and of dense parts on one H200. The ledger
+    counts tensors; which ones a DLRM holds was decided with these steps in view.
+
     The measurements and their sources are in configs/published.
     """
     if fit and what not in ("transformers", "attention"):
@@ -83,6 +87,8 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
         return _attention(settings, fit=fit)
     if what == "single-gpu":
         return _single_gpu(settings)
+    if what == "memory":
+        return _memory(settings)
     return _systems(settings)
 
 
@@ -136,6 +142,19 @@ def _attention(settings: Settings, *, fit: bool) -> int:
         show.print_errors(cases, found)
         title = "Layers of HSTU, forward and backward; nothing is fitted to them"
         print_unfitted(title, layers())
+    return 0
+
+
+def _memory(settings: Settings) -> int:
+    from planner.cli.printing import validate_memory as show
+    from planner.validation.memory import load_steps
+
+    steps = load_steps()
+    if settings.json:
+        write_json(show.as_json(steps))
+    else:
+        show.print_steps(steps)
+        show.print_errors(steps)
     return 0
 
 

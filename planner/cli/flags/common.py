@@ -88,6 +88,26 @@ class Count(click.ParamType[int]):
         return int(float(digits))
 
 
+class Samples(Count):
+    """A number of samples per rank: a whole number, or such a part of one as 0.5."""
+
+    name = "samples"
+
+    def convert(  # type: ignore[override]
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Refuse everything else; whether ranks share the samples, the workload says."""
+        text = str(value).strip()
+        whole, _, part = text.partition(".")
+        if (
+            part.isascii()
+            and part.isdigit()
+            and ((whole.isascii() and whole.isdigit()) or not whole)
+        ):
+            return float(text)
+        return super().convert(value, param, ctx)
+
+
 class Percent(click.ParamType[float]):
     """A percentage such as ``3%``, which is read as the ratio 0.03."""
 
@@ -178,7 +198,7 @@ class ProblemFlags:
     system: str | None = None
     gpus: int | None = None
     gpus_per_host: int | None = None
-    batch_size: int | None = None
+    batch_size: float | None = None
     global_batch_size: int | None = None
     reserve_bytes: float | None = None
     price_usd_per_hour: float | None = None
@@ -270,9 +290,10 @@ def problem_options(command: Command) -> Command:
         ),
         click.option(
             "--batch-size",
-            type=Count(MAX_SAMPLES),
+            type=Samples(MAX_SAMPLES),
             metavar="N",
-            help="Samples per rank.  [default: workload's]",
+            help="Samples per rank; 0.5 for one on two ranks of tensor_parallel.  "
+            "[default: workload's]",
         ),
         click.option(
             "--global-batch-size",

@@ -1,11 +1,12 @@
 """Counts device memory as TorchRec's planner does, for jobs that fit only by that count.
 
-Our own count has more: vectors and gradients that a rank receives, two batches of inputs, outputs
-with their gradients. TorchRec counts for each shard one batch of inputs and outputs
-(``calculate_shard_storages`` with ``PipelineType.NONE``, its default), and keeps room for the dense
-part and for inputs by its storage reservation. It counts outputs in the type that the constraint of
-a table names, or else in the type of its weights (``EmbeddingStorageEstimator`` of TorchRec 1.8),
-although modules by default return fp32 for narrow weights.
+Our own count has more: vectors and gradients that a rank receives, all batches of inputs that a
+pipeline holds, and what lookups need for a moment in their backward pass. TorchRec counts for each
+shard one batch of inputs and outputs (``calculate_shard_storages`` with ``PipelineType.NONE``, its
+default), and keeps room for the dense part and for inputs by its storage reservation. It counts
+outputs in the type that the constraint of a table names, or else in the type of its weights
+(``EmbeddingStorageEstimator`` of TorchRec 1.8), although modules by default return fp32 for narrow
+weights.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, StorageRese
 
 from costmodels.datatypes import FloatArray
 from costmodels.shard_work.option_work import OptionWork
-from costmodels.shard_work.work import MEMORY, Memory
+from costmodels.shard_work.work import MEMORY, Memory, WorkModel
 from costmodels.sharding import Plan, ShardingOption
 from costmodels.workload import DataType
 from planner.integrations.torchrec_workload import ShardableTable
@@ -33,7 +34,6 @@ MARGIN_RATIO: Final = 0.15
 """Share of device memory kept free if no storage reservation is given (TorchRec 1.8, planners.py).
 """
 
-_HELD_TWICE: Final = 2.0
 _GB: Final = 2.0**30
 """The bytes that TorchRec prints as 1 GB (``bytes_to_gb``)."""
 
@@ -83,14 +83,29 @@ def their_count(
     return TheirCount(stateless=stateless, outputs=outputs)
 
 
+class _TheirWork(WorkModel):
+    """Work whose buffers are one batch of inputs and outputs, as TorchRec counts them."""
+
+    @cached_property
+    def _excess_ratio(self) -> float:
+        return 0.0
+
+    def _held_bytes(
+        self, arriving: FloatArray, leaving: FloatArray, offsets: FloatArray, passing: FloatArray
+    ) -> FloatArray:
+        del offsets, passing
+        return arriving + leaving
+
+
 class TorchrecMemoryPipeline(KeyValuePipeline):
     """Our times with TorchRec's count of device memory."""
 
     def __init__(self, *arguments: Any, theirs: TheirCount = AS_THE_WORKLOAD, **more: Any) -> None:
         """Keep the arguments of :class:`KeyValuePipeline`, and how TorchRec counts differently."""
         super().__init__(*arguments, **more)
+        self._work = _TheirWork(self.workload, self.topology, self.models.lookup)
         self._theirs = theirs
-        self._by_outputs: dict[DataType, KeyValuePipeline] = {}
+        self._by_outputs: dict[DataType, TorchrecMemoryPipeline] = {}
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options, with TorchRec's smaller buffers."""
@@ -125,11 +140,11 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
         """The type in which TorchRec counts the outputs of a table."""
         return self._theirs.outputs.get(name, self.workload.output_dtype)
 
-    def _counting(self, kind: DataType) -> KeyValuePipeline:
+    def _counting(self, kind: DataType) -> TorchrecMemoryPipeline:
         """A pipeline for the same tables with outputs of another type."""
         if kind not in self._by_outputs:
             workload = replace(self.workload, output_dtype=kind)
-            self._by_outputs[kind] = KeyValuePipeline(
+            self._by_outputs[kind] = TorchrecMemoryPipeline(
                 workload, self.topology, self.models, key_values=self.key_values
             )
         return self._by_outputs[kind]
@@ -140,9 +155,8 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
         return np.asarray(self.topology.hbm_capacities() - self.workload.reserved_bytes)
 
     def _recounted(self, work: FloatArray, name: str = "") -> FloatArray:
-        """The work with half the buffers, because ours are two batches, and outputs twice."""
+        """The work without gradients, and without the state of tables that TorchRec leaves out."""
         changed = work.copy()
-        changed[..., MEMORY + Memory.BUFFERS] /= _HELD_TWICE
         changed[..., MEMORY + Memory.GRADIENTS] = 0.0
         if name in self._theirs.stateless:
             table = self.workload.table(name)

@@ -161,7 +161,7 @@ def _outcome(
         task=task,
         skew=skew,
         num_tables=len(workload.tables),
-        local_batch_size=workload.local_batch_size,
+        local_batch_size=int(workload.local_batch_size),
         origin=named.origin,
         kinds=plan_kinds(named.plan),
         predicted_s=time.time_s,

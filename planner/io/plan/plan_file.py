@@ -54,7 +54,7 @@ class SavedPlan:
     world_size: int | None = None
     local_world_size: int | None = None
     whole: tuple[int, int] | None = None
-    batch_size_per_rank: int | None = None
+    batch_size_per_rank: float | None = None
     pipeline: str | None = None
     inputs_hash: str | None = None
     predicted_s: float | None = None

@@ -19,7 +19,7 @@ from costmodels.workload import (
     Pooling,
 )
 from planner.io.constraint_schema import ConstraintSchema, TableConstraintSchema
-from planner.io.fields import Bytes, Count, Duration, Name, PoolingFactor, Positive, Width
+from planner.io.fields import Bytes, Count, Duration, Name, PoolingFactor, Positive, Samples, Width
 from planner.io.problems import Strict
 from planner.io.workload.layer_entries import KINDS
 from planner.io.workload.operator_schema import OperatorListSchema
@@ -120,7 +120,10 @@ class TableSchema(Strict):
 class TrainingSchema(Strict):
     """How a step is run."""
 
-    batch_size_per_rank: Annotated[Positive, Field(le=10**8)]
+    batch_size_per_rank: Samples = Field(
+        description="A whole number, or one when it is multiplied by tensor_parallel: 0.5 for one "
+        "sample on two ranks.",
+    )
     optimizer: Annotated[Optimizer, Field(strict=False)] = Optimizer.ROWWISE_ADAGRAD
     embedding_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
     output_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32

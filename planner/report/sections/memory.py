@@ -7,6 +7,7 @@ from typing import ClassVar, final
 from markupsafe import Markup
 
 from costmodels.estimates import MemoryLedger, RankMemory
+from costmodels.memory import ALLOCATOR_RATIO
 from costmodels.units import GIB
 from planner.report import _figures as figures
 from planner.report.base import Cell, Column, Fact, Kind, Section, format_cell, format_gib
@@ -74,6 +75,8 @@ class MemorySection(AbstractReportSection):
                 ),
             )
         ]
+        if result.problem.topology.compute_device != "cpu":
+            facts.append(_reserve(fullest))
         if hosts:
             parts = tuple(
                 f"{h.host}: {format_gib(h.used_bytes)} of {format_gib(h.capacity_bytes)} GiB"
@@ -94,6 +97,20 @@ class MemorySection(AbstractReportSection):
         """The charts of the chosen plan."""
         body, numbers = draw(evidence.view)
         return Block(name="memory", title=self.title, body=body, numbers=numbers)
+
+
+def _reserve(rank: RankMemory) -> Fact:
+    """The reserve, beside what PyTorch's allocator adds to the bytes that it gives out."""
+    least, usual, most = (f"{ratio:.0%}".replace("%", " %") for ratio in ALLOCATOR_RATIO)
+    more = format_gib(ALLOCATOR_RATIO[-1] * (rank.used_bytes - rank.reserved_bytes))
+    return Fact(
+        label="Reserve",
+        parts=(
+            f"{format_gib(rank.reserved_bytes)} GiB",
+            f"PyTorch's allocator added {least} to {most} in measured steps, {usual} in the median",
+            f"here up to {more} GiB",
+        ),
+    )
 
 
 def _columns() -> tuple[Column, ...]:

@@ -122,5 +122,5 @@ def test_a_rate_that_the_device_does_not_list_is_named(dtype: DataType, is_named
     workload = make_workload(table, local_batch_size=65536, dense=make_dense(dtype=dtype))
     whole = make_placement(table, ShardingType.TABLE_WISE, topology, where=(0,))
     told = CostPipeline(workload, topology).estimate(Plan(placements=(whole,))).warnings
-    words = f"lists no rate for products in {dtype}: the dense part is priced at that of fp32"
+    words = f"lists no rate for products in {dtype}: the dense part is priced at that of fp16"
     assert any(words in text for text in told) is is_named

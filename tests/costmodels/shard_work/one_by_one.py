@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodels.cpu.features import Access
 from costmodels.datatypes import FloatArray
+from costmodels.dense.live import live_bytes
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard
 from costmodels.lookup.base import LookupWork as Lookup
@@ -234,9 +235,23 @@ def shard_work(
         work[INPUT + EXCHANGING_TYPES.index(family)] = arriving
         work[OUTPUT + EXCHANGING_TYPES.index(family)] = leaving
     depth = PIPELINE_DEPTH[workload.pipeline]
-    work[MEMORY + Memory.BUFFERS] = sources * (depth * arriving + 2.0 * leaving)
+    passing = 52.0 * sent + (0.0 if replicated or topology.world_size == 1 else leaving)
+    offsets = 12.0 * batch * len(table.features)
+    held = depth * arriving + offsets + excess_ratio(workload, topology) * passing
+    work[MEMORY + Memory.BUFFERS] = sources * held
     work[MEMORY:] += table_memory(shard, table, workload, kernel, ratio)
     return work
+
+
+def excess_ratio(workload: Workload, topology: Topology) -> float:
+    world, batch, live = topology.world_size, workload.local_batch_size, live_bytes(workload)
+    room = live.peak_bytes - live.beside_lookups_bytes
+    most = 0.0
+    for table in workload.tables:
+        vector = table.embedding_dim * workload.output_dtype.num_bytes
+        most += 52.0 * world * batch * table.pooling_factor
+        most += (world if world > 1 else 0) * batch * table.outputs_per_sample * vector
+    return max(0.0, 1.0 - room / most) if most else 1.0
 
 
 def table_memory(
