@@ -12,6 +12,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.errors import InvalidValueError
 from costmodels.fitted import scaled
 from costmodels.iteration._traced import traced
+from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
@@ -19,14 +20,22 @@ from planner.errors import InvalidInputError
 from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace.kineto import kernel_name
-from planner.trace.reading import COLLECTIVES, OTHER, TraceTimes, kind_of
+from planner.trace.reading import TraceTimes
+from planner.trace.stages import (
+    COLLECTIVES,
+    DENSE_STAGES,
+    OTHER,
+    stage_of_name,
+)
 
 MEASURED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "lookup": ("lookup forward", "lookup backward"),
+    "lookup": (LOOKUP_FORWARD, LOOKUP_BACKWARD),
     "collective": COLLECTIVES,
-    "dense": (OTHER,),
+    "dense": (*DENSE_STAGES, OTHER),
 }
-"""For each factor the kernels of a trace whose time tells it. No kernel tells the host factor."""
+"""For each factor the stages of a trace whose kernels tell it. The factor of the host is told by
+the host's own time."""
+HOST: Final = "host"
 _KINDS_ON_CPU: Final = ("lookup",)
 """On a CPU only lookups are used: other operators are so short that profiling slows them down."""
 
@@ -73,9 +82,10 @@ class Observation:
 
 
 ITERATION: Final = "iteration"
-_DOUBTS: Final = {ITERATION: 1.0, "lookup": 2.0, "dense": 2.0, "collective": 3.0}
+_DOUBTS: Final = {ITERATION: 1.0, "lookup": 2.0, "dense": 2.0, "collective": 3.0, HOST: 3.0}
 """Predictions of one kind of time miss by more than those of an iteration, in which errors cancel.
-Those of collectives miss most, because they include waits for late ranks."""
+Those of collectives miss most, because they include waits for late ranks, and the host's, because
+the profiler's own work is in it."""
 
 
 class Predictor:
@@ -130,6 +140,13 @@ class Predictor:
         ]
         return np.asarray(np.log(np.maximum(np.array(found), 1e-12)))
 
+    def absent(self) -> tuple[str, ...]:
+        """Kinds of time that no rank of any run has, such as collectives on a single rank."""
+        pipeline = self._pipeline(np.zeros(len(FITTED_KINDS)))
+        everyone = range(self.problem.topology.world_size)
+        found = [_kinds_s(pipeline, work, everyone) for work in self._work]
+        return tuple(kind for kind in FITTED_KINDS if not any(kinds[kind] for kinds in found))
+
     def _pipeline(self, logs: FloatArray) -> CostPipeline:
         """The pipeline whose times are multiplied by factors ``exp(logs)``, ``[4]``."""
         factors = FittedFactors(**dict(zip(_FIELDS, np.exp(logs).tolist(), strict=True)))
@@ -164,6 +181,11 @@ def _observed(index: int, run: Run) -> list[Observation]:
             seconds += sum(t.told_waits_s for t in run.traces)
         if seconds > 0:
             measured[kind] = seconds
+    hosts = [t.host_s for t in run.traces if t.host_s is not None]
+    if hosts and len(hosts) == len(run.traces):
+        # A time without the profiler shows by how much its work makes the host slower.
+        slower_ratio = max(1.0, mean_iteration_s(run.traces) / run.iteration_s)
+        measured[HOST] = sum(hosts) / slower_ratio
     return [
         Observation(run=index, kind=kind, measured_s=seconds, doubt_ratio=_DOUBTS[kind])
         for kind, seconds in measured.items()
@@ -175,9 +197,10 @@ def _kinds_s(pipeline: CostPipeline, work: FloatArray, ranks: Sequence[int]) -> 
     program, _ = pipeline.scheduled(pipeline.stage_times(work), work.shape[:-1])
     simulation = traced(program, work.shape[-2])
     at = list(ranks)
-    totals = dict.fromkeys(MEASURED_KINDS, 0.0)
+    totals = dict.fromkeys(FITTED_KINDS, 0.0)
     for index, step in enumerate(program.steps):
-        kind = kind_of(kernel_name(step))
+        kind = stage_of_name(kernel_name(step))
+        totals[HOST] += float(np.broadcast_to(step.host_s, work.shape[-2:-1])[at].sum())
         for name, kernels in MEASURED_KINDS.items():
             if kind in kernels:
                 begin_s = simulation.arrival_s if step.collective else simulation.start_s
