@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
@@ -116,8 +117,11 @@ _GROUPS: Final = (
 )
 """Groups of kernels by name; the first match wins."""
 _REST: Final = "other kernels"
+_NAMES_KEPT: Final = 4096
+"""Names of kernels and spans come again in every step."""
 
 
+@lru_cache(maxsize=_NAMES_KEPT)
 def stage_of_name(name: str) -> str:
     """The stage of a kernel by its name; spans of CPU ranks already have the names of stages."""
     if name in cpu_ranks.SPAN_KINDS:
@@ -125,11 +129,18 @@ def stage_of_name(name: str) -> str:
     return next((stage for stage, pattern in _NAMES if pattern.search(name)), OTHER)
 
 
+@lru_cache(maxsize=_NAMES_KEPT)
 def group_of(name: str) -> str:
     """What kind of kernel a name is of."""
     if any(pattern.search(name) for _, pattern in _COLLECTIVE_NAMES):
         return "collective"
     return next((group for group, pattern in _GROUPS if pattern.search(name)), _REST)
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
+def _stage_of_span(name: str) -> str | None:
+    """The stage that a span of the host names; None if it names none."""
+    return next((stage for stage, pattern in _SPANS if pattern.search(name)), None)
 
 
 class Launches:
@@ -193,7 +204,7 @@ def _stages(
             while around and around[-1][0] <= opened:
                 around.pop()
             outer = around[-1][1] if around else None
-            own = next((stage for stage, pattern in _SPANS if pattern.search(name)), outer)
+            own = _stage_of_span(name) or outer
             if own is None and not name.startswith("ProfilerStep#"):
                 own = DENSE_FORWARD
             around.append((opened - shorter, own))

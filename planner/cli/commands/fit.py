@@ -81,13 +81,8 @@ def command(
 
     problem = inputs.problem
     found = fit(problem, measured)
-    warnings = [*inputs.warnings, *notes, *_doubts(found), *_profiled(runs), *_absent(found)]
+    warnings = [*inputs.warnings, *notes, *_doubts(found, problem), *_profiled(runs)]
     compared = _compared(problem, measured)
-    if found.topology is not problem.topology:
-        warnings.append(
-            "these CPU ranks were never calibrated: the runs correct constants measured on other "
-            f"cores, not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
-        )
     if output is not None:
         system = flags.system or (inputs.made_for.system if inputs.made_for else None)
         files = write_fitted_system(
@@ -106,9 +101,8 @@ def command(
                 f"give it again beside --system {output}"
             )
     if settings.json:
-        write_json(
-            {**_as_json(found, measured, compared), "warnings": list(dict.fromkeys(warnings))}
-        )
+        told = {"warnings": list(dict.fromkeys(warnings))}
+        write_json({**_as_json(found, measured, compared), **told})
     else:
         _print_traces(settings, measured, compared)
         _print(found)
@@ -156,8 +150,14 @@ def _profiled(runs: tuple[GivenRun, ...]) -> list[str]:
     ]
 
 
-def _doubts(found: Fit) -> list[str]:
-    return [*_far_off(found), *_unsure(found)]
+def _doubts(found: Fit, problem: PlanningProblem) -> list[str]:
+    doubts = [*_far_off(found), *_unsure(found), *_absent(found)]
+    if found.topology is not problem.topology:
+        doubts.append(
+            "these CPU ranks were never calibrated: the runs correct constants measured on other "
+            f"cores, not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
+        )
+    return doubts
 
 
 def _far_off(found: Fit) -> list[str]:

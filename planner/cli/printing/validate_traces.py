@@ -48,8 +48,8 @@ def print_traces(traces: Sequence[TraceTimes], rows: Sequence[TraceRow], *, name
         columns = ("per iteration", "calls?", "measured", "predicted", "waits?", "error", "ratio")
         print_rows(title, columns, [line for row in own for line in _lines(row, times)])
         facts = [Fact(label="Pace", parts=(_pace(times),))]
-        if worst := _furthest(own):
-            facts.append(Fact(label="Off most", parts=(worst,)))
+        if off := _off(own):
+            facts.append(Fact(label="Off most", parts=off))
         print_facts(stdout_console(), tuple(facts))
 
 
@@ -98,16 +98,17 @@ def _pace(times: TraceTimes) -> str:
     )
 
 
-def _furthest(rows: Sequence[TraceRow]) -> str | None:
-    """The stage of the GPU whose measured and predicted times lie furthest apart."""
+def _off(rows: Sequence[TraceRow]) -> tuple[str, ...]:
+    """The stage of the GPU whose times lie furthest apart, and the host if it is off by more."""
     stages = [row for row in rows if row.kind not in (*TOTALS, HOST)]
-    if not stages:
-        return None
     worst = max(stages, key=_gap_s)
-    if _gap_s(worst) < _ROUNDING_S:
-        return None
-    measured, predicted = map(units.format_time, (worst.measured_s, worst.predicted_s))
-    return f"{worst.kind}, measured {measured}, predicted {predicted}"
+    host = [row for row in rows if row.kind == HOST and _gap_s(row) > _gap_s(worst)]
+    return tuple(
+        f"{row.kind}, measured {units.format_time(row.measured_s)}, "
+        f"predicted {units.format_time(row.predicted_s)}"
+        for row in (*host, worst)
+        if _gap_s(row) > _ROUNDING_S
+    )
 
 
 def _gap_s(row: TraceRow) -> float:
