@@ -28,7 +28,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.estimates import Z90
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from costmodels.uncertainty import MACHINE, sigmas
-from planner.fit.evidence import ITERATION, Observation, Predictor, Run
+from planner.fit.evidence import COLLECTIVE, ITERATION, Observation, Predictor, Run
 from planner.fit.reference_cores import on_reference_cores
 from planner.models import models_of
 from planner.problem import PlanningProblem
@@ -147,7 +147,7 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
     if problem.models is None:
         problem = replace(problem, topology=on_reference_cores(problem.topology))
     predictor = Predictor(problem, runs)
-    absent = predictor.absent()
+    absent = predictor.absent
     own, prior = _prior(problem, absent, {o.kind for o in predictor.observations})
     whole = _posterior(predictor, prior, predictor.observations)
     fitted_s = predictor.iterations_s(whole.logs)
@@ -207,7 +207,8 @@ def _prior(
         seen: kinds whose own time is in a trace.
     """
     models, topology = models_of(problem), problem.topology
-    spread = models.collective.plan_spread_ratio(topology)
+    # Without collectives their model is certain of them, and of those of more ranks it is not.
+    spread = None if COLLECTIVE in absent else models.collective.plan_spread_ratio(topology)
     known = dict(models.sigmas_ratio or sigmas(topology, collective_spread_ratio=spread))
     machine = known.get(MACHINE, 0.0) ** 2
     own = np.array([max(known[kind], _STEP) for kind in FITTED_KINDS]) ** 2

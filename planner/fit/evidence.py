@@ -28,9 +28,10 @@ from planner.trace.stages import (
     stage_of_name,
 )
 
+COLLECTIVE: Final = "collective"
 MEASURED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "lookup": (LOOKUP_FORWARD, LOOKUP_BACKWARD),
-    "collective": COLLECTIVES,
+    COLLECTIVE: COLLECTIVES,
     "dense": (*DENSE_STAGES, OTHER),
 }
 """For each factor the stages of a trace whose kernels tell it. The factor of the host is told by
@@ -82,14 +83,21 @@ class Observation:
 
 
 ITERATION: Final = "iteration"
-_DOUBTS: Final = {ITERATION: 1.0, "lookup": 2.0, "dense": 2.0, "collective": 3.0, HOST: 3.0}
+_DOUBTS: Final = {ITERATION: 1.0, "lookup": 2.0, "dense": 2.0, COLLECTIVE: 3.0, HOST: 3.0}
 """Predictions of one kind of time miss by more than those of an iteration, in which errors cancel.
 Those of collectives miss most, because they include waits for late ranks, and the host's, because
 the profiler's own work is in it."""
 
 
 class Predictor:
-    """Predicts the times of the runs under any factors."""
+    """Predicts the times of the runs under any factors.
+
+    Attributes:
+        problem, runs: as given.
+        absent: kinds of time that are predicted for no rank of any run, such as collectives on a
+            single rank. What a trace measures of them tells no factor.
+        observations: the measured times, of the kinds that are predicted.
+    """
 
     def __init__(self, problem: PlanningProblem, runs: Sequence[Run]) -> None:
         """Count the work of every plan once.
@@ -119,7 +127,13 @@ class Predictor:
                 )
                 raise InvalidInputError(message)
         self._work = np.stack([base.plan_work(run.plan) for run in runs])
-        self.observations = tuple(o for i, run in enumerate(runs) for o in _observed(i, run))
+        found = [_kinds_s(base, work, range(world)) for work in self._work]
+        self.absent = tuple(
+            kind for kind in FITTED_KINDS if not any(times[kind] for times in found)
+        )
+        self.observations = tuple(
+            o for i, run in enumerate(runs) for o in _observed(i, run) if o.kind not in self.absent
+        )
 
     def iterations_s(self, logs: FloatArray) -> FloatArray:
         """``[runs]`` seconds per iteration under factors ``exp(logs)``, ``[4]``."""
@@ -139,13 +153,6 @@ class Predictor:
             for o in self.observations
         ]
         return np.asarray(np.log(np.maximum(np.array(found), 1e-12)))
-
-    def absent(self) -> tuple[str, ...]:
-        """Kinds of time that no rank of any run has, such as collectives on a single rank."""
-        pipeline = self._pipeline(np.zeros(len(FITTED_KINDS)))
-        everyone = range(self.problem.topology.world_size)
-        found = [_kinds_s(pipeline, work, everyone) for work in self._work]
-        return tuple(kind for kind in FITTED_KINDS if not any(kinds[kind] for kinds in found))
 
     def _pipeline(self, logs: FloatArray) -> CostPipeline:
         """The pipeline whose times are multiplied by factors ``exp(logs)``, ``[4]``."""
@@ -177,7 +184,7 @@ def _observed(index: int, run: Run) -> list[Observation]:
         if on_cpu and kind not in _KINDS_ON_CPU:
             continue
         seconds = sum(t.kinds_s.get(k, 0.0) for t in run.traces for k in kernels)
-        if kind == "collective":
+        if kind == COLLECTIVE:
             seconds += sum(t.told_waits_s for t in run.traces)
         if seconds > 0:
             measured[kind] = seconds

@@ -137,7 +137,7 @@ def _absent(found: Fit) -> list[str]:
     if not found.absent:
         return []
     kinds = " and ".join(found.absent)
-    return [f"these runs have no work of the kind {kinds}: its factor stays 1, with its spread"]
+    return [f"no work of the kind {kinds} is predicted for these runs: its factor stays 1"]
 
 
 def _profiled(runs: tuple[GivenRun, ...]) -> list[str]:
