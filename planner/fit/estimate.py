@@ -7,7 +7,9 @@ times ``exp(noise)``, with normal noise. The estimated factors are the most prob
 Gauss-Newton steps; the curvature there gives the uncertainty that is left.
 
 A single step time therefore determines about one factor, the common one. Several plans that load
-the kinds of time differently, or traces, determine more.
+the kinds of time differently determine more. A trace has the time of each kind itself: the factor
+is then the one with which that time is predicted, because its prior is wide (``SEEN_SIGMA``). A
+kind that no run has, such as collectives on one rank, keeps the factor 1 and its spread.
 
 The noise is what predictions with the right factors still miss on one plan. Its deviation starts at
 ``NOISE_SIGMA``, which counts as ``NOISE_RUNS`` observations, and is estimated from the residuals.
@@ -16,7 +18,7 @@ The noise is what predictions with the right factors still miss on one plan. Its
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,7 +28,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.estimates import Z90
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from costmodels.uncertainty import MACHINE, sigmas
-from planner.fit.evidence import ITERATION, Observation, Predictor, Run
+from planner.fit.evidence import COLLECTIVE, ITERATION, Observation, Predictor, Run
 from planner.fit.reference_cores import on_reference_cores
 from planner.models import models_of
 from planner.problem import PlanningProblem
@@ -34,6 +36,10 @@ from planner.problem import PlanningProblem
 COMMON_SIGMA: Final = 0.3
 """Log-standard deviation of the factor that all kinds of time have in common, before any run. The
 larger it is, the more a single run may change all predictions."""
+SEEN_SIGMA: Final = 1.5
+"""Log-standard deviation of a kind whose own time is in a trace, before the trace: hosts differ by
+a factor of eight, calls of lookups by four. The smaller it is, the more the factor stays near 1 and
+near the others although its time was measured."""
 NOISE_SIGMA: Final = 0.03
 """Log-standard deviation of a plan's time around its prediction, before any run. The smaller it is,
 the more the factors follow each run."""
@@ -83,6 +89,7 @@ class Fit:
         factors: the factors, with the spread that is left, which includes the noise of one plan.
         settled_ratio: for each factor, by what share the variance that is left is below the one
             that the intervals of the system assume, 0..1.
+        absent: kinds of time that no run has; their factors are 1.
         num_settled: how many independent directions of the four factors the runs determine, 0..4.
         noise_ratio: log-standard deviation of a plan's time around its prediction.
         errors: the errors of each run.
@@ -93,6 +100,7 @@ class Fit:
 
     factors: FittedFactors
     settled_ratio: tuple[float, ...]
+    absent: tuple[str, ...]
     num_settled: float
     noise_ratio: float
     errors: tuple[RunError, ...]
@@ -138,7 +146,9 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
     before_s = Predictor(problem, runs).iterations_s(np.zeros(len(FITTED_KINDS)))
     if problem.models is None:
         problem = replace(problem, topology=on_reference_cores(problem.topology))
-    predictor, prior = Predictor(problem, runs), prior_covariance(problem)
+    predictor = Predictor(problem, runs)
+    absent = predictor.absent
+    own, prior = _prior(problem, absent, {o.kind for o in predictor.observations})
     whole = _posterior(predictor, prior, predictor.observations)
     fitted_s = predictor.iterations_s(whole.logs)
     errors = []
@@ -158,11 +168,11 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
                 high_s=time_s * spread,
             )
         )
-    noise = whole.noise_ratio**2 * np.ones_like(prior)
+    present = np.array([float(kind not in absent) for kind in FITTED_KINDS])
+    noise = whole.noise_ratio**2 * np.outer(present, present)
     left = np.linalg.cholesky(whole.covariance + noise + 1e-12 * np.eye(len(prior)))
     ratios = np.exp(whole.logs).tolist()
     shrunk = np.linalg.solve(prior, whole.covariance)
-    own = np.diag(prior) - COMMON_SIGMA**2
     return Fit(
         factors=FittedFactors(
             lookup_ratio=ratios[0],
@@ -172,6 +182,7 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
             spread_ratio=tuple(tuple(row[: i + 1]) for i, row in enumerate(left.tolist())),
         ),
         settled_ratio=tuple(np.maximum(1.0 - np.diag(whole.covariance) / own, 0.0).tolist()),
+        absent=absent,
         num_settled=float(len(prior) - np.trace(shrunk)),
         noise_ratio=whole.noise_ratio,
         errors=tuple(errors),
@@ -185,13 +196,26 @@ def geomean_error(ratios: Iterable[float]) -> float:
     return float(np.exp(logs.mean()) - 1.0)
 
 
-def prior_covariance(problem: PlanningProblem) -> FloatArray:
-    """``[4, 4]`` covariance of the logarithms of the factors before any run."""
+def _prior(
+    problem: PlanningProblem, absent: Collection[str], seen: Collection[str]
+) -> tuple[FloatArray, FloatArray]:
+    """Variances that the system's intervals assume, ``[4]``, and covariance before any run.
+
+    Args:
+        problem: tells the spread of each kind of time.
+        absent: kinds that no run has; nothing that runs say about other kinds changes them.
+        seen: kinds whose own time is in a trace.
+    """
     models, topology = models_of(problem), problem.topology
-    spread = models.collective.plan_spread_ratio(topology)
+    # Without collectives their model is certain of them, and of those of more ranks it is not.
+    spread = None if COLLECTIVE in absent else models.collective.plan_spread_ratio(topology)
     known = dict(models.sigmas_ratio or sigmas(topology, collective_spread_ratio=spread))
-    own = np.array([max(known[kind], _STEP) for kind in FITTED_KINDS])
-    return np.asarray(np.diag(own**2) + COMMON_SIGMA**2 + known.get(MACHINE, 0.0) ** 2)
+    machine = known.get(MACHINE, 0.0) ** 2
+    own = np.array([max(known[kind], _STEP) for kind in FITTED_KINDS]) ** 2
+    wide = np.array([SEEN_SIGMA if kind in seen else 0.0 for kind in FITTED_KINDS]) ** 2
+    shared = np.array([kind not in absent for kind in FITTED_KINDS])
+    joint = (COMMON_SIGMA**2 + machine) * np.outer(shared, shared)
+    return own + machine, np.diag(np.where(shared, np.maximum(own, wide), own + machine)) + joint
 
 
 def _posterior(

@@ -12,6 +12,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.errors import InvalidValueError
 from costmodels.fitted import scaled
 from costmodels.iteration._traced import traced
+from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
 from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
@@ -19,14 +20,23 @@ from planner.errors import InvalidInputError
 from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace.kineto import kernel_name
-from planner.trace.reading import COLLECTIVES, OTHER, TraceTimes, kind_of
+from planner.trace.reading import TraceTimes
+from planner.trace.stages import (
+    COLLECTIVES,
+    DENSE_STAGES,
+    OTHER,
+    stage_of_name,
+)
 
+COLLECTIVE: Final = "collective"
 MEASURED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "lookup": ("lookup forward", "lookup backward"),
-    "collective": COLLECTIVES,
-    "dense": (OTHER,),
+    "lookup": (LOOKUP_FORWARD, LOOKUP_BACKWARD),
+    COLLECTIVE: COLLECTIVES,
+    "dense": (*DENSE_STAGES, OTHER),
 }
-"""For each factor the kernels of a trace whose time tells it. No kernel tells the host factor."""
+"""For each factor the stages of a trace whose kernels tell it. The factor of the host is told by
+the host's own time."""
+HOST: Final = "host"
 _KINDS_ON_CPU: Final = ("lookup",)
 """On a CPU only lookups are used: other operators are so short that profiling slows them down."""
 
@@ -73,13 +83,21 @@ class Observation:
 
 
 ITERATION: Final = "iteration"
-_DOUBTS: Final = {ITERATION: 1.0, "lookup": 2.0, "dense": 2.0, "collective": 3.0}
+_DOUBTS: Final = {ITERATION: 1.0, "lookup": 2.0, "dense": 2.0, COLLECTIVE: 3.0, HOST: 3.0}
 """Predictions of one kind of time miss by more than those of an iteration, in which errors cancel.
-Those of collectives miss most, because they include waits for late ranks."""
+Those of collectives miss most, because they include waits for late ranks, and the host's, because
+the profiler's own work is in it."""
 
 
 class Predictor:
-    """Predicts the times of the runs under any factors."""
+    """Predicts the times of the runs under any factors.
+
+    Attributes:
+        problem, runs: as given.
+        absent: kinds of time that are predicted for no rank of any run, such as collectives on a
+            single rank. What a trace measures of them tells no factor.
+        observations: the measured times, of the kinds that are predicted.
+    """
 
     def __init__(self, problem: PlanningProblem, runs: Sequence[Run]) -> None:
         """Count the work of every plan once.
@@ -109,7 +127,13 @@ class Predictor:
                 )
                 raise InvalidInputError(message)
         self._work = np.stack([base.plan_work(run.plan) for run in runs])
-        self.observations = tuple(o for i, run in enumerate(runs) for o in _observed(i, run))
+        found = [_kinds_s(base, work, range(world)) for work in self._work]
+        self.absent = tuple(
+            kind for kind in FITTED_KINDS if not any(times[kind] for times in found)
+        )
+        self.observations = tuple(
+            o for i, run in enumerate(runs) for o in _observed(i, run) if o.kind not in self.absent
+        )
 
     def iterations_s(self, logs: FloatArray) -> FloatArray:
         """``[runs]`` seconds per iteration under factors ``exp(logs)``, ``[4]``."""
@@ -154,10 +178,15 @@ def _observed(index: int, run: Run) -> list[Observation]:
         if on_cpu and kind not in _KINDS_ON_CPU:
             continue
         seconds = sum(t.kinds_s.get(k, 0.0) for t in run.traces for k in kernels)
-        if kind == "collective":
+        if kind == COLLECTIVE:
             seconds += sum(t.told_waits_s for t in run.traces)
         if seconds > 0:
             measured[kind] = seconds
+    hosts = [t.host_s for t in run.traces if t.host_s is not None]
+    if hosts and len(hosts) == len(run.traces):
+        # A time without the profiler shows by how much its work makes the host slower.
+        slower_ratio = max(1.0, mean_iteration_s(run.traces) / run.iteration_s)
+        measured[HOST] = sum(hosts) / slower_ratio
     return [
         Observation(run=index, kind=kind, measured_s=seconds, doubt_ratio=_DOUBTS[kind])
         for kind, seconds in measured.items()
@@ -169,9 +198,10 @@ def _kinds_s(pipeline: CostPipeline, work: FloatArray, ranks: Sequence[int]) -> 
     program, _ = pipeline.scheduled(pipeline.stage_times(work), work.shape[:-1])
     simulation = traced(program, work.shape[-2])
     at = list(ranks)
-    totals = dict.fromkeys(MEASURED_KINDS, 0.0)
+    totals = dict.fromkeys(FITTED_KINDS, 0.0)
     for index, step in enumerate(program.steps):
-        kind = kind_of(kernel_name(step))
+        kind = stage_of_name(kernel_name(step))
+        totals[HOST] += float(np.broadcast_to(step.host_s, work.shape[-2:-1])[at].sum())
         for name, kernels in MEASURED_KINDS.items():
             if kind in kernels:
                 begin_s = simulation.arrival_s if step.collective else simulation.start_s

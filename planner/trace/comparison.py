@@ -1,32 +1,31 @@
-"""Compares measured traces with predicted ones, read by the same code, kind by kind."""
+"""Compares measured traces with predicted ones, read by the same code, stage by stage."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from planner.errors import InvalidInputError
 from planner.trace.kineto import traces
-from planner.trace.reading import (
-    COLLECTIVES,
-    KINDS,
-    OTHER,
-    TraceTimes,
-    read_trace,
-    times_of,
-    told_wait_s,
-)
+from planner.trace.reading import TraceTimes, times_of, told_wait_s
+from planner.trace.stages import DENSE_STAGES, OTHER, STAGES
 
+HOST: Final = "host"
+"""What the host does for an iteration; other rows are times of the GPU or of the whole step."""
 TOTALS = ("iteration", "compute", "communication", "exposed communication")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRow:
-    """One kind of work on one rank, in seconds per iteration.
+    """One stage, or a total, on one rank, in seconds per iteration.
 
     ``wait_s`` is how long this rank waits for later ranks in such a collective, as predicted; a
     measured kernel runs during this time. If the measured file has the waits itself, as traces of
@@ -48,36 +47,36 @@ class TraceRow:
 
 
 def compare_traces(
-    pipeline: CostPipeline, plan: Plan, paths: tuple[Path, ...]
+    pipeline: CostPipeline, plan: Plan, measured: Sequence[TraceTimes]
 ) -> tuple[TraceRow, ...]:
-    """Rows for every rank that has a file: totals first, and then kinds of kernels.
+    """Rows for every rank that has a trace: totals first, and then stages.
 
     Raises:
-        InvalidInputError: a file is not a trace, or is of a rank that the plan does not have.
+        InvalidInputError: two traces are of one rank, or one of a rank that the plan does not have.
     """
-    measured = {t.rank: (t, path) for path in paths for t in (read_trace(path),)}
-    if len(measured) < len(paths):
+    world, by_rank = pipeline.topology.world_size, {t.rank: t for t in measured}
+    if len(by_rank) < len(measured):
         message = "two traces are of the same rank; give one file per rank"
         raise InvalidInputError(message)
-    world = pipeline.topology.world_size
-    strange = [f"{path}: rank {rank}" for rank, (_, path) in measured.items() if rank >= world]
+    strange = [rank for rank in by_rank if rank >= world]
     if strange:
-        message = f"{strange[0]} is outside the plan's 0..{world - 1}"
+        message = f"a trace is of rank {strange[0]}, and the plan has ranks 0..{world - 1}"
         raise InvalidInputError(message)
+    program, _ = pipeline.simulate(plan)
+    host_s = sum(np.broadcast_to(step.host_s, (world,)) for step in program.steps)
     rows: list[TraceRow] = []
-    for file in traces(pipeline, plan):
-        if file.rank in measured:
-            document = json.loads(gzip.decompress(file.data))
-            predicted = times_of(document, Path(file.name))
-            times = measured[file.rank][0]
-            rows += _rows(times, predicted, times.told_waits_s, _waits_s(document))
+    for file in traces(pipeline, plan, ranks=by_rank):
+        times, document = by_rank[file.rank], json.loads(gzip.decompress(file.data))
+        rows += _rows(times, times_of(document, Path(file.name)), _waits_s(document))
+        if times.host_s is not None:
+            told_s = float(np.asarray(host_s)[file.rank])
+            host = TraceRow(rank=file.rank, kind=HOST, measured_s=times.host_s, predicted_s=told_s)
+            rows.append(host)
     return tuple(rows)
 
 
-def _rows(
-    measured: TraceTimes, predicted: TraceTimes, told_s: float, waits_s: float
-) -> list[TraceRow]:
-    rank = measured.rank
+def _rows(measured: TraceTimes, predicted: TraceTimes, waits_s: float) -> list[TraceRow]:
+    rank, told_s = measured.rank, measured.told_waits_s
     totals = (
         (measured.iteration_s, predicted.iteration_s, 0.0, 0.0),
         (measured.compute_s, predicted.compute_s, 0.0, 0.0),
@@ -88,8 +87,12 @@ def _rows(
         TraceRow(rank=rank, kind=kind, measured_s=m, predicted_s=p, wait_s=w, measured_wait_s=told)
         for kind, (m, p, told, w) in zip(TOTALS, totals, strict=True)
     ]
-    for kind in (*(k for k, _ in KINDS), OTHER):
-        m, p = measured.kinds_s.get(kind, 0.0), predicted.kinds_s.get(kind, 0.0)
+    expected = dict(predicted.kinds_s)
+    if not measured.tells_stages:
+        dense_s = sum(expected.pop(stage, 0.0) for stage in DENSE_STAGES)
+        expected[OTHER] = expected.get(OTHER, 0.0) + dense_s
+    for kind in STAGES:
+        m, p = measured.kinds_s.get(kind, 0.0), expected.get(kind, 0.0)
         if m or p:
             rows.append(TraceRow(rank=rank, kind=kind, measured_s=m, predicted_s=p))
     return rows
@@ -98,6 +101,3 @@ def _rows(
 def _waits_s(document: dict[str, list[dict[str, object]]]) -> float:
     """Seconds that the predicted rank waits for later ones in collectives."""
     return sum(told_wait_s(event) for event in document["traceEvents"])
-
-
-__all__ = ["COLLECTIVES", "TraceRow", "compare_traces"]

@@ -23,7 +23,7 @@ from costmodels.iteration.base import INPUT_COPY, Program, Step, Stream
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner.trace.reading import WAITED
+from planner.trace.loading import WAITED
 
 Event = dict[str, Any]
 

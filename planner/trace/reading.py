@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,60 +12,63 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray
+from costmodels.datatypes import BoolArray, FloatArray
 from planner.errors import InvalidInputError
 from planner.trace import cpu_ranks
-
-KINDS: Final = (
-    ("all-to-all", re.compile(r"nccl.*(sendrecv|alltoall|all_to_all)", re.IGNORECASE)),
-    ("reduce-scatter", re.compile(r"nccl.*reduce_?scatter", re.IGNORECASE)),
-    ("all-gather", re.compile(r"nccl.*all_?gather", re.IGNORECASE)),
-    ("all-reduce", re.compile(r"nccl.*all_?reduce", re.IGNORECASE)),
-    ("other collectives", re.compile(r"^(nccl|rccl)", re.IGNORECASE)),
-    (
-        "lookup backward",
-        re.compile(
-            r"embedding.*(backward|grad)|linearize_index|transpose_embedding|radixsort|"
-            r"split_embedding.*optimizer",
-            re.IGNORECASE,
-        ),
-    ),
-    ("lookup forward", re.compile(r"(split|dense|batched)_embedding|bounds_check", re.IGNORECASE)),
-    ("copies", re.compile(r"^mem(cpy|set)", re.IGNORECASE)),
+from planner.trace.loading import WAITED, load_trace
+from planner.trace.stages import (
+    COLLECTIVES,
+    COPIES,
+    DENSE_STAGES,
+    OTHER,
+    STAGES,
+    Launches,
+    group_of,
 )
-"""Kinds of kernels by name; the first match wins, and everything else is other compute."""
-
-OTHER: Final = "other compute"
-COLLECTIVES: Final = (
-    "all-to-all",
-    "reduce-scatter",
-    "all-gather",
-    "all-reduce",
-    "other collectives",
-)
-
-WAITED: Final = "waited for late ranks (us)"
-"""The argument of a predicted collective that says how long the rank waits in it."""
 
 _ON_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _STEP: Final = re.compile(r"^ProfilerStep#\d+$")
-_MAX_BYTES: Final = 4 * 2**30
+_WAITS: Final = re.compile(r"^(cuda|hip)(Stream|Device|Event)Synchronize$")
+"""Calls in which the host waits for the GPU."""
 _LONGEST_US: Final = 1e18
 """Times beyond this, some 30,000 years, are no times of a trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTime:
+    """Kernels of one kind in one stage, per iteration.
+
+    Attributes:
+        stage: of :data:`planner.trace.stages.STAGES`.
+        group: what kind of kernels they are.
+        num_calls: median number of them.
+        time_s: median GPU time.
+    """
+
+    stage: str
+    group: str
+    num_calls: float
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceTimes:
-    """One rank's seconds per iteration.
+    """One rank's seconds per iteration: medians over the iterations of the file.
 
     Attributes:
         rank: the rank that the file names.
         iterations: number of iterations in the file.
-        iteration_s: seconds from the start of one iteration to the next.
-        kinds_s: GPU time of each kind of kernel.
+        iteration_s: seconds from the start of one iteration to the next; where the host runs ahead
+            of the GPU, the time in which the GPU works.
+        kinds_s: GPU time of each stage.
         compute_s, communication_s: time in which a kernel runs that is not a collective, and time
             in which a collective runs.
         exposed_s: time in which a collective runs, but no other kernel.
+        busy_s: time in which the GPU computes, communicates or copies.
+        host_s: time that the host spends on an iteration without waiting for the GPU, which
+            includes the profiler's own work; None if the trace has no operators of the host.
+        groups: GPU time of each kind of kernel in each stage.
+        device: the name of the device; empty if the file does not tell.
         told_waits_s: waits for later ranks, if the file has them beside its collectives, as
             predicted traces do; in a profiler's trace they are part of the collectives.
         on_cpu: whether the rank is a CPU core, whose spans include the profiler's own work.
@@ -79,18 +81,37 @@ class TraceTimes:
     compute_s: float
     communication_s: float
     exposed_s: float
+    busy_s: float = 0.0
+    host_s: float | None = None
+    groups: tuple[GroupTime, ...] = ()
+    device: str = ""
     told_waits_s: float = 0.0
     on_cpu: bool = False
+
+    @property
+    def idle_ratio(self) -> float:
+        """Share of the iteration in which the GPU does nothing, 0..1."""
+        return max(0.0, 1.0 - self.busy_s / self.iteration_s)
+
+    @property
+    def host_bound(self) -> bool | None:
+        """Whether the host takes longer than the GPU; None if the trace does not tell."""
+        return None if self.host_s is None else self.host_s > self.busy_s
+
+    @property
+    def tells_stages(self) -> bool:
+        """Whether the file tells the stages of the dense part apart."""
+        return any(stage in self.kinds_s for stage in DENSE_STAGES)
 
 
 def read_trace(path: Path) -> TraceTimes:
     """Read the times of one file, plain or gzipped.
 
     Raises:
-        InvalidInputError: the file cannot be read, is not a profiler's trace, or has no GPU
-            kernels.
+        InvalidInputError: the file cannot be read, is too long, is not a profiler's trace, or has
+            no GPU kernels.
     """
-    return times_of(_document(path), path)
+    return times_of(load_trace(path), path)
 
 
 def times_of(document: Any, path: Path) -> TraceTimes:
@@ -117,12 +138,19 @@ def times_of(document: Any, path: Path) -> TraceTimes:
             "export_chrome_trace"
         )
         raise InvalidInputError(message)
-    kernels, window_us, count = _inside(kernels, steps)
-    if not kernels:
+    marks = steps or [_window(kernels)]
+    placed = _placed(kernels, Launches(complete), marks)
+    if not placed:
         message = f"{path}: no GPU kernel lies inside its ProfilerStep marks"
         raise InvalidInputError(message)
-    rank = _rank(document.get("distributedInfo"), path)
-    return _times(kernels, rank=rank, count=count, window_us=window_us, on_cpu=on_cpu)
+    return _times(
+        placed,
+        rank=_rank(document.get("distributedInfo"), path),
+        lengths_s=_lengths_s(marks),
+        waits_s=_waits_s(complete, marks) if not on_cpu and steps else None,
+        device=_device(document.get("deviceProperties")),
+        on_cpu=on_cpu,
+    )
 
 
 def _rank(info: Any, path: Path) -> int:
@@ -134,19 +162,10 @@ def _rank(info: Any, path: Path) -> int:
     return rank
 
 
-def _document(path: Path) -> Any:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES)
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        return json.loads(data)
-    except OSError as error:
-        message = f"{path}: cannot be read: {error.strerror or error}"
-        raise InvalidInputError(message) from error
-    except (ValueError, EOFError, RecursionError, zlib.error) as error:
-        message = f"{path}: is neither JSON nor gzipped JSON"
-        raise InvalidInputError(message) from error
+def _device(properties: Any) -> str:
+    """The name of the first device that a trace lists; empty if it lists none."""
+    first = properties[0] if isinstance(properties, list) and properties else None
+    return str(first.get("name", "")) if isinstance(first, dict) else ""
 
 
 def _timed(event: dict[str, Any]) -> bool:
@@ -174,46 +193,126 @@ def _step_threads(events: Sequence[dict[str, Any]]) -> frozenset[Any]:
     return frozenset(e.get("tid") for e in events if _STEP.match(str(e.get("name", ""))))
 
 
-def _inside(
-    kernels: list[dict[str, Any]], steps: list[tuple[float, float]]
-) -> tuple[list[dict[str, Any]], float, int]:
-    """Kernels of whole iterations, the microseconds of these iterations, and their number.
+def _window(kernels: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """(begin, end) in microseconds of all kernels, of a trace without marks."""
+    begin = min(float(e["ts"]) for e in kernels)
+    return begin, max(float(e["ts"]) + float(e["dur"]) for e in kernels)
 
-    Kernels run later than the host launches them, but by the same time in every iteration.
-    Therefore the host's marks still cover a whole number of iterations.
+
+def _step_of(begin_us: float, marks: Sequence[tuple[float, float]]) -> int | None:
+    """The iteration in which the host was at a time; None before the first and after the last."""
+    at = bisect_right(marks, (begin_us, float("inf"))) - 1
+    return at if at >= 0 and begin_us <= marks[-1][1] else None
+
+
+def _lengths_s(marks: Sequence[tuple[float, float]]) -> FloatArray:
+    """Seconds from the start of each iteration to the next one, for the last to its end."""
+    begins = np.array([*(begin for begin, _ in marks), marks[-1][1]])
+    return np.diff(begins) * 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """A kernel with its iteration and its stage."""
+
+    step: int
+    stage: str
+    group: str
+    begin_s: float
+    time_s: float
+    told_wait_s: float
+
+
+def _placed(
+    kernels: Sequence[dict[str, Any]], launches: Launches, marks: Sequence[tuple[float, float]]
+) -> list[_Placed]:
+    """Kernels whose iteration is known: the one in which the host launched them."""
+    found = []
+    for event in kernels:
+        step = _step_of(launches.launched_us(event), marks)
+        if step is not None:
+            name = str(event.get("name", ""))
+            found.append(
+                _Placed(
+                    step=step,
+                    stage=launches.stage(event),
+                    group=group_of(name),
+                    begin_s=float(event["ts"]) * 1e-6,
+                    time_s=float(event["dur"]) * 1e-6,
+                    told_wait_s=told_wait_s(event),
+                )
+            )
+    return found
+
+
+def _waits_s(
+    complete: Sequence[dict[str, Any]], marks: Sequence[tuple[float, float]]
+) -> FloatArray | None:
+    """Seconds of each iteration in which the host waits for the GPU.
+
+    None if the trace has no operators of the host, and therefore not all of its time.
     """
-    if not steps:
-        begin = min(float(e["ts"]) for e in kernels)
-        end = max(float(e["ts"]) + float(e["dur"]) for e in kernels)
-        return kernels, end - begin, 1
-    begin, end = steps[0][0], steps[-1][1]
-    kept = [e for e in kernels if begin <= float(e["ts"]) < end]
-    return kept, end - begin, len(steps)
+    operators, waits = False, defaultdict(list)
+    for event in complete:
+        operators = operators or str(event.get("cat", "")).lower() == "cpu_op"
+        if _WAITS.match(str(event.get("name", ""))):
+            step = _step_of(float(event["ts"]), marks)
+            waits[step].append((float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6))
+    if not operators:
+        return None
+    spans = [np.array(waits.get(step, np.zeros((0, 2)))) for step in range(len(marks))]
+    return np.array([_covered(found[:, 0], found[:, 1]) for found in spans])
 
 
 def _times(
-    kernels: list[dict[str, Any]], *, rank: int, count: int, window_us: float, on_cpu: bool
+    placed: Sequence[_Placed],
+    *,
+    rank: int,
+    lengths_s: FloatArray,
+    waits_s: FloatArray | None,
+    device: str,
+    on_cpu: bool,
 ) -> TraceTimes:
-    kinds = [kind_of(str(e.get("name", ""))) for e in kernels]
-    start = np.array([float(e["ts"]) for e in kernels]) * 1e-6
-    spans = np.array([float(e["dur"]) for e in kernels]) * 1e-6
-    moving = np.array([k in COLLECTIVES for k in kinds])
-    computing = ~moving & np.array([k != "copies" for k in kinds])
-    communication_s = _covered(start[moving], spans[moving])
-    compute_s = _covered(start[computing], spans[computing])
-    both_s = _covered(start[moving | computing], spans[moving | computing])
+    count = len(lengths_s)
+    step = np.array([e.step for e in placed])
+    start, spans = (np.array([getattr(e, key) for e in placed]) for key in ("begin_s", "time_s"))
+    stages = np.array([e.stage for e in placed])
+    groups = np.array([e.group for e in placed])
+    moving = np.isin(stages, COLLECTIVES)
+    computing = ~moving & (stages != COPIES)
+
+    def median(kept: BoolArray, values: FloatArray) -> float:
+        return float(np.median(np.bincount(step[kept], values[kept], minlength=count)))
+
+    def covered(kept: BoolArray) -> FloatArray:
+        each = (kept & (step == i) for i in range(count))
+        return np.array([_covered(start[at], spans[at]) for at in each])
+
+    compute_s, both_s, busy_s = map(covered, (computing, moving | computing, step >= 0))
+    host_s = None if waits_s is None else float(np.median(lengths_s - waits_s))
+    found = [(stage, group) for stage in STAGES for group in np.unique(groups[stages == stage])]
     return TraceTimes(
         rank=rank,
         iterations=count,
-        iteration_s=window_us * 1e-6 / count,
-        kinds_s={
-            kind: float(spans[[k == kind for k in kinds]].sum()) / count
-            for kind in dict.fromkeys(kinds)
-        },
-        compute_s=compute_s / count,
-        communication_s=communication_s / count,
-        exposed_s=(both_s - compute_s) / count,
-        told_waits_s=sum(told_wait_s(e) for e in kernels) / count,
+        iteration_s=max(float(np.median(lengths_s)), float(np.median(busy_s))),
+        kinds_s={stage: median(stages == stage, spans) for stage in STAGES if stage in stages},
+        compute_s=float(np.median(compute_s)),
+        communication_s=float(np.median(covered(moving))),
+        exposed_s=float(np.median(both_s - compute_s)),
+        busy_s=float(np.median(busy_s)),
+        host_s=host_s,
+        groups=tuple(
+            GroupTime(
+                stage=stage,
+                group=str(group),
+                num_calls=median(at, np.ones_like(spans)),
+                time_s=median(at, spans),
+            )
+            for stage, group in found
+            for at in ((stages == stage) & (groups == group),)
+        ),
+        device=device,
+        told_waits_s=median(step >= 0, np.array([e.told_wait_s for e in placed])),
         on_cpu=on_cpu,
     )
 
@@ -223,13 +322,6 @@ def told_wait_s(event: Any) -> float:
     args = event.get("args")
     told = args.get(WAITED, 0.0) if isinstance(args, dict) else 0.0
     return float(told) * 1e-6 if _is_time(told) else 0.0
-
-
-def kind_of(name: str) -> str:
-    """The kind of a kernel by its name; spans of CPU ranks already have the names of kinds."""
-    if name in cpu_ranks.SPAN_KINDS:
-        return name
-    return next((kind for kind, pattern in KINDS if pattern.search(name)), OTHER)
 
 
 def _covered(start: FloatArray, spans: FloatArray) -> float:

@@ -20,7 +20,12 @@ from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem
 from planner.cli.flags.run_inputs import GivenRun, RunType
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from planner.fit.estimate import Fit
+    from planner.fit.evidence import Run
+    from planner.problem import PlanningProblem
+    from planner.trace.comparison import TraceRow
 
 _FAR_OFF = 20.0
 """Times as long or as short as predicted from which on a run is doubted."""
@@ -57,7 +62,8 @@ def command(
     Each kind of time gets one factor. Where the runs do not determine a factor, it stays near 1, or
     near the others: the iteration time of one plan determines about one factor, common to all
     kinds; plans that differ, or traces, determine more. The error 'left out' of a run is that after
-    fitting to all other runs.
+    fitting to all other runs. A trace has the time of each kind's own kernels and of the host, and
+    what is printed of it says which stage is off before the fit, and by what.
 
     The system file that is written is the old one with these factors, and with the intervals that
     they leave.
@@ -75,12 +81,8 @@ def command(
 
     problem = inputs.problem
     found = fit(problem, measured)
-    warnings = [*inputs.warnings, *notes, *_doubts(found), *_profiled(runs)]
-    if found.topology is not problem.topology:
-        warnings.append(
-            "these CPU ranks were never calibrated: the runs correct constants measured on other "
-            f"cores, not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
-        )
+    warnings = [*inputs.warnings, *notes, *_doubts(found, problem), *_profiled(runs)]
+    compared = _compared(problem, measured)
     if output is not None:
         system = flags.system or (inputs.made_for.system if inputs.made_for else None)
         files = write_fitted_system(
@@ -99,11 +101,43 @@ def command(
                 f"give it again beside --system {output}"
             )
     if settings.json:
-        write_json({**_as_json(found), "warnings": list(dict.fromkeys(warnings))})
+        told = {"warnings": list(dict.fromkeys(warnings))}
+        write_json({**_as_json(found, measured, compared), **told})
     else:
+        _print_traces(settings, measured, compared)
         _print(found)
     warn(settings, tuple(warnings))
     return 0
+
+
+def _compared(problem: PlanningProblem, runs: Sequence[Run]) -> dict[str, tuple[TraceRow, ...]]:
+    """For each run with traces, its times beside those predicted before the fit."""
+    from planner.models import pipeline_of
+    from planner.trace.comparison import compare_traces
+
+    pipeline = pipeline_of(problem)
+    return {run.name: compare_traces(pipeline, run.plan, run.traces) for run in runs if run.traces}
+
+
+def _print_traces(
+    settings: Settings, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
+) -> None:
+    """The rank of each run whose GPU is busy longest; with ``-v`` every rank that has a trace."""
+    from planner.cli.printing.validate_traces import print_traces
+
+    for run in runs:
+        if run.traces:
+            busiest = max(run.traces, key=lambda t: t.busy_s)
+            shown = run.traces if settings.verbose else (busiest,)
+            print_traces(shown, compared[run.name], name=run.name)
+
+
+def _absent(found: Fit) -> list[str]:
+    """The factors that stay as they were, because no run has such work."""
+    if not found.absent:
+        return []
+    kinds = " and ".join(found.absent)
+    return [f"no work of the kind {kinds} is predicted for these runs: its factor stays 1"]
 
 
 def _profiled(runs: tuple[GivenRun, ...]) -> list[str]:
@@ -116,8 +150,14 @@ def _profiled(runs: tuple[GivenRun, ...]) -> list[str]:
     ]
 
 
-def _doubts(found: Fit) -> list[str]:
-    return [*_far_off(found), *_unsure(found)]
+def _doubts(found: Fit, problem: PlanningProblem) -> list[str]:
+    doubts = [*_far_off(found), *_unsure(found), *_absent(found)]
+    if found.topology is not problem.topology:
+        doubts.append(
+            "these CPU ranks were never calibrated: the runs correct constants measured on other "
+            f"cores, not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
+        )
+    return doubts
 
 
 def _far_off(found: Fit) -> list[str]:
@@ -145,19 +185,24 @@ def _unsure(found: Fit) -> list[str]:
     return []
 
 
-def _as_json(found: Fit) -> dict[str, Any]:
+def _as_json(
+    found: Fit, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
+) -> dict[str, Any]:
     from dataclasses import asdict
 
     from costmodels.topology import FITTED_KINDS
+    from planner.cli.printing.validate_traces import as_json
 
     return {
         "factors": dict(zip(FITTED_KINDS, found.factors.ratios, strict=True)),
         "settled_ratio": dict(zip(FITTED_KINDS, found.settled_ratio, strict=True)),
+        "absent": list(found.absent),
         "num_settled": found.num_settled,
         "noise_ratio": found.noise_ratio,
         "error_before_ratio": found.before_ratio,
         "error_left_out_ratio": found.left_out_ratio,
         "runs": [asdict(error) for error in found.errors],
+        "traces": {run.name: as_json(run.traces, compared[run.name]) for run in runs if run.traces},
     }
 
 
@@ -169,7 +214,10 @@ def _print(found: Fit) -> None:
     from planner.report.base import Fact, format_share
 
     shown = zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True)
-    factors = [(kind, f"{ratio:.3f}", format_share(known)) for kind, ratio, known in shown]
+    factors = [
+        (kind, f"{ratio:.3f}", "not in these runs" if kind in found.absent else format_share(known))
+        for kind, ratio, known in shown
+    ]
     print_rows("Factors on the system's times", ("kind", "factor", "determined"), factors)
     rows = [
         (

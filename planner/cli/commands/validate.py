@@ -371,9 +371,10 @@ def trace(
 ) -> int:
     """Compare the prediction for a plan with PyTorch profiler traces of a run.
 
-    Give one file for each rank that you have. Kernels are told apart by their names. A measured
-    collective also contains the time it waits for late ranks, so the predicted wait is added before
-    the error is computed.
+    Give one file for each rank that you have. Kernels belong to the stage of the host's call that
+    launched them, or, where the trace has no host events, to that of their name. Times are medians
+    over the steps. A measured collective also contains the time it waits for late ranks, so the
+    predicted wait is added before the error is computed; the ratio is measured over predicted.
     """
     from planner.cli.flags.inputs import load_plans
     from planner.cli.printing import validate_traces as show
@@ -381,13 +382,15 @@ def trace(
     inputs = load_plans(workload, (plan,), flags)
     from planner.models import pipeline_of
     from planner.trace.comparison import compare_traces
+    from planner.trace.reading import read_trace
 
     pipeline = pipeline_of(inputs.problem)
-    rows = compare_traces(pipeline, inputs.plans[0], traces)
+    measured = [read_trace(path) for path in traces]
+    rows = compare_traces(pipeline, inputs.plans[0], measured)
     if settings.json:
-        write_json(show.as_json(rows))
+        write_json(show.as_json(measured, rows))
     else:
-        show.print_traces(rows)
+        show.print_traces(measured, rows)
     told = list(inputs.warnings)
     if inputs.problem.topology.device.name == "cpu":
         told.append(

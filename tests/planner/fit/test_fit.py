@@ -13,6 +13,8 @@ import pytest
 from costmodels.fitted import scaled
 from costmodels.pipeline import CostPipeline
 from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
+from costmodels.uncertainty import sigmas
+from costmodels.workload import NO_DENSE_PART
 from planner import io
 from planner.errors import InvalidInputError
 from planner.fit.estimate import Fit, fit, geomean_error
@@ -256,3 +258,34 @@ def test_bad_runs_are_refused() -> None:
     other = replace(truth.problem, workload=cases.synthetic(3))
     with pytest.raises(InvalidInputError, match="run 0"):
         fit(other, truth.runs)
+
+
+def test_work_that_no_run_has_keeps_its_factor_and_spread() -> None:
+    """One rank has no collectives; a step time that is far off says nothing about them."""
+    model = replace(cases.synthetic(4, seed=1, batch=8192), dense=cases.dlrm().dense)
+    problem = PlanningProblem(workload=model, topology=io.load_system("h100_sxm", gpus=1))
+    space = cases.space(model, problem.topology, cases.DEVICE_ONLY)
+    plan = space.plan(random_assignment(space, np.random.default_rng(0)))
+    time_s = CostPipeline(model, problem.topology, models_of(problem)).estimate(plan).time.time_s
+    found = fit(problem, [Run(name="0", plan=plan, iteration_s=3.0 * time_s)])
+    assert "collective" in found.absent
+    assert found.factors.collective_ratio == 1.0
+    at = FITTED_KINDS.index("collective")
+    rows = np.array([[*row, *[0.0] * (3 - i)] for i, row in enumerate(found.factors.spread_ratio)])
+    left = rows @ rows.T
+    assert left[at].sum() == pytest.approx(left[at, at])  # independent of all others
+    assumed = dict(sigmas(problem.topology))["collective"]
+    assert assumed > 0.03  # of more ranks; a single rank has nothing to be unsure of
+    assert math.sqrt(left[at, at]) == pytest.approx(assumed, rel=1e-4)
+    assert min(found.factors.lookup_ratio, found.factors.dense_ratio) > 1.0
+
+
+def test_measured_work_that_is_not_predicted_is_no_evidence(tmp_path: Path) -> None:
+    """Kernels of the dense part in the trace of a workload without one."""
+    truth = Truth(3, 1, noise=0.0)
+    run = truth.profiled(0, (0,), tmp_path)
+    bare = replace(truth.problem, workload=replace(truth.model, dense=NO_DENSE_PART))
+    found = fit(bare, [run])
+    assert "dense" in found.absent
+    assert found.factors.dense_ratio == 1.0
+    assert found.noise_ratio < 0.1

@@ -20,8 +20,10 @@ from planner.errors import InvalidInputError
 from planner.models import default_models
 from planner.trace import matrix_text, traces
 from planner.trace.comparison import compare_traces
+from planner.trace.loading import WAITED
 from planner.trace.matrix import buffer_bytes
-from planner.trace.reading import WAITED, kind_of, read_trace, told_wait_s
+from planner.trace.reading import read_trace, told_wait_s
+from planner.trace.stages import stage_of_name
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,8 @@ def test_a_prediction_compared_with_itself_has_no_error(
     planned: tuple[CostPipeline, Plan], folder: Path
 ) -> None:
     """Totals and kinds of every rank that was given."""
-    rows = compare_traces(*planned, (folder / "rank-3.json.gz", folder / "rank-0.json.gz"))
+    measured = [read_trace(folder / f"rank-{rank}.json.gz") for rank in (3, 0)]
+    rows = compare_traces(*planned, measured)
     assert {r.rank for r in rows} == {0, 3}
     assert all(r.predicted_s == pytest.approx(r.measured_s, rel=1e-3, abs=1e-8) for r in rows)
     assert any(r.wait_s > 0.01 * r.measured_s for r in rows)
@@ -144,7 +147,7 @@ def test_kernels_of_real_names_are_told_apart(tmp_path: Path) -> None:
     assert read.compute_s == pytest.approx(45e-6)
     assert read.exposed_s == pytest.approx(15e-6)
     assert read.iteration_s == pytest.approx(100e-6)
-    assert kind_of("ncclKernel_AllReduce_RING_LL_Sum_float") == "all-reduce"
+    assert stage_of_name("ncclKernel_AllReduce_RING_LL_Sum_float") == "all-reduce"
     assert told_wait_s({"args": {WAITED: 3.0}}) == pytest.approx(3e-6)
     assert (
         told_wait_s({"args": {WAITED: math.nan}}) == told_wait_s({"args": {WAITED: 10**400}}) == 0

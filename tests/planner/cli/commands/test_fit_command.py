@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from planner import load_system, load_workload, plan
 from planner.io import save_plan
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT, Run
+from tests.planner.trace.h200_runs import NAMES, row_of, trace_of, workload_text
 from tests.planner.trace.test_cpu_ranks import profile as gloo_profile
+
+H200 = tuple[str, Path, Path]
 
 
 @pytest.fixture(scope="module")
@@ -153,3 +157,84 @@ def test_the_system_is_not_written_over_what_is_read(
         assert done.code == 2
         assert "is read by this command and would be lost" in done.err
         assert output.read_bytes() == before
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def h200(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> H200:
+    """A model that was profiled on one H200, and a plan of it."""
+    folder = tmp_path_factory.mktemp(str(request.param))
+    model, path = folder / "model.yaml", folder / "plan.json"
+    model.write_text(workload_text(request.param))
+    workload, system = load_workload(model), load_system("h200_sxm", gpus=1)
+    save_plan(path, plan(workload, system, strategy="size_greedy", with_baselines=False))
+    return str(request.param), model, path
+
+
+def _predicted_s(told: dict[str, Any], kind: str) -> float:
+    return sum(row["predicted_s"] for row in told["rows"] if row["kind"] == kind)
+
+
+def test_a_trace_of_a_gpu_says_which_stage_is_off_and_corrects_it(
+    run: Run, tmp_path: Path, h200: H200
+) -> None:
+    """With the system that is written, each kind takes the time that its kernels took."""
+    name, model, path = h200
+    on, given = ("--system", "h200_sxm", "--gpus", "1"), f"--run={path}={trace_of(name)}"
+    done = run("fit", model, *on, given, "--json", "-o", tmp_path / "mine.yaml")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert (told["factors"]["collective"], told["absent"]) == (1.0, ["collective"])
+    assert any("no work of the kind collective is predicted" in text for text in told["warnings"])
+    assert told["settled_ratio"]["collective"] == 0.0
+    (before,) = told["traces"].values()
+    (rank,) = before["ranks"]
+    assert (rank["device"], rank["host_bound"]) == ("NVIDIA H200", True)
+    again = ("validate", "trace", model, path, trace_of(name), "--json", "--system")
+    after = json.loads(run(*again, tmp_path / "mine.yaml").out)
+    measured = {row["kind"]: row["measured_s"] for row in after["rows"]}
+    assert measured == {row["kind"]: row["measured_s"] for row in before["rows"]}
+    for kinds in (
+        ("lookup forward", "lookup backward"),
+        ("dense forward", "dense backward", "dense optimizer"),
+        ("host",),
+        ("iteration",),
+    ):
+        predicted_s = sum(_predicted_s(after, kind) for kind in kinds)
+        assert predicted_s == pytest.approx(sum(measured[k] for k in kinds), rel=0.05), kinds
+
+
+def test_what_is_printed_of_a_trace_names_pace_stages_and_kernels(run: Run, h200: H200) -> None:
+    name, model, path = h200
+    on, given = ("--system", "h200_sxm", "--gpus", "1"), f"--run={path}={trace_of(name)}"
+    out = " ".join(run("fit", model, *on, given).out.split())
+    assert "Rank 0, NVIDIA H200, median of 3 steps" in out
+    assert "Pace host-bound: the host takes" in out
+    for words in ("- embedding kernels", "- sort and encode", "not in these runs", "Off most"):
+        assert words in out
+
+
+def test_a_time_without_the_profiler_tells_how_much_the_profiler_slows_the_host(
+    run: Run, h200: H200
+) -> None:
+    name, model, path = h200
+    wall_us = row_of(name)["wall_us"]
+    asked = ("fit", model, "--system", "h200_sxm", "--gpus", "1", "--json")
+    asked = (*asked, f"--run={path}={trace_of(name)}")
+    profiled = json.loads(run(*asked).out)
+    both = json.loads(run(*asked, f"--run={path}={wall_us}us").out)
+    (rank,) = next(iter(both["traces"].values()))["ranks"]
+    assert both["factors"]["lookup"] == pytest.approx(profiled["factors"]["lookup"], rel=0.1)
+    slower = both["factors"]["host"] / profiled["factors"]["host"]
+    assert slower == pytest.approx(1e-6 * wall_us / rank["iteration_s"], rel=0.1)
+    assert both["runs"][0]["fitted_s"] == pytest.approx(1e-6 * wall_us, rel=0.05)
+
+
+def test_a_damaged_trace_is_one_error(run: Run, tmp_path: Path, h200: H200) -> None:
+    name, model, path = h200
+    cut = tmp_path / "cut.json.gz"
+    cut.write_bytes(trace_of(name).read_bytes()[:40_000])
+    on = ("--system", "h200_sxm", "--gpus", "1")
+    for asked in (("fit", model, f"--run={path}={cut}"), ("validate", "trace", model, path, cut)):
+        done = run(*asked, *on)
+        assert (done.code, done.out) == (2, "")
+        assert " ".join(done.err.split()).count("ends too early") == 1

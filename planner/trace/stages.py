@@ -1,0 +1,214 @@
+"""Tells to which stage of an iteration each kernel of a trace belongs, and of what kind it is.
+
+A kernel's name alone often does not tell: the lookup's backward pass and the backward pass of an
+index both sort, and each stage fills and copies. Therefore a kernel belongs to the stage of the
+innermost span of the host around the call that launched it. Both have the same ``correlation``.
+Where a trace has no spans of the host, only the name is left, and the stages of the dense part
+count together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
+from planner.trace import cpu_ranks
+
+COPIES: Final = "copies"
+DENSE_FORWARD: Final = "dense forward"
+DENSE_BACKWARD: Final = "dense backward"
+OPTIMIZER: Final = "dense optimizer"
+DENSE_STAGES: Final = (DENSE_FORWARD, DENSE_BACKWARD, OPTIMIZER)
+OTHER: Final = "other compute"
+COLLECTIVES: Final = (
+    "all-to-all",
+    "reduce-scatter",
+    "all-gather",
+    "all-reduce",
+    "other collectives",
+)
+STAGES: Final = (
+    COPIES,
+    DENSE_FORWARD,
+    LOOKUP_FORWARD,
+    *COLLECTIVES,
+    DENSE_BACKWARD,
+    LOOKUP_BACKWARD,
+    OPTIMIZER,
+    OTHER,
+)
+"""In the order in which they are shown."""
+
+_COLLECTIVE_NAMES: Final = (
+    ("all-to-all", re.compile(r"nccl.*(sendrecv|alltoall|all_to_all)", re.IGNORECASE)),
+    ("reduce-scatter", re.compile(r"nccl.*reduce_?scatter", re.IGNORECASE)),
+    ("all-gather", re.compile(r"nccl.*all_?gather", re.IGNORECASE)),
+    ("all-reduce", re.compile(r"nccl.*all_?reduce", re.IGNORECASE)),
+    ("other collectives", re.compile(r"^(nccl|rccl)", re.IGNORECASE)),
+)
+_NAMES: Final = (
+    *_COLLECTIVE_NAMES,
+    (
+        LOOKUP_BACKWARD,
+        re.compile(
+            r"embedding.*(backward|grad)|linearize_index|transpose_embedding|radix_?sort|"
+            r"split_embedding.*optimizer",
+            re.IGNORECASE,
+        ),
+    ),
+    (LOOKUP_FORWARD, re.compile(r"(split|dense|batched)_embedding|bounds_check", re.IGNORECASE)),
+    (COPIES, re.compile(r"^mem(cpy|set)", re.IGNORECASE)),
+    # Steps of predicted iterations; names of real kernels have no such words.
+    (OPTIMIZER, re.compile(r"^dense optimizer")),
+    (DENSE_FORWARD, re.compile(r"^[^_(<:]* forward\b")),
+    (DENSE_BACKWARD, re.compile(r"^[^_(<:]* backward\b")),
+)
+"""Stages by the name of a kernel; the first match wins."""
+
+_SPANS: Final = (
+    (OPTIMIZER, re.compile(r"^(Optimizer\.|## optimizer ##)")),
+    (LOOKUP_BACKWARD, re.compile(r"CppNode<\w*Lookup|embedding_backward")),
+    (LOOKUP_FORWARD, re.compile(r"^\[lookup\]|_embedding\w*_(lookup|forward)|bounds_check")),
+    (
+        OTHER,
+        re.compile(
+            r"^## (KJT|all2all|\w+ wait\(\)|.*dist)|^\[\w*dist|"
+            r"(All2All|ReduceScatter|AllGather)\w*_"
+        ),
+    ),
+    (DENSE_BACKWARD, re.compile(r"^(autograd::engine::|## backward ##)")),
+    (DENSE_FORWARD, re.compile(r"^(DistributedDataParallel\.forward|## forward ##)")),
+)
+"""Stages by the name of a span of the host, from the marks of PyTorch and TorchRec; the first match
+wins, and a span without a match has the stage of the span around it."""
+
+_MOVES: Final = re.compile(r"^Memcpy (HtoD|DtoH)", re.IGNORECASE)
+"""Copies over the host's link: the batch and, in TorchRec, sizes of exchanges."""
+
+_GROUPS: Final = (
+    ("copies", re.compile(r"^memcpy", re.IGNORECASE)),
+    ("fill", re.compile(r"^memset|FillFunctor", re.IGNORECASE)),
+    ("bounds check", re.compile(r"bounds_check")),
+    ("index backward", re.compile(r"indexing_backward")),
+    (
+        "sort and encode",
+        re.compile(
+            r"radix_?sort|DeviceScan|ReduceByKey|DeviceCompact|RunLength|linearize_index|"
+            r"find_long_segments|DeviceMerge",
+            re.IGNORECASE,
+        ),
+    ),
+    ("embedding kernels", re.compile(r"embedding", re.IGNORECASE)),
+    ("multi-tensor", re.compile(r"multi_tensor_apply")),
+    ("attention", re.compile(r"flash_|fmha|attention|hstu", re.IGNORECASE)),
+    ("concatenation", re.compile(r"CatArray")),
+    ("index", re.compile(r"index_elementwise|_gather|scatter|index_select", re.IGNORECASE)),
+    (
+        "products",
+        re.compile(r"gemm|gemv|cutlass|cublas|splitK|xmma|nvjet|scal_kernel", re.IGNORECASE),
+    ),
+    ("normalization", re.compile(r"softmax|layer_?norm|batch_?norm", re.IGNORECASE)),
+    ("reductions", re.compile(r"reduce_kernel")),
+    ("elementwise", re.compile(r"elementwise|triton_poi", re.IGNORECASE)),
+)
+"""Groups of kernels by name; the first match wins."""
+_REST: Final = "other kernels"
+_NAMES_KEPT: Final = 4096
+"""Names of kernels and spans come again in every step."""
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
+def stage_of_name(name: str) -> str:
+    """The stage of a kernel by its name; spans of CPU ranks already have the names of stages."""
+    if name in cpu_ranks.SPAN_KINDS:
+        return name
+    return next((stage for stage, pattern in _NAMES if pattern.search(name)), OTHER)
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
+def group_of(name: str) -> str:
+    """What kind of kernel a name is of."""
+    if any(pattern.search(name) for _, pattern in _COLLECTIVE_NAMES):
+        return "collective"
+    return next((group for group, pattern in _GROUPS if pattern.search(name)), _REST)
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
+def _stage_of_span(name: str) -> str | None:
+    """The stage that a span of the host names; None if it names none."""
+    return next((stage for stage, pattern in _SPANS if pattern.search(name)), None)
+
+
+class Launches:
+    """The calls of the host that launched the kernels of a trace."""
+
+    def __init__(self, complete: Sequence[Mapping[str, Any]]) -> None:
+        """Find the launches among the events with a time, and the stage of each."""
+        calls, spans = defaultdict(list), defaultdict(list)
+        for event in complete:
+            category, begin = str(event.get("cat", "")).lower(), float(event["ts"])
+            thread = str(event.get("tid"))
+            if category in ("cuda_runtime", "cuda_driver", "hip_runtime"):
+                number = correlation(event)
+                if number is not None:
+                    calls[thread].append((begin, number))
+            elif category in ("cpu_op", "user_annotation"):
+                name = str(event.get("name", ""))
+                spans[thread].append((begin, -float(event["dur"]), name))
+        self._launched_us = {n: begin for found in calls.values() for begin, n in found}
+        self._stages: dict[int, str] = {}
+        for thread, found in calls.items():
+            self._stages.update(_stages(sorted(found), sorted(spans.get(thread, ()))))
+
+    def launched_us(self, kernel: Mapping[str, Any]) -> float:
+        """When the host launched a kernel; the kernel's begin where the trace does not tell."""
+        number = correlation(kernel)
+        begin = float(kernel["ts"])
+        return begin if number is None else self._launched_us.get(number, begin)
+
+    def stage(self, kernel: Mapping[str, Any]) -> str:
+        """The stage that a kernel belongs to."""
+        name, number = str(kernel.get("name", "")), correlation(kernel)
+        named = stage_of_name(name)
+        if named in COLLECTIVES or _MOVES.search(name) or number is None:
+            return named
+        return self._stages.get(number, named)
+
+
+def correlation(event: Mapping[str, Any]) -> int | None:
+    """The number that a kernel shares with the call that launched it; None if it has none."""
+    args = event.get("args")
+    number = args.get("correlation") if isinstance(args, dict) else None
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def _stages(
+    calls: Sequence[tuple[float, int]], spans: Sequence[tuple[float, float, str]]
+) -> Iterator[tuple[int, str]]:
+    """The number and the stage of each call of a thread that lies in spans of a known program.
+
+    Args:
+        calls: begin and number, in order.
+        spans: begin, negative length and name, in order; those of one thread nest.
+    """
+    around: list[tuple[float, str | None]] = []  # end and stage of the spans around a call
+    at = 0
+    for begin, number in calls:
+        while at < len(spans) and spans[at][0] <= begin:
+            opened, shorter, name = spans[at]
+            at += 1
+            while around and around[-1][0] <= opened:
+                around.pop()
+            outer = around[-1][1] if around else None
+            own = _stage_of_span(name) or outer
+            if own is None and not name.startswith("ProfilerStep#"):
+                own = DENSE_FORWARD
+            around.append((opened - shorter, own))
+        while around and around[-1][0] <= begin:
+            around.pop()
+        if around and around[-1][1] is not None:
+            yield number, around[-1][1]
