@@ -311,7 +311,7 @@ def _train(
 
     from costmodels.training.communication import Precision
     from planner import io
-    from planner.integrations.measure.calibrate_cpu import calibrated_topology
+    from planner.integrations.measure.calibrate import calibrated_topology
     from planner.integrations.measure.runs import RunSettings
     from planner.integrations.measure.validate_torchrec import (
         validate_codecs,

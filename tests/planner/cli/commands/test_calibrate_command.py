@@ -66,7 +66,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return [outcome(0, 0.02, 0.02, "0"), outcome(0, 0.01, 0.011, "1.2")]
 
     fakes = {
-        "calibrate_cpu": {
+        "calibrate": {
             "measure_machine": measure_machine,
             "fit_here": fit_here,
             "calibrated_topology": lambda folder, ranks, progress: f"{ranks} ranks",
