@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from planner.cli.console import Settings, remark, say, shown_paths, write_json
-from planner.cli.flags.common import FILE, complete_system, gathered, is_given, output_options
+from planner.cli.flags.common import FILE, gathered, is_given, output_options
+from planner.cli.names import complete_system
 from planner.cli.printing.show import print_rows
 from planner.errors import InvalidInputError
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -106,14 +107,14 @@ def _measure_alone(device: AbstractAccelerator, rows: _Rows, job: DeviceJob) -> 
     size = effort.size_ratio
     rows.measured(
         {"block": "ceilings", "what": f"kernel gap on GPU: {_IN_A_ROW} add_, queued"},
-        lambda: _kernel_gap(device, effort.repeats),
+        partial(_kernel_gap, device, effort.repeats),
     )
     for row in copy_rows(size_ratio=size):
-        rows.measured(row, lambda row=row: _copied(device, row, effort.repeats))
+        rows.measured(row, partial(_copied, device, row, effort.repeats))
     for row in link_rows(size_ratio=size):
-        rows.measured(row, lambda row=row: _linked(device, row, effort.repeats))
+        rows.measured(row, partial(_linked, device, row, effort.repeats))
     for row in product_rows(effort.num_products, rng, size_ratio=size):
-        rows.measured(row, lambda row=row: _multiplied(device, row, effort.repeats))
+        rows.measured(row, partial(_multiplied, device, row, effort.repeats))
     for mb in operator_sizes(size_ratio=size):
         _measure_operators(device, rows, mb, effort.repeats)
     _measure_lookups(device, rows, effort, rng)
@@ -193,7 +194,7 @@ def _measure_operators(device: AbstractAccelerator, rows: _Rows, mb: int, repeat
     for name, (counts, step) in cases.items():
         rows.measured(
             {**point, "what": name, **counts},
-            lambda step=step: _typical_us(device, [step], repeats),
+            partial(_typical_us, device, [step], repeats),
         )
     device.tidy()
 
@@ -251,7 +252,7 @@ def _measure_lookups(
             size_ratio=effort.size_ratio,
         )
         for point in points:
-            rows.measured(point, lambda point=point: _looked_up(device, point, effort.repeats))
+            rows.measured(point, partial(_looked_up, device, point, effort.repeats))
             device.tidy()
 
 
@@ -331,7 +332,7 @@ def _measure_collectives(
             "kept_bytes": list(case.kept_bytes),
             "backend": "nccl" if device.device.type == "cuda" else "gloo",
         }
-        rows.measured(point, lambda case=case: _exchanged(device, case, rank, effort.repeats))
+        rows.measured(point, partial(_exchanged, device, case, rank, effort.repeats))
 
 
 def _exchanged(device: AbstractAccelerator, case: CollectivePoint, rank: int, repeats: int) -> Row:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from costmodels.calibration.device_designs import LOOKUP_BLOCKS, Row
 from planner.errors import InvalidInputError
@@ -21,9 +21,21 @@ _OTHER_BLOCKS: Final = ("dense", "dlrm", "pipe")
 """Blocks of whole steps; only what a fit of such steps reads is checked, and by that fit."""
 _BLOCKS: Final = ("ceilings", "codec", *LOOKUP_BLOCKS, "collectives", *_OTHER_BLOCKS)
 
-Microseconds = Annotated[float, Field(strict=False, gt=0, le=1e10)]
+_LARGEST: Final = 10**18
+"""Whole numbers beyond it are not even turned into floats."""
+
+
+def _as_float(value: Any) -> Any:
+    """A whole number as a float, which the fields below want; anything else as it is."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST:
+        return float(value)
+    return value
+
+
+Real = Annotated[float, BeforeValidator(_as_float)]
+Microseconds = Annotated[Real, Field(gt=0, le=1e10)]
 Whole = Annotated[int, Field(gt=0, le=10**13)]
-Bytes = Annotated[float, Field(strict=False, ge=0, le=1e15)]
+Bytes = Annotated[Real, Field(ge=0, le=1e15)]
 Text = Annotated[str, Field(max_length=400)]
 
 
@@ -37,7 +49,7 @@ class _Environment(_Row):
     block: Literal["ceilings"]
     what: Literal["env"]
     gpu: Text = ""
-    mem: Annotated[float, Field(strict=False, gt=0, le=1e15)] | None = None
+    mem: Annotated[Real, Field(gt=0, le=1e15)] | None = None
     sms: Annotated[int, Field(gt=0, le=10**5)] | None = None
     nccl: Text = ""
     cpu: Text = ""
@@ -52,7 +64,7 @@ class _Lookup(_Row):
     T: Annotated[int, Field(gt=0, le=10**5)]
     rows: Whole
     dim: Annotated[int, Field(gt=0, le=10**5)]
-    L: Annotated[float, Field(strict=False, gt=0, le=1e7)]
+    L: Annotated[Real, Field(gt=0, le=1e7)]
     B: Annotated[int, Field(gt=0, le=10**8)]
     law: Annotated[str, Field(pattern=r"^(uniform|zipf \d{1,2}(\.\d{1,6})?)$")]
     wdtype: Literal["fp32", "fp16"]
@@ -82,7 +94,7 @@ class _Gap(_Row):
 
 
 class _Sized(_Timed):
-    mb: Annotated[float, Field(strict=False, gt=0, le=1e7)]
+    mb: Annotated[Real, Field(gt=0, le=1e7)]
 
 
 class _Product(_Timed):
@@ -99,7 +111,7 @@ class _Shape(_Timed):
 
 class _Linked(_Row):
     pinned: bool
-    kb: Annotated[float, Field(strict=False, gt=0, le=1e10)]
+    kb: Annotated[Real, Field(gt=0, le=1e10)]
     h2d_us: Microseconds
     d2h_us: Microseconds
 
