@@ -219,7 +219,7 @@ class Cuda(AbstractAccelerator):
             "mem": properties.total_memory,
             "l2": getattr(properties, "L2_cache_size", None),
             "cuda": torch.version.cuda,
-            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+            "nccl": _nccl(),
             "driver": _driver(),
             **_software(),
         }
@@ -237,6 +237,13 @@ def _driver() -> str:
     except (OSError, IndexError):
         return ""
     return next((w for w in words if w[:1].isdigit() and "." in w), "")
+
+
+def _nccl() -> str:
+    """Version of NCCL; empty where torch was built without it."""
+    if not torch.distributed.is_nccl_available():
+        return ""
+    return ".".join(map(str, torch.cuda.nccl.version()))
 
 
 def _software() -> dict[str, Any]:

@@ -231,8 +231,16 @@ def _rank_main(own: _Rank, function: Callable[..., Any], arguments: tuple[Any, .
     except BaseException:
         (folder / f"{own.rank}.error").write_text(f"rank {own.rank}: {traceback.format_exc()}")
         os._exit(1)
-    dist.barrier()
+    _meet()
     os._exit(0)
+
+
+def _meet() -> None:
+    """Wait for all ranks by gloo, also where the group has NCCL."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.zeros(1))
 
 
 def _join_group(own: _Rank) -> None:
@@ -271,5 +279,5 @@ def _join_group(own: _Rank) -> None:
     backend = "cpu:gloo,cuda:nccl" if own.on_gpus else "gloo"
     dist.init_process_group(backend, store=group, rank=own.rank, world_size=own.world_size)
     _MEETINGS.append(_Meeting(store=stores[1], world_size=own.world_size))
-    dist.barrier()
+    _meet()
     calm_network_threads()
