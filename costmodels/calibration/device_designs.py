@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -81,8 +81,7 @@ def on_a_core(effort: DeviceEffort) -> DeviceEffort:
     return replace(effort, size_ratio=min(effort.size_ratio, CORE_SIZES))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Range:
+class _Range(NamedTuple):
     """The smallest and the largest value of each number of a block's points."""
 
     tables: int

@@ -269,12 +269,16 @@ def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
             {
                 "machine": measured.machine(),
                 "written": [str(path) for path in result.written],
+                "measured": {key: value for key, _, value in result.replaced},
                 "fit": [_as_json(e) for e in result.errors],
+                "kept": list(result.kept),
                 "failed": list(measured.failed),
             }
         )
         return 0
-    _print(measured.machine(), result.errors)
+    print_rows(f"Measured on {measured.machine()}", ("key", "base", "measured"), result.replaced)
+    if result.errors:
+        _print(measured.machine(), result.errors)
     _tell_failed(settings, measured)
     for line in result.kept:
         remark(settings, f"from the base: {line}")

@@ -39,11 +39,13 @@ class Written:
 
     Attributes:
         written: the files.
+        replaced: keys of the system, with the number of the base and the measured one.
         errors: how well each law fits.
         kept: what the rows do not say, so that the numbers of the base stay.
     """
 
     written: tuple[Path, ...]
+    replaced: tuple[tuple[str, str, str], ...]
     errors: tuple[FitError, ...]
     kept: tuple[str, ...]
 
@@ -72,7 +74,17 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         source=f"own measurement on {measured.machine()}",
     )
     written = write_device_system(path, base, rates, measured.machine(), curves)
-    return Written(written=written, errors=(), kept=_unsaid(rates))
+    return Written(written=written, replaced=_replaced(base, path), errors=(), kept=_unsaid(rates))
+
+
+def _replaced(base: str | Path, path: Path) -> tuple[tuple[str, str, str], ...]:
+    """The numbers of the written system that were measured, beside those of its base."""
+    before = {p.name: p.value for p in load_system(base).provenance}
+    return tuple(
+        (p.name, before.get(p.name, ""), p.value)
+        for p in load_system(path).provenance
+        if before.get(p.name) != p.value
+    )
 
 
 def _unsaid(rates: Rates) -> tuple[str, ...]:
