@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from costmodels.calibration.fit_device import Rates, collective_curves, fit_rates
+from costmodels.calibration.fit_device import Rates, collective_curves, fit_rates, uneven_error
 from costmodels.calibration.fitting import FitError
 from costmodels.collective.base import CollectiveCurve
 from costmodels.datatypes import DataType
@@ -174,7 +174,7 @@ def _device_lines(base: DeviceSchema, rates: Rates, note: str) -> list[str]:
     if rates.hbm_bandwidth_bytes_per_s is not None:
         rate = rates.hbm_bandwidth_bytes_per_s / GB
         told = f"large copies and additions on {note}"
-        lines.append(f"  hbm_bandwidth: {rate:.1f} GB/s (measured, {told})")
+        lines.append(f"  hbm_bandwidth: {rate:.5g} GB/s (measured, {told})")
     if rates.num_multiprocessors:
         lines.append(f"  num_multiprocessors: {rates.num_multiprocessors} (measured, {note})")
     if rates.kernel_latency_s is not None:
@@ -202,7 +202,7 @@ def _product_lines(base: DeviceSchema, rates: Rates, note: str) -> list[str]:
         if kind in measured:
             rate = measured[kind] / efficiency / _TFLOP
             what = f"large products on {note} reach {measured[kind] / _TFLOP:.1f} TFLOP/s"
-            lines.append(f"    {kind.value}: {rate:.2f} TFLOP/s (measured, {what})")
+            lines.append(f"    {kind.value}: {rate:.5g} TFLOP/s (measured, {what})")
         else:
             kept = base.flops[kind]
             source = ", ".join(part for part in (kept.source.value, kept.reference) if part)

@@ -175,12 +175,14 @@ def test_collectives_become_curves_beside_the_system(tmp_path: Path) -> None:
             point = {"sent_bytes": [0.75 * size] * 4, "kept_bytes": [kept] * 4}
             timed = {"us": 10.0 + size / 2e5, "ranks": 4, "operation": operation}
             rows.append({"block": "collectives", **timed, **point})
-    uneven = {"sent_bytes": [768.0, 0.0, 0.0, 0.0], "kept_bytes": [0.0] * 4, "us": 1.0}
+    uneven = {"sent_bytes": [768.0, 0.0, 0.0, 0.0], "kept_bytes": [0.0] * 4, "us": 20.0}
     rows.append({"block": "collectives", "operation": "all_to_all", "ranks": 4, **uneven})
     result = fit_and_write(
         tmp_path / "out" / "mine.yaml", "h100_sxm", read_rows(written(tmp_path, *rows))
     )
     assert [path.name for path in result.written] == ["mine.yaml", "mine.curves.csv"]
+    (told,) = result.errors
+    assert (told.num_points, round(told.geomean_ratio, 1)) == (1, 1.0), "20 us where 10 are said"
     mine = io.load_system(tmp_path / "out" / "mine.yaml", gpus=4)
     assert mine.host_link.latency_s == pytest.approx(10e-6, rel=0.01)
     assert mine.host_link.bandwidth_bytes_per_s == pytest.approx(0.75 * 2e11, rel=0.05)
