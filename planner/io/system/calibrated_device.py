@@ -74,7 +74,13 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         source=f"own measurement on {measured.machine()}",
     )
     written = write_device_system(path, base, rates, measured.machine(), curves)
-    return Written(written=written, replaced=_replaced(base, path), errors=(), kept=_unsaid(rates))
+    uneven = uneven_error(measured.rows)
+    return Written(
+        written=written,
+        replaced=_replaced(base, path),
+        errors=(uneven,) if uneven is not None else (),
+        kept=_unsaid(rates),
+    )
 
 
 def _replaced(base: str | Path, path: Path) -> tuple[tuple[str, str, str], ...]:
