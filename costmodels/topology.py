@@ -14,6 +14,19 @@ from costmodels.estimates import Provenance, Source
 from costmodels.workload import DataType
 
 
+PASS_RATIO: Final = 15.0
+"""A tiny forward and backward pass over an eager call, where it was not measured: 15.0 on the host of
+an H200, 14.4 on a CPU."""
+PASS_DISPATCHES: Final = 24.9
+"""Dispatches of that pass: 14.4 on a CPU, and 10.5 to hand the backward pass to the thread of the
+device and back. The latter is what is missing on the host of the H200 if its dispatches are to those
+of the CPU as its ``torch.empty`` is."""
+PASS_LAUNCHES: Final = 7.0
+"""Kernels of that pass: product, sum, ones, product, sum, and two gradients added up."""
+_LEAST_DISPATCH: Final = 0.1
+"""The least share of a call that is the dispatch, and the least that is the launch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One accelerator, by the rates that it achieves (not the peak rates, except ``flops_per_s``).
@@ -27,7 +40,6 @@ class Device:
         flops_per_s: peak rate of matrix products by element type.
         flops_efficiency_ratio: share of the peak rate that large products reach.
         kernel_latency_s: least time of a kernel on the device.
-        launch_latency_s: host time to launch a kernel.
         row_half_bytes: row size at which random reads of rows reach half the streaming rate.
         update_efficiency_ratio: share of the streaming rate that random updates of rows reach.
         sort_rate_per_s: indices sorted per second.
@@ -48,7 +60,6 @@ class Device:
     flops_per_s: tuple[tuple[DataType, float], ...]
     flops_efficiency_ratio: float
     kernel_latency_s: float
-    launch_latency_s: float
     row_half_bytes: float
     update_efficiency_ratio: float
     sort_rate_per_s: float
@@ -73,7 +84,6 @@ class Device:
             self.hbm_capacity_bytes,
             self.l2_capacity_bytes,
             self.kernel_latency_s,
-            self.launch_latency_s,
             self.row_half_bytes,
             self.overlap_slowdown_ratio,
             self.num_multiprocessors,
@@ -93,15 +103,50 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One machine: memory shared by its ranks, and the link of one device to it."""
+    """One machine: memory shared by its ranks, the link of one device to it, and its calls.
+
+    Attributes:
+        ddr_capacity_bytes: size of its memory.
+        ddr_bandwidth_bytes_per_s: rate of its memory.
+        device_link_bandwidth_bytes_per_s: rate of copies between it and one device.
+        eager_call_s: one eager call of a tiny kernel, issued back to back: an in-place addition on
+            eight elements, and the record of an event.
+        eager_pass_s: forward and backward pass of a linear layer of 8 by 8 on 8 samples and the sum
+            of its result; None if it was not measured. It is then taken as
+            :data:`PASS_RATIO` eager calls.
+
+    Raises:
+        InvalidValueError: a rate is not above 0, or a size or time is negative.
+    """
 
     ddr_capacity_bytes: float
     ddr_bandwidth_bytes_per_s: float
     device_link_bandwidth_bytes_per_s: float
+    eager_call_s: float = 5e-6
+    eager_pass_s: float | None = None
+
+    @property
+    def dispatch_s(self) -> float:
+        """Seconds of one dispatch: an eager call without the launch of its kernel.
+
+        A pass is so many dispatches and launches, and a call is one of each. At least a tenth and
+        at most nine tenths of a call is the dispatch.
+        """
+        call_s = self.eager_call_s
+        pass_s = PASS_RATIO * call_s if self.eager_pass_s is None else self.eager_pass_s
+        rest = (pass_s - PASS_LAUNCHES * call_s) / (PASS_DISPATCHES - PASS_LAUNCHES)
+        return min(max(rest, _LEAST_DISPATCH * call_s), (1.0 - _LEAST_DISPATCH) * call_s)
+
+    @property
+    def launch_s(self) -> float:
+        """Seconds of the launch of one kernel."""
+        return self.eager_call_s - self.dispatch_s
 
     def __post_init__(self) -> None:
         """Check that times on it are finite."""
         require(self.ddr_capacity_bytes >= 0, "ddr_capacity must not be negative")
+        require(self.eager_call_s >= 0, "eager_call must not be negative")
+        require((self.eager_pass_s or 0.0) >= 0, "eager_pass must not be negative")
         rates = (self.ddr_bandwidth_bytes_per_s, self.device_link_bandwidth_bytes_per_s)
         require(all(r > 0 for r in rates), "host bandwidths must be above 0")
 
@@ -351,3 +396,11 @@ class Topology:
         return max(
             (p.source for p in self.provenance), key=lambda s: s.strength, default=Source.USER
         )
+
+
+def with_host_factor(topology: Topology, host_ratio: float) -> Topology:
+    """The system with ``host_ratio`` times the seconds of all calls of its host."""
+    host = topology.host
+    pass_s = None if host.eager_pass_s is None else host.eager_pass_s * host_ratio
+    calls = replace(host, eager_call_s=host.eager_call_s * host_ratio, eager_pass_s=pass_s)
+    return replace(topology, host=calls)

@@ -57,7 +57,6 @@ def make_device(**changes: object) -> Device:
         "flops_per_s": ((DataType.FP32, 19.5e12), (DataType.FP16, 312e12)),
         "flops_efficiency_ratio": 0.7,
         "kernel_latency_s": 2 * US,
-        "launch_latency_s": 5 * US,
         "row_half_bytes": 32.0,
         "update_efficiency_ratio": 0.6,
         "sort_rate_per_s": 5e9,
@@ -302,7 +301,7 @@ def provenances() -> SearchStrategy[tuple[Provenance, ...]]:
     names = (
         "device.hbm_bandwidth",
         "device.flops_efficiency_ratio",
-        "device.launch_latency",
+        "host.eager_call",
         "links.network.bandwidth",
     )
     one = st.builds(

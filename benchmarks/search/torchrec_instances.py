@@ -150,7 +150,6 @@ def system(ranks: int, *, a100: bool = False) -> Topology:
         flops_per_s=((DataType.FP32, 19.5e12),),
         flops_efficiency_ratio=0.7,
         kernel_latency_s=2 * US,
-        launch_latency_s=5 * US,
         row_half_bytes=32.0,
         update_efficiency_ratio=0.6,
         sort_rate_per_s=5e9,

@@ -1,127 +1,211 @@
 """Host time: how long the CPU thread of a rank takes to issue the work of an iteration.
 
-The terms are those of Lin et al. 2022 (arXiv 2201.07821), section 4. For each operator the host
-needs T1 (gap between operators), T2 (before the first launch) and T3 (after the last launch); for
-each kernel launch T4; and T5 between the launches of one operator. Their values depend on the
-software, so each software has a named profile. A profile counts in kernel launches, whose time is a
-number of the system.
+Work is counted in two units, and the machine says how long each of them takes. A *dispatch* is what
+Python and PyTorch do for one tiny operator, without its kernel; a *launch* is what the driver does
+for one kernel. An eager call of a tiny kernel is one of each. Both follow from two numbers of the
+system (:class:`costmodels.topology.Host`), which ``shardplan calibrate --host`` measures. How many
+of them a step needs depends on the software, so each software has a named profile.
+
+The counts of ``eager`` are those of PyTorch and TorchRec themselves: the time of each kind of
+operator on tensors of eight elements on a CPU, over that of an ``add_``; TorchRec's sharded modules
+and its train pipeline on one gloo rank; and the kernels of steps on a GPU. No time of a step on a
+GPU is among them. ``shardplan validate published --what steps`` prints what they err by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from costmodels.dense.base import Layer
-from costmodels.workload import Feature, HostProfile, Workload
+from costmodels.operators import Operator, OperatorKind
+from costmodels.topology import Host
+from costmodels.training.optimizers import DenseOptimizer
+from costmodels.workload import Feature, HostProfile, Pipeline, Workload
 
 _NUMBER_BYTES: Final = 4
 """Dense features, labels and weights of indices arrive as fp32."""
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Work of the host: how many dispatches and how many launches."""
+
+    dispatches: float = 0.0
+    launches: float = 0.0
+
+    def times(self, count: float) -> Calls:
+        """The work of ``count`` of them."""
+        return Calls(self.dispatches * count, self.launches * count)
+
+    def plus(self, other: Calls) -> Calls:
+        """Both works together."""
+        return Calls(self.dispatches + other.dispatches, self.launches + other.launches)
+
+
+_NONE: Final = Calls()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostLaunches:
-    """A host profile: host time of each kind of work, divided by that of one kernel launch.
+class OperatorCalls:
+    """What one operator costs the host, by its calls and by its kernels.
 
     Attributes:
-        operator_ratio: T1 + T2 + T3 of one operator of the forward pass.
-        backward_ratio: host time of a backward pass over that of its forward pass.
-        per_gradient_ratio: adding up the gradient of one tensor.
-        per_update_ratio: zeroing one tensor's gradient and updating the tensor.
-        update_ratio: the optimizer's step and its zeroing of gradients, without the single tensors.
-        lookup_forward_ratio: T1 + T2 + T3 of the forward pass of a fused lookup.
-        lookup_backward_ratio: T1 + T2 + T3 of its backward pass.
-        collective_ratio: issuing one collective.
-        copy_ratio: issuing one copy of an input tensor to the device.
-        loss_ratio: the loss, forward and backward.
-        between_steps_ratio: reading the loss and fetching the next batch, in which the device has
-            no work.
-        launch_ratio: T4 of one kernel; 0 if a captured graph is replayed.
+        forward: each call of the forward pass.
+        forward_kernel: each kernel of the forward pass.
+        backward: the backward pass, for each call of the forward pass.
+        backward_kernel: the backward pass, for each kernel of the forward pass.
+    """
+
+    forward: Calls = _NONE
+    forward_kernel: Calls = _NONE
+    backward: Calls = _NONE
+    backward_kernel: Calls = _NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLaunches:
+    """A host profile: the work of the host for each kind of call.
+
+    Attributes:
+        other: an operator of the dense part whose kind is not in ``operators``.
+        operators: operators of a kind.
+        cast: casting the input and the parameters of a product under autocast.
+        gradient: adding up the gradient of one tensor.
+        reduced: copying the gradient of one tensor into a bucket of an all-reduce.
+        update: the optimizer's step and its zeroing of gradients, without the single tensors.
+        per_update: zeroing one tensor's gradient and updating the tensor.
+        optimizers: ``update`` and ``per_update`` of optimizers that differ from these.
+        lookup_forward: a fused lookup, with what the sharded module does around it.
+        lookup_backward: its backward pass.
+        wrapper: what the sharded modules do once in a step: indices sorted by rank and split.
+        pipelined: what a training pipeline of TorchRec does in a step beside the step itself.
+        collective: issuing one collective.
+        copy: issuing one copy of an input tensor to the device.
+        loss: the loss, forward and backward, and the start of the backward pass.
+        between_steps: reading the loss and fetching the next batch, in which the device has no
+            work.
         copies_block: whether the host waits for copies, as it does if memory is not pinned.
         source: where the figures come from.
     """
 
-    operator_ratio: float
-    backward_ratio: float
-    per_gradient_ratio: float
-    per_update_ratio: float
-    update_ratio: float
-    lookup_forward_ratio: float
-    lookup_backward_ratio: float
-    collective_ratio: float
-    copy_ratio: float
-    loss_ratio: float
-    between_steps_ratio: float
-    launch_ratio: float
-    copies_block: bool
+    other: OperatorCalls
+    operators: Mapping[OperatorKind, OperatorCalls] = field(default_factory=dict)
+    cast: OperatorCalls = field(default_factory=OperatorCalls)
+    gradient: Calls = _NONE
+    reduced: Calls = _NONE
+    update: Calls = _NONE
+    per_update: Calls = _NONE
+    optimizers: Mapping[DenseOptimizer, tuple[Calls, Calls]] = field(default_factory=dict)
+    lookup_forward: Calls = _NONE
+    lookup_backward: Calls = _NONE
+    wrapper: Calls = _NONE
+    pipelined: Calls = _NONE
+    collective: Calls = _NONE
+    copy: Calls = _NONE
+    loss: Calls = _NONE
+    between_steps: Calls = _NONE
+    copies_block: bool = False
     source: str
 
 
+def _both(forward: tuple[float, float], backward: tuple[float, float]) -> OperatorCalls:
+    """Dispatches of a call and launches of a kernel, forward and backward."""
+    return OperatorCalls(
+        forward=Calls(dispatches=forward[0]),
+        forward_kernel=Calls(launches=forward[1]),
+        backward=Calls(dispatches=backward[0]),
+        backward_kernel=Calls(launches=backward[1]),
+    )
+
+
+_ELEMENTWISE: Final = _both((2.2, 1.2), (3.3, 1.9))
 _EAGER: Final = HostLaunches(
-    operator_ratio=4.0,
-    backward_ratio=2.0,
-    per_gradient_ratio=0.0,
-    per_update_ratio=0.0,
-    update_ratio=0.0,
-    lookup_forward_ratio=12.0,
-    lookup_backward_ratio=12.0,
-    collective_ratio=8.0,
-    copy_ratio=0.0,
-    loss_ratio=0.0,
-    between_steps_ratio=0.0,
-    launch_ratio=1.0,
-    copies_block=False,
-    source="medians of Lin et al.'s traces over one launch of 5 us: 20 us per operator, 60 us per "
-    "lookup, 40 us per collective; a fused optimizer and pinned copies are not counted",
+    other=_both((4.4, 3.0), (6.6, 5.0)),
+    operators={
+        OperatorKind.MATMUL: _both((3.2, 1.0), (4.8, 3.6)),
+        OperatorKind.BATCHED_MATMUL: _both((3.5, 1.0), (5.5, 2.2)),
+        OperatorKind.ATTENTION: _both((27.0, 5.0), (49.0, 12.0)),
+        OperatorKind.ELEMENTWISE: _ELEMENTWISE,
+        OperatorKind.REDUCTION: _ELEMENTWISE,
+        OperatorKind.NORM: _both((3.4, 1.2), (4.6, 1.6)),
+        OperatorKind.SOFTMAX: _both((1.8, 1.0), (2.6, 1.4)),
+    },
+    cast=_both((3.0, 2.1), (4.0, 2.1)),
+    gradient=Calls(1.8, 0.0),
+    reduced=Calls(1.0, 1.0),
+    update=Calls(15.4, 6.0),
+    per_update=Calls(1.2, 0.0),
+    optimizers={
+        DenseOptimizer.SGD: (Calls(10.4, 2.0), Calls(0.4, 0.0)),
+        DenseOptimizer.ADAM: (Calls(12.4, 3.0), Calls(1.5, 0.0)),
+        DenseOptimizer.ADAM_FOREACH: (Calls(33.4, 14.0), Calls(2.0, 0.1)),
+        DenseOptimizer.LAMB: (Calls(33.4, 14.0), Calls(6.0, 4.0)),
+    },
+    lookup_forward=Calls(95.0, 10.0),
+    lookup_backward=Calls(22.0, 27.0),
+    wrapper=Calls(110.0, 6.0),
+    pipelined=Calls(100.0, 7.0),
+    collective=Calls(8.0, 8.0),
+    copy=Calls(2.5, 1.0),
+    loss=Calls(21.5, 5.0),
+    source="times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that of "
+    "an add_ (PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an "
+    "H200; kernels of 31 dense and 20 TorchRec steps on an H200; LAMB is assumed",
 )
 _UNPROFILED: Final = 0.38
 """Host time without the profiler over host time in the profiler's traces. It is fitted to the 36
 iterations of Lin et al. 2022, together with the time between steps; ``shardplan validate published
 --what single-gpu`` prints the errors when models or GPUs are left out of the fit."""
-_US: Final = _UNPROFILED / 5.0
-"""One microsecond of the traces, in launches of 5 us."""
+
+
+def _traced(microseconds: float) -> Calls:
+    """Microseconds of the traces, in whole eager calls of 5 us."""
+    calls = microseconds * _UNPROFILED / 5.0
+    return Calls(calls, calls)
+
+
+_KERNEL_2021: Final = 10.4
+"""Microseconds of one kernel launch in the traces (T4)."""
+_KERNELS_2021: Final = 3 * _KERNEL_2021
+"""The kernels that the host launches for a fused lookup, and for its backward pass."""
+_BACKWARD_2021: Final = 1.67
+"""Host time of a backward pass over that of its forward pass."""
 _EAGER_2021: Final = HostLaunches(
-    operator_ratio=58.0 * _US,
-    backward_ratio=1.67,
-    per_gradient_ratio=39.0 * _US,
-    per_update_ratio=60.0 * _US,
-    update_ratio=172.0 * _US,
-    lookup_forward_ratio=105.3 * _US,
-    lookup_backward_ratio=135.2 * _US,
-    collective_ratio=91.6 * _US,
-    copy_ratio=52.5 * _US,
-    loss_ratio=190.0 * _US,
-    between_steps_ratio=420.0,
-    launch_ratio=10.4 * _US,
+    other=OperatorCalls(
+        forward=_traced(58.0),
+        forward_kernel=_traced(_KERNEL_2021),
+        backward=_traced(58.0).times(_BACKWARD_2021),
+        backward_kernel=_traced(_KERNEL_2021).times(_BACKWARD_2021),
+    ),
+    gradient=_traced(39.0),
+    update=_traced(172.0),
+    per_update=_traced(60.0),
+    lookup_forward=_traced(105.3 + _KERNELS_2021),
+    lookup_backward=_traced(135.2 + _KERNELS_2021),
+    collective=_traced(91.6),
+    copy=_traced(52.5),
+    loss=_traced(190.0),
+    between_steps=Calls(420.0, 420.0),
     copies_block=True,
     source="means of Lin et al.'s overheads of DLRM on PyTorch of 2021 by kind of operator "
-    "(configs/published/lin22_host_overheads.csv); their share without the profiler and the time "
-    "between steps from their 36 measured iterations",
+    "(configs/published/lin22_host_overheads.csv): for each operator T1 (gap between operators), T2 "
+    "(before the first launch) and T3 (after the last one), T4 for each launch; their share without "
+    "the profiler and the time between steps from their 36 measured iterations",
 )
 _CUDA_GRAPH: Final = HostLaunches(
-    operator_ratio=0.0,
-    backward_ratio=0.0,
-    per_gradient_ratio=0.0,
-    per_update_ratio=0.0,
-    update_ratio=0.0,
-    lookup_forward_ratio=0.0,
-    lookup_backward_ratio=0.0,
-    collective_ratio=0.0,
-    copy_ratio=0.0,
-    loss_ratio=0.0,
-    between_steps_ratio=0.0,
-    launch_ratio=0.0,
-    copies_block=False,
-    source="a captured CUDA graph is replayed without the host",
+    other=OperatorCalls(), source="a captured CUDA graph is replayed without the host"
 )
 PROFILES: Final = {
     HostProfile.EAGER: _EAGER,
     HostProfile.EAGER_2021: _EAGER_2021,
     HostProfile.CUDA_GRAPH: _CUDA_GRAPH,
 }
-_LOOKUP_KERNELS: Final = 3.0
-"""Kernels that the host launches for a fused lookup, and for its backward pass."""
+_TORCHREC_PIPELINES: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST)
+"""Pipelines whose own work counts as that of TorchRec's."""
+_FULL: Final = 4.0
+"""Bytes of a parameter whose product is cast, if the product is of a smaller type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,81 +216,116 @@ class HostCosts:
 
     Attributes:
         profile: the software that issues the work.
-        launch_s: seconds of one kernel launch on this system.
+        dispatch_s: seconds of one dispatch on this machine.
+        launch_s: seconds of one kernel launch.
+        reduces: whether gradients are copied for an all-reduce, as a wrapped model does on one rank
+            too.
     """
 
     profile: HostLaunches
+    dispatch_s: float
     launch_s: float
+    reduces: bool = False
 
     @classmethod
-    def of(cls, launch_latency_s: float, profile: HostProfile) -> HostCosts:
-        """Costs of a host whose kernel launch takes ``launch_latency_s``."""
-        return cls(profile=PROFILES[profile], launch_s=launch_latency_s)
+    def of(cls, host: Host, profile: HostProfile, *, reduces: bool = False) -> HostCosts:
+        """Costs on a machine."""
+        return cls(
+            profile=PROFILES[profile],
+            dispatch_s=host.dispatch_s,
+            launch_s=host.launch_s,
+            reduces=reduces,
+        )
+
+    def seconds(self, calls: Calls) -> float:
+        """Host seconds of some work."""
+        return calls.dispatches * self.dispatch_s + calls.launches * self.launch_s
 
     def forward_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the part of a forward pass that the device has to wait for.
 
         Of a block that repeats, the device waits for the first repeat only; see :meth:`repeats_s`.
         """
-        calls = sum(layer.first_calls for layer in layers)
-        kernels = sum(layer.first_kernels for layer in layers)
-        return self._operators_s(calls, kernels)
+        return self._passes(layers, first=True)[0]
 
-    def repeats_s(self, layers: Sequence[Layer]) -> float:
-        """Issuing all repeats of blocks but the first, while the device computes those before."""
-        calls = sum(layer.num_calls - layer.first_calls for layer in layers)
-        kernels = sum(layer.num_kernels - layer.first_kernels for layer in layers)
-        return self._operators_s(calls, kernels)
+    def repeats_s(self, layers: Sequence[Layer]) -> tuple[float, float]:
+        """Issuing all repeats of blocks but the first, while the device computes those before.
 
-    def _operators_s(self, calls: int, kernels: int) -> float:
-        """Issuing ``calls`` operators that have ``kernels`` kernels together."""
-        launches = calls * self.profile.operator_ratio + kernels * self.profile.launch_ratio
-        return launches * self.launch_s
+        Returns:
+            Host seconds of the forward pass, and of the backward pass.
+        """
+        return self._passes(layers, first=False)
+
+    def _passes(self, layers: Sequence[Layer], *, first: bool) -> tuple[float, float]:
+        """Issuing the forward and the backward pass of the first repeats, or of all others."""
+        forward, backward = _NONE, _NONE
+        for layer in layers:
+            cast = is_cast(layer)
+            for operator in layer.operators:
+                count = 1 if first else operator.num_repeats - 1
+                for kind, calls, kernels in self._parts(operator, cast=cast):
+                    forward = forward.plus(kind.forward.times(calls * count))
+                    forward = forward.plus(kind.forward_kernel.times(kernels * count))
+                    backward = backward.plus(kind.backward.times(calls * count))
+                    backward = backward.plus(kind.backward_kernel.times(kernels * count))
+        return self.seconds(forward), self.seconds(backward)
+
+    def _parts(self, operator: Operator, *, cast: bool) -> list[tuple[OperatorCalls, int, int]]:
+        """What an operator consists of: the cost, its calls and its kernels."""
+        kind = self.profile.operators.get(operator.kind, self.profile.other)
+        found = [(kind, operator.num_calls, operator.num_kernels)]
+        if cast and operator.kind is OperatorKind.MATMUL and operator.num_parameters:
+            found.append((self.profile.cast, 1, 1))
+        return found
 
     def backward_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the backward pass of layers, and adding up the gradients of their tensors."""
-        gradients = _num_tensors(layers) * self.profile.per_gradient_ratio * self.launch_s
-        return self.profile.backward_ratio * self.forward_s(layers) + gradients
+        gradient = self.profile.gradient
+        if self.reduces:
+            gradient = gradient.plus(self.profile.reduced)
+        return self._passes(layers, first=True)[1] + _num_tensors(layers) * self.seconds(gradient)
 
     def passes_s(self, layers: Sequence[Layer]) -> float:
         """Issuing forward and backward pass of layers with all their repeats, and the loss."""
-        repeats_s = (1.0 + self.profile.backward_ratio) * self.repeats_s(layers)
-        return self.forward_s(layers) + self.backward_s(layers) + repeats_s + self.loss_s
+        return (
+            self.forward_s(layers)
+            + self.backward_s(layers)
+            + sum(self.repeats_s(layers))
+            + self.loss_s
+        )
 
-    def optimizer_s(self, layers: Sequence[Layer]) -> float:
+    def optimizer_s(self, layers: Sequence[Layer], optimizer: DenseOptimizer) -> float:
         """Issuing the update of the layers' tensors."""
         tensors = _num_tensors(layers)
-        updates = tensors * self.profile.per_update_ratio + (
-            self.profile.update_ratio if tensors else 0.0
-        )
-        return updates * self.launch_s
+        usual = self.profile.update, self.profile.per_update
+        update, per_update = self.profile.optimizers.get(optimizer, usual)
+        return self.seconds(update.plus(per_update.times(tensors))) if tensors else 0.0
 
     @property
     def operator_s(self) -> float:
         """Issuing one operator of one kernel."""
-        return self._operators_s(1, 1)
+        kind = self.profile.operators.get(OperatorKind.ELEMENTWISE, self.profile.other)
+        return self.seconds(kind.forward.plus(kind.forward_kernel))
 
     @property
     def lookup_s(self) -> float:
         """Issuing a fused lookup."""
-        launches = self.profile.lookup_forward_ratio + _LOOKUP_KERNELS * self.profile.launch_ratio
-        return launches * self.launch_s
+        return self.seconds(self.profile.lookup_forward)
 
     @property
     def lookup_backward_s(self) -> float:
         """Issuing the backward pass of a fused lookup."""
-        launches = self.profile.lookup_backward_ratio + _LOOKUP_KERNELS * self.profile.launch_ratio
-        return launches * self.launch_s
+        return self.seconds(self.profile.lookup_backward)
 
     @property
     def collective_s(self) -> float:
         """Issuing one collective."""
-        return self.profile.collective_ratio * self.launch_s
+        return self.seconds(self.profile.collective)
 
     @property
     def loss_s(self) -> float:
         """Issuing the loss, forward and backward."""
-        return self.profile.loss_ratio * self.launch_s
+        return self.seconds(self.profile.loss)
 
     def between_steps_s(self, workload: Workload) -> float:
         """Time from the end of a step's work to the first operator of the next step.
@@ -214,13 +333,38 @@ class HostCosts:
         It is that of the workload if it gives one, else that of the profile.
         """
         given_s = workload.between_steps_s
-        return self.profile.between_steps_ratio * self.launch_s if given_s is None else given_s
+        return self.seconds(self.profile.between_steps) if given_s is None else given_s
 
     def copies_s(self, workload: Workload) -> float:
         """Issuing the copies of a batch: indices, lengths, labels, dense features, weights."""
         weighted = any(t.is_weighted for t in workload.tables)
         tensors = 3 + bool(workload.dense.num_dense_features) + weighted
-        return tensors * self.profile.copy_ratio * self.launch_s
+        return tensors * self.seconds(self.profile.copy)
+
+    def input_s(self, workload: Workload) -> float:
+        """What sharded modules and the training pipeline do with a batch once in a step."""
+        if not workload.tables:
+            return 0.0
+        calls = self.profile.wrapper
+        if workload.pipeline in _TORCHREC_PIPELINES:
+            calls = calls.plus(self.profile.pipelined)
+        return self.seconds(calls)
+
+
+def is_cast(layer: Layer) -> bool:
+    """Whether autocast casts the inputs and parameters of a layer, and no operator says so.
+
+    Parameters are then of four bytes, and the product of fewer. Layers that list their casts have
+    an operator of the size of the parameters.
+    """
+    sizes = {o.shape for o in layer.operators if o.kind is OperatorKind.ELEMENTWISE}
+    products = [o for o in layer.operators if o.kind is OperatorKind.MATMUL and o.num_parameters]
+    return any(
+        o.dtype.num_bytes < _FULL
+        and o.parameter_bytes >= _FULL * o.num_parameters
+        and o.shape[2:] not in sizes
+        for o in products
+    )
 
 
 def input_bytes(workload: Workload) -> float:

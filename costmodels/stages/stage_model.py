@@ -90,7 +90,8 @@ class StageModel:
         self.reduction = DenseReduction(
             workload, topology.trainers, self._layers, models.collective
         )
-        self._host = HostCosts.of(topology.device.launch_latency_s, workload.issued_by)
+        wrapped = bool(workload.tables) or topology.world_size > 1
+        self._host = HostCosts.of(topology.host, workload.issued_by, reduces=wrapped)
         self.exchanges = EmbeddingExchanges(workload, topology, models)
         wire = self.exchanges.wire
         self.codecs = None if wire is None else CodecModel(wire, topology, self._host)
@@ -222,21 +223,21 @@ class StageModel:
         speeds, dense, copy_s = ranks
         issue, layers = self._host, self._layers
         host, none = scale.host_ratio, np.zeros(1)
-        bottom_s, top_s = (issue.repeats_s(part) * host for part in (layers.bottom, layers.top))
+        bottom_s, top_s = (issue.repeats_s(part) for part in (layers.bottom, layers.top))
         between_s = issue.between_steps_s(self.workload)
         loss_s = _LOSS_FORWARD_RATIO * self._loss_s, _LOSS_BACKWARD_RATIO * self._loss_s
 
-        def computed(seconds: FloatArray | float, issued_s: FloatArray) -> FloatArray:
+        def computed(seconds: FloatArray | float, issued_s: float) -> FloatArray:
             """Seconds of a stage in which the host issues repeated blocks meanwhile."""
-            return np.maximum(seconds / speeds * scale.dense_ratio, issued_s)
+            return np.maximum(seconds / speeds * scale.dense_ratio, issued_s * host)
 
         shared_s = [seconds * scale.collective_ratio for seconds in self.reduction.shared_s]
         backward_s = dense.top_backward_s + self.reduction.cast_s
         passes = (
-            computed(dense.bottom_forward_s, bottom_s),
-            computed(dense.top_forward_s, top_s) + shared_s[0],
-            computed(backward_s, issue.profile.backward_ratio * top_s) + shared_s[1],
-            computed(dense.bottom_backward_s, issue.profile.backward_ratio * bottom_s),
+            computed(dense.bottom_forward_s, bottom_s[0]),
+            computed(dense.top_forward_s, top_s[0]) + shared_s[0],
+            computed(backward_s, top_s[1]) + shared_s[1],
+            computed(dense.bottom_backward_s, bottom_s[1]),
         )
         return StageTimes(
             bottom_forward_s=passes[0],
@@ -259,12 +260,13 @@ class StageModel:
             top_host_s=(issue.forward_s(layers.top) + loss_s[0]) * host,
             top_backward_host_s=(issue.backward_s(layers.top) + loss_s[1]) * host,
             bottom_backward_host_s=issue.backward_s(layers.bottom) * host,
-            optimizer_host_s=issue.optimizer_s((*layers.bottom, *layers.top)) * host,
+            optimizer_host_s=self._update_s * host,
             lookup_host_s=none,
             lookup_backward_host_s=none,
             collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
-            copy_host_s=(issue.copies_s(self.workload) + between_s) * host,
+            copy_host_s=(issue.copies_s(self.workload) + issue.input_s(self.workload) + between_s)
+            * host,
             copy_blocks_host=issue.profile.copies_block,
             overlap_slowdown_ratio=0.0,
             floor_s=self._input_floor_s(),
@@ -272,6 +274,12 @@ class StageModel:
             has_tables=bool(self.workload.tables),
             dense_names=dense_names(self.workload),
         )
+
+    @cached_property
+    def _update_s(self) -> float:
+        """Host seconds of the dense optimizer."""
+        layers = (*self._layers.bottom, *self._layers.top)
+        return self._host.optimizer_s(layers, self.workload.dense_optimizer)
 
     def _earlier_s(
         self, passes_s: FloatArray, speeds: FloatArray, scale: Scale

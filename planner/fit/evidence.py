@@ -14,7 +14,7 @@ from costmodels.fitted import scaled
 from costmodels.iteration._traced import traced
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
-from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
+from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
 from planner.errors import InvalidInputError
 from planner.models import models_of
 from planner.problem import PlanningProblem
@@ -139,12 +139,6 @@ class Predictor:
 
 _FIELDS: Final = tuple(f"{kind}_ratio" for kind in FITTED_KINDS)
 """The fields of :class:`costmodels.topology.FittedFactors`, in the order of the kinds of time."""
-
-
-def with_host_factor(topology: Topology, host_ratio: float) -> Topology:
-    """The system with ``host_ratio`` times its latency of kernel launches."""
-    launch_s = topology.device.launch_latency_s * host_ratio
-    return replace(topology, device=replace(topology.device, launch_latency_s=launch_s))
 
 
 def mean_iteration_s(traces: Sequence[TraceTimes]) -> float:

@@ -202,7 +202,7 @@ def call_time(
     forward_s += (kernels - 1.0) * latency_s
     backward_s = join(float(model.backward_time(work, topology)), latency_s)
     backward_s += (backward_kernels - 1.0) * latency_s
-    idle_s = _IDLE_LAUNCHES * device.launch_latency_s
+    idle_s = _IDLE_LAUNCHES * topology.host.eager_call_s
     return forward * forward_s + backward * backward_s + idle * idle_s
 
 

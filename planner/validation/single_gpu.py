@@ -25,7 +25,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
-from costmodels.topology import Topology
+from costmodels.topology import Topology, with_host_factor
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import Workload
 from planner import io
@@ -174,8 +174,7 @@ def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
     workload, topology = case.workload, case.topology
     if pair is not None:
         launches, between_s = divmod(pair, _BETWEEN_S.size)
-        latency_s = float(_LAUNCHES[launches]) * topology.device.launch_latency_s
-        topology = replace(topology, device=replace(topology.device, launch_latency_s=latency_s))
+        topology = with_host_factor(topology, float(_LAUNCHES[launches]))
         workload = replace(workload, between_steps_s=float(_BETWEEN_S[between_s]))
     return _pipeline(workload, topology).estimate(_plan(workload)).time
 

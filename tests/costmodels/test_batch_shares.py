@@ -45,9 +45,11 @@ def one_whole(topology: Topology, **changes: object) -> tuple[Workload, Plan]:
 def test_a_hand_worked_iteration() -> None:
     """Copies, indices, lookup, vectors, their gradients, update; one after another."""
     topology = make_topology(local_world_size=4)
-    device = dataclasses.replace(topology.device, kernel_latency_s=0.0, launch_latency_s=0.0)
+    device = dataclasses.replace(topology.device, kernel_latency_s=0.0)
     link = Link(latency_s=0.0, bandwidth_bytes_per_s=10e9)
-    topology = dataclasses.replace(topology, device=device, host_link=link)
+    topology = dataclasses.replace(
+        topology, device=device, host_link=link, host=make_host(eager_call_s=0.0)
+    )
     workload, plan = one_whole(topology, dense=DenseArch(), pipeline=Pipeline.NONE)
     sent_by_others = sum(SAMPLES[1:])
     copy_s = max(SAMPLES) * (8 * 8 + 8 + 4) / topology.host.device_link_bandwidth_bytes_per_s
@@ -144,8 +146,9 @@ def test_lookups_that_are_slowest_on_two_ranks_do_not_add_up_where_tables_are_re
     feature = Feature(name="f", pooling_factor=100.0)
     table = make_table(num_embeddings=113_930, distribution=law, features=(feature,))
     topology = make_topology(local_world_size=2, speed_by_rank_ratio=(0.25, 1.0))
-    device = dataclasses.replace(topology.device, kernel_latency_s=0.0, launch_latency_s=0.0)
-    topology = dataclasses.replace(topology, device=device)
+    device = dataclasses.replace(topology.device, kernel_latency_s=0.0)
+    host = make_host(eager_call_s=0.0)
+    topology = dataclasses.replace(topology, device=device, host=host)
     workload = make_workload(
         table, local_batch_size=4096, batch_share_ratio=(0.25, 4.0), dense=DenseArch()
     )

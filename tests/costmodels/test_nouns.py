@@ -261,7 +261,7 @@ def test_broken_parts_of_a_system_are_refused() -> None:
     with pytest.raises(InvalidValueError, match="at least"):
         make_device(flops_per_s=())
     with pytest.raises(InvalidValueError, match="must not be negative"):
-        make_device(launch_latency_s=-1.0)
+        make_device(kernel_latency_s=-1.0)
     with pytest.raises(InvalidValueError, match="must not be negative"):
         make_host(ddr_capacity_bytes=-1.0)
     with pytest.raises(InvalidValueError, match="bandwidths must be above 0"):

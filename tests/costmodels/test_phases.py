@@ -64,9 +64,10 @@ def test_the_bound_is_tight_where_nothing_overlaps_and_nothing_is_launched(kind:
     """One table on one of two ranks, no host time and no latencies."""
     table = make_table(num_embeddings=10**6)
     topology = make_topology(local_world_size=2)
-    free = dataclasses.replace(topology.device, kernel_latency_s=0.0, launch_latency_s=0.0)
+    free = dataclasses.replace(topology.device, kernel_latency_s=0.0)
     link = dataclasses.replace(topology.host_link, latency_s=0.0)
-    topology = dataclasses.replace(topology, device=free, host_link=link)
+    host = make_host(eager_call_s=0.0)
+    topology = dataclasses.replace(topology, device=free, host_link=link, host=host)
     workload = make_workload(table, local_batch_size=8192, pipeline=kind)
     plan = Plan(placements=(make_placement(table, ShardingType.TABLE_WISE, topology),))
     pipeline = CostPipeline(workload, topology)

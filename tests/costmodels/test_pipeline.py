@@ -92,7 +92,7 @@ def test_doubt_about_the_inputs_widens_the_interval() -> None:
     for source in (Source.MEASURED, Source.DATASHEET, Source.DEFAULT):
         names = ("device.hbm_bandwidth", "links.host.bandwidth", "device.flops_per_s")
         known = tuple(
-            Provenance(name=n, value="1", source=source) for n in (*names, "device.launch_latency")
+            Provenance(name=n, value="1", source=source) for n in (*names, "host.eager_call")
         )
         topology = make_topology(provenance=known)
         time = CostPipeline(workload, topology).estimate(plan_on(topology, 0, 1)).time
@@ -172,7 +172,7 @@ def test_a_slow_data_source_is_named() -> None:
 
 
 def test_a_slow_host_is_named_and_a_graph_takes_it_away() -> None:
-    topology = make_topology(device=make_device(launch_latency_s=1e-3))
+    topology = make_topology(host=make_host(eager_call_s=1e-3))
     workload = make_workload(*TABLES, local_batch_size=8)
     plan = plan_on(topology, 0, 1)
     slow = CostPipeline(workload, topology).estimate(plan)

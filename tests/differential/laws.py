@@ -29,7 +29,7 @@ from costmodels.distribution.zipf import Zipf
 from costmodels.iteration._events import simulate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread, TablePlacement
-from costmodels.topology import Link, Topology
+from costmodels.topology import Link, Topology, with_host_factor
 from costmodels.workload import DataType, Workload
 from planner.objectives.iteration import IterationTime
 from planner.search.bounds.boxes import Box, HiddenExchange
@@ -361,11 +361,11 @@ def better_machines(topology: Topology) -> Iterator[tuple[str, Topology]]:
         yield f"latency of {name}", replace(topology, **{name: prompter})
     link_s = 2.0 * host.device_link_bandwidth_bytes_per_s
     yield "host", replace(topology, host=replace(host, device_link_bandwidth_bytes_per_s=link_s))
+    yield "calls of the host", with_host_factor(topology, 0.5)
     for name, factor in (
         ("hbm_bandwidth_bytes_per_s", 2.0),
         ("l2_bandwidth_bytes_per_s", 2.0),
         ("sort_rate_per_s", 2.0),
-        ("launch_latency_s", 0.5),
         ("kernel_latency_s", 0.5),
         ("row_half_bytes", 0.5),
     ):

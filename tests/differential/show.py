@@ -46,7 +46,7 @@ def _case_lines(case: Case) -> Iterator[str]:
     host = ", ".join(map(format_bytes, t.ddr_capacities()))
     yield f"devices {device}; hosts {host}; speeds {t.speeds().tolist()}"
     yield (
-        f"overlap slow-down {t.device.overlap_slowdown_ratio}, launch {t.device.launch_latency_s}, "
+        f"overlap slow-down {t.device.overlap_slowdown_ratio}, launch {t.host.eager_call_s}, "
         f"reserved {format_bytes(w.reserved_bytes)}, input rate {w.input_samples_per_s}"
     )
     for workload in (w, *case.scenarios):

@@ -75,7 +75,6 @@ def topology(
         flops_per_s=((DataType.FP32, 6e13), (DataType.FP16, 9e14)),
         flops_efficiency_ratio=0.6,
         kernel_latency_s=4e-6,
-        launch_latency_s=5e-6,
         row_half_bytes=64.0,
         update_efficiency_ratio=0.6,
         sort_rate_per_s=2e10,

@@ -58,7 +58,6 @@ device:
   flops: {{fp32: "{flops / 1e9:.1f} GFLOP/s {note}"}}
   flops_efficiency: 1.0 {guess}
   kernel_latency: {call_us:.3f} us {note}
-  launch_latency: 0 us {guess}
   row_half: 64 B {guess}
   update_efficiency: 0.5 {guess}
   sort_rate: {sort:.3e} {note}
@@ -66,6 +65,7 @@ host:
   ddr_capacity: {memory_bytes / 2**30:.1f} GiB {note}
   ddr_bandwidth: 10 GB/s {guess}
   device_link_bandwidth: 10 GB/s {guess}
+  eager_call: 0 us {guess}
 links:
   host:
     latency: {1e6 * constants.collective.all_to_all_s[0]:.1f} us {note}

@@ -13,7 +13,7 @@ from costmodels import units
 from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.estimates import Provenance, Source
 from costmodels.fabrics import FABRICS, fabric_link
-from costmodels.topology import Device, FittedFactors, Host, Link, Topology
+from costmodels.topology import Device, FittedFactors, Host, Link, Topology, with_host_factor
 from planner.errors import InvalidInputError
 from planner.io.library import locate
 from planner.io.numbers import Sourced
@@ -99,7 +99,7 @@ def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> To
 
 
 def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology:
-    """The topology with fitted factors; the factor of host time changes the launch latency."""
+    """The topology with fitted factors; the factor of host time changes the calls of the host."""
     given = schema.fitted
     if given is None:
         return topology
@@ -114,9 +114,7 @@ def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology
     except CostModelError as error:
         message = f"{path}: fitted.spread: {error}"
         raise InvalidInputError(message) from error
-    launch_s = topology.device.launch_latency_s * fitted.host_ratio
-    device = replace(topology.device, launch_latency_s=launch_s)
-    return replace(topology, device=device, fitted=fitted)
+    return replace(with_host_factor(topology, fitted.host_ratio), fitted=fitted)
 
 
 def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
@@ -234,6 +232,8 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
             ddr_capacity_bytes=host.ddr_capacity.value,
             ddr_bandwidth_bytes_per_s=host.ddr_bandwidth.value,
             device_link_bandwidth_bytes_per_s=host.device_link_bandwidth.value,
+            eager_call_s=host.eager_call.value,
+            eager_pass_s=host.eager_pass.value if host.eager_pass else None,
         ),
         num_hosts=num_hosts,
         local_world_size=local,
@@ -256,7 +256,6 @@ def _device(schema: DeviceSchema) -> Device:
         flops_per_s=tuple((dtype, rate.value) for dtype, rate in schema.flops.items()),
         flops_efficiency_ratio=schema.flops_efficiency.value,
         kernel_latency_s=schema.kernel_latency.value,
-        launch_latency_s=schema.launch_latency.value,
         row_half_bytes=schema.row_half.value,
         update_efficiency_ratio=schema.update_efficiency.value,
         sort_rate_per_s=schema.sort_rate.value,

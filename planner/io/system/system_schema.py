@@ -39,7 +39,6 @@ class DeviceSchema(Strict):
     flops: Annotated[dict[Annotated[DataType, Field(strict=False)], Rate], Field(min_length=1)]
     flops_efficiency: Share
     kernel_latency: Latency
-    launch_latency: Latency
     row_half: Size
     update_efficiency: Share
     sort_rate: KeysPerSecond
@@ -55,6 +54,13 @@ class HostSchema(Strict):
         description="The rate of TorchRec's topology for CPU ranks; no model of GPUs reads it."
     )
     device_link_bandwidth: Bandwidth
+    eager_call: Latency = Field(
+        description="Time of an eager call of a tiny kernel; shardplan calibrate --host measures it."
+    )
+    eager_pass: Latency | None = Field(
+        default=None,
+        description="Time of a tiny forward and backward pass; 15 eager calls if it is not given.",
+    )
 
 
 class LinkSchema(Strict):

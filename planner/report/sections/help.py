@@ -9,7 +9,7 @@ from typing import ClassVar, Final, final
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
-from costmodels.topology import Topology
+from costmodels.topology import Topology, with_host_factor
 from costmodels.workload import Workload
 from planner.models import default_models
 from planner.report.base import Column, Kind, Section, format_share
@@ -94,8 +94,7 @@ def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Work
     rates = tuple((dtype, _TWICE * rate) for dtype, rate in device.flops_per_s)
     products = replace(device, flops_per_s=rates)
     yield "twice the rate of matrix products", workload, replace(topology, device=products)
-    quick = replace(device, launch_latency_s=device.launch_latency_s / _TWICE)
-    yield "half the host time per launch", workload, replace(topology, device=quick)
+    yield "half the host time per call", workload, with_host_factor(topology, 1.0 / _TWICE)
     if workload.dense.operators is None:
         batch = workload.local_batch_size * int(_TWICE)
         yield "twice the batch", replace(workload, local_batch_size=batch), topology

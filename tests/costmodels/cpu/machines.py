@@ -69,5 +69,5 @@ MACHINE = CpuConstants(
 def cpu_topology(ranks: int = 2) -> Topology:
     """One host whose ranks run one thing at a time."""
     topology = make_topology(1, ranks)
-    device = replace(topology.device, single_stream=True, launch_latency_s=0.0)
-    return replace(topology, device=device)
+    device = replace(topology.device, single_stream=True)
+    return replace(topology, device=device, host=replace(topology.host, eager_call_s=0.0))

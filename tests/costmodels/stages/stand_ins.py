@@ -25,9 +25,9 @@ from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Workload
-from tests.strategies import make_device, make_table, make_topology, make_workload
+from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 
-LAUNCH_S, LATENCY_S = 5e-6, 2e-6
+CALL_S, LATENCY_S = 5e-6, 2e-6
 FORWARD = np.array([2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0, 23.0]) * 1e-9
 BACKWARD = np.array([29.0, 31.0, 37.0, 41.0, 43.0, 47.0, 53.0, 59.0, 61.0]) * 1e-9
 DENSE = DenseTimes(
@@ -102,9 +102,10 @@ class Case:
 
 def system(shape: tuple[int, int, int], speeds: tuple[float, ...] = ()) -> Topology:
     hosts, local, domain_hosts = shape
-    device = make_device(launch_latency_s=LAUNCH_S, kernel_latency_s=LATENCY_S)
+    device = make_device(kernel_latency_s=LATENCY_S)
+    host = make_host(eager_call_s=CALL_S)
     return make_topology(
-        hosts, local, domain_hosts=domain_hosts, device=device, speed_by_rank_ratio=speeds
+        hosts, local, domain_hosts=domain_hosts, device=device, host=host, speed_by_rank_ratio=speeds
     )
 
 

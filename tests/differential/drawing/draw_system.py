@@ -88,7 +88,6 @@ def _made_up(rng: np.random.Generator, hosts: int, local: int) -> Topology:
         l2_capacity_bytes=float(rng.choice([0.0, 0.0625, 40.0])) * MIB,
         row_half_bytes=float(rng.choice([0.0, 32.0, 200.0])),
         kernel_latency_s=float(rng.choice([0.0, 2.0, 10.0])) * US,
-        launch_latency_s=float(rng.choice([0.0, 1.0, 5.0])) * US,
         overlap_slowdown_ratio=float(rng.choice([0.0, 0.0, 0.15, 0.4])),
         num_multiprocessors=int(rng.choice([0, 108])),
     )

@@ -265,7 +265,7 @@ def lean(rng: np.random.Generator, case: Case) -> Case:
     Small problems wait for the host otherwise, and a bound on what ranks do is never reached.
     """
     topology = case.topology
-    device = replace(topology.device, launch_latency_s=0.0, kernel_latency_s=0.0)
+    device = replace(topology.device, kernel_latency_s=0.0)
     kept = {
         name: replace(getattr(topology, name), latency_s=0.0)
         for name in ("host_link", "domain_link", "network_link")

@@ -79,7 +79,6 @@ device:
   flops: {fp32: 14 TFLOP/s (datasheet), fp16: 112 TFLOP/s (datasheet)}
   flops_efficiency: 0.6 (default)
   kernel_latency: 5 us (default)
-  launch_latency: 5 us (default)
   row_half: 64 B (default)
   update_efficiency: 0.5 (default)
   sort_rate: 1e9 (default)
@@ -87,6 +86,7 @@ host:
   ddr_capacity: 256 GiB (datasheet)
   ddr_bandwidth: 100 GB/s (datasheet)
   device_link_bandwidth: 12 GB/s (datasheet)
+  eager_call: 5 us (default)
 links:
   host: {latency: 10 us (default), bandwidth: 100 GB/s (datasheet)}
   network: {latency: 20 us (default), bandwidth: 12 GB/s (datasheet)}

@@ -12,11 +12,11 @@ import pytest
 
 from costmodels.fitted import scaled
 from costmodels.pipeline import CostPipeline
-from costmodels.topology import FITTED_KINDS, FittedFactors
+from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
 from planner import io
 from planner.errors import InvalidInputError
 from planner.fit.estimate import Fit, fit, geomean_error
-from planner.fit.evidence import Predictor, Run, with_host_factor
+from planner.fit.evidence import Predictor, Run
 from planner.io.library import configs_folder
 from planner.io.system.fitted_system import write_fitted_system
 from planner.models import default_models, models_of
@@ -137,8 +137,8 @@ def test_a_fitted_system_is_written_and_read(tmp_path: Path) -> None:
     mine = io.load_system(path, gpus=8)
     assert mine.fitted is not None
     assert mine.fitted.ratios == pytest.approx(found.factors.ratios, rel=1e-5)
-    launch_s = system.device.launch_latency_s * found.factors.host_ratio
-    assert mine.device.launch_latency_s == pytest.approx(launch_s, rel=1e-5)
+    call_s = system.host.eager_call_s * found.factors.host_ratio
+    assert mine.host.eager_call_s == pytest.approx(call_s, rel=1e-5)
     origins = {p.name: p.source.value for p in mine.provenance if p.name.startswith("fitted.")}
     assert origins["fitted.host"] == "default"  # the runs do not tell it
     assert "calibrated" in origins.values()

@@ -46,11 +46,14 @@ device:
   flops: {fp32: 20 TFLOP/s, bf16: 300 TFLOP/s}
   flops_efficiency: 0.7 (default)
   kernel_latency: 3 us
-  launch_latency: 5 us
   row_half: 32 B
   update_efficiency: 0.6
   sort_rate: 5e9
-host: {ddr_capacity: 1 TB, ddr_bandwidth: 300 GB/s, device_link_bandwidth: 25 GB/s}
+host:
+  ddr_capacity: 1 TB
+  ddr_bandwidth: 300 GB/s
+  device_link_bandwidth: 25 GB/s
+  eager_call: 5 us
 links:
   host: {latency: 10 us, bandwidth: 200 GB/s}
   network: {latency: 25 us, bandwidth: 20 GB/s}

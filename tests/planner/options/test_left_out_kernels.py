@@ -56,7 +56,9 @@ def problem(num_pinned: int, num_free: int, kind: ShardingType) -> PlanningProbl
 
 def _dear_calls(topology: Topology) -> Topology:
     return replace(
-        topology, device=replace(topology.device, kernel_latency_s=1e-4, launch_latency_s=0.0)
+        topology,
+        device=replace(topology.device, kernel_latency_s=1e-4),
+        host=replace(topology.host, eager_call_s=0.0),
     )
 
 

@@ -143,7 +143,7 @@ def test_a_plan_for_a_changed_copy_of_a_shipped_system_is_said(
     """The copy has the same name, and a plan tells no path."""
     own = tmp_path / "my_box.yaml"
     shown = run("systems", "show", "h100_sxm").out
-    own.write_text(shown.replace("launch_latency: 5 us", "launch_latency: 9 us"))
+    own.write_text(shown.replace("eager_call: 5 us", "eager_call: 9 us"))
     slow = tmp_path / "slow.yaml"
     slow.write_text("base: h100_sxm\ndifferent_ranks: [{ranks: [1], speed: 0.5}]\n")
     words = "was made for another h100_sxm than the shipped one"
