@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -17,6 +17,7 @@ from planner.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from costmodels.calibration.fit_fbgemm import BlockError
     from costmodels.calibration.fitting import FitError
     from planner.integrations.measure.launched import Launch
     from planner.io.system.measured_rows import MeasuredRows
@@ -270,13 +271,15 @@ def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
                 "machine": measured.machine(),
                 "written": [str(path) for path in result.written],
                 "measured": {key: value for key, _, value in result.replaced},
-                "fit": [_as_json(e) for e in result.errors],
+                "fit": [asdict(e) for e in result.errors],
+                "lookups": [asdict(e) for e in result.lookup_errors],
                 "kept": list(result.kept),
                 "failed": list(measured.failed),
             }
         )
         return 0
     print_rows(f"Measured on {measured.machine()}", ("key", "base", "measured"), result.replaced)
+    _print_lookups(result.lookup_errors)
     if result.errors:
         _print(measured.machine(), result.errors)
     _tell_failed(settings, measured)
@@ -323,7 +326,7 @@ def _calibrate_ranks(settings: Settings, flags: _Flags, launch: Launch | None) -
             {
                 "machine": fitted.constants.machine,
                 "written": [str(path) for path in written],
-                "fit": [_as_json(e) for e in fitted.errors],
+                "fit": [asdict(e) for e in fitted.errors],
             }
         )
     else:
@@ -354,6 +357,22 @@ def _world_size(ranks: int | None, launch: Launch | None, *, least: int, default
     return found
 
 
+def _print_lookups(errors: Sequence[BlockError]) -> None:
+    """Errors of lookups, each predicted by a fit that left it out."""
+    rows = [
+        (
+            f"{e.block} {e.direction}",
+            str(e.num_points),
+            f"{100 * e.mape_ratio:.1f} %",
+            f"{100 * e.worst_ratio:.1f} %",
+        )
+        for e in errors
+    ]
+    if rows:
+        columns = ("lookups", "points", "mean error", "worst")
+        print_rows("Lookups that the fit has not seen, ten groups in turn", columns, rows)
+
+
 def _print(machine: str, errors: Sequence[FitError]) -> None:
     rows = [
         (
@@ -373,7 +392,3 @@ def _print(machine: str, errors: Sequence[FitError]) -> None:
         say("Points that look wrong:")
         for line in odd:
             say(f"  {line}")
-
-
-def _as_json(error: FitError) -> dict[str, Any]:
-    return asdict(error)

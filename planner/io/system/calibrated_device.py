@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from costmodels.calibration.device_designs import LOOKUP_BLOCKS
 from costmodels.calibration.fit_device import Rates, collective_curves, fit_rates, uneven_error
+from costmodels.calibration.fit_fbgemm import BlockError, FbgemmFit, LookupRow, fit_fbgemm
 from costmodels.calibration.fitting import FitError
 from costmodels.collective.base import CollectiveCurve
 from costmodels.datatypes import DataType
+from costmodels.errors import CostModelError
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder, locate
@@ -41,12 +44,14 @@ class Written:
         written: the files.
         replaced: keys of the system, with the number of the base and the measured one.
         errors: how well each law fits.
+        lookup_errors: those of lookups, each predicted by a fit to others.
         kept: what the rows do not say, so that the numbers of the base stay.
     """
 
     written: tuple[Path, ...]
     replaced: tuple[tuple[str, str, str], ...]
     errors: tuple[FitError, ...]
+    lookup_errors: tuple[BlockError, ...]
     kept: tuple[str, ...]
 
 
@@ -68,19 +73,54 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         )
         raise InvalidInputError(message)
     rates = fit_rates(measured.environment, measured.rows)
+    lookups = _fit_lookups(base, rates, measured)
     curves = collective_curves(
         measured.rows,
         version=measured.environment.get("nccl", ""),
         source=f"own measurement on {measured.machine()}",
     )
-    written = write_device_system(path, base, rates, measured.machine(), curves)
+    further = _lookup_lines(lookups, _NOT_IN_NOTES.sub("", measured.machine("fbgemm")))
+    written = write_device_system(path, base, rates, measured.machine(), curves, further)
     uneven = uneven_error(measured.rows)
     return Written(
         written=written,
         replaced=_replaced(base, path),
         errors=(uneven,) if uneven is not None else (),
-        kept=_unsaid(rates),
+        lookup_errors=lookups.errors if lookups else (),
+        kept=_unsaid(rates, lookups),
     )
+
+
+def _fit_lookups(base: str | Path, rates: Rates, measured: MeasuredRows) -> FbgemmFit | None:
+    """The constants of lookups on a device with the measured rates; None without lookups.
+
+    Raises:
+        InvalidInputError: a row describes a call that no table can have.
+    """
+    found = measured.of_block(*LOOKUP_BLOCKS)
+    if not found:
+        return None
+    topology = load_system(base)
+    device, host = topology.device, topology.host
+    if rates.hbm_bandwidth_bytes_per_s is not None:
+        device = replace(device, hbm_bandwidth_bytes_per_s=rates.hbm_bandwidth_bytes_per_s)
+    if rates.host_link_bytes_per_s is not None:
+        host = replace(host, device_link_bandwidth_bytes_per_s=rates.host_link_bytes_per_s)
+    try:
+        rows = [LookupRow.of(row) for row in found]
+        return fit_fbgemm(rows, replace(topology, device=device, host=host))
+    except CostModelError as error:
+        message = f"{measured.path}: {error}"
+        raise InvalidInputError(message) from error
+
+
+def _lookup_lines(fit: FbgemmFit | None, note: str) -> list[str]:
+    """The section of FBGEMM's constants."""
+    if fit is None:
+        return []
+    values = asdict(fit.constants)
+    lines = (f"  {name}: {value:.6g} (calibrated, {note})" for name, value in values.items())
+    return ["lookup:", *lines]
 
 
 def _replaced(base: str | Path, path: Path) -> tuple[tuple[str, str, str], ...]:
@@ -93,12 +133,13 @@ def _replaced(base: str | Path, path: Path) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def _unsaid(rates: Rates) -> tuple[str, ...]:
+def _unsaid(rates: Rates, lookups: FbgemmFit | None) -> tuple[str, ...]:
     said = (
         (rates.hbm_bandwidth_bytes_per_s, "rate of the device memory"),
         (rates.products_flops or None, "rates of matrix products"),
         (rates.kernel_latency_s, "time of a kernel"),
         (rates.host_link_bytes_per_s, "link to the host"),
+        (lookups, "lookups"),
         (rates.exchange_bytes_per_s, "collectives (they need two ranks)"),
     )
     return tuple(name for value, name in said if value is None)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from costmodels.calibration.device_designs import LOOKUP_BLOCKS, Row
+from costmodels.workload import Optimizer
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, parse_json, read_text
 from planner.io.problems import validate
@@ -68,7 +69,7 @@ class _Lookup(_Row):
     B: Annotated[int, Field(gt=0, le=10**8)]
     law: Annotated[str, Field(pattern=r"^(uniform|zipf \d{1,2}(\.\d{1,6})?)$")]
     wdtype: Literal["fp32", "fp16"]
-    opt: Annotated[str, Field(max_length=40)]
+    opt: Annotated[Optimizer, Field(strict=False)]
     loc: Literal["hbm", "uvm", "uvm_caching"]
     pooled: bool
     clf: Annotated[float, Field(gt=0, le=1)] = 1.0
