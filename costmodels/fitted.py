@@ -14,8 +14,8 @@ from costmodels.collective.base import AbstractCollectiveModel, Collective, Conf
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
 from costmodels.exchange import AbstractExchangeModel, Traffic
-from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
-from costmodels.sharding import ShardingType
+from costmodels.lookup.base import AbstractLookupModel, CallFloor, LookupShard, LookupShards
+from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import FittedFactors, Topology
 from costmodels.workload import Workload
@@ -70,6 +70,16 @@ class ScaledLookup(AbstractLookupModel):
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """As ``inner``, times the factor."""
         return self.inner.backward_time(work, topology) * self.factor_ratio
+
+    def call_floor(self, kernel: ComputeKernel, topology: Topology) -> CallFloor:
+        """As ``inner``, without the factor."""
+        return self.inner.call_floor(kernel, topology)
+
+    def for_calls(
+        self, shards: LookupShards, topology: Topology, workload: Workload | None = None
+    ) -> AbstractLookupModel:
+        """That of ``inner``, times the factor."""
+        return replace(self, inner=self.inner.for_calls(shards, topology, workload))
 
     def prefers_device(self, topology: Topology) -> bool:
         """As ``inner``: the factor is the same wherever rows are."""

@@ -24,7 +24,7 @@ from costmodels.iteration._events import Simulation
 from costmodels.iteration._traced import finite_times, traced
 from costmodels.iteration.base import AbstractPipeline, Program, StageTimes
 from costmodels.shard_work.option_work import OptionWork
-from costmodels.shard_work.work import WorkModel
+from costmodels.shard_work.work import WorkModel, whole_tables
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan
 from costmodels.stages.models import CostModels
 from costmodels.stages.own_models import require_shapes
@@ -51,6 +51,10 @@ class CostPipeline:
         self.topology = topology
         self.models = models or CostModels()
         require_shapes(self.models, topology)
+        if workload.tables:
+            tables = whole_tables(workload, topology)
+            lookup = self.models.lookup.for_calls(tables, topology, workload)
+            self.models = replace(self.models, lookup=lookup)
         self._work = WorkModel(workload, topology, self.models.lookup)
         self.num_features = self._work.num_columns
         self._dense = self.models.dense.beside(self._even_lookup_s)

@@ -11,6 +11,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.estimates import Provenance, Source
+from costmodels.fbgemm_constants import FbgemmConstants
 from costmodels.workload import DataType
 
 
@@ -268,6 +269,8 @@ class Topology:
         collective_curves: names of sets of measured curves, the best first.
         calibration: file of constants of a system whose ranks are CPU cores; empty for others.
         ddr_capacity_by_host_bytes: memory of each host; empty if all are as the host says.
+        lookup_constants: of FBGEMM's kernels, if a calibration of this system found them; None for
+            the shipped ones.
         fitted: factors from ``shardplan fit``; the one on host time is already in the launch
             latency of the device.
         whole: with 2D parallelism, the system of all ranks, of which these are one group with a
@@ -293,6 +296,7 @@ class Topology:
     collective_curves: tuple[str, ...] = ()
     calibration: str = ""
     ddr_capacity_by_host_bytes: tuple[float, ...] = ()
+    lookup_constants: FbgemmConstants | None = None
     fitted: FittedFactors | None = None
     whole: Topology | None = None
 

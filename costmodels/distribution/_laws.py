@@ -85,6 +85,26 @@ class Laws:
             found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], touched)
         return found
 
+    def busy_rows_in_range(
+        self,
+        law: IntArray,
+        num_indices: FloatArray,
+        row_offset: IntArray,
+        num_rows: IntArray,
+        draws_of_row: float,
+    ) -> FloatArray:
+        """Rows of an id range that one batch of the whole table draws more than so many times."""
+        found = np.zeros(len(law))
+        for at, count, chosen in _groups(np.ones(len(law), dtype=bool), law, num_indices):
+            bins = self._bins[at]
+            busy = bins.busy(self.laws[at].effective_draws(count), draws_of_row)
+            if self._scattered[at]:
+                share = num_rows[chosen] / self._num_embeddings[at]
+                found[chosen] = float(bins.rows @ busy) * share
+            else:
+                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], busy)
+        return found
+
     def range_share(self, law: IntArray, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
         """Share (0..1) of accesses on the ids of a range."""
         found = np.asarray(num_rows / self._num_embeddings[law])

@@ -23,7 +23,7 @@ from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.row_updates import RowUpdate
-from costmodels.workload import Optimizer, Pooling, Table
+from costmodels.workload import Optimizer, Pooling, Table, Workload
 
 KERNELS: Final = tuple(ComputeKernel)
 """All compute kernels; the column ``kernel`` of shards holds positions in this tuple."""
@@ -271,6 +271,28 @@ class LookupShards:
         return np.asarray(self.kernel == KERNELS.index(kernel))
 
 
+_BACKWARD_KERNELS: Final = 3.0
+"""Kernels of a backward lookup that follow each other: sort, run lengths, update."""
+_CACHE_KERNELS: Final = 25.0
+"""Kernels that a cache in front of host memory runs before a lookup: two sorts of several passes
+each, the search for the indices, and the insertion of missing rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFloor:
+    """Seconds of a fused call that do not grow with its work.
+
+    Attributes:
+        forward_s: of the forward lookup.
+        backward_s: of the backward lookup with its update.
+        fetch_s: of what a cache in front of host memory does before the forward lookup.
+    """
+
+    forward_s: float
+    backward_s: float
+    fetch_s: float
+
+
 class AbstractLookupModel(ABC):
     """Predicts the seconds of fused table-batched lookups on one kind of device."""
 
@@ -333,6 +355,33 @@ class AbstractLookupModel(ABC):
     @abstractmethod
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Seconds ``[...]`` of the backward pass with its update; as for :meth:`forward_time`."""
+
+    def call_floor(self, kernel: ComputeKernel, topology: Topology) -> CallFloor:
+        """Seconds of every fused call of a kernel, whatever its work.
+
+        Unless a model knows better, they are the least time of a kernel on the device for each of
+        the kernels that follow each other.
+        """
+        latency_s = topology.device.kernel_latency_s
+        cached = kernel is ComputeKernel.FUSED_UVM_CACHING
+        return CallFloor(
+            forward_s=latency_s,
+            backward_s=_BACKWARD_KERNELS * latency_s,
+            fetch_s=_CACHE_KERNELS * latency_s if cached else 0.0,
+        )
+
+    def for_calls(
+        self, shards: LookupShards, topology: Topology, workload: Workload | None = None
+    ) -> AbstractLookupModel:
+        """The model that prices the calls of some tables; this one, unless it says otherwise.
+
+        Args:
+            shards: the whole tables, with what arrives at them in an iteration.
+            topology: the system.
+            workload: what is trained, where that is known; it says whose kernels run.
+        """
+        del shards, topology, workload
+        return self
 
     def prefers_device(self, topology: Topology) -> bool:
         """Whether no lookup gets faster if shards move from device memory to host memory.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
 import numpy as np
@@ -14,11 +14,14 @@ from costmodels.fields import require_measured
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
+    CallFloor,
     LookupShard,
     LookupShards,
     LookupWork,
 )
+from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
+from costmodels.workload import Workload
 
 _REUSE_BINS: Final = 17
 """Bins of the reuse histogram, as in Lin et al. 2024: rows accessed once, twice, up to 4 times, up
@@ -144,6 +147,16 @@ class Corrected(AbstractLookupModel):
     def backward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """Seconds of the backward pass by ``inner``, on the work that is already corrected."""
         return self.inner.backward_time(work, topology)
+
+    def call_floor(self, kernel: ComputeKernel, topology: Topology) -> CallFloor:
+        """The floors of ``inner``."""
+        return self.inner.call_floor(kernel, topology)
+
+    def for_calls(
+        self, shards: LookupShards, topology: Topology, workload: Workload | None = None
+    ) -> AbstractLookupModel:
+        """That of ``inner``, with the same factors."""
+        return replace(self, inner=self.inner.for_calls(shards, topology, workload))
 
     def prefers_device(self, topology: Topology) -> bool:
         """The answer of ``inner``, because a factor does not depend on where the rows are."""

@@ -52,6 +52,7 @@ __all__ = [
     "call_column",
     "lookup_columns",
     "sent_bytes",
+    "whole_tables",
 ]
 
 
@@ -156,6 +157,29 @@ def sent_bytes(work: FloatArray, family: int, way: int | None = None) -> Sent:
     if way == FORWARD:
         return ahead, further
     return np.maximum(2.0 * first - ahead, 0.0), np.maximum(2.0 * second - further, 0.0)
+
+
+def whole_tables(workload: Workload, topology: Topology) -> LookupShards:
+    """Every table in device memory as one shard, with all that is looked up in an iteration."""
+    tables = TableColumns.of(workload.tables)
+    size, batch = len(workload.tables), float(workload.local_batch_size * topology.world_size)
+    indices = batch * tables.pooling_factor
+    return LookupShards(
+        tables=tables,
+        table=np.arange(size),
+        kernel=np.full(size, KERNELS.index(ComputeKernel.FUSED)),
+        row_offset=np.zeros(size, dtype=np.int64),
+        num_rows=tables.num_embeddings,
+        num_cols=tables.embedding_dim,
+        num_indices=indices,
+        num_table_indices=indices,
+        num_bags=np.where(tables.is_pooled, batch * tables.num_features, indices),
+        cache_load_factor_ratio=np.zeros(size),
+        output_element_bytes=workload.output_dtype.num_bytes,
+        index_bytes=workload.index_bytes,
+        optimizer=workload.optimizer,
+        lookahead_batches=workload.lookahead_batches,
+    )
 
 
 class WorkModel:

@@ -11,7 +11,13 @@ from costmodels.dense.roofline import Roofline as DenseRoofline
 from costmodels.exchange import AbstractExchangeModel
 from costmodels.fields import settle
 from costmodels.lookup.base import AbstractLookupModel
+from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.lookup.roofline import Roofline as LookupRoofline
+
+
+def _fbgemm() -> Fbgemm:
+    """FBGEMM's kernels, and a roofline for those of other frameworks."""
+    return Fbgemm(other=LookupRoofline())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +37,7 @@ class CostModels:
         InvalidValueError: a field is of another kind.
     """
 
-    lookup: AbstractLookupModel = field(default_factory=LookupRoofline)
+    lookup: AbstractLookupModel = field(default_factory=_fbgemm)
     collective: AbstractCollectiveModel = field(default_factory=AlphaBeta)
     dense: AbstractDenseModel = field(default_factory=DenseRoofline)
     exchange: AbstractExchangeModel | None = None

@@ -24,7 +24,6 @@ from costmodels.shard_work.work import (
     KERNELS,
     LOOKUP,
     REPLICATED,
-    call_column,
 )
 from costmodels.sharding import ComputeKernel
 from costmodels.stages.codecs import CodecModel
@@ -36,11 +35,6 @@ from costmodels.topology import Topology
 from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import DenseParallelism, Workload
 
-BACKWARD_KERNELS = 3.0
-"""Kernels of a backward lookup that follow each other: sort, run lengths, update."""
-CACHE_KERNELS = 25.0
-"""Kernels that a cache in front of host memory runs before a lookup: two sorts of several passes
-each, the search for the indices, and the insertion of missing rows."""
 _ROUNDING = 1e-12
 """Relative difference of times below which they count as equal."""
 _LOSS_FORWARD_RATIO, _LOSS_BACKWARD_RATIO = 0.4, 0.6
@@ -48,10 +42,8 @@ _LOSS_FORWARD_RATIO, _LOSS_BACKWARD_RATIO = 0.4, 0.6
 the 190 us of the profile of 2021, ``mse_loss`` takes 61 or 71 with one or two of three launches."""
 _PREFETCHED = (LookupWork.FORWARD_HOST_LINK, LookupWork.CACHE_INDICES)
 """Columns of the work that a cache in front of host memory does before the lookup itself."""
-_CACHED_CALLS = [
-    call_column(family, ComputeKernel.FUSED_UVM_CACHING) for family in EXCHANGING_TYPES
-]
-"""Columns of the work that count shards with a cache in front of host memory."""
+_CALL_KERNELS = [*KERNELS * len(EXCHANGING_TYPES), ComputeKernel.DENSE]
+"""The kernel of each column that counts the shards of a fused call."""
 
 
 class _Ranks(NamedTuple):
@@ -132,6 +124,16 @@ class StageModel:
         """:func:`lookup_times` of ranks, ``[..., W]`` each, at the speed of the device."""
         return lookup_times(self.models.lookup, work, self.topology)
 
+    @cached_property
+    def _call_floors_s(self) -> FloatArray:
+        """Fixed seconds ``[calls, 3]`` of each fused call: forward, backward and cache fetch."""
+        model, topology = self.models.lookup, self.topology
+        known = {kernel: model.call_floor(kernel, topology) for kernel in KERNELS}
+        floors = [known[kernel] for kernel in _CALL_KERNELS]
+        seconds = np.array([(f.forward_s, f.backward_s, f.fetch_s) for f in floors])
+        require_times(seconds, f"{model_words(model)}: call_floor")
+        return seconds
+
     def all_reduce_growth(self, num_bytes: FloatArray) -> FloatArray:
         """Growing part, in seconds, of an all-reduce over all ranks that train the dense part."""
         if self.models.exchange is not None:
@@ -144,10 +146,11 @@ class StageModel:
         """Durations of every stage of one or many plans, multiplied by the factors in ``scale``."""
         forward, backward, fetch = self.lookup_times(work)
         # Shards of one sharding type and kernel are looked up by one fused call.
-        calls = (work[..., CALLS:REPLICATED] > 0).sum(axis=-1)
-        latency_s = self.topology.device.kernel_latency_s
-        gap = calls * latency_s
-        cached = (work[..., _CACHED_CALLS] > 0).sum(axis=-1)
+        called = work[..., CALLS:REPLICATED] > 0
+        calls = called.sum(axis=-1)
+        forward_floor_s, backward_floor_s, fetch_floor_s = np.moveaxis(
+            called @ self._call_floors_s, -1, 0
+        )
         shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(EXCHANGING_TYPES), len(KERNELS))
         used = np.flatnonzero(shards.any(axis=(0, 2)))
         tail_s = self._tail_s(work[..., REPLICATED].max(axis=-1, keepdims=True))
@@ -160,10 +163,9 @@ class StageModel:
             self._without_tables if scale is UNSCALED else self._idle_times(self._ranks, scale),
             lookup_host_s=calls * self._host.lookup_s * scale.host_ratio,
             lookup_backward_host_s=calls * self._host.lookup_backward_s * scale.host_ratio,
-            lookup_forward_s=(forward / self.speeds + gap) * scale.lookup_ratio,
-            lookup_backward_s=(backward / self.speeds + BACKWARD_KERNELS * gap)
-            * scale.lookup_ratio,
-            cache_fetch_s=(fetch + CACHE_KERNELS * cached * latency_s) * scale.lookup_ratio,
+            lookup_forward_s=(forward / self.speeds + forward_floor_s) * scale.lookup_ratio,
+            lookup_backward_s=(backward / self.speeds + backward_floor_s) * scale.lookup_ratio,
+            cache_fetch_s=(fetch + fetch_floor_s) * scale.lookup_ratio,
             families=families,
             codecs=codecs,
             tail_bucket_s=tail_s * ratio,
@@ -187,20 +189,20 @@ class StageModel:
             slow: the position of a rank that has the dense part of :attr:`slowest_dense` instead,
                 on the device of that rank.
         """
-        gap = calls * self.topology.device.kernel_latency_s
+        least = self._call_floors_s.min(axis=0)
         speeds, dense = self.speeds.max(keepdims=True), self.least_dense
         if slow is not None:
             there, rank = np.arange(len(calls)) == slow, self.slowest_dense
             speeds = np.where(there, self.speeds[rank], speeds)
-            least = {f.name: getattr(dense, f.name) for f in fields(DenseTimes)}
-            each = {n: np.broadcast_to(getattr(self.dense, n), self.speeds.shape) for n in least}
-            dense = DenseTimes(**{n: np.where(there, each[n][rank], least[n]) for n in least})
+            own = {f.name: getattr(dense, f.name) for f in fields(DenseTimes)}
+            each = {n: np.broadcast_to(getattr(self.dense, n), self.speeds.shape) for n in own}
+            dense = DenseTimes(**{n: np.where(there, each[n][rank], own[n]) for n in own})
         return replace(
             self._idle_times(_Ranks(speeds, dense, self.least_copy_s), UNSCALED),
             lookup_host_s=calls * self._host.lookup_s,
             lookup_backward_host_s=calls * self._host.lookup_backward_s,
-            lookup_forward_s=gap,
-            lookup_backward_s=BACKWARD_KERNELS * gap,
+            lookup_forward_s=calls * least[0],
+            lookup_backward_s=calls * least[1],
         )
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,8 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source
-from costmodels.lookup.base import AbstractLookupModel, LookupShard
+from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
 from costmodels.sharding import ComputeKernel
-from costmodels.stages.stage_model import BACKWARD_KERNELS, CACHE_KERNELS
 from costmodels.topology import Topology
 from costmodels.training.row_updates import RowUpdate
 from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS, group_sigma, rate_sigma
@@ -173,7 +171,7 @@ def _on_cpu(
     phases = ["forward"] * forward + ["backward"] * backward
     spreads = [calibrated_spread_ratio(topology, f"lookup {p} fused") for p in phases]
     spread = max((s for s in spreads if s is not None), default=spread_ratio(_EXTRAPOLATED_SIGMA))
-    seconds = call_time((call,), model, topology, in_iteration=True)
+    seconds = call_time((call,), model, topology)
     return interval(seconds, spread, Basis.CALIBRATED)
 
 
@@ -181,27 +179,16 @@ def call_time(
     calls: Sequence[LookupCall],
     model: AbstractLookupModel,
     topology: Topology,
-    *,
-    in_iteration: bool = False,
 ) -> float:
-    """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs.
-
-    In an iteration, and on a CPU, the latency of each kernel is added to the time for its bytes, as
-    in :mod:`costmodels.stages`. For a call alone on a GPU, the time for the bytes and the latency
-    of the first kernel are joined as the square root of the sum of their squares.
-    """
-    device, call = topology.device, calls[0]
+    """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs."""
+    call = calls[0]
+    model = model.for_calls(LookupShards.of(call.shard), topology)
     work = np.sum([c.num_tables * model.shard_work(c.shard, topology) for c in calls], axis=0)
+    floor = model.call_floor(call.shard.kernel, topology)
     forward, backward, idle = _PHASES[call.phase]
-    kernels = 1.0
-    if call.shard.kernel is ComputeKernel.FUSED_UVM_CACHING:
-        kernels += CACHE_KERNELS
-    backward_kernels = BACKWARD_KERNELS if call.shard.table.row_update.sorts else 1.0
-    latency_s, join = device.kernel_latency_s, operator.add if in_iteration else math.hypot
-    forward_s = join(float(model.forward_time(work, topology)), latency_s)
-    forward_s += (kernels - 1.0) * latency_s
-    backward_s = join(float(model.backward_time(work, topology)), latency_s)
-    backward_s += (backward_kernels - 1.0) * latency_s
+    forward_s = float(model.forward_time(work, topology)) + floor.fetch_s + floor.forward_s
+    backward_s = float(model.backward_time(work, topology))
+    backward_s += floor.backward_s if call.shard.table.row_update.sorts else floor.forward_s
     idle_s = _IDLE_LAUNCHES * topology.host.eager_call_s
     return forward * forward_s + backward * backward_s + idle * idle_s
 

@@ -1,0 +1,266 @@
+"""The constants of FBGEMM's lookups from measured calls, and how far they are from other calls.
+
+All times are linear in the constants, so that a fit is a bounded least-squares problem on relative
+errors. It is solved again with the weights of its own predictions until errors count alike above
+and below. What the rows do not tell stays at its starting value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from costmodels.datatypes import FloatArray, IntArray
+from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.distribution.uniform import Uniform
+from costmodels.distribution.zipf import Zipf
+from costmodels.errors import require
+from costmodels.fbgemm_constants import FITTED, MOST, FbgemmConstants
+from costmodels.lookup.base import LookupShard, LookupShards
+from costmodels.lookup.fbgemm import DEFAULTS, Fbgemm
+from costmodels.sharding import ComputeKernel
+from costmodels.topology import Topology
+from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
+
+PASSES: Final = ("forward", "backward")
+"""The two passes, in the order of measured and predicted times."""
+LOCATIONS: Final = {
+    "hbm": ComputeKernel.FUSED,
+    "uvm": ComputeKernel.FUSED_UVM,
+    "uvm_caching": ComputeKernel.FUSED_UVM_CACHING,
+}
+"""The kernels by where rows say that the tables are."""
+_FOLDS: Final = 10
+"""Groups of rows that are left out in turn to tell the error of a fit."""
+_ROUNDS: Final = 8
+"""Repetitions with new weights; the fit of the shipped rows does not change after five."""
+_PRIOR_SIGMA: Final = 20.0
+"""Relative standard deviation of a constant about its starting value, where the relative errors of
+the rows have a standard deviation of 1. It decides where rows say next to nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupRow:
+    """One measured call on alike tables.
+
+    Attributes:
+        point: name of the point; rows of one point are left out together.
+        block: what kind of call it is: ``hbm``, ``seq`` (unpooled), ``uvm`` or ``uvmc`` (cached).
+        num_tables: tables of the call.
+        shard: one of them, whole.
+        seconds: forward and backward, as measured on the device.
+    """
+
+    point: str
+    block: str
+    num_tables: int
+    shard: LookupShard
+    seconds: tuple[float, float]
+
+    @staticmethod
+    def of(row: Mapping[str, Any]) -> LookupRow:
+        """A row of ``configs/published/gpu_h200.jsonl``, or of a calibration that wrote the same.
+
+        Raises:
+            InvalidValueError: a field is missing or of no use.
+        """
+        needed = ("id", "block", "T", "rows", "dim", "L", "B", "law", "loc", "fwd_us", "bwd_us")
+        missing = [name for name in (*needed, "wdtype", "opt", "pooled") if name not in row]
+        require(not missing, f"a measured lookup has no {', '.join(missing)}: measure it again")
+        require(row["loc"] in LOCATIONS, f"a lookup is in {', '.join(LOCATIONS)}, not {row['loc']}")
+        pooling = float(row["L"])
+        table = Table(
+            name="table",
+            num_embeddings=int(row["rows"]),
+            embedding_dim=int(row["dim"]),
+            features=(Feature(name="feature", pooling_factor=pooling),),
+            distribution=_law(str(row["law"]), int(row["rows"])),
+            dtype=DataType(row["wdtype"]),
+            pooling=Pooling.SUM if row["pooled"] else Pooling.NONE,
+        )
+        indices = float(row["B"]) * pooling
+        shard = LookupShard(
+            table=table,
+            kernel=LOCATIONS[row["loc"]],
+            row_offset=0,
+            num_rows=table.num_embeddings,
+            num_cols=table.embedding_dim,
+            num_indices=indices,
+            num_table_indices=indices,
+            num_bags=float(row["B"]) if row["pooled"] else indices,
+            output_element_bytes=4,
+            index_bytes=8,
+            optimizer=Optimizer(row["opt"]),
+            cache_load_factor_ratio=row.get("clf"),
+        )
+        return LookupRow(
+            point=str(row["id"]),
+            block=str(row["block"]),
+            num_tables=int(row["T"]),
+            shard=shard,
+            seconds=(1e-6 * float(row["fwd_us"]), 1e-6 * float(row["bwd_us"])),
+        )
+
+
+def _law(text: str, rows: int) -> AbstractIndexDistribution:
+    """The law that a row names: ``uniform``, or ``zipf`` and its exponent."""
+    words = text.split()
+    if words == ["uniform"]:
+        return Uniform(num_embeddings=rows)
+    require(len(words) == 2 and words[0] == "zipf", f"no law of indices is called {text!r}")
+    return Zipf(num_embeddings=rows, exponent=float(words[1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockError:
+    """How far predictions of one kind of call are from measured times.
+
+    Attributes:
+        block: the kind of call.
+        direction: ``forward`` or ``backward``.
+        num_points: number of calls.
+        mape_ratio: mean of |predicted / measured - 1|.
+        rms_ratio: root mean square of ln(predicted / measured).
+        worst_ratio: largest |predicted / measured - 1|.
+    """
+
+    block: str
+    direction: str
+    num_points: int
+    mape_ratio: float
+    rms_ratio: float
+    worst_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FbgemmFit:
+    """The constants of a fit, and its errors on rows that were left out, ten groups in turn."""
+
+    constants: FbgemmConstants
+    errors: tuple[BlockError, ...]
+
+
+def fit_fbgemm(
+    rows: Sequence[LookupRow], topology: Topology, start: FbgemmConstants = DEFAULTS
+) -> FbgemmFit:
+    """Fit the constants to measured calls.
+
+    Args:
+        rows: the calls.
+        topology: the system that ran them; its bandwidths turn seconds into passes.
+        start: constants that are kept where the rows tell nothing.
+
+    Raises:
+        InvalidValueError: there are no rows.
+    """
+    require(bool(rows), "no lookups were measured, so that there is nothing to fit")
+    start = replace(start, l2_bandwidth_bytes_per_s=topology.device.l2_bandwidth_bytes_per_s)
+    parts, found = _parts(rows, topology, start), np.ones(len(FITTED))
+    found = _solved(parts, _measured(rows), start)
+    values = {n: float(getattr(start, n) * x) for n, x in zip(FITTED, found, strict=True)}
+    predicted = left_out(rows, topology, folds_of(rows), start)
+    return FbgemmFit(constants=replace(start, **values), errors=block_errors(rows, predicted))
+
+
+def folds_of(rows: Sequence[LookupRow]) -> IntArray:
+    """The group of each row: points are dealt out in the order of their names within a block."""
+    points = {p: i for i, p in enumerate(sorted({(row.block, row.point) for row in rows}))}
+    return np.array([points[row.block, row.point] % _FOLDS for row in rows])
+
+
+def left_out(
+    rows: Sequence[LookupRow],
+    topology: Topology,
+    groups: IntArray,
+    start: FbgemmConstants = DEFAULTS,
+) -> FloatArray:
+    """Seconds ``[rows, 2]`` of each row, from fits to the rows of all other groups.
+
+    Args:
+        rows: the calls.
+        topology: the system that ran them.
+        groups: ``[rows]`` the group of each row.
+        start: as for :func:`fit_fbgemm`.
+    """
+    parts, measured = _parts(rows, topology, start), _measured(rows)
+    predicted = np.zeros_like(measured)
+    for group in np.unique(groups):
+        out = groups == group
+        found = _solved(parts[~out], measured[~out], start)
+        predicted[out] = parts[out] @ found
+    return predicted
+
+
+def block_errors(rows: Sequence[LookupRow], predicted: FloatArray) -> tuple[BlockError, ...]:
+    """The errors of predictions ``[rows, 2]``, for each kind of call and direction."""
+    ratio, found = predicted / _measured(rows), []
+    blocks = np.array([row.block for row in rows])
+    for block in dict.fromkeys(row.block for row in rows):
+        for i, direction in enumerate(PASSES):
+            here = ratio[blocks == block, i]
+            found.append(
+                BlockError(
+                    block=block,
+                    direction=direction,
+                    num_points=len(here),
+                    mape_ratio=float(np.abs(here - 1.0).mean()),
+                    rms_ratio=float(np.sqrt(np.square(np.log(here)).mean())),
+                    worst_ratio=float(np.abs(here - 1.0).max()),
+                )
+            )
+    return tuple(found)
+
+
+def _measured(rows: Sequence[LookupRow]) -> FloatArray:
+    return np.array([row.seconds for row in rows])
+
+
+def _parts(rows: Sequence[LookupRow], topology: Topology, start: FbgemmConstants) -> FloatArray:
+    """Seconds ``[rows, 2, constants]`` of each row that every constant of ``start`` gives alone."""
+    parts = np.zeros((len(rows), len(PASSES), len(FITTED)))
+    none = dict.fromkeys(FITTED, 0.0)
+    for i, name in enumerate(FITTED):
+        alone = replace(start, **{**none, name: getattr(start, name)})
+        system = replace(topology, lookup_constants=alone)
+        for at, row in enumerate(rows):
+            parts[at, :, i] = call_seconds(row.shard, row.num_tables, system)
+    return parts
+
+
+def call_seconds(shard: LookupShard, num_tables: float, topology: Topology) -> tuple[float, float]:
+    """Seconds of both passes of a call on alike tables, with what is fixed."""
+    shards = LookupShards.of(shard)
+    model = Fbgemm().for_calls(shards, topology)
+    work, floor = (
+        num_tables * model.shards_work(shards, topology)[0],
+        model.call_floor(shard.kernel, topology),
+    )
+    forward_s = float(model.forward_time(work, topology)) + floor.forward_s + floor.fetch_s
+    return forward_s, float(model.backward_time(work, topology)) + floor.backward_s
+
+
+def _solved(parts: FloatArray, measured: FloatArray, start: FbgemmConstants) -> FloatArray:
+    """Factors ``[constants]`` on the constants of ``start``, in the range of each.
+
+    Args:
+        parts: ``[rows, 2, constants]`` seconds.
+        measured: ``[rows, 2]`` seconds.
+        start: the constants.
+    """
+    from scipy.optimize import lsq_linear
+
+    most = np.array([MOST[name] / getattr(start, name) for name in FITTED])
+    flat, seconds = parts.reshape(-1, parts.shape[-1]), measured.ravel()
+    prior = np.eye(len(FITTED)) / _PRIOR_SIGMA
+    aim = np.ones(len(FITTED)) / _PRIOR_SIGMA
+    factors = np.ones(len(FITTED))
+    for _ in range(_ROUNDS):
+        weight = 1.0 / np.sqrt(np.maximum(flat @ factors, 1e-9) * seconds)
+        rows = np.concatenate([flat * weight[:, None], prior])
+        factors = lsq_linear(
+            rows, np.concatenate([seconds * weight, aim]), bounds=(0.0, most), method="bvls"
+        ).x
+    return np.asarray(factors)
