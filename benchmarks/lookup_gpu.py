@@ -136,7 +136,7 @@ def _criteo_calls(phase: str) -> list[LookupCall]:
 
 
 def _log_error(calls: Sequence[LookupCall], topology: Topology, time_us: float) -> float:
-    seconds = call_time(calls, Roofline(), topology, in_iteration=True)
+    seconds = call_time(calls, Roofline(), topology)
     return math.log(1e6 * seconds / time_us)
 
 

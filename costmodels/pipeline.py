@@ -51,14 +51,14 @@ class CostPipeline:
         self.topology = topology
         self.models = models or CostModels()
         require_shapes(self.models, topology)
+        self.lookup = self.models.lookup
         if workload.tables:
             tables = whole_tables(workload, topology)
-            lookup = self.models.lookup.for_calls(tables, topology, workload)
-            self.models = replace(self.models, lookup=lookup)
-        self._work = WorkModel(workload, topology, self.models.lookup)
+            self.lookup = self.lookup.for_calls(tables, topology, workload)
+        self._work = WorkModel(workload, topology, self.lookup)
         self.num_features = self._work.num_columns
         self._dense = self.models.dense.beside(self._even_lookup_s)
-        stage_models = replace(self.models, dense=self._dense)
+        stage_models = replace(self.models, lookup=self.lookup, dense=self._dense)
         self._stages = StageModel(workload, topology, stage_models)
         self._pipeline = pipeline_named(workload.pipeline.value)
         self._phases = PhaseModel(self._stages, self._pipeline)
@@ -88,7 +88,7 @@ class CostPipeline:
             return 0.0
         work = sum(option.full.sum(axis=0) for option in self._work.options_work(options))
         mean = work / self.topology.world_size
-        seconds = lookup_times(self.models.lookup, mean, self.topology)
+        seconds = lookup_times(self.lookup, mean, self.topology)
         return float(sum(part.sum() for part in seconds))
 
     # -- work ---------------------------------------------------------------------------------

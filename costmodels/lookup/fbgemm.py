@@ -346,7 +346,8 @@ def _add_cache(
     """Fill in what a cache in front of host memory costs besides a lookup in device memory.
 
     Of the missing rows, as many are inserted as there are places that hold no row of the batch. The
-    others are read over the link by every index, and updated there.
+    others are read over the link by every index, and updated there. The states of all rows are in
+    host memory.
     """
     c, link = _constants(topology), topology.host.device_link_bandwidth_bytes_per_s
     tables = shards.tables
@@ -363,4 +364,5 @@ def _add_cache(
     moved += inserted * c.cache_insert_s * link
     work[:, LookupWork.CACHE_INDICES] = unique
     work[:, LookupWork.FORWARD_HOST_LINK] = moved + _read_on_host(shards, topology, read)
-    work[:, LookupWork.BACKWARD_HOST_LINK] = _updated_on_host(shards, topology, direct)
+    states = c.link_update_passes * (unique - direct) * shards.state_bytes_per_row
+    work[:, LookupWork.BACKWARD_HOST_LINK] = _updated_on_host(shards, topology, direct) + states

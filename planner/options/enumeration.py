@@ -190,7 +190,7 @@ def _all_options(problem: PlanningProblem, limits: Sequence[TableLimits], names:
 
 
 def _prefers_device(problem: PlanningProblem, pipeline: CostPipeline) -> bool:
-    return pipeline.models.lookup.prefers_device(problem.topology)
+    return pipeline.lookup.prefers_device(problem.topology)
 
 
 def _menus_by_size(

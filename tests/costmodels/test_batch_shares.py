@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
+from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
+from costmodels.stages.models import CostModels
 from costmodels.topology import Link, Topology
 from costmodels.workload import DenseArch, Feature, Pipeline, Workload
 from tests.networks import matrix_by_level
@@ -31,7 +33,7 @@ SAMPLES = (6144, 2048, 4096, 4096)
 
 
 def costs(workload: Workload, topology: Topology) -> CostPipeline:
-    return CostPipeline(workload, topology)
+    return CostPipeline(workload, topology, CostModels(lookup=Roofline()))
 
 
 def one_whole(topology: Topology, **changes: object) -> tuple[Workload, Plan]:

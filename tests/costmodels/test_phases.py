@@ -15,6 +15,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.floors.leaves import leaf
 from costmodels.floors.phases import ALL_REDUCE
+from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import KERNELS, NUM_COLUMNS, lookup_columns
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
@@ -70,7 +71,7 @@ def test_the_bound_is_tight_where_nothing_overlaps_and_nothing_is_launched(kind:
     topology = dataclasses.replace(topology, device=free, host_link=link, host=host)
     workload = make_workload(table, local_batch_size=8192, pipeline=kind)
     plan = Plan(placements=(make_placement(table, ShardingType.TABLE_WISE, topology),))
-    pipeline = CostPipeline(workload, topology)
+    pipeline = CostPipeline(workload, topology, CostModels(lookup=Roofline()))
     work = pipeline.plan_work(plan)
     assert bound(pipeline, work) > 0.8 * float(pipeline.iteration_times(work))
 

@@ -309,7 +309,7 @@ def test_rows_over_some_ranks_exchange_like_whole_tables() -> None:
         )
         placed = make_placement(table, ShardingType.TABLE_WISE, topology)
         plan = Plan(placements=(replace(placed, sharding_type=kind, shards=shards),))
-        found = CostPipeline(workload, topology).plan_work(plan)
+        found = CostPipeline(workload, topology, CostModels(lookup=Roofline())).plan_work(plan)
         np.testing.assert_allclose(
             found, one_by_one.plan_work(plan, workload, topology, Roofline()), rtol=ROUNDED
         )

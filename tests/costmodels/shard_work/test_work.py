@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from costmodels.datatypes import FloatArray
 from costmodels.lookup.base import LookupWork
+from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import (
     CALLS,
@@ -25,6 +26,7 @@ from costmodels.shard_work.work import (
     lookup_columns,
 )
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, Spread, place
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import DataType, Feature, Pooling, Table, Workload
 from tests.strategies import (
@@ -89,7 +91,8 @@ def row(table: Table, kind: ShardingType, topology: Topology, **changes: object)
     """Work ``[W, columns]`` of one table with output in fp16."""
     placed = make_placement(table, kind, topology, **changes)  # type: ignore[arg-type]
     workload = make_workload(table, local_batch_size=BATCH, output_dtype=DataType.FP16)
-    return CostPipeline(workload, topology).plan_work(Plan(placements=(placed,)))
+    models = CostModels(lookup=Roofline())
+    return CostPipeline(workload, topology, models).plan_work(Plan(placements=(placed,)))
 
 
 def family(kind: ShardingType) -> int:
