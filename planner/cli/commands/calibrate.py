@@ -278,7 +278,8 @@ def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
             }
         )
         return 0
-    print_rows(f"Measured on {measured.machine()}", ("key", "base", "measured"), result.replaced)
+    numbers = [entry for entry in result.replaced if not entry[0].startswith("lookup.")]
+    print_rows(f"Measured on {measured.machine()}", ("key", "base", "measured"), numbers)
     _print_lookups(result.lookup_errors)
     if result.errors:
         _print(measured.machine(), result.errors)

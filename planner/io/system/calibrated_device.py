@@ -16,6 +16,7 @@ from costmodels.calibration.fitting import FitError
 from costmodels.collective.base import CollectiveCurve
 from costmodels.datatypes import DataType
 from costmodels.errors import CostModelError
+from costmodels.fbgemm_constants import FITTED
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder, locate
@@ -72,6 +73,7 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
             "of GPUs cannot be fitted to; calibrate CPU ranks with --device cpu -o FILE"
         )
         raise InvalidInputError(message)
+    _check_base(path, locate(base, "systems"))
     rates = fit_rates(measured.environment, measured.rows)
     lookups = _fit_lookups(base, rates, measured)
     curves = collective_curves(
@@ -89,6 +91,20 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         lookup_errors=lookups.errors if lookups else (),
         kept=_unsaid(rates, lookups),
     )
+
+
+def _check_base(path: Path, base: Path) -> None:
+    """Refuse to start from the file that is written, or from CPU ranks.
+
+    Raises:
+        InvalidInputError: the base is one of these, or no system.
+    """
+    if path.exists() and path.samefile(base):
+        message = f"{path} is the system to start from; name another file to write"
+        raise InvalidInputError(message)
+    if validate(SystemSchema, read_system(base)).calibration is not None:
+        message = f"{base}: has ranks on CPU cores; name the system of a GPU with --system"
+        raise InvalidInputError(message)
 
 
 def _fit_lookups(base: str | Path, rates: Rates, measured: MeasuredRows) -> FbgemmFit | None:
@@ -119,8 +135,11 @@ def _lookup_lines(fit: FbgemmFit | None, note: str) -> list[str]:
     if fit is None:
         return []
     values = asdict(fit.constants)
-    lines = (f"  {name}: {value:.6g} (calibrated, {note})" for name, value in values.items())
-    return ["lookup:", *lines]
+    sources = {
+        name: f"calibrated, {note}" if name in FITTED else "default, of the base, for these seconds"
+        for name in values
+    }
+    return ["lookup:", *(f"  {name}: {values[name]:.6g} ({sources[name]})" for name in values)]
 
 
 def _replaced(base: str | Path, path: Path) -> tuple[tuple[str, str, str], ...]:
@@ -167,17 +186,10 @@ def write_device_system(
         All files that were written.
 
     Raises:
-        InvalidInputError: the base is no system, is the file to write, has CPU ranks, or a file
-            cannot be written.
+        InvalidInputError: the base is no system, or a file cannot be written.
     """
     found = locate(base, "systems")
-    if path.exists() and path.samefile(found):
-        message = f"{path} is the system to start from; name another file to write"
-        raise InvalidInputError(message)
     schema = validate(SystemSchema, read_system(found))
-    if schema.calibration is not None:
-        message = f"{found}: has ranks on CPU cores; name the system of a GPU with --system"
-        raise InvalidInputError(message)
     note = _NOT_IN_NOTES.sub("", machine)
     lines = [
         f"# Measured by `shardplan calibrate` on {note}.",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.calibration.fit_fbgemm import LookupRow, block_errors, call_seconds
 from costmodels.collective.base import Collective
+from costmodels.fbgemm_constants import MOST, FbgemmConstants
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.io.system.calibrated_device import fit_and_write
+from planner.io.system.calibrated_device import Written, fit_and_write
 from planner.io.system.collective_curves import load_curves
 from planner.io.system.measured_rows import read_rows
 
@@ -22,6 +26,19 @@ H200_ROWS = configs_folder() / "published" / "gpu_h200.jsonl"
 LINES = H200_ROWS.read_text().splitlines()
 ENVIRONMENT = json.loads(LINES[0])
 FIRST = {row["block"]: row for row in map(json.loads, reversed(LINES[1:]))}
+
+
+CEILINGS = [line for line in LINES if '"ceilings"' in line]
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A system of all rows."""
+    started = time.monotonic()
+    path = tmp_path_factory.mktemp("fitted") / "mine.yaml"
+    result = fit_and_write(path, "h200_sxm", read_rows(H200_ROWS))
+    assert time.monotonic() - started < 60
+    return result
 
 
 def written(folder: Path, *rows: object) -> Path:
@@ -144,12 +161,11 @@ def test_no_row_passes_with_a_number_that_a_fit_cannot_use(
         assert all(0 < t < 1e11 for t in timed)
 
 
-def test_the_system_of_the_rows_has_their_rates(tmp_path: Path) -> None:
+def test_the_system_of_the_rows_has_their_rates(fitted: Written) -> None:
     base = io.load_system("h200_sxm")
-    result = fit_and_write(tmp_path / "mine.yaml", "h200_sxm", read_rows(H200_ROWS))
-    assert result.written == (tmp_path / "mine.yaml",)
-    assert [line for line in result.kept if "collectives" in line]
-    mine = io.load_system(tmp_path / "mine.yaml")
+    assert [line for line in fitted.kept if "collectives" in line]
+    (path,) = fitted.written
+    mine = io.load_system(path)
     device = mine.device
     rates, peaks = dict(device.flops_per_s), dict(base.device.flops_per_s)
     assert device.hbm_bandwidth_bytes_per_s == pytest.approx(4.25e12, rel=0.01)
@@ -166,6 +182,59 @@ def test_the_system_of_the_rows_has_their_rates(tmp_path: Path) -> None:
     assert told[0] == "measured"
     assert "NVIDIA H200, torch 2.11.0+cu130, driver 580.159.04" in told[1]
     assert mine.collective_curves == base.collective_curves
+
+
+def test_the_system_of_the_rows_predicts_them(fitted: Written) -> None:
+    measured = read_rows(H200_ROWS)
+    mine = io.load_system(fitted.written[0], gpus=1)
+    assert mine.lookup_constants is not None
+    calls = [LookupRow.of(row) for row in measured.of_block("hbm", "seq", "uvm", "uvmc")]
+    predicted = np.array([call_seconds(c.shard, c.num_tables, mine) for c in calls])
+    inside = {(e.block, e.direction): e for e in block_errors(calls, predicted)}
+    assert len(inside) == len(fitted.lookup_errors) == 8
+    for error in fitted.lookup_errors:
+        here = inside[error.block, error.direction]
+        assert here.num_points == error.num_points
+        assert here.mape_ratio < error.mape_ratio < 0.2
+    sources = {p.name: p.source.value for p in mine.provenance if p.name.startswith("lookup.")}
+    assert len(sources) == len(MOST)
+    assert sources.pop("lookup.l2_bandwidth_bytes_per_s") == "default"
+    assert set(sources.values()) == {"calibrated"}
+
+
+def test_other_lookups_give_other_constants(tmp_path: Path) -> None:
+    slow = [lookup(id=f"p{i}", fwd_us=2 * FIRST["hbm"]["fwd_us"]) for i in range(12)]
+    forward = []
+    for rows in (slow, [lookup(id=f"p{i}") for i in range(12)]):
+        path = tmp_path / f"{len(forward)}.yaml"
+        fit_and_write(path, "h200_sxm", read_rows(written(tmp_path, ENVIRONMENT, *rows)))
+        call = LookupRow.of(lookup())
+        forward.append(call_seconds(call.shard, call.num_tables, io.load_system(path))[0])
+    assert forward[0] / forward[1] == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("  forward_floor: 1e-5", "no constant of FBGEMM's lookups"),
+        ("  forward_floor_s: 13 us", "forward_floor_s"),
+        ("  forward_floor_s: 13", "forward_floor_s must be 0..0.001, got 13"),
+        ("  forward_floor_s: -1e-5", "forward_floor_s"),
+    ],
+)
+def test_constants_of_lookups_are_checked(tmp_path: Path, lines: str, said: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"base: h200_sxm\nname: own\nlookup:\n{lines}\n")
+    with pytest.raises(InvalidInputError, match=r"own\.yaml") as refused:
+        io.load_system(path)
+    assert said in str(refused.value)
+
+
+def test_constants_that_are_not_given_are_shipped(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("base: h200_sxm\nname: own\nlookup:\n  forward_floor_s: 2e-5\n")
+    assert io.load_system(path).lookup_constants == FbgemmConstants(forward_floor_s=2e-5)
+    assert io.load_system("h200_sxm").lookup_constants is None
 
 
 def test_collectives_become_curves_beside_the_system(tmp_path: Path) -> None:
@@ -199,7 +268,7 @@ def test_rows_of_cores_are_no_gpu(tmp_path: Path) -> None:
 
 
 def test_a_base_of_cores_or_the_base_itself_is_refused(tmp_path: Path) -> None:
-    measured = read_rows(H200_ROWS)
+    measured = read_rows(written(tmp_path, *CEILINGS))
     own = tmp_path / "own.yaml"
     own.write_text("base: h200_sxm\nname: own\n")
     with pytest.raises(InvalidInputError, match="name another file"):
