@@ -14,14 +14,13 @@ from costmodels.estimates import Provenance, Source
 from costmodels.fbgemm_constants import FbgemmConstants
 from costmodels.workload import DataType
 
-
 PASS_RATIO: Final = 15.0
-"""A tiny forward and backward pass over an eager call, where it was not measured: 15.0 on the host of
-an H200, 14.4 on a CPU."""
+"""A tiny forward and backward pass over an eager call, where it was not measured: 15.0 on the host
+of an H200, 14.4 on a CPU."""
 PASS_DISPATCHES: Final = 24.9
 """Dispatches of that pass: 14.4 on a CPU, and 10.5 to hand the backward pass to the thread of the
-device and back. The latter is what is missing on the host of the H200 if its dispatches are to those
-of the CPU as its ``torch.empty`` is."""
+device and back. The latter is what is missing on the host of the H200 if its dispatches are to
+those of the CPU as its ``torch.empty`` is."""
 PASS_LAUNCHES: Final = 7.0
 """Kernels of that pass: product, sum, ones, product, sum, and two gradients added up."""
 _LEAST_DISPATCH: Final = 0.1

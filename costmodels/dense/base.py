@@ -28,7 +28,7 @@ from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Workl
 class Layer:
     """Operators of the dense part that follow each other and share a name.
 
-    The properties count the repeats of the operators, except ``first_kernels`` and ``first_calls``.
+    The properties count the repeats of the operators.
     """
 
     name: str
@@ -64,16 +64,6 @@ class Layer:
     def num_calls(self) -> int:
         """Operators that the host issues in a forward pass."""
         return sum(o.num_repeats * o.num_calls for o in self.operators)
-
-    @property
-    def first_kernels(self) -> int:
-        """Kernels of a forward pass if every operator is run once, without its repeats."""
-        return sum(o.num_kernels for o in self.operators)
-
-    @property
-    def first_calls(self) -> int:
-        """Operators that the host issues in a forward pass without the repeats of operators."""
-        return sum(o.num_calls for o in self.operators)
 
 
 _DLRM = "bottom MLP", "interaction and top MLP"

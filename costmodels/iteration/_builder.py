@@ -18,6 +18,12 @@ from costmodels.iteration.base import (
     Stream,
 )
 
+ISSUED = ", issued"
+"""Ends the name of the moment at which the host has issued the last operator of a stage."""
+_FIRST_SHARE = 0.1
+"""Share of the host time of a stage after which its first kernels run: a stage of a DLRM has some
+ten operators."""
+
 
 class ProgramBuilder:
     """Collects steps in issue order; methods return indices that later steps name in ``after``."""
@@ -48,6 +54,26 @@ class ProgramBuilder:
         )
         self.steps.append(step)
         return len(self.steps) - 1
+
+    def computed(
+        self,
+        name: str,
+        duration_s: FloatArray,
+        host_s: FloatArray,
+        *,
+        after: tuple[int, ...] = (),
+    ) -> int:
+        """Add a stage of many operators; returns the index of its last step.
+
+        The device starts when the host has issued the first of them, and is done when it has
+        computed them and the host has issued the last one. The latter is a step of no duration.
+        """
+        host_s = _seconds(host_s)
+        if not np.any(host_s):
+            return self.add(name, Stream.COMPUTE, duration_s, after=after)
+        first_s = _FIRST_SHARE * host_s
+        self.add(name, Stream.COMPUTE, duration_s, after=after, host_s=first_s)
+        return self.add(f"{name}{ISSUED}", Stream.COMPUTE, 0.0, host_s=host_s - first_s)
 
     def collective(
         self,
@@ -135,12 +161,11 @@ class ProgramBuilder:
         step, count = lookup, max(len(gathered), 1)
         for i in range(count):
             before = (lookup, *arrived) if i == 0 else ()
-            step = self.add(
+            step = self.computed(
                 _numbered(f"{t.dense_names[1]} forward", i, count),
-                Stream.COMPUTE,
                 self._share(t.top_forward_s, i, count),
+                self._share(t.top_host_s, i, count),
                 after=(*before, *gathered[i : i + 1]),
-                host_s=self._share(t.top_host_s, i, count),
             )
         return step
 
@@ -176,7 +201,7 @@ class ProgramBuilder:
         """Add the forward pass of the bottom."""
         t = self.times
         name = f"{t.dense_names[0]} forward"
-        return self.add(name, Stream.COMPUTE, t.bottom_forward_s, host_s=t.bottom_host_s)
+        return self.computed(name, t.bottom_forward_s, t.bottom_host_s)
 
     def lookup_forward(self, after: tuple[int, ...]) -> int:
         """Add the forward lookup."""
@@ -203,12 +228,8 @@ class ProgramBuilder:
     def bottom_backward(self) -> int:
         """Add the backward pass of the bottom."""
         t = self.times
-        return self.add(
-            f"{t.dense_names[0]} backward",
-            Stream.COMPUTE,
-            t.bottom_backward_s,
-            host_s=t.bottom_backward_host_s,
-        )
+        name = f"{t.dense_names[0]} backward"
+        return self.computed(name, t.bottom_backward_s, t.bottom_backward_host_s)
 
     def optimizer(self, after: tuple[int, ...]) -> int:
         """Add the update of the dense parameters."""
@@ -260,12 +281,11 @@ class ProgramBuilder:
             before = (*(after if i == 0 else ()), *arrived[-1:])
             if t.gather_s and last:
                 arrived.append(self._gather("backward", last - 1, (step,) if i else after))
-            step = self.add(
+            step = self.computed(
                 _numbered(f"{t.dense_names[1]} backward", i, count),
-                Stream.COMPUTE,
                 self._share(t.top_backward_s, last, count),
+                self._share(t.top_backward_host_s, last, count),
                 after=before,
-                host_s=self._share(t.top_backward_host_s, last, count),
             )
             if i < len(t.bucket_s):
                 name, seconds = f"{kind} {i + 1}", t.bucket_s[i]

@@ -150,11 +150,11 @@ _EAGER: Final = HostLaunches(
     collective=Calls(8.0, 8.0),
     copy=Calls(2.5, 1.0),
     loss=Calls(21.5, 5.0),
-    source="times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that of "
-    "an add_ (PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an "
+    source="times of tiny operators, of TorchRec's modules and of its pipeline on a CPU over that "
+    "of an add_ (PyTorch 2.13, TorchRec 1.8), Python's share at 0.55 of it as in five traces of an "
     "H200; kernels of 31 dense and 20 TorchRec steps on an H200; LAMB is assumed",
 )
-_UNPROFILED: Final = 0.38
+_UNPROFILED: Final = 0.4
 """Host time without the profiler over host time in the profiler's traces. It is fitted to the 36
 iterations of Lin et al. 2022, together with the time between steps; ``shardplan validate published
 --what single-gpu`` prints the errors when models or GPUs are left out of the fit."""
@@ -187,12 +187,12 @@ _EAGER_2021: Final = HostLaunches(
     collective=_traced(91.6),
     copy=_traced(52.5),
     loss=_traced(190.0),
-    between_steps=Calls(420.0, 420.0),
+    between_steps=Calls(460.0, 460.0),
     copies_block=True,
     source="means of Lin et al.'s overheads of DLRM on PyTorch of 2021 by kind of operator "
-    "(configs/published/lin22_host_overheads.csv): for each operator T1 (gap between operators), T2 "
-    "(before the first launch) and T3 (after the last one), T4 for each launch; their share without "
-    "the profiler and the time between steps from their 36 measured iterations",
+    "(configs/published/lin22_host_overheads.csv): for each operator T1 (gap between operators), "
+    "T2 (before the first launch) and T3 (after the last one), T4 for each launch; their share "
+    "without the profiler and the time between steps from their 36 measured iterations",
 )
 _CUDA_GRAPH: Final = HostLaunches(
     other=OperatorCalls(), source="a captured CUDA graph is replayed without the host"
@@ -242,27 +242,16 @@ class HostCosts:
         return calls.dispatches * self.dispatch_s + calls.launches * self.launch_s
 
     def forward_s(self, layers: Sequence[Layer]) -> float:
-        """Issuing the part of a forward pass that the device has to wait for.
+        """Issuing the forward pass of layers."""
+        return self._passes(layers)[0]
 
-        Of a block that repeats, the device waits for the first repeat only; see :meth:`repeats_s`.
-        """
-        return self._passes(layers, first=True)[0]
-
-    def repeats_s(self, layers: Sequence[Layer]) -> tuple[float, float]:
-        """Issuing all repeats of blocks but the first, while the device computes those before.
-
-        Returns:
-            Host seconds of the forward pass, and of the backward pass.
-        """
-        return self._passes(layers, first=False)
-
-    def _passes(self, layers: Sequence[Layer], *, first: bool) -> tuple[float, float]:
-        """Issuing the forward and the backward pass of the first repeats, or of all others."""
+    def _passes(self, layers: Sequence[Layer]) -> tuple[float, float]:
+        """Issuing the forward and the backward pass of layers, without gradients of tensors."""
         forward, backward = _NONE, _NONE
         for layer in layers:
             cast = is_cast(layer)
             for operator in layer.operators:
-                count = 1 if first else operator.num_repeats - 1
+                count = operator.num_repeats
                 for kind, calls, kernels in self._parts(operator, cast=cast):
                     forward = forward.plus(kind.forward.times(calls * count))
                     forward = forward.plus(kind.forward_kernel.times(kernels * count))
@@ -283,16 +272,11 @@ class HostCosts:
         gradient = self.profile.gradient
         if self.reduces:
             gradient = gradient.plus(self.profile.reduced)
-        return self._passes(layers, first=True)[1] + _num_tensors(layers) * self.seconds(gradient)
+        return self._passes(layers)[1] + _num_tensors(layers) * self.seconds(gradient)
 
     def passes_s(self, layers: Sequence[Layer]) -> float:
-        """Issuing forward and backward pass of layers with all their repeats, and the loss."""
-        return (
-            self.forward_s(layers)
-            + self.backward_s(layers)
-            + sum(self.repeats_s(layers))
-            + self.loss_s
-        )
+        """Issuing forward and backward pass of layers, and the loss."""
+        return self.forward_s(layers) + self.backward_s(layers) + self.loss_s
 
     def optimizer_s(self, layers: Sequence[Layer], optimizer: DenseOptimizer) -> float:
         """Issuing the update of the layers' tensors."""

@@ -225,21 +225,20 @@ class StageModel:
         speeds, dense, copy_s = ranks
         issue, layers = self._host, self._layers
         host, none = scale.host_ratio, np.zeros(1)
-        bottom_s, top_s = (issue.repeats_s(part) for part in (layers.bottom, layers.top))
         between_s = issue.between_steps_s(self.workload)
         loss_s = _LOSS_FORWARD_RATIO * self._loss_s, _LOSS_BACKWARD_RATIO * self._loss_s
 
-        def computed(seconds: FloatArray | float, issued_s: float) -> FloatArray:
-            """Seconds of a stage in which the host issues repeated blocks meanwhile."""
-            return np.maximum(seconds / speeds * scale.dense_ratio, issued_s * host)
+        def computed(seconds: FloatArray | float) -> FloatArray:
+            """Seconds of a stage on each rank."""
+            return np.asarray(seconds / speeds * scale.dense_ratio)
 
         shared_s = [seconds * scale.collective_ratio for seconds in self.reduction.shared_s]
         backward_s = dense.top_backward_s + self.reduction.cast_s
         passes = (
-            computed(dense.bottom_forward_s, bottom_s[0]),
-            computed(dense.top_forward_s, top_s[0]) + shared_s[0],
-            computed(backward_s, top_s[1]) + shared_s[1],
-            computed(dense.bottom_backward_s, bottom_s[1]),
+            computed(dense.bottom_forward_s),
+            computed(dense.top_forward_s) + shared_s[0],
+            computed(backward_s) + shared_s[1],
+            computed(dense.bottom_backward_s),
         )
         return StageTimes(
             bottom_forward_s=passes[0],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from costmodels.fitted import scaled
 from costmodels.iteration._traced import traced
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
-from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
+from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
 from planner.errors import InvalidInputError
 from planner.models import models_of
 from planner.problem import PlanningProblem

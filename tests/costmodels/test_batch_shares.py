@@ -21,6 +21,7 @@ from costmodels.topology import Link, Topology
 from costmodels.workload import DenseArch, Feature, Pipeline, Workload
 from tests.networks import matrix_by_level
 from tests.strategies import (
+    make_host,
     make_placement,
     make_table,
     make_topology,

@@ -24,6 +24,7 @@ from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
 from costmodels.workload import DenseArch, Pipeline, Workload
 from tests.strategies import (
+    make_host,
     make_placement,
     make_table,
     make_topology,

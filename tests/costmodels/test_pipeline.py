@@ -23,11 +23,13 @@ from costmodels.stages.host import HostCosts
 from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.topology import Topology
+from costmodels.training.optimizers import DenseOptimizer
 from costmodels.uncertainty import KINDS, MACHINE, sampled_factors, sigmas
 from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Table, Workload
 from tests.networks import matrix_by_level
 from tests.strategies import (
     make_device,
+    make_host,
     make_placement,
     make_table,
     make_topology,
@@ -189,21 +191,20 @@ def test_a_large_batch_on_a_fast_host_has_no_warnings() -> None:
     assert CostPipeline(workload, topology).estimate(plan_on(topology, 0, 1)).warnings == ()
 
 
-def test_host_costs_scale_with_the_launch() -> None:
+def test_host_costs_scale_with_the_call() -> None:
     layers = dense_layers(make_workload()).bottom
-    kernels = sum(layer.num_kernels for layer in layers)
-    costs = HostCosts.of(5e-6, HostProfile.EAGER)
-    forward_s = 2 * len(layers) * 20e-6 + kernels * 5e-6
-    assert costs.forward_s(layers) == pytest.approx(forward_s)
-    assert costs.backward_s(layers) == pytest.approx(2 * forward_s)
-    assert costs.lookup_s == pytest.approx(75e-6)
-    assert costs.collective_s == pytest.approx(40e-6)
+    assert HostCosts.of(make_host(), HostProfile.EAGER).collective_s == pytest.approx(40e-6)
     for profile in HostProfile:
-        one, two = (HostCosts.of(n * 5e-6, profile) for n in (1, 2))
+        one, two = (HostCosts.of(make_host(eager_call_s=n * 5e-6), profile) for n in (1, 2))
         assert two.backward_s(layers) == pytest.approx(2 * one.backward_s(layers))
         assert two.copies_s(make_workload()) == pytest.approx(2 * one.copies_s(make_workload()))
-    graph = HostCosts.of(5e-6, HostProfile.CUDA_GRAPH)
-    assert graph.forward_s(layers) == graph.lookup_s == graph.optimizer_s(layers) == 0
+    graph = HostCosts.of(make_host(), HostProfile.CUDA_GRAPH)
+    assert (
+        graph.forward_s(layers)
+        == graph.lookup_s
+        == graph.optimizer_s(layers, DenseOptimizer.SGD)
+        == 0
+    )
 
 
 # ------------------------------------------------------------------ ranks that differ

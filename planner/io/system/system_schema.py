@@ -56,7 +56,7 @@ class HostSchema(Strict):
     )
     device_link_bandwidth: Bandwidth
     eager_call: Latency = Field(
-        description="Time of an eager call of a tiny kernel; shardplan calibrate --host measures it."
+        description="Time of an eager call of a tiny kernel; calibrate --host measures it."
     )
     eager_pass: Latency | None = Field(
         default=None,

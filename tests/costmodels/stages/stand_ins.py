@@ -105,7 +105,12 @@ def system(shape: tuple[int, int, int], speeds: tuple[float, ...] = ()) -> Topol
     device = make_device(kernel_latency_s=LATENCY_S)
     host = make_host(eager_call_s=CALL_S)
     return make_topology(
-        hosts, local, domain_hosts=domain_hosts, device=device, host=host, speed_by_rank_ratio=speeds
+        hosts,
+        local,
+        domain_hosts=domain_hosts,
+        device=device,
+        host=host,
+        speed_by_rank_ratio=speeds,
     )
 
 

@@ -34,11 +34,11 @@ from costmodels.uncertainty import Scale
 from costmodels.workload import DenseArch
 from tests.costmodels.stages.stand_ins import (
     BACKWARD,
+    CALL_S,
     CHECK,
     DENSE,
     FORWARD,
     LATENCY_S,
-    LAUNCH_S,
     Case,
     cases,
     ring_s,
@@ -112,22 +112,23 @@ def test_each_kernel_of_each_type_is_one_call() -> None:
 
 @CHECK
 @given(cases())
-def test_host_seconds_of_lookups_count_an_operator_and_three_launches_a_call(case: Case) -> None:
-    """60 us for the operator where a launch takes 5 us, and three launches of 5 us."""
+def test_host_seconds_of_lookups_count_calls(case: Case) -> None:
+    """95 dispatches and 10 launches for each."""
     times = case.model.times(case.work, Scale())
-    expected = [75e-6 * case.calls(rank) for rank in case.ranks]
+    host = case.model.topology.host
+    call_s = 95.0 * host.dispatch_s + 10.0 * host.launch_s
+    expected = [call_s * case.calls(rank) for rank in case.ranks]
     assert list(times.lookup_host_s) == pytest.approx(expected, rel=1e-12)
 
 
 def test_host_seconds_of_the_dense_part_by_hand() -> None:
     """13 -> 64 -> 64 below; concatenation, dot product, 128 and 1 above; two operators a layer."""
-    times = stage_model(system((1, 2, 1))).times(np.zeros((2, NUM_COLUMNS)), Scale())
-    operator_s = 4 * LAUNCH_S
-    assert float(times.bottom_host_s.squeeze()) == pytest.approx(2 * 2 * operator_s + 4 * LAUNCH_S)
-    assert float(times.top_host_s.squeeze()) == pytest.approx(
-        2 * 4 * operator_s + (1 + 3 + 4) * LAUNCH_S
-    )
-    assert float(times.collective_host_s.squeeze()) == pytest.approx(8 * LAUNCH_S)
+    model = stage_model(system((1, 2, 1)))
+    times, host = model.times(np.zeros((2, NUM_COLUMNS)), Scale()), model.topology.host
+    bottom_s = 2 * (3.2 + 2.2) * host.dispatch_s + 2 * (1.0 + 1.2) * host.launch_s
+    assert float(times.bottom_host_s.squeeze()) == pytest.approx(bottom_s)
+    assert float(times.top_host_s.squeeze()) > bottom_s
+    assert float(times.collective_host_s.squeeze()) == pytest.approx(8 * CALL_S)
 
 
 def test_a_captured_graph_costs_the_host_nothing() -> None:
@@ -259,7 +260,9 @@ def test_without_a_dense_part_the_host_computes_no_loss() -> None:
     assert float(with_top.top_host_s.squeeze()) > 0
     assert float(without.top_host_s.squeeze()) == 0
     layers = dense_layers(make_workload(make_table(), dense=make_dense()))
-    costs = HostCosts.of(LAUNCH_S, make_workload(make_table()).issued_by)
+    costs = HostCosts.of(
+        system((1, 2, 1)).host, make_workload(make_table()).issued_by, reduces=True
+    )
     operators_s = costs.forward_s(layers.top), costs.backward_s(layers.top)
     found_s = with_top.top_host_s, with_top.top_backward_host_s
     loss_s = [float(a.squeeze() - b) for a, b in zip(found_s, operators_s, strict=True)]
