@@ -53,6 +53,7 @@ def matmul(
         num_parameters=num_parameters,
         parameter_bytes=_MASTER_BYTES * num_parameters,
         saved_bytes=float(kept_bytes(dtype) * saved_elements),
+        is_cast=num_parameters > 0 and dtype.num_bytes == DataType.FP16.num_bytes,
     )
 
 
@@ -113,7 +114,9 @@ def norm(name: str, rows: int, width: int, dtype: DataType) -> Operator:
     )
 
 
-def mlp(name: str, rows: int, sizes: tuple[int, ...], dtype: DataType) -> tuple[Operator, ...]:
+def mlp(
+    name: str, rows: int, sizes: tuple[int, ...], dtype: DataType, *, is_input: bool = False
+) -> tuple[Operator, ...]:
     """Linear layers, each with an activation or another operator that reads and writes its output.
 
     A layer without input elements is left out.
@@ -123,21 +126,21 @@ def mlp(name: str, rows: int, sizes: tuple[int, ...], dtype: DataType) -> tuple[
         rows: rows of the matrix.
         sizes: width of the input, then the output width of each layer.
         dtype: element type.
+        is_input: whether the first layer reads the input of the model, which has no gradient.
     """
     operators: list[Operator] = []
     for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
         if not fan_in:
             continue
         layer = f"{name}.{i}"
-        operators.append(
-            matmul(
-                layer,
-                (1, rows, fan_in, fan_out),
-                dtype,
-                num_parameters=fan_in * fan_out + fan_out,
-                saved_elements=rows * (fan_in + fan_out),
-            )
+        product = matmul(
+            layer,
+            (1, rows, fan_in, fan_out),
+            dtype,
+            num_parameters=fan_in * fan_out + fan_out,
+            saved_elements=rows * (fan_in + fan_out),
         )
+        operators.append(replace(product, left_gradient=bool(i) or not is_input))
         operators.append(streamed(layer, (rows, fan_out), dtype))
     return tuple(operators)
 
@@ -218,7 +221,13 @@ def attention(
 
 
 def tower(
-    name: str, rows: int, sizes: tuple[int, ...], dtype: DataType, *, keeps_input: bool = True
+    name: str,
+    rows: int,
+    sizes: tuple[int, ...],
+    dtype: DataType,
+    *,
+    keeps_input: bool = True,
+    is_input: bool = False,
 ) -> tuple[Operator, ...]:
     """An MLP that keeps each of its tensors once for the backward pass.
 
@@ -231,12 +240,14 @@ def tower(
         sizes: width of the input, then the output width of each layer.
         dtype: element type.
         keeps_input: whether no other operator keeps the input.
+        is_input: whether the first layer reads the input of the model, which has no gradient.
     """
     operators: list[Operator] = []
     for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
         product = linear(f"{name}.{i}", rows, fan_in, fan_out, dtype)
         if i or not keeps_input:
             product = replace(product, saved_bytes=0.0)
+        product = replace(product, left_gradient=bool(i) or not is_input)
         kept = rows * fan_out
         operators += [
             product,
