@@ -87,19 +87,28 @@ class AbstractAccelerator(ABC):
         """What the first row of a file says of the device and its software."""
 
     def rhythm(self, step: Step, *, repeats: int, warm_up: int) -> Rhythm:
-        """Seconds per step where steps follow each other and the device is waited for once."""
+        """Seconds per step where steps follow each other and the device is waited for once.
+
+        An event is recorded after each step, which is part of its time.
+        """
         for i in range(warm_up):
             step(i)
+        marks = self.marks(repeats)
         self.synchronize()
         start = time.perf_counter()
-        for i in range(repeats):
+        for i, mark in enumerate(marks):
             step(warm_up + i)
+            mark()
         issued = time.perf_counter()
         self.synchronize()
         done = time.perf_counter()
         return Rhythm(
             wall_s=(done - start) / repeats, host_s=(issued - start) / repeats, count=repeats
         )
+
+    def marks(self, count: int) -> list[Callable[[], object]]:
+        """What is called after each of ``count`` steps in a row; nothing on a CPU."""
+        return [_nothing] * count
 
     def tidy(self) -> None:
         """Give freed memory back."""
@@ -201,6 +210,10 @@ class Cuda(AbstractAccelerator):
             torch.cuda.synchronize()
         return _SLEEP_CYCLES / max(1e-3 * begun.elapsed_time(ended), US)
 
+    def marks(self, count: int) -> list[Callable[[], object]]:
+        """Records of events."""
+        return [torch.cuda.Event(enable_timing=True).record for _ in range(count)]
+
     def synchronize(self) -> None:
         """Wait for the device."""
         torch.cuda.synchronize(self.device)
@@ -223,6 +236,10 @@ class Cuda(AbstractAccelerator):
             "driver": _driver(),
             **_software(),
         }
+
+
+def _nothing() -> None:
+    return
 
 
 def accelerator(kind: str, index: int = 0) -> AbstractAccelerator:

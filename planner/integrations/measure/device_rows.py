@@ -17,9 +17,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn import functional
 
 from costmodels.calibration.device_designs import (
+    EAGER_CALL,
+    EAGER_PASS,
     LOOKUP_BLOCKS,
     DeviceEffort,
     DeviceJob,
@@ -109,6 +112,7 @@ def _measure_alone(device: AbstractAccelerator, rows: _Rows, job: DeviceJob) -> 
         {"block": "ceilings", "what": f"kernel gap on GPU: {_IN_A_ROW} add_, queued"},
         partial(_kernel_gap, device, effort.repeats),
     )
+    _measure_host(device, rows)
     for row in copy_rows(size_ratio=size):
         rows.measured(row, partial(_copied, device, row, effort.repeats))
     for row in link_rows(size_ratio=size):
@@ -128,6 +132,27 @@ def _kernel_gap(device: AbstractAccelerator, repeats: int) -> Row:
             few.add_(1.0)
 
     return {"us_each": _typical_us(device, [run], repeats)["us"] / _IN_A_ROW}
+
+
+def _measure_host(device: AbstractAccelerator, rows: _Rows) -> None:
+    """Calls of the host, issued back to back; the device is never the slower one."""
+    few = torch.zeros(_FEW, device=device.device)
+    linear = nn.Linear(_FEW, _FEW).to(device.device)
+    batch = torch.randn(_FEW, _FEW, device=device.device)
+    calls: dict[str, tuple[int, Step]] = {
+        EAGER_CALL: (3000, lambda _: few.add_(1.0)),
+        "eager linear forward": (1000, lambda _: linear(batch)),
+        EAGER_PASS: (500, lambda _: linear(batch).sum().backward()),
+        "torch.empty on device": (2000, lambda _: torch.empty(_FEW, device=device.device)),
+    }
+    for what, (count, step) in calls.items():
+        point: Row = {"block": "ceilings", "what": what}
+        rows.measured(point, partial(_paced, device, step, count))
+
+
+def _paced(device: AbstractAccelerator, step: Step, count: int) -> Row:
+    rhythm = device.rhythm(step, repeats=count, warm_up=count // 10)
+    return {"wall_us": _us(rhythm.wall_s), "host_us": _us(rhythm.host_s), "n": rhythm.count}
 
 
 def _typical_us(

@@ -158,6 +158,7 @@ def _unsaid(rates: Rates, lookups: FbgemmFit | None) -> tuple[str, ...]:
         (rates.products_flops or None, "rates of matrix products"),
         (rates.kernel_latency_s, "time of a kernel"),
         (rates.host_link_bytes_per_s, "link to the host"),
+        (rates.eager_call_s, "calls of the host"),
         (lookups, "lookups"),
         (rates.exchange_bytes_per_s, "collectives (they need two ranks)"),
     )
@@ -274,7 +275,14 @@ def _link_lines(rates: Rates, note: str) -> list[str]:
     lines = []
     if rates.host_link_bytes_per_s is not None:
         rate, told = rates.host_link_bytes_per_s / GB, f"large pinned copies on {note}"
-        lines += ["host:", f"  device_link_bandwidth: {rate:.2f} GB/s (measured, {told})"]
+        lines.append(f"  device_link_bandwidth: {rate:.2f} GB/s (measured, {told})")
+    for key, seconds, told in (
+        ("eager_call", rates.eager_call_s, "a tiny kernel, back to back"),
+        ("eager_pass", rates.eager_pass_s, "a tiny forward and backward pass"),
+    ):
+        if seconds is not None:
+            lines.append(f"  {key}: {seconds / US:.2f} us (measured, {told}, host of {note})")
+    lines = ["host:", *lines] if lines else []
     if rates.exchange_latency_s is not None and rates.exchange_bytes_per_s is not None:
         latency_us, rate = rates.exchange_latency_s / US, rates.exchange_bytes_per_s / GB
         lines += [

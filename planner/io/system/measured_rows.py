@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from costmodels.calibration.device_designs import LOOKUP_BLOCKS, Row
+from costmodels.calibration.device_designs import EAGER_CALL, EAGER_PASS, LOOKUP_BLOCKS, Row
 from costmodels.workload import Optimizer
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, parse_json, read_text
@@ -144,7 +144,8 @@ _CEILINGS: Final[dict[str, type[_Row]]] = {
     "gemm_shape": _Shape,
     "link": _Linked,
     "add_ and synchronize": _Timed,
-    "torch.empty on device": _Timed,
+    EAGER_CALL: _Rhythm,
+    EAGER_PASS: _Rhythm,
 }
 
 

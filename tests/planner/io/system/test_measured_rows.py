@@ -171,6 +171,8 @@ def test_the_system_of_the_rows_has_their_rates(fitted: Written) -> None:
     assert device.hbm_bandwidth_bytes_per_s == pytest.approx(4.25e12, rel=0.01)
     assert device.kernel_latency_s == pytest.approx(1.88e-6, rel=0.01)
     assert mine.host.device_link_bandwidth_bytes_per_s == pytest.approx(55.1e9, rel=0.01)
+    assert mine.host.eager_call_s == pytest.approx(23.97e-6, rel=0.01)
+    assert mine.host.eager_pass_s == pytest.approx(360.6e-6, rel=0.01)
     for name, tflops in (("fp32", 51.3), ("tf32", 405.9), ("bf16", 784.1), ("fp16", 751.9)):
         reached = next(rate for kind, rate in rates.items() if kind == name)
         assert reached * device.flops_efficiency_ratio == pytest.approx(1e12 * tflops, rel=0.01)
