@@ -19,10 +19,6 @@ Row = dict[str, Any]
 
 LOOKUP_BLOCKS: Final = ("hbm", "seq", "uvm", "uvmc")
 """Blocks of lookups: pooled, unpooled, in the host's memory, and behind a cache on the device."""
-EAGER_CALL: Final = "eager add_ of 8 elements, back to back"
-"""The row of one eager call of a tiny kernel, with the record of an event after it."""
-EAGER_PASS: Final = "eager linear+sum forward backward"
-"""The row of a tiny forward and backward pass: a linear layer of 8 by 8, and a sum."""
 PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
 _SHAPE_PRECISIONS: Final = PRECISIONS[:3]
 _UNIFORM_SHARE: Final = 0.35
@@ -76,8 +72,8 @@ DEVICE_FULL: Final = DeviceEffort(num_lookups=(110, 20, 16, 16), num_products=60
 DEVICE_QUICK: Final = DeviceEffort(num_lookups=(40, 10, 8, 8), num_products=21, repeats=6)
 NUM_OPERATORS: Final = 9
 """Memory-bound operators that are measured at each size."""
-NUM_TINY: Final = 5
-"""Rows of tiny kernels and of the host's calls."""
+NUM_TINY: Final = 2
+"""Rows of the host's calls."""
 CORE_SIZES: Final = 2e-3
 """``size_ratio`` where the device is a CPU core."""
 

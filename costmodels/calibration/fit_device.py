@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.calibration.device_designs import EAGER_CALL, EAGER_PASS, Row
+from costmodels.calibration.device_designs import Row
 from costmodels.calibration.fitting import FitError, geomean_error, log_errors
 from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.units import KIB, MIB, US
@@ -39,8 +39,6 @@ class Rates:
         products_flops: element types with the rate of the best large product, 2 n^3 / time.
         kernel_latency_s: time from one tiny kernel to the next.
         host_link_bytes_per_s: median rate of large copies of pinned memory to the device.
-        eager_call_s: one eager call of a tiny kernel, issued back to back.
-        eager_pass_s: a tiny forward and backward pass.
         exchange_latency_s: time of the smallest balanced all-to-all.
         exchange_bytes_per_s: what a rank sends to others per second in the largest one.
     """
@@ -51,8 +49,6 @@ class Rates:
     products_flops: tuple[tuple[DataType, float], ...]
     kernel_latency_s: float | None
     host_link_bytes_per_s: float | None
-    eager_call_s: float | None
-    eager_pass_s: float | None
     exchange_latency_s: float | None
     exchange_bytes_per_s: float | None
 
@@ -84,8 +80,6 @@ def fit_rates(environment: Row, rows: Sequence[Row]) -> Rates:
             for row in ceilings
             if row["what"] == "link" and row["pinned"] and row["kb"] >= _LARGE_LINK_KIB
         ),
-        eager_call_s=_median(US * r["wall_us"] for r in ceilings if r["what"] == EAGER_CALL),
-        eager_pass_s=_median(US * r["wall_us"] for r in ceilings if r["what"] == EAGER_PASS),
         exchange_latency_s=US * exchanges[0]["us"] if exchanges else None,
         exchange_bytes_per_s=(
             exchanges[-1]["sent_bytes"][0] / (US * exchanges[-1]["us"]) if exchanges else None

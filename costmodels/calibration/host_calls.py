@@ -9,8 +9,8 @@ from typing import Any, Final
 from costmodels.errors import InvalidValueError
 
 _MICROSECOND: Final = 1e-6
-_CALL: Final = "eager add_ of 8 elements, back to back"
-_PASS: Final = "eager linear+sum forward backward"
+EAGER_CALL: Final = "eager add_ of 8 elements, back to back"
+EAGER_PASS: Final = "eager linear+sum forward backward"
 """Names of the rows in the block ``ceilings`` of GPU measurements."""
 
 
@@ -46,13 +46,13 @@ def host_calls_of(rows: Iterable[Mapping[str, Any]]) -> HostCalls:
     """
     ceilings = [row for row in rows if row.get("block") == "ceilings"]
     found = {row.get("what"): row for row in ceilings}
-    missing = [name for name in (_CALL, _PASS) if "wall_us" not in found.get(name, {})]
+    missing = [name for name in (EAGER_CALL, EAGER_PASS) if "wall_us" not in found.get(name, {})]
     if missing:
         message = f"no row of the block 'ceilings' has wall_us of {', '.join(map(repr, missing))}"
         raise InvalidValueError(message)
     machine = str(found.get("env", {}).get("gpu", "one machine"))
     return HostCalls(
-        eager_call_s=float(found[_CALL]["wall_us"]) * _MICROSECOND,
-        eager_pass_s=float(found[_PASS]["wall_us"]) * _MICROSECOND,
+        eager_call_s=float(found[EAGER_CALL]["wall_us"]) * _MICROSECOND,
+        eager_pass_s=float(found[EAGER_PASS]["wall_us"]) * _MICROSECOND,
         machine=f"host of {machine}",
     )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LEAST_CORES: Final = 2
 """The constants of CPU ranks have those of collectives, for which a rank needs another one."""
+_NOT_BESIDE_HOST: Final = ("rows", "stored", "system", "quick", "ranks", "seed")
 _MOST_TOLD: Final = 8
 """Points that failed, of which the command tells."""
 
@@ -31,6 +32,7 @@ EXAMPLES = """\b
 Examples:
   shardplan calibrate --system h100_sxm -o my.yaml       this GPU, some minutes
   torchrun --standalone --nproc-per-node 8 -m planner calibrate --system h100_sxm -o my.yaml
+  shardplan calibrate --host                             what a call takes the host, in seconds
   shardplan calibrate --rows my.rows.jsonl               measure only
   shardplan calibrate --from my.rows.jsonl --system h100_sxm -o my.yaml
   shardplan calibrate --device cpu -o my_cpu.yaml        CPU ranks, about five minutes
@@ -41,6 +43,7 @@ Examples:
 class _Flags:
     """The flags of the command, as given."""
 
+    host: bool
     output: Path | None
     rows: Path | None
     stored: Path | None
@@ -52,7 +55,18 @@ class _Flags:
 
 
 _OPTIONS: Final = (
-    click.option("-o", "--output", type=FILE, metavar="FILE", help="System file to write (YAML)."),
+    click.option(
+        "-o",
+        "--output",
+        type=FILE,
+        metavar="FILE",
+        help="System file to write (YAML); with --host, one that exists, whose calls are replaced.",
+    ),
+    click.option(
+        "--host",
+        is_flag=True,
+        help="Measure the host's calls only, in seconds, and print their lines of a system file.",
+    ),
     click.option(
         "--rows",
         type=FILE,
@@ -95,17 +109,29 @@ def _check(flags: _Flags) -> None:
     Raises:
         InvalidInputError: nothing would be written, or a flag would have no effect.
     """
+    if flags.host:
+        _refuse_beside("--host", "measures the host's calls only", _NOT_BESIDE_HOST)
+        return
     if flags.output is None and flags.rows is None:
-        message = "nothing to write: name a system file with -o, or a file of raw rows with --rows"
+        message = (
+            "nothing to write: name a system file with -o, or a file of raw rows with --rows, or "
+            "measure the host only with --host"
+        )
         raise InvalidInputError(message)
     if flags.stored is None:
         return
-    for name in ("rows", "device", "quick", "ranks", "seed"):
-        if is_given(name):
-            message = f"--from fits stored rows and measures nothing: drop --{name}, or drop --from"
-            raise InvalidInputError(message)
+    told = "fits stored rows and measures nothing"
+    _refuse_beside("--from", told, ("rows", "device", "quick", "ranks", "seed"))
     if flags.system is None:
         raise InvalidInputError(_which_system("--from"))
+
+
+def _refuse_beside(flag: str, told: str, others: Sequence[str]) -> None:
+    for name in others:
+        if is_given(name):
+            other = {"stored": "--from"}.get(name, f"--{name}")
+            message = f"{flag} {told}: drop {other}, or drop {flag}"
+            raise InvalidInputError(message)
 
 
 def _which_system(asking: str) -> str:
@@ -151,6 +177,8 @@ def command(settings: Settings, *, flags: _Flags) -> int:
     if flags.stored is not None:
         return _fit_rows(settings, flags, flags.stored)
     launch = launch_of()
+    if flags.host:
+        return _tell_host(settings, flags, launch)
     kind = flags.device or _seen_device(settings, launch)
     if kind == "cuda":
         return _calibrate_gpus(settings, flags, launch)
@@ -167,6 +195,34 @@ def _seen_device(settings: Settings, launch: Launch | None) -> str:
         told = "cpu, because torch sees no GPU" if not count else f"cuda, torch sees {count} GPUs"
         remark(settings, f"device: {told}")
     return "cuda" if count else "cpu"
+
+
+def _tell_host(settings: Settings, flags: _Flags, launch: Launch | None) -> int:
+    """Measure the calls of the host; print their lines, and write them into a system file."""
+    from planner.cli.real_runs import require_torch
+    from planner.integrations.measure.calibrate import sees_gpus
+    from planner.io.system.host_lines import write_host_calls
+
+    require_torch("calibrate")
+    kind = flags.device or _seen_device(settings, launch)
+    if kind == "cuda" and not sees_gpus():
+        message = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
+        raise InvalidInputError(message)
+    from planner.integrations.host_calls import measure_host
+
+    calls = measure_host(kind)
+    written = [] if flags.output is None else [flags.output]
+    for path in written:
+        write_host_calls(path, calls)
+    if settings.json:
+        write_json({**asdict(calls), "written": [str(path) for path in written]})
+        return 0
+    say("host:")
+    for line in calls.lines():
+        say(f"  {line}")
+    if written:
+        remark(settings, f"wrote {shown_paths(written)}")
+    return 0
 
 
 def _calibrate_gpus(settings: Settings, flags: _Flags, launch: Launch | None) -> int:

@@ -43,15 +43,6 @@ class Timed:
     is_held: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
-    """Seconds per step of many steps in a row: with the device, and until the host was done."""
-
-    wall_s: float
-    host_s: float
-    count: int
-
-
 class AbstractAccelerator(ABC):
     """A device, the seconds of its work, and its description."""
 
@@ -85,30 +76,6 @@ class AbstractAccelerator(ABC):
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What the first row of a file says of the device and its software."""
-
-    def rhythm(self, step: Step, *, repeats: int, warm_up: int) -> Rhythm:
-        """Seconds per step where steps follow each other and the device is waited for once.
-
-        An event is recorded after each step, which is part of its time.
-        """
-        for i in range(warm_up):
-            step(i)
-        marks = self.marks(repeats)
-        self.synchronize()
-        start = time.perf_counter()
-        for i, mark in enumerate(marks):
-            step(warm_up + i)
-            mark()
-        issued = time.perf_counter()
-        self.synchronize()
-        done = time.perf_counter()
-        return Rhythm(
-            wall_s=(done - start) / repeats, host_s=(issued - start) / repeats, count=repeats
-        )
-
-    def marks(self, count: int) -> list[Callable[[], object]]:
-        """What is called after each of ``count`` steps in a row; nothing on a CPU."""
-        return [_nothing] * count
 
     def tidy(self) -> None:
         """Give freed memory back."""
@@ -210,10 +177,6 @@ class Cuda(AbstractAccelerator):
             torch.cuda.synchronize()
         return _SLEEP_CYCLES / max(1e-3 * begun.elapsed_time(ended), US)
 
-    def marks(self, count: int) -> list[Callable[[], object]]:
-        """Records of events."""
-        return [torch.cuda.Event(enable_timing=True).record for _ in range(count)]
-
     def synchronize(self) -> None:
         """Wait for the device."""
         torch.cuda.synchronize(self.device)
@@ -236,10 +199,6 @@ class Cuda(AbstractAccelerator):
             "driver": _driver(),
             **_software(),
         }
-
-
-def _nothing() -> None:
-    return
 
 
 def accelerator(kind: str, index: int = 0) -> AbstractAccelerator:

@@ -17,12 +17,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn import functional
 
 from costmodels.calibration.device_designs import (
-    EAGER_CALL,
-    EAGER_PASS,
     LOOKUP_BLOCKS,
     DeviceEffort,
     DeviceJob,
@@ -34,9 +31,11 @@ from costmodels.calibration.device_designs import (
     operator_sizes,
     product_rows,
 )
+from costmodels.calibration.host_calls import EAGER_CALL, EAGER_PASS
 from costmodels.calibration.points import CollectivePoint
 from costmodels.distribution.zipf import Zipf
 from costmodels.units import KIB, MIB, US
+from planner.integrations.host_calls import measure_host
 from planner.integrations.measure.accelerator import AbstractAccelerator, Step, accelerator
 from planner.integrations.measure.gloo_ranks import rendezvous
 from planner.integrations.measure.microbench_collective import collective_call
@@ -83,7 +82,7 @@ class _Rows:
         try:
             self.add({**point, **measure()})
         except Exception as error:  # whatever fails, the other points are still worth measuring
-            self.add({**point, "error": f"{type(error).__name__}: {error}"[:400]})
+            self.add({**point, "error": _told(error)})
             if any(words in str(error) for words in _BROKEN) and not isinstance(
                 error, torch.cuda.OutOfMemoryError
             ):
@@ -135,24 +134,15 @@ def _kernel_gap(device: AbstractAccelerator, repeats: int) -> Row:
 
 
 def _measure_host(device: AbstractAccelerator, rows: _Rows) -> None:
-    """Calls of the host, issued back to back; the device is never the slower one."""
-    few = torch.zeros(_FEW, device=device.device)
-    linear = nn.Linear(_FEW, _FEW).to(device.device)
-    batch = torch.randn(_FEW, _FEW, device=device.device)
-    calls: dict[str, tuple[int, Step]] = {
-        EAGER_CALL: (3000, lambda _: few.add_(1.0)),
-        "eager linear forward": (1000, lambda _: linear(batch)),
-        EAGER_PASS: (500, lambda _: linear(batch).sum().backward()),
-        "torch.empty on device": (2000, lambda _: torch.empty(_FEW, device=device.device)),
-    }
-    for what, (count, step) in calls.items():
-        point: Row = {"block": "ceilings", "what": what}
-        rows.measured(point, partial(_paced, device, step, count))
-
-
-def _paced(device: AbstractAccelerator, step: Step, count: int) -> Row:
-    rhythm = device.rhythm(step, repeats=count, warm_up=count // 10)
-    return {"wall_us": _us(rhythm.wall_s), "host_us": _us(rhythm.host_s), "n": rhythm.count}
+    """Calls of the host, issued back to back."""
+    try:
+        calls = measure_host(device.device)
+    except Exception as error:
+        rows.add({"block": "ceilings", "what": EAGER_CALL, "error": _told(error)})
+        return
+    found = {EAGER_CALL: calls.eager_call_s, EAGER_PASS: calls.eager_pass_s}
+    for what, seconds in found.items():
+        rows.add({"block": "ceilings", "what": what, "wall_us": _us(seconds)})
 
 
 def _typical_us(
@@ -162,6 +152,10 @@ def _typical_us(
     timed = device.timed(steps, repeats=repeats)
     found: Row = {n: _us(median(s)) for n, s in zip(names, timed.each_s, strict=True)}
     return found if timed.is_held else {**found, "held": False}
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:400]
 
 
 def _us(seconds: float) -> float:
@@ -214,7 +208,7 @@ def _measure_operators(device: AbstractAccelerator, rows: _Rows, mb: int, repeat
     try:
         cases = _operator_cases(elements, device.device)
     except Exception as error:
-        rows.add({**point, "what": "all", "error": f"{type(error).__name__}: {error}"[:400]})
+        rows.add({**point, "what": "all", "error": _told(error)})
         return
     for name, (counts, step) in cases.items():
         rows.measured(
@@ -309,20 +303,13 @@ def _looked_up(device: AbstractAccelerator, point: Row, repeats: int) -> Row:
     def backward(_: int) -> None:
         outputs[0].backward(gradient)
 
-    def both(turn: int) -> None:
-        forward(turn)
-        backward(turn)
-
     timed = device.timed([forward, backward], repeats=repeats, warm_up=warm_up)
-    rhythm = device.rhythm(both, repeats=max(repeats // 2, 2), warm_up=2)
     forward_s, backward_s = (median(seconds) for seconds in timed.each_s)
     found: Row = {
         "backend": "fbgemm",
         "uniq": _num_distinct(sets[0], point["T"]),
         "fwd_us": _us(forward_s),
         "bwd_us": _us(backward_s),
-        "wall_us": _us(rhythm.wall_s),
-        "host_us": _us(rhythm.host_s),
     }
     return found if timed.is_held else {**found, "held": False}
 

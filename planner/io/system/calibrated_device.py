@@ -13,9 +13,10 @@ from costmodels.calibration.device_designs import LOOKUP_BLOCKS
 from costmodels.calibration.fit_device import Rates, collective_curves, fit_rates, uneven_error
 from costmodels.calibration.fit_fbgemm import BlockError, FbgemmFit, LookupRow, fit_fbgemm
 from costmodels.calibration.fitting import FitError
+from costmodels.calibration.host_calls import HostCalls, host_calls_of
 from costmodels.collective.base import CollectiveCurve
 from costmodels.datatypes import DataType
-from costmodels.errors import CostModelError
+from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.fbgemm_constants import FITTED
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError
@@ -35,6 +36,16 @@ _TFLOP: Final = 1e12
 _EFFICIENCY_OF: Final = (DataType.BF16, DataType.FP16, DataType.TF32, DataType.FP32)
 """The type whose measured rate is the base's peak rate times the written efficiency: the first of
 these that was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What the rows say; None or empty where they say nothing."""
+
+    rates: Rates
+    calls: HostCalls | None
+    lookups: FbgemmFit | None
+    curves: Sequence[CollectiveCurve]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +86,36 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         raise InvalidInputError(message)
     _check_base(path, locate(base, "systems"))
     rates = fit_rates(measured.environment, measured.rows)
-    lookups = _fit_lookups(base, rates, measured)
     curves = collective_curves(
         measured.rows,
         version=measured.environment.get("nccl", ""),
         source=f"own measurement on {measured.machine()}",
     )
-    further = _lookup_lines(lookups, _NOT_IN_NOTES.sub("", measured.machine("fbgemm")))
-    written = write_device_system(path, base, rates, measured.machine(), curves, further)
+    lookups = _fit_lookups(base, rates, measured)
+    found = _Found(rates=rates, calls=_calls(measured), lookups=lookups, curves=curves)
+    written = _write(path, base, found, measured)
     uneven = uneven_error(measured.rows)
     return Written(
         written=written,
         replaced=_replaced(base, path),
         errors=(uneven,) if uneven is not None else (),
         lookup_errors=lookups.errors if lookups else (),
-        kept=_unsaid(rates, lookups),
+        kept=_unsaid(found),
     )
+
+
+def _calls(measured: MeasuredRows) -> HostCalls | None:
+    """What calls take the host; None if the rows do not say it."""
+    try:
+        calls = host_calls_of(measured.rows)
+    except InvalidValueError:
+        return None
+    return replace(calls, machine=_note(f"host of {measured.machine()}"))
+
+
+def _note(text: str) -> str:
+    """Text as the source of a number in a file."""
+    return _NOT_IN_NOTES.sub("", text)
 
 
 def _check_base(path: Path, base: Path) -> None:
@@ -152,61 +177,45 @@ def _replaced(base: str | Path, path: Path) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def _unsaid(rates: Rates, lookups: FbgemmFit | None) -> tuple[str, ...]:
+def _unsaid(found: _Found) -> tuple[str, ...]:
+    rates = found.rates
     said = (
         (rates.hbm_bandwidth_bytes_per_s, "rate of the device memory"),
         (rates.products_flops or None, "rates of matrix products"),
         (rates.kernel_latency_s, "time of a kernel"),
         (rates.host_link_bytes_per_s, "link to the host"),
-        (rates.eager_call_s, "calls of the host"),
-        (lookups, "lookups"),
+        (found.calls, "calls of the host"),
+        (found.lookups, "lookups"),
         (rates.exchange_bytes_per_s, "collectives (they need two ranks)"),
     )
     return tuple(name for value, name in said if value is None)
 
 
-def write_device_system(
-    path: Path,
-    base: str | Path,
-    rates: Rates,
-    machine: str,
-    curves: Sequence[CollectiveCurve] = (),
-    further: Sequence[str] = (),
-) -> tuple[Path, ...]:
+def _write(path: Path, base: str | Path, found: _Found, measured: MeasuredRows) -> tuple[Path, ...]:
     """Write ``path``, and beside it the measured curves of collectives if there are any.
-
-    Args:
-        path: the system file to write.
-        base: the system whose numbers stay where nothing was measured: a shipped name, or a file.
-        rates: what was measured.
-        machine: device and software, which every number names as its source.
-        curves: measured collectives of one host.
-        further: lines of the file for what other laws say.
-
-    Returns:
-        All files that were written.
 
     Raises:
         InvalidInputError: the base is no system, or a file cannot be written.
     """
-    found = locate(base, "systems")
-    schema = validate(SystemSchema, read_system(found))
-    note = _NOT_IN_NOTES.sub("", machine)
+    start = locate(base, "systems")
+    device = validate(SystemSchema, read_system(start)).device
+    note = _note(measured.machine())
     lines = [
         f"# Measured by `shardplan calibrate` on {note}.",
         "# Keys that are not here are those of the base.",
         f"name: {scalar_text(path.stem)}",
-        f"base: {scalar_text(_base_name(path, found))}",
-        f"description: {scalar_text(f'{schema.device.name}, measured')}",
-        *_device_lines(schema.device, rates, note),
-        *_link_lines(rates, note),
-        *further,
+        f"base: {scalar_text(_base_name(path, start))}",
+        f"description: {scalar_text(f'{device.name}, measured')}",
+        *_device_lines(device, found.rates, note),
+        *_host_lines(found, note),
+        *_link_lines(found.rates, note),
+        *_lookup_lines(found.lookups, _note(measured.machine("fbgemm"))),
     ]
     texts: dict[Path, str] = {}
-    if curves:
+    if found.curves:
         beside = path.with_suffix(".curves.csv")
-        texts[beside] = curves_text(_records(path.stem, schema.device.name, curves))
-        kept = [_relative(path, name) for name in load_system(found).collective_curves]
+        texts[beside] = curves_text(_records(path.stem, device.name, found.curves))
+        kept = [_relative(path, name) for name in load_system(start).collective_curves]
         names = ", ".join(scalar_text(name) for name in (beside.name, *kept))
         lines.append(f"collective_curves: [{names}]")
     write_texts_atomic({**texts, path: "\n".join(lines) + "\n"})
@@ -270,28 +279,28 @@ def _product_lines(base: DeviceSchema, rates: Rates, note: str) -> list[str]:
     return lines
 
 
-def _link_lines(rates: Rates, note: str) -> list[str]:
-    """The sections of the host and of the links between ranks of a host."""
+def _host_lines(found: _Found, note: str) -> list[str]:
+    """The section of the host."""
     lines = []
-    if rates.host_link_bytes_per_s is not None:
-        rate, told = rates.host_link_bytes_per_s / GB, f"large pinned copies on {note}"
+    if found.rates.host_link_bytes_per_s is not None:
+        rate, told = found.rates.host_link_bytes_per_s / GB, f"large pinned copies on {note}"
         lines.append(f"  device_link_bandwidth: {rate:.2f} GB/s (measured, {told})")
-    for key, seconds, told in (
-        ("eager_call", rates.eager_call_s, "a tiny kernel, back to back"),
-        ("eager_pass", rates.eager_pass_s, "a tiny forward and backward pass"),
-    ):
-        if seconds is not None:
-            lines.append(f"  {key}: {seconds / US:.2f} us (measured, {told}, host of {note})")
-    lines = ["host:", *lines] if lines else []
-    if rates.exchange_latency_s is not None and rates.exchange_bytes_per_s is not None:
-        latency_us, rate = rates.exchange_latency_s / US, rates.exchange_bytes_per_s / GB
-        lines += [
-            "links:",
-            "  host:",
-            f"    latency: {latency_us:.2f} us (measured, smallest all-to-all on {note})",
-            f"    bandwidth: {rate:.2f} GB/s (measured, largest all-to-all on {note})",
-        ]
-    return lines
+    if found.calls is not None:
+        lines += [f"  {line}" for line in found.calls.lines()]
+    return ["host:", *lines] if lines else []
+
+
+def _link_lines(rates: Rates, note: str) -> list[str]:
+    """The section of the links between ranks of a host."""
+    if rates.exchange_latency_s is None or rates.exchange_bytes_per_s is None:
+        return []
+    latency_us, rate = rates.exchange_latency_s / US, rates.exchange_bytes_per_s / GB
+    return [
+        "links:",
+        "  host:",
+        f"    latency: {latency_us:.2f} us (measured, smallest all-to-all on {note})",
+        f"    bandwidth: {rate:.2f} GB/s (measured, largest all-to-all on {note})",
+    ]
 
 
 def _records(name: str, device: str, curves: Sequence[CollectiveCurve]) -> list[CurveRecord]:

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from costmodels.calibration.device_designs import EAGER_CALL, EAGER_PASS, LOOKUP_BLOCKS, Row
+from costmodels.calibration.device_designs import LOOKUP_BLOCKS, Row
+from costmodels.calibration.host_calls import EAGER_CALL, EAGER_PASS
 from costmodels.workload import Optimizer
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, parse_json, read_text
@@ -117,9 +118,8 @@ class _Linked(_Row):
     d2h_us: Microseconds
 
 
-class _Rhythm(_Row):
+class _Call(_Row):
     wall_us: Microseconds
-    host_us: Microseconds
 
 
 class _Collective(_Timed):
@@ -144,8 +144,8 @@ _CEILINGS: Final[dict[str, type[_Row]]] = {
     "gemm_shape": _Shape,
     "link": _Linked,
     "add_ and synchronize": _Timed,
-    EAGER_CALL: _Rhythm,
-    EAGER_PASS: _Rhythm,
+    EAGER_CALL: _Call,
+    EAGER_PASS: _Call,
 }
 
 
@@ -241,7 +241,7 @@ def _schema(path: Path, number: int, row: Row) -> type[_Row]:
         return _Sized
     if what.startswith("kernel gap"):
         return _Gap
-    return _CEILINGS.get(what, _Rhythm if "wall_us" in row else _Row)
+    return _CEILINGS.get(what, _Call if "wall_us" in row else _Row)
 
 
 def _checked(path: Path, number: int, row: Row, schema: type[_Row]) -> None:
