@@ -51,7 +51,6 @@ class FbgemmConstants:
         cache_backward_floor_s: what such a cache adds to a backward call.
         cache_index_s: to find one distinct index in it.
         cache_insert_s: to insert a row.
-        cache_insert_passes: host link, over the bytes of rows that are inserted.
     """
 
     l2_bandwidth_bytes_per_s: float = _constant(5.5e12, 1e15)
@@ -80,7 +79,6 @@ class FbgemmConstants:
     cache_backward_floor_s: float = _constant(4.93e-05, 5e-3)
     cache_index_s: float = _constant(1.12e-09, 1e-6)
     cache_insert_s: float = _constant(5.03e-09, 1e-6)
-    cache_insert_passes: float = _constant(0.263, 20.0)
 
     def __post_init__(self) -> None:
         """Check that every constant is in its range.

@@ -45,7 +45,7 @@ _LINK_CACHE_BYTES: Final = 4 * 1024.0
 _POOLED_SIGMA, _UNPOOLED_SIGMA = 0.098, 0.127
 """Root mean square of ln(predicted / measured) of pooled and unpooled calls in device memory, both
 passes, ten groups of points left out in turn (``shardplan validate published --what lookups``)."""
-_KERNEL_SIGMA: Final = {ComputeKernel.FUSED_UVM: 0.097, ComputeKernel.FUSED_UVM_CACHING: 0.116}
+_KERNEL_SIGMA: Final = {ComputeKernel.FUSED_UVM: 0.097, ComputeKernel.FUSED_UVM_CACHING: 0.16}
 """The same of calls on rows in host memory."""
 _MEASURED, _ALIKE = "H200", ("H100", "GH200", "H20")
 """How the names of the measured card, and of those with the same multiprocessors, begin."""
@@ -393,8 +393,7 @@ def _add_cache(
     inserted = np.minimum(missing, np.maximum(share * held - (unique - missing), 0.0))
     direct = missing - inserted
     read = direct * shards.num_indices / np.maximum(unique, 1e-9)
-    moved = inserted * c.cache_insert_passes * shards.row_bytes
-    moved += inserted * c.cache_insert_s * link
+    moved = inserted * (c.link_passes * shards.row_bytes + c.cache_insert_s * link)
     work[:, LookupWork.CACHE_INDICES] = unique
     work[:, LookupWork.FORWARD_HOST_LINK] = moved + _read_on_host(shards, topology, read)
     states = c.link_update_passes * (unique - direct) * shards.state_bytes_per_row

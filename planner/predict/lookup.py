@@ -60,8 +60,8 @@ From eval minus train forwards of the ``calibrate`` rows in device memory: 70 to
 _POWER_LAW_SHIFT: Final = 0.5
 """Values of a power law, cut to whole numbers, fall on row k in proportion to (k + 1/2)^-s."""
 _FEW_INDICES: Final = 7e4
-"""With fewer indices a call of older kernels does not fill the device, and kernels count that are not
-modelled."""
+"""With fewer indices a call of older kernels does not fill the device, and kernels count that are
+not modelled."""
 _EXTRAPOLATED_SIGMA: Final = 0.3
 """Added uncertainty of such calls: V100 kernels of 5 to 40 us are missed by up to 0.25."""
 _PER_INDEX_SIGMA: Final = 0.15
