@@ -8,7 +8,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.fbgemm_constants import FbgemmConstants
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
@@ -222,7 +222,7 @@ def _is_fbgemm(shards: LookupShards, workload: Workload | None) -> bool:
     return bool(shards.tables.sorts.all())
 
 
-def _is_pooled(shards: LookupShards) -> FloatArray:
+def _is_pooled(shards: LookupShards) -> BoolArray:
     return np.asarray(shards.tables.is_pooled[shards.table])
 
 

@@ -46,8 +46,8 @@ def command() -> None:
     type=click.Choice(["systems", "lookups", "single-gpu", "transformers", "attention"]),
     default="systems",
     show_default=True,
-    help="Measurements: MLPerf systems; FBGEMM's lookups on an H200; three models on one GPU (Lin et "
-    "al. 2022); steps of transformers; or kernels of HSTU's attention.",
+    help="Measurements: MLPerf systems; FBGEMM's lookups on an H200; three models on one GPU (Lin "
+    "et al. 2022); steps of transformers; or kernels of HSTU's attention.",
 )
 @click.option(
     "--fit",
