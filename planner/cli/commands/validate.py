@@ -20,6 +20,7 @@ EXAMPLES = """\b
 Examples:
   shardplan validate published
   shardplan validate published --json > errors.json
+  shardplan validate published --what lookups
   shardplan validate published --what single-gpu
   shardplan validate published --what steps
   shardplan validate published --what transformers
@@ -43,11 +44,12 @@ def command() -> None:
 @command.command("published", short_help="Systems measured and published by others.")
 @click.option(
     "--what",
-    type=click.Choice(["systems", "single-gpu", "steps", "transformers", "attention"]),
+    type=click.Choice(["systems", "lookups", "single-gpu", "steps", "transformers", "attention"]),
     default="systems",
     show_default=True,
-    help="Measurements: MLPerf systems; three models on one GPU (Lin et al. 2022); steps of dense "
-    "models and of TorchRec on an H200; steps of transformers; or kernels of HSTU's attention.",
+    help="Measurements: MLPerf systems; FBGEMM's lookups on an H200; three models on one GPU (Lin "
+    "et al. 2022); steps of dense models and of TorchRec on an H200; steps of transformers; or "
+    "kernels of HSTU's attention.",
 )
 @click.option(
     "--fit",
@@ -62,6 +64,9 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
     systems: MLPerf's DLRM-DCNv2 under the plans that its logs print, or that the planner of the
     submissions makes where they print none. Nothing is fitted to them. The last column is a naive
     model on the same inputs: all work balanced, at fixed shares of the rates, nothing overlapped.
+
+    lookups: calls of FBGEMM on an H200, in device and in host memory. The constants of the law are
+    fitted anew without the points, the widths of rows, or the pooling factors that they predict.
 
     single-gpu: steps in which the host sets the pace. Two numbers of the host profile were fitted;
     they are fitted anew without the model, or without the GPU, of each case.
@@ -86,6 +91,8 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
         return _transformers(settings, fit=fit)
     if what == "attention":
         return _attention(settings, fit=fit)
+    if what == "lookups":
+        return _lookups(settings)
     if what == "single-gpu":
         return _single_gpu(settings)
     if what == "steps":
@@ -143,6 +150,18 @@ def _attention(settings: Settings, *, fit: bool) -> int:
         show.print_errors(cases, found)
         title = "Layers of HSTU, forward and backward; nothing is fitted to them"
         print_unfitted(title, layers())
+    return 0
+
+
+def _lookups(settings: Settings) -> int:
+    from planner.cli.printing import validate_lookups as show
+    from planner.validation.lookups import errors
+
+    found = errors()
+    if settings.json:
+        write_json(show.as_json(found))
+    else:
+        show.print_errors(found)
     return 0
 
 
