@@ -34,7 +34,7 @@ from costmodels.topology import Topology
 from costmodels.workload import DenseArch, OperatorList, Pipeline, Workload
 from planner import estimate, load_system
 from planner.integrations.dense.trace import trace_dense
-from planner.integrations.measure.calibrate_cpu import calibrated_topology
+from planner.integrations.measure.calibrate import calibrated_topology
 from planner.integrations.measure.gloo_ranks import run_on_ranks
 from planner.integrations.measure.microbench_operators import timed_passes
 from planner.integrations.measure.pace import Pace

@@ -51,36 +51,34 @@ class FbgemmConstants:
         cache_backward_floor_s: what such a cache adds to a backward call.
         cache_index_s: to find one distinct index in it.
         cache_insert_s: to insert a row.
-        cache_insert_passes: host link, over the bytes of rows that are inserted.
     """
 
     l2_bandwidth_bytes_per_s: float = _constant(5.5e12, 1e15)
     forward_floor_s: float = _constant(1.01e-05, 1e-3)
-    forward_index_s: float = _constant(4.31e-12, 1e-8)
+    forward_index_s: float = _constant(4.3e-12, 1e-8)
     forward_bag_s: float = _constant(2.61e-10, 1e-7)
     forward_chunk_s: float = _constant(3.47e-11, 1e-8)
-    forward_row_passes: float = _constant(0.763, 20.0)
+    forward_row_passes: float = _constant(0.762, 20.0)
     output_passes: float = _constant(1.66, 20.0)
-    chain_hit_s: float = _constant(5.15e-08, 1e-5)
+    chain_hit_s: float = _constant(5.1e-08, 1e-5)
     chain_miss_s: float = _constant(1.82e-07, 1e-5)
     backward_floor_s: float = _constant(9.76e-05, 2e-3)
     sorted_index_s: float = _constant(3.65e-11, 1e-8)
-    segment_chunk_s: float = _constant(5.35e-11, 1e-8)
+    segment_chunk_s: float = _constant(5.36e-11, 1e-8)
     updated_row_s: float = _constant(1.05e-10, 1e-7)
     rounded_chunk_s: float = _constant(2.6e-10, 1e-7)
-    long_segment_s: float = _constant(2.51e-08, 1e-5)
+    long_segment_s: float = _constant(2.5e-08, 1e-5)
     long_segment_chunk_s: float = _constant(1.33e-08, 1e-5)
     update_passes: float = _constant(1.33, 20.0)
     gradient_passes: float = _constant(1.81, 20.0)
-    link_passes: float = _constant(0.903, 20.0)
-    link_row_s: float = _constant(3.3e-10, 1e-6)
+    link_passes: float = _constant(0.875, 20.0)
+    link_row_s: float = _constant(3.78e-10, 1e-6)
     link_update_passes: float = _constant(1.2, 20.0)
-    link_update_row_s: float = _constant(5.74e-10, 1e-6)
-    cache_floor_s: float = _constant(0.00014, 5e-3)
-    cache_backward_floor_s: float = _constant(4.93e-05, 5e-3)
-    cache_index_s: float = _constant(1.12e-09, 1e-6)
-    cache_insert_s: float = _constant(5.03e-09, 1e-6)
-    cache_insert_passes: float = _constant(0.263, 20.0)
+    link_update_row_s: float = _constant(5.75e-10, 1e-6)
+    cache_floor_s: float = _constant(0.000131, 5e-3)
+    cache_backward_floor_s: float = _constant(4.68e-05, 5e-3)
+    cache_index_s: float = _constant(1.4e-09, 1e-6)
+    cache_insert_s: float = _constant(3.56e-09, 1e-6)
 
     def __post_init__(self) -> None:
         """Check that every constant is in its range.

@@ -81,6 +81,10 @@ class ScaledLookup(AbstractLookupModel):
         """That of ``inner``, times the factor."""
         return replace(self, inner=self.inner.for_calls(shards, topology, workload))
 
+    def sigma_ratio(self, topology: Topology) -> float | None:
+        """As ``inner``."""
+        return self.inner.sigma_ratio(topology)
+
     def prefers_device(self, topology: Topology) -> bool:
         """As ``inner``: the factor is the same wherever rows are."""
         return self.inner.prefers_device(topology)

@@ -43,14 +43,23 @@ _MOST = 2**53
 """Largest size and count. A float holds every whole number up to it exactly."""
 
 
+_ALIGNED = 16
+"""Elements that are a multiple of what any kernel of products loads at once."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """``count`` matrix products of the same size: an m x k matrix times a k x n matrix."""
+    """``count`` matrix products of the same size: an m x k matrix times a k x n matrix.
+
+    ``aligned`` is the largest power of two, up to 16, that divides the number of elements of every
+    row as the tensors lie in memory; kernels for the matrix units load several elements at once.
+    """
 
     m: int
     k: int
     n: int
     count: int = 1
+    aligned: int = _ALIGNED
 
     @property
     def flops(self) -> float:
@@ -110,6 +119,8 @@ class Operator:
         most_ratio: the most work that a batch can have, over the mean; 0 if that is not known.
         shared_bytes: bytes that the ranks that share a layer (``tensor_parallel``) add up by an
             all-reduce after the operator, and again in the backward pass.
+        is_cast: whether autocast casts the trained elements of a product from fp32, and their
+            gradient back.
         function: PyTorch's name of an operator that is no product, such as ``gelu``, where it is
             known. On a CPU core, functions of one kind take different times per element.
     """
@@ -138,6 +149,7 @@ class Operator:
     deviation_ratio: float = 0.0
     most_ratio: float = 0.0
     shared_bytes: float = 0.0
+    is_cast: bool = False
     function: str = ""
 
     def __post_init__(self) -> None:
@@ -189,7 +201,7 @@ class Operator:
         if self.kind not in PRODUCTS:
             return None
         count, m, k, n = self.shape
-        return Product(m=m, k=k, n=n, count=count)
+        return Product(m=m, k=k, n=n, count=count, aligned=math.gcd(k, n, _ALIGNED))
 
     @property
     def backward_products(self) -> tuple[Product, ...]:
@@ -197,9 +209,17 @@ class Operator:
         if self.kind not in PRODUCTS:
             return ()
         count, m, k, n = self.shape
-        left = (Product(m=m, k=n, n=k, count=count),) if self.left_gradient else ()
-        right = (Product(m=k, k=m, n=n, count=count),) if self.right_gradient else ()
-        return (*left, *right)
+        aligned = math.gcd(k, n, _ALIGNED)
+        left = Product(m=m, k=n, n=k, count=count, aligned=aligned)
+        right = Product(m=k, k=m, n=n, count=count, aligned=aligned)
+        wanted = ((left, self.left_gradient), (right, self.right_gradient))
+        return tuple(product for product, is_wanted in wanted if is_wanted)
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether a product of a linear layer has trained elements beside its matrix."""
+        _, _, k, n = self.shape if self.kind is OperatorKind.MATMUL else (0, 0, 0, 0)
+        return bool(k) and self.num_parameters > k * n
 
     @property
     def forward_flop(self) -> float:
@@ -237,6 +257,14 @@ class Operator:
     def backward_moved_bytes(self) -> float:
         """Bytes that the backward pass of an operator that is no product reads and writes."""
         return 2.0 * self.moved_bytes if self.backward_bytes is None else self.backward_bytes
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of the result of a product, or of the largest tensor of another operator."""
+        if self.kind in PRODUCTS:
+            count, m, _, n = self.shape
+            return count * m * n
+        return math.prod(self.shape)
 
     @property
     def tensor_bytes(self) -> float:

@@ -30,7 +30,14 @@ from costmodels.stages.models import CostModels
 from costmodels.stages.own_models import require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.topology import Topology
-from costmodels.uncertainty import UNSCALED, Scale, faster_probability, sampled_factors, sigmas
+from costmodels.uncertainty import (
+    UNSCALED,
+    Scale,
+    faster_probability,
+    rate_sigma,
+    sampled_factors,
+    sigmas,
+)
 from costmodels.workload import Pipeline, Pooling, Workload
 
 
@@ -272,6 +279,10 @@ class CostPipeline:
             sustained_dtype=self.workload.dense.dtype,
             sustained_ratio=self._sustained_ratio,
         )
+        missed = self.lookup.sigma_ratio(self.topology)
+        if missed is not None and not self.models.sigmas_ratio:
+            missed = math.hypot(missed, rate_sigma(self.topology, "lookup"))
+            known = tuple((kind, missed if kind == "lookup" else s) for kind, s in known)
         own = self.models.dense.sigma_ratio(self.workload)
         if own is not None:
             known = tuple((kind, own if kind == "dense" else sigma) for kind, sigma in known)

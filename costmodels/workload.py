@@ -15,6 +15,7 @@ from costmodels.fields import settle
 from costmodels.layers._dense_part import NO_DENSE_PART
 from costmodels.layers._dense_part import DenseArch as DenseArch
 from costmodels.layers._dense_part import Interaction as Interaction
+from costmodels.layers._dense_part import InteractionKernel as InteractionKernel
 from costmodels.layers._dense_part import OperatorList as OperatorList
 from costmodels.training.communication import NOT_COMPRESSED, Communication
 from costmodels.training.optimizers import DenseOptimizer as DenseOptimizer

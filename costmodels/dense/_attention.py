@@ -17,13 +17,17 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from costmodels.dense._tiles import FLOOR_S
+from costmodels.datatypes import DataType
+from costmodels.dense._tiles import multiprocessor_ratio
+from costmodels.dense.constants import KERNELS, KernelConstants
 from costmodels.operators import Operator
 from costmodels.sustained import BURSTS, Shares, Works, pointwise_works, softmax_works
 from costmodels.topology import Device
 
 _ROWS: Final = 128
 """Queries of a block, and keys that a block works on at a time."""
+_WIDE_ROWS: Final = 64
+"""Queries and keys of a block of the kernel for types of four bytes."""
 _BACKWARD_MOVED: Final = 17.0 / 4.0
 """Bytes that a backward pass moves, over those of the forward pass, which reads queries, keys and
 values and writes the result: 4 tensors. Counted in such tensors, the backward pass of
@@ -33,7 +37,12 @@ of the queries in fp32, which counts double: zeroed (2), read and written (4), c
 
 
 def attention_time(
-    operator: Operator, device: Device, shares: Shares = BURSTS, *, is_backward: bool
+    operator: Operator,
+    device: Device,
+    shares: Shares = BURSTS,
+    constants: KernelConstants = KERNELS,
+    *,
+    is_backward: bool,
 ) -> float:
     """Seconds of the forward or the backward pass of one fused attention.
 
@@ -41,8 +50,11 @@ def attention_time(
         operator: sizes, type and generation of the kernel.
         device: what runs it.
         shares: the shares of the device's rates that the kernel reaches.
+        constants: of the kernels.
         is_backward: whether the backward pass is asked for.
     """
+    if operator.dtype.num_bytes == DataType.FP32.num_bytes and not operator.is_pointwise:
+        return _wide_time(operator, device, constants, is_backward=is_backward)
     if operator.is_pointwise:
         works = pointwise_works(operator.flash_version, device)
     else:
@@ -65,7 +77,27 @@ def kernel_time(
         compute_s += work.block_s * _blocks(operator) / device.num_multiprocessors
     compute_s *= _waves_ratio(operator, device)
     moved = operator.moved_bytes * (_BACKWARD_MOVED if is_backward else 1.0)
-    return math.hypot(compute_s, moved / device.hbm_bandwidth_bytes_per_s) + FLOOR_S
+    return math.hypot(compute_s, moved / device.hbm_bandwidth_bytes_per_s) + KERNELS.product_s
+
+
+def _wide_time(
+    operator: Operator, device: Device, constants: KernelConstants, *, is_backward: bool
+) -> float:
+    """Seconds of PyTorch's memory-efficient attention, which computes in types of four bytes.
+
+    It works on blocks of 64 queries and 64 keys. Its time is a number of seconds for each score,
+    and more for each element of a query and a value, so that the rates of matrix units do not
+    matter.
+    """
+    heads, queries, keys, width, value_width = operator.shape
+    rows, columns = (_WIDE_ROWS * math.ceil(size / _WIDE_ROWS) for size in (queries, keys))
+    seen = min(1.0, 0.5 + 0.5 * _WIDE_ROWS / max(keys, 1)) if operator.is_causal else 1.0
+    each_s = constants.score_gradient_s if is_backward else constants.score_s
+    element_s = constants.score_gradient_element_s if is_backward else constants.score_element_s
+    score_s = each_s + element_s * 0.5 * (width + value_width)
+    compute_s = score_s * heads * rows * columns * seen * multiprocessor_ratio(device)
+    moved = operator.moved_bytes * (_BACKWARD_MOVED if is_backward else 1.0)
+    return math.hypot(compute_s, moved / device.hbm_bandwidth_bytes_per_s) + constants.product_s
 
 
 def _product_rate(operator: Operator, device: Device, shares: Shares) -> float:

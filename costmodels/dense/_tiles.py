@@ -6,10 +6,11 @@ the model takes the fastest one of a menu (``_TILES``). The largest tile reaches
 the device. A tile with half the height and half the width reaches 0.7 times that. A product with
 few tiles and a long inner dimension k is also split along k, and the partial sums are added up.
 
-The seconds of the matrix units and those of memory are joined as a 2-norm (the square root of the
-sum of their squares), and 4 us are added for each kernel. The factor 0.7, the norm and the 4 us
-were fitted to the 39 matrix products in the V100 traces of Lin et al. 2022 (arXiv 2201.07821), with
-a mean absolute logarithmic error of 0.19. The efficiency is a number of each device.
+The seconds of the matrix units and those of memory are joined as a 1.6-norm. To these come the
+least time of a kernel, and a second kernel if k is split (:mod:`costmodels.dense.constants`). The
+factor 0.75 and the norm were chosen by the 76 products of one H200 in
+configs/published/gpu_h200.jsonl, with a mean absolute logarithmic error of 0.11. The efficiency is
+a number of each device.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from functools import lru_cache
 from typing import Final
 
 from costmodels.datatypes import DataType
+from costmodels.dense.constants import KERNELS, REFERENCE_MULTIPROCESSORS, KernelConstants
 from costmodels.operators import Operator, Product
 from costmodels.sustained import BURSTS, Shares
 from costmodels.topology import Device
 
 _TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
 """Height and width of the tiles of a library, in elements of the result, the largest first."""
-_LOSS_RATIO: Final = 0.7
+_LOSS_RATIO: Final = 0.75
 """Efficiency of a tile over that of a tile of ``2 ** _HALVINGS_PER_LOSS`` times its area."""
 _LARGEST: Final = 256 * 128
 """Elements of the largest tile, which reaches the efficiency of the device."""
@@ -43,8 +45,10 @@ _SPLITS: Final = (1, 2, 4, 8, 16)
 _SHORTEST_SPLIT: Final = 256
 """Inner elements for which a part takes time at least, however short it is. Split kernels work
 through the inner dimension in blocks, so that very short parts would gain nothing."""
-FLOOR_S: Final = 4e-6
-"""Seconds that every product and every fused attention takes beside its work."""
+_JOINING_POWER: Final = 1.6
+"""p of the p-norm that joins the seconds of the matrix units with those of memory."""
+_VECTOR: Final = 8
+"""Columns below which a library takes kernels for vectors, which no matrix units limit."""
 _MEMORY_LATENCY_S: Final = 0.6e-6
 """Seconds from a load to the arrival of its data: 0.49 to 0.70 us on V100, A100, H100, H200, A40
 and L40, computed from the rate of ``scale`` with 64 threads on each multiprocessor
@@ -52,14 +56,13 @@ and L40, computed from the rate of ``scale`` with 64 threads on each multiproces
 _THREADS: Final = 2048
 """Threads that a multiprocessor holds on V100, A100, H100 and B200 (A10G, A40 and L40: 1536)."""
 _LOADS_PER_THREAD: Final = 2.0
-"""Elements that a thread of a PyTorch kernel loads before it waits for all of them, on average. A
-thread loads 4 where the kernel loads vectors, and 1 where it does not, for example because a tensor
-is broadcast or its axes are exchanged. 2 was chosen by the error of training steps of transformers
-when they are predicted from steps of other model families. On average over families and devices it
-is 6.4 % with 2 elements, 9.3 % with 1, 7.1 % with 4, and 7.5 % if threads do not wait (the rows of
-``shardplan validate published --what transformers``, with all shares fitted anew each time)."""
+"""Elements of two bytes that a thread of a PyTorch kernel loads before it waits for all of them, on
+average. A thread loads 4 where the kernel loads vectors, and 1 where it does not, because a tensor
+is broadcast, axes are exchanged, or types are mixed as under autocast. 2 was chosen by the error of
+training steps of transformers when they are predicted from steps of other model families."""
 _LOADS_PER_THREAD_VECTORIZED: Final = 4.0
-"""The same number of elements if all kernels load vectors, as those of a compiler do."""
+"""The same number of elements where all kernels load vectors: those of a compiler, and those of
+PyTorch in fp32, which adds at 4.2 of 4.15 TB/s on an H200 (configs/published/gpu_h200.jsonl)."""
 _WAITING_POWER: Final = 1.5
 """p of the p-norm that joins the seconds of the bandwidth with those of waiting. With 1.5 and 8
 bytes a thread the model lets H200 reach 3.3 of 4.15 TB/s; 3.2 TB/s were measured (gpu-benches, as
@@ -68,7 +71,11 @@ above)."""
 
 @lru_cache(maxsize=2**16)
 def product_time(
-    product: Product, dtype: DataType, device: Device, shares: Shares = BURSTS
+    product: Product,
+    dtype: DataType,
+    device: Device,
+    shares: Shares = BURSTS,
+    constants: KernelConstants = KERNELS,
 ) -> float:
     """Seconds of one matrix product, by the fastest combination of a tile and a split.
 
@@ -78,19 +85,54 @@ def product_time(
         device: what computes it. If its number of multiprocessors is not known (0), the product is
             computed at the full rate, without tiles.
         shares: the shares of the device's rates that the product reaches.
+        constants: of the kernels.
     """
+    if min(product.m, product.k, product.n) < _VECTOR:
+        return _vector_s(product, dtype, device, constants)
     rate = device.matrix_rate(dtype) * device.flops_efficiency_ratio * shares.product_ratio
+    rate *= _aligned_ratio(product, dtype, constants)
     if device.num_multiprocessors == 0:
-        return math.hypot(product.flops / rate, _memory_s(product, 1, dtype, device)) + FLOOR_S
+        return _joined(product.flops / rate, _memory_s(product, 1, dtype, device), constants)
     per_multiprocessor = rate / device.num_multiprocessors
     memory_s = {split: _memory_s(product, split, dtype, device) for split in _SPLITS}
     return min(
-        math.hypot(compute_s, memory_s[split]) + FLOOR_S
+        _joined(wave_s, memory_s[split], constants) + (constants.split_s if split > 1 else 0.0)
         for height, width, efficiency in _TILES_WITH_EFFICIENCY
-        for split, compute_s in _tiled(
-            product, (height, width), per_multiprocessor * efficiency, device.num_multiprocessors
+        for split, wave_s in _tiled(
+            product, (height, width), per_multiprocessor * efficiency, device, constants
         )
     )
+
+
+def _joined(compute_s: float, memory_s: float, constants: KernelConstants) -> float:
+    """Seconds of a kernel from those of the matrix units and of memory."""
+    power = _JOINING_POWER
+    return float((compute_s**power + memory_s**power) ** (1.0 / power)) + constants.product_s
+
+
+def _vector_s(
+    product: Product, dtype: DataType, device: Device, constants: KernelConstants
+) -> float:
+    """Seconds of a product with a few columns, by its bytes and the number of such products."""
+    moved_s = _memory_s(product, 1, dtype, device) / constants.vector_ratio
+    each_s = constants.outer_s if product.k == 1 else constants.vector_s
+    batch_s = each_s * (product.count - 1) * multiprocessor_ratio(device)
+    return math.hypot(moved_s, batch_s) + constants.product_s
+
+
+def _aligned_ratio(product: Product, dtype: DataType, constants: KernelConstants) -> float:
+    """Rate of a product over that of one whose rows are multiples of 16 bytes."""
+    if dtype is DataType.TF32 and product.aligned < 4:
+        return constants.tf32_ratio
+    if dtype.num_bytes == DataType.FP16.num_bytes and product.aligned < 8:
+        return constants.half_odd_ratio if product.aligned == 1 else constants.half_even_ratio
+    return 1.0
+
+
+def multiprocessor_ratio(device: Device) -> float:
+    """Multiprocessors of the H200 over those of the device; 1 if they are not known."""
+    count = device.num_multiprocessors
+    return REFERENCE_MULTIPROCESSORS / count if count else 1.0
 
 
 def streaming_time(num_bytes: float, tensor_bytes: float, device: Device) -> float:
@@ -129,8 +171,10 @@ def kernel_streaming_time(
     streamed_s = streaming_time(num_bytes, operator.tensor_bytes, device) / memory_ratio
     if not device.num_multiprocessors or not num_bytes:
         return streamed_s
-    loads = _LOADS_PER_THREAD_VECTORIZED if operator.is_vectorized else _LOADS_PER_THREAD
     element = max(operator.dtype.num_bytes, DataType.FP16.num_bytes)
+    is_wide = element == DataType.FP32.num_bytes
+    is_vectorized = is_wide or operator.is_vectorized
+    loads = _LOADS_PER_THREAD_VECTORIZED if is_vectorized else _LOADS_PER_THREAD
     # Half of the bytes are written, and nothing waits for those. So twice the bytes that all
     # threads load at a time are moved in each latency of memory.
     moved_at_once = 2.0 * device.num_multiprocessors * _THREADS * loads * element
@@ -140,7 +184,11 @@ def kernel_streaming_time(
 
 
 def _tiled(
-    product: Product, tile: tuple[int, int], rate: float, num_multiprocessors: int
+    product: Product,
+    tile: tuple[int, int],
+    rate: float,
+    device: Device,
+    constants: KernelConstants,
 ) -> Iterator[tuple[int, float]]:
     """Each number of parts of the inner dimension, with the seconds of the waves of its tiles.
 
@@ -148,14 +196,15 @@ def _tiled(
         product: the sizes of the product.
         tile: height and width of a tile.
         rate: FLOP a second of one multiprocessor with this tile.
-        num_multiprocessors: how many tiles are computed at a time.
+        device: its multiprocessors compute a tile each at a time.
+        constants: of the kernels.
     """
     area = tile[0] * tile[1]
     tiles = product.count * math.ceil(product.m / tile[0]) * math.ceil(product.n / tile[1])
     for split in _SPLITS:
-        waves = math.ceil(tiles * split / num_multiprocessors)
+        waves = math.ceil(tiles * split / device.num_multiprocessors)
         inner = product.k if split == 1 else max(product.k / split, _SHORTEST_SPLIT)
-        yield split, waves * 2.0 * area * inner / rate
+        yield split, waves * (2.0 * area * inner / rate + constants.wave_s)
 
 
 def _memory_s(product: Product, split: int, dtype: DataType, device: Device) -> float:

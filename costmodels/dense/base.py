@@ -21,7 +21,7 @@ from costmodels.layers.dlrm import Dlrm
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 from costmodels.operators import Product as Product
 from costmodels.topology import Device, Topology
-from costmodels.workload import DenseArch, HostProfile, Pipeline, Pooling, Workload
+from costmodels.workload import DenseArch, HostProfile, InteractionKernel, Pipeline, Pooling, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,9 +203,18 @@ def _described(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator
         dtype=arch.dtype,
         width=arch.num_dense_features,
         has_old_bias=workload.issued_by is HostProfile.EAGER_2021,
+        interaction_kernel=_interaction_kernel(workload).value,
     )
     built = _built(arch, before, num_vectors, num_elements)
     return built.before, built.after
+
+
+def _interaction_kernel(workload: Workload) -> InteractionKernel:
+    """Which kernels run the interaction ``dot``: those that are given, or those of the pipeline."""
+    if workload.dense.interaction_kernel is not None:
+        return workload.dense.interaction_kernel
+    is_fused = workload.pipeline is Pipeline.HUGECTR
+    return InteractionKernel.FUSED if is_fused else InteractionKernel.EAGER
 
 
 @functools.lru_cache(maxsize=64)
@@ -221,8 +230,23 @@ def _fused(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
             saved = kept[-1].saved_bytes + operator.saved_bytes
             kept[-1] = replace(kept[-1], saved_bytes=saved)
         else:
-            kept.append(replace(operator, is_vectorized=True))
+            dtype = kept[-1].dtype if kept else operator.dtype
+            joined = _in_one_kernel(operator, dtype)
+            kept.append(replace(joined, is_vectorized=True, is_cast=False))
     return tuple(kept)
+
+
+def _in_one_kernel(operator: Operator, dtype: DataType) -> Operator:
+    """The terms of a cross layer as HugeCTR runs them: they read three tensors and write one.
+
+    They have the type of the product before them (``dtype``).
+    """
+    if operator.kind is not OperatorKind.ELEMENTWISE or not operator.name.startswith("cross."):
+        return operator
+    size = math.prod(operator.shape) * float(dtype.num_bytes)
+    return replace(
+        operator, dtype=dtype, read_bytes=3.0 * size, written_bytes=size, backward_bytes=None
+    )
 
 
 def _is_activation(operator: Operator, before: Operator) -> bool:
@@ -254,7 +278,7 @@ def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -
 def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -> Built:
     """The operators of TorchRec's DLRM (Naumov et al. 2019; DCN V2: Wang et al. 2021)."""
     sizes = (before.width, *arch.bottom_mlp)
-    bottom = _parts.mlp("bottom", before.batch_size, sizes, arch.dtype)
+    bottom = _parts.mlp("bottom", before.batch_size, sizes, arch.dtype, is_input=True)
     if not arch.top_mlp:
         return Built(before=bottom, flow=before)
     met = Flow(
@@ -262,6 +286,7 @@ def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) ->
         dtype=arch.dtype,
         width=sizes[-1],
         is_input=not arch.bottom_mlp,
+        interaction_kernel=before.interaction_kernel,
         num_vectors=num_vectors,
         num_elements=num_elements,
     )

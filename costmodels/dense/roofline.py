@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 from costmodels.datatypes import DataType
 from costmodels.dense._attention import attention_time, kernel_time
-from costmodels.dense._tiles import kernel_streaming_time, product_time
+from costmodels.dense._kernels import bias_gradient_time, cast_time, input_cast_time, norm_time, rows_of, sort_time, update_floor_s
+from costmodels.dense._tiles import kernel_streaming_time, multiprocessor_ratio, product_time
+from costmodels.dense.constants import KERNELS, KernelConstants
 from costmodels.dense.base import (
     AbstractDenseModel,
     DenseLayers,
@@ -27,16 +29,11 @@ from costmodels.sustained import (
     sustained_ratio,
 )
 from costmodels.topology import Device, Topology
-from costmodels.workload import DenseParallelism, Workload
+from costmodels.workload import DenseParallelism, Pipeline, Workload
 
-_BACKWARD_KERNELS = 2.0
-"""Kernels of a backward pass over those of its forward pass: a product has two products backward,
-one for the gradient of each operand, and other operators are counted alike."""
-_SORT_PASSES = 2.7
-"""Seconds of the sort in the backward pass of an index, over those of one sort of as many numbers
-at the device's sort rate. It comes from 390 us on V100, in which the backward pass of a dot
-interaction sorts the elements that were picked from 2048 samples of 27 vectors (Lin et al. 2022,
-trace of DLRM_MLPerf)."""
+_FILLED_RATIO: Final = 0.4
+"""Share of a step in which products at full rate lower the clock of the device as far as in steps
+that are filled with them. Below it, the clock falls in proportion."""
 
 
 @final
@@ -63,6 +60,7 @@ class Roofline(AbstractDenseModel):
             operator's type.
         lookup_s: seconds of the lookups in a step. None if they are not known; the lookups of
             tables are then taken to be long enough for full rates.
+        constants: of the kernels.
     """
 
     sources: ClassVar[tuple[str, ...]] = (
@@ -71,6 +69,7 @@ class Roofline(AbstractDenseModel):
     )
     shares: Shares | None = None
     lookup_s: float | None = None
+    constants: KernelConstants = KERNELS
 
     def beside(self, lookup_s: Callable[[], float]) -> Roofline:
         """The same model with these lookups in the step."""
@@ -90,22 +89,46 @@ class Roofline(AbstractDenseModel):
 
         Shares above those of a short burst are cut to these first, so that no seconds are negative.
         """
-        if not self.lookup_s:
-            return 0.0 if workload.tables and self.lookup_s is None else 1.0
+        if workload.tables and self.lookup_s is None:
+            return 0.0
         burst = self._stages(workload, topology, BURSTS)
+        if not self.lookup_s:
+            busy_s = _busy_s(dense_layers(workload), topology.device)
+            return min(1.0, busy_s / (_FILLED_RATIO * sum(burst))) if sum(burst) else 0.0
         capped = self._stages(workload, topology, self.shares, is_capped=True)
         return sustained_ratio(sum(capped) - sum(burst), self.lookup_s)
 
-    @staticmethod
     def _stages(
-        workload: Workload, topology: Topology, shares: Shares | None, *, is_capped: bool = False
+        self,
+        workload: Workload,
+        topology: Topology,
+        shares: Shares | None,
+        *,
+        is_capped: bool = False,
     ) -> tuple[float, ...]:
         """:func:`_stages` of a workload; ``shares`` and ``is_capped`` are arguments of that."""
-        layers = dense_layers(workload)
-        updated = workload.dense_update_bytes * _owned(workload, topology, layers)
+        layers, constants = dense_layers(workload), self.constants
+        owned = _owned(workload, topology, layers)
+        updated = workload.dense_update_bytes * owned
+        is_fused = workload.pipeline is Pipeline.HUGECTR
+        floor_s = 0.0 if is_fused else update_floor_s(workload.dense_optimizer, owned, constants)
         slowest = slowest_sigmas(topology.world_size)
         dtype = workload.dense.dtype
-        return _stages(layers, topology.device, slowest, updated, dtype, shares, is_capped)
+        found = _stages(
+            layers, topology.device, slowest, updated, dtype, shares, is_capped, constants
+        )
+        return (*found[:-1], found[-1] + floor_s)
+
+
+@lru_cache(maxsize=256)
+def _busy_s(layers: DenseLayers, device: Device) -> float:
+    """Seconds of all products and attention of a step at the full rate of the device."""
+    found = 0.0
+    for layer in (*layers.bottom, *layers.top):
+        for o in layer.operators:
+            rate = device.matrix_rate(o.dtype) * device.flops_efficiency_ratio
+            found += o.num_repeats * (o.forward_flop + o.backward_flop) / rate
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -117,6 +140,7 @@ def _stages(
     dtype: DataType,
     shares: Shares | None,
     is_capped: bool,  # noqa: FBT001 - by position, as arguments of a cache
+    constants: KernelConstants,
 ) -> tuple[float, ...]:
     """Seconds in the order of the fields of :class:`DenseTimes`, kept for further pipelines.
 
@@ -128,6 +152,7 @@ def _stages(
         dtype: type of the dense part; the optimizer reaches the shares of this type.
         shares: shares of the rates for all operators; None for those of the device.
         is_capped: whether shares above 1, which is that of a short burst, are cut to 1.
+        constants: of the kernels.
     """
 
     def shares_in(used: DataType) -> Shares:
@@ -135,7 +160,7 @@ def _stages(
         known = shares or shares_of(device, used)
         return known.capped() if is_capped else known
 
-    run = _Run(device=device, shares=shares_in, slowest_ratio=slowest_ratio)
+    run = _Run(device=device, shares=shares_in, slowest_ratio=slowest_ratio, constants=constants)
     return (
         sum(_forward_s(x, run) for x in layers.bottom),
         sum(_forward_s(x, run) for x in layers.top),
@@ -187,6 +212,7 @@ class _Run:
     device: Device
     shares: Callable[[DataType], Shares]
     slowest_ratio: float
+    constants: KernelConstants
 
     def longest(self, operator: Operator) -> float:
         """Repeats of an operator, times the work of the rank with most of it over the mean."""
@@ -196,42 +222,77 @@ class _Run:
 
 
 def _forward_s(layer: Layer, run: _Run) -> float:
-    """Seconds of the forward pass of a layer on its slowest rank, with the gaps of its kernels."""
-    computed_s = sum(run.longest(o) * _operator_s(o, run) for o in layer.operators)
-    return computed_s + layer.num_kernels * run.device.kernel_latency_s
+    """Seconds of the forward pass of a layer on its slowest rank."""
+    computed_s, before = 0.0, None
+    for operator in layer.operators:
+        seconds = _operator_s(operator, run)
+        if operator.is_cast and operator.kind is OperatorKind.MATMUL:
+            seconds += input_cast_time(operator, before, run.device, run.constants)
+        computed_s += run.longest(operator) * seconds
+        before = operator
+    return computed_s
 
 
 def _backward_s(layer: Layer, run: _Run) -> float:
     """Seconds of the backward pass of a layer on its slowest rank, with what it recomputes."""
     again = [o for o in layer.operators if o.is_recomputed]
     computed_s = sum(run.longest(o) * _gradient_s(o, run) for o in layer.operators)
-    computed_s += sum(run.longest(o) * _operator_s(o, run) for o in again)
-    num_sorted = sum(o.num_repeats * o.num_sorted for o in layer.operators)
-    sorted_s = _SORT_PASSES * num_sorted / run.device.sort_rate_per_s
-    kernels = _BACKWARD_KERNELS * layer.num_kernels
-    kernels += sum(o.num_repeats * o.num_kernels for o in again)
-    return computed_s + sorted_s + kernels * run.device.kernel_latency_s
+    return computed_s + sum(run.longest(o) * _operator_s(o, run) for o in again)
 
 
 def _operator_s(operator: Operator, run: _Run) -> float:
-    """Seconds of one repeat of an operator forward, without the gaps between its kernels."""
-    device, shares = run.device, run.shares(operator.dtype)
+    """Seconds of one repeat of an operator forward."""
+    device, shares, known = run.device, run.shares(operator.dtype), run.constants
     if operator.product is not None:
-        return product_time(operator.product, operator.dtype, device, shares)
+        seconds = product_time(operator.product, operator.dtype, device, shares, known)
+        return seconds + (cast_time(operator, device, known) if operator.is_cast else 0.0)
     if operator.kind is OperatorKind.ATTENTION:
-        return attention_time(operator, device, shares, is_backward=False)
-    return kernel_streaming_time(operator.moved_bytes, operator, device, shares.memory_ratio)
+        return attention_time(operator, device, shares, known, is_backward=False)
+    if operator.kind is OperatorKind.NORM and not operator.is_vectorized:
+        return norm_time(operator, device, shares.memory_ratio, known, is_backward=False)
+    moved_s = kernel_streaming_time(operator.moved_bytes, operator, device, shares.memory_ratio)
+    if operator.num_sorted and operator.kind is not OperatorKind.GATHER:
+        moved_s += sort_time(operator.num_sorted, device, known)
+    return moved_s + operator.num_kernels * known.kernel_s
+
+
+def _trained_s(operator: Operator, run: _Run) -> float:
+    """Seconds for the gradients of what a product trains, beside those of its products."""
+    device, known, seconds = run.device, run.constants, 0.0
+    if operator.has_bias and not operator.is_vectorized:
+        _, rows, _, columns = operator.shape
+        seconds += bias_gradient_time(rows, columns, operator.dtype, device, known)
+    return seconds + (cast_time(operator, device, known) if operator.is_cast else 0.0)
+
+
+def _backward_bytes(operator: Operator) -> float:
+    """Bytes of a backward pass: an activation reads two tensors and writes one."""
+    is_unary = operator.read_bytes == operator.written_bytes
+    if operator.backward_bytes is None and is_unary:
+        return 1.5 * operator.moved_bytes
+    return operator.backward_moved_bytes
 
 
 def _gradient_s(operator: Operator, run: _Run) -> float:
-    """Seconds of the gradients of one repeat of an operator, without the gaps of its kernels."""
-    device, shares = run.device, run.shares(operator.dtype)
+    """Seconds of the gradients of one repeat of an operator."""
+    device, shares, known = run.device, run.shares(operator.dtype), run.constants
     if not operator.has_gradient:
         return 0.0
     if operator.product is not None:
         found = operator.backward_products
-        return sum(product_time(p, operator.dtype, device, shares) for p in found)
+        seconds = sum(product_time(p, operator.dtype, device, shares, known) for p in found)
+        return seconds + _trained_s(operator, run)
     if operator.kind is OperatorKind.ATTENTION:
-        return attention_time(operator, device, shares, is_backward=True)
-    moved = operator.backward_moved_bytes
-    return kernel_streaming_time(moved, operator, device, shares.memory_ratio)
+        return attention_time(operator, device, shares, known, is_backward=True)
+    if operator.kind is OperatorKind.NORM and not operator.is_vectorized:
+        return norm_time(operator, device, shares.memory_ratio, known, is_backward=True)
+    if operator.kind is OperatorKind.REDUCTION and not operator.is_vectorized:
+        rows, columns = rows_of(operator.shape)
+        return bias_gradient_time(rows, columns, operator.dtype, device, known)
+    moved_s = kernel_streaming_time(
+        _backward_bytes(operator), operator, device, shares.memory_ratio
+    )
+    if operator.num_sorted and operator.kind is OperatorKind.GATHER:
+        moved_s += sort_time(operator.num_sorted, device, known)
+        moved_s += known.picked_s * operator.num_sorted * multiprocessor_ratio(device)
+    return moved_s + max(1, operator.num_kernels) * known.kernel_s

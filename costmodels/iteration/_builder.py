@@ -68,10 +68,7 @@ class ProgramBuilder:
         The device starts when the host has issued the first of them, and is done when it has
         computed them and the host has issued the last one. The latter is a step of no duration.
         """
-        host_s = _seconds(host_s)
-        if not np.any(host_s):
-            return self.add(name, Stream.COMPUTE, duration_s, after=after)
-        first_s = _FIRST_SHARE * host_s
+        first_s = _FIRST_SHARE * _seconds(host_s)
         self.add(name, Stream.COMPUTE, duration_s, after=after, host_s=first_s)
         return self.add(f"{name}{ISSUED}", Stream.COMPUTE, 0.0, host_s=host_s - first_s)
 

@@ -38,6 +38,8 @@ class Style:
         compiled: whether a compiler joins the kernels between products.
         dropout: whether there is dropout.
         bias: whether linear layers and norms have a bias.
+        composed: whether GELU, norms without bias and the cast of the logits are kernels of their
+            own, as in the models of Hugging Face.
         old_bias: whether linear layers add their bias in a kernel of its own.
     """
 
@@ -47,6 +49,7 @@ class Style:
     dropout: bool = False
     bias: bool = True
     old_bias: bool = False
+    composed: bool = False
 
     @property
     def is_half(self) -> bool:
@@ -132,14 +135,17 @@ def linear(
         style: how it is run.
         keeps_input: whether no other operator keeps the input for the backward pass.
     """
-    product = _parts.linear(name, rows, fan_in, fan_out, style.dtype, bias=style.bias)
+    product = _parts.linear(name, rows, fan_in, fan_out, style.dtype, bias=False)
+    product = replace(product, is_cast=False)
     if not keeps_input:
         product = replace(product, saved_bytes=0.0)
     operators = [product]
     if style.bias:
         added = 2.0 * style.element if style.old_bias else 0.0
         kind = OperatorKind.REDUCTION
-        operators.append(moved(name, (rows, fan_out), style, added, style.element, kind=kind))
+        biased = moved(name, (rows, fan_out), style, added, style.element, kind=kind)
+        biased = replace(biased, num_parameters=fan_out, parameter_bytes=4.0 * fan_out)
+        operators.append(biased)
     if style.casts:
         weights = moved(name, (fan_in, fan_out), style, _CAST, _CAST)
         operators.append(weights)
@@ -157,6 +163,8 @@ def norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]
     input, and one for the gradients of the weights. A compiler joins the norm with the addition
     before it and the cast after it.
     """
+    if style.composed and not style.bias:
+        return _composed_norm(name, rows, width, style)
     result = 4.0 if style.casts and not style.compiled else style.element
     backward = 2.0 * (result + style.residual) + style.residual
     forward = result + style.residual
@@ -173,6 +181,17 @@ def norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]
         saved_bytes=made.saved_bytes + 8.0 * rows,
     )
     if style.casts and not style.compiled:
+        return (made, moved(name, (rows, width), style, _CAST, _CAST))
+    return (made,)
+
+
+def _composed_norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
+    """A root mean square norm in single kernels: a square, a mean, two products, all in fp32."""
+    made = moved(name, (rows, width), style, 28.0, 76.0, saved=8.0, num_kernels=6)
+    made = replace(
+        made, dtype=DataType.FP32, num_parameters=width, parameter_bytes=4.0 * width
+    )
+    if style.casts:
         return (made, moved(name, (rows, width), style, _CAST, _CAST))
     return (made,)
 
@@ -201,8 +220,14 @@ def activation(
     """The activation of a feed-forward network, with results of ``width`` elements in each row.
 
     It is GELU, or if ``gated`` the product of one half of its input with SiLU of the other half.
+    Composed GELU is a power, two sums, four products and a hyperbolic tangent in fp32.
     """
     e, shape = style.element, (rows, width)
+    if not gated and style.composed:
+        casts = 4.0 if style.casts else 0.0
+        forward, backward = 72.0 + casts, 112.0 + casts
+        made = moved(name, shape, style, forward, backward, saved=28.0, num_kernels=9)
+        return (replace(made, dtype=DataType.FP32),)
     if not gated:
         return (moved(name, shape, style, 2.0 * e, 3.0 * e, saved=e),)
     if style.compiled:
@@ -281,11 +306,14 @@ def _normalized(
     return tuple(operators)
 
 
-def loss(name: str, rows: int, width: int, style: Style, *, is_fused: bool) -> Operator:
+def loss(
+    name: str, rows: int, width: int, style: Style, *, is_fused: bool, is_cast: bool
+) -> Operator:
     """Log-softmax and negative log-likelihood of ``rows`` rows over ``width`` classes, in fp32.
 
-    Eager PyTorch first casts logits of two bytes to fp32. Its backward pass fills the gradient,
-    computes that of the log-softmax, and casts it back. Compiled code reads the logits twice in the
+    Eager PyTorch first casts logits of two bytes to fp32, unless the loss is that of masked words (``is_cast``
+    false), whose log-softmax is in two bytes and cast by autocast afterwards. Its backward pass fills the gradient, computes that of the log-softmax, and casts
+    it back. Compiled code reads the logits twice in the
     forward pass. A fused loss (``is_fused``) reads them once in the forward pass, and overwrites
     them in the backward pass.
     """
@@ -293,9 +321,12 @@ def loss(name: str, rows: int, width: int, style: Style, *, is_fused: bool) -> O
     if is_fused or style.compiled:
         forward = e if is_fused else 2.0 * e
         return moved(name, (rows, width), style, forward, 2.0 * e, kind=kind, saved=e)
-    forward, backward, kernels = 8.0, 16.0, 1
-    if style.is_half:
-        forward, backward, kernels = _CAST + 8.0, 16.0 + _CAST, 2
+    wide = style.element if style.is_half and not is_cast else 4.0
+    forward, backward, kernels = 3.0 * wide, 5.0 * wide, 1
+    if style.is_half and is_cast:
+        forward, backward, kernels = _CAST + forward, backward + _CAST, 2
+    elif style.casts:
+        forward, backward, kernels = _CAST + forward, backward + _CAST + 4.0, 2
     return moved(
         name, (rows, width), style, forward, backward, kind=kind, saved=4.0, num_kernels=kernels
     )

@@ -25,6 +25,20 @@ class Interaction(StrEnum):
     DCN = "dcn"
 
 
+class InteractionKernel(StrEnum):
+    """Which kernels run the interaction ``dot``.
+
+    ``eager``: PyTorch's operators one by one. The backward pass of the choice of pairs sorts their
+    indices and adds up gradients by index. ``compiled``: as torch.compile joins them, without that
+    sort. ``fused``: one kernel that reads the vectors and writes the pairs, as in HugeCTR and
+    NVIDIA's DLRM.
+    """
+
+    EAGER = "eager"
+    COMPILED = "compiled"
+    FUSED = "fused"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorList:
     """The operators of a dense part for one batch size, such as those of a traced module.
@@ -65,6 +79,8 @@ class DenseArch:
         bottom_mlp: output widths of the layers before the interaction.
         top_mlp: output widths of the layers after it.
         interaction: how the dense vector and the looked-up vectors are combined.
+        interaction_kernel: which kernels run the interaction ``dot``, also in layers; None for
+            those of the pipeline: fused with HugeCTR's, eager with all others.
         dcn_num_layers: cross layers of the interaction ``dcn``; 0 for the others.
         dcn_low_rank_dim: rank of the weights of those layers.
         dtype: element type of weights and activations.
@@ -79,6 +95,7 @@ class DenseArch:
     bottom_mlp: tuple[int, ...] = ()
     top_mlp: tuple[int, ...] = ()
     interaction: Interaction = Interaction.DOT
+    interaction_kernel: InteractionKernel | None = None
     dcn_num_layers: int = 0
     dcn_low_rank_dim: int = 0
     dtype: DataType = DataType.FP32

@@ -17,6 +17,8 @@ from costmodels.operators import Operator, OperatorKind
 
 _COPIED = 4.0
 """Bytes that are kept of each element that is joined: fp32, or two copies of two bytes."""
+_FUSED_MULTIPLE = 8
+"""The number of results of a fused interaction is a multiple of this; the rest are zeros."""
 
 
 def need(name: str, flow: Flow) -> None:
@@ -88,22 +90,49 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     """Dot products of all pairs of vectors, followed by the dense vector (Naumov et al. 2019).
 
     The dense vector is one of the vectors. It follows the products only if a layer has made it: the
-    dense features themselves are not passed on.
+    dense features themselves are not passed on. The kernels are those of
+    ``flow.interaction_kernel``.
     """
     vectors = flow.num_vectors + (1 if flow.width else 0)
     elements = flow.num_elements + flow.width
     batch, width = flow.batch_size, max(1, elements // max(vectors, 1))
     pairs = vectors * (vectors - 1) // 2
-    concat = replace(_parts.streamed("concat", (batch, elements), flow.dtype), num_calls=2)
     passed = 0 if flow.is_input else flow.width
+    if flow.interaction_kernel == "fused":
+        # The width of the result is a multiple of 8, so that the products after it are fast.
+        wide = math.ceil((pairs + passed) / _FUSED_MULTIPLE) * _FUSED_MULTIPLE
+        return (_fused_dot(flow, batch * elements, batch * wide),), _without_vectors(flow, wide)
+    is_compiled = flow.interaction_kernel == "compiled"
+    concat = replace(_parts.streamed("concat", (batch, elements), flow.dtype), num_calls=2)
     product = _parts.batched("dot", (batch, vectors, width, vectors), flow.dtype)
     # Both operands are the joined vectors: one tensor, or two copies in two bytes. The gradient of
     # the row of pairs stays until the layers before the tables have taken their part of it.
     kept = _COPIED * batch * elements + flow.dtype.num_bytes * batch * (pairs + passed)
     product = replace(product, saved_bytes=kept)
     chosen = _parts.streamed("dot", (batch, pairs), flow.dtype, kind=OperatorKind.GATHER)
-    chosen = replace(chosen, num_kernels=2, num_sorted=batch * pairs)
+    # The gradient of the products is filled with zeros and written. Both operands are the same
+    # vectors, whose two gradients are added up.
+    returned = batch * (2.0 * vectors**2 + pairs + 3.0 * elements) * flow.dtype.num_bytes
+    chosen = replace(
+        chosen,
+        num_kernels=2,
+        num_sorted=0 if is_compiled else batch * pairs,
+        backward_bytes=returned,
+        is_vectorized=is_compiled,
+    )
     return (concat, product, chosen), _without_vectors(flow, pairs + passed)
+
+
+def _fused_dot(flow: Flow, num_read: int, num_written: int) -> Operator:
+    """The interaction in one kernel, which reads vectors and writes pairs and the dense vector."""
+    element = flow.dtype.num_bytes
+    made = _parts.streamed("dot", (num_read,), flow.dtype, saved_elements=num_read)
+    return replace(
+        made,
+        written_bytes=float(num_written * element),
+        backward_bytes=float((2 * num_read + num_written) * element),
+        is_vectorized=True,
+    )
 
 
 def cat(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
@@ -135,13 +164,32 @@ def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
         name, row = f"cross.{i}", _COPIED * batch * width
         down = _parts.linear(name, batch, width, rank, dtype, bias=False)
         up = _parts.linear(name, batch, rank, width, dtype)
-        terms = _parts.streamed(name, (batch, width), dtype, reads=3.0)
         kept = 0.0 if flow.is_input else row
         if not i:
             kept += kept + (row if copies else 0.0)
-        terms = replace(terms, num_kernels=2, num_calls=0, saved_bytes=kept)
+        terms = replace(_cross_terms(name, flow), num_kernels=2, num_calls=0, saved_bytes=kept)
+        down = replace(down, left_gradient=i > 0 or not flow.is_input)
         operators += [down, up, terms]
     return tuple(operators)
+
+
+def _cross_terms(name: str, flow: Flow) -> Operator:
+    """The product with x0 and the sum of a cross layer, which PyTorch runs in fp32.
+
+    Forward these are two kernels that read two tensors and write one. Backward there is a product
+    and a sum of gradients that meet, and as much again if x0 has a gradient. Under autocast the
+    input of the products with weights is cast, and so are two gradients.
+    """
+    shape = flow.batch_size, flow.width
+    made = _parts.streamed(name, shape, DataType.FP32, reads=4.0, writes=2.0)
+    elements = float(math.prod(shape))
+    is_half = flow.dtype.num_bytes == DataType.FP16.num_bytes
+    backward = (24.0 if flow.is_input else 48.0) + (12.0 if is_half else 0.0)
+    return replace(
+        made,
+        read_bytes=made.read_bytes + (4.0 * elements if is_half else 0.0),
+        backward_bytes=backward * elements,
+    )
 
 
 def dlrm(

@@ -53,6 +53,7 @@ def matmul(
         num_parameters=num_parameters,
         parameter_bytes=_MASTER_BYTES * num_parameters,
         saved_bytes=float(kept_bytes(dtype) * saved_elements),
+        is_cast=num_parameters > 0 and dtype.num_bytes == DataType.FP16.num_bytes,
     )
 
 
@@ -189,7 +190,13 @@ def attention(
 
 
 def mlp(
-    name: str, rows: int, sizes: tuple[int, ...], dtype: DataType, *, keeps_input: bool = True
+    name: str,
+    rows: int,
+    sizes: tuple[int, ...],
+    dtype: DataType,
+    *,
+    keeps_input: bool = True,
+    is_input: bool = False,
 ) -> tuple[Operator, ...]:
     """Linear layers, each with an activation or another operator that reads and writes its output.
 
@@ -202,6 +209,7 @@ def mlp(
         sizes: width of the input, then the output width of each layer.
         dtype: element type.
         keeps_input: whether no other operator keeps the input.
+        is_input: whether the first layer reads the input of the model, which has no gradient.
     """
     operators: list[Operator] = []
     for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
@@ -210,6 +218,7 @@ def mlp(
         product = linear(f"{name}.{i}", rows, fan_in, fan_out, dtype)
         if i or not keeps_input:
             product = replace(product, saved_bytes=0.0)
+        product = replace(product, left_gradient=bool(i) or not is_input)
         kept = rows * fan_out
         operators += [
             product,

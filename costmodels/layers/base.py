@@ -25,6 +25,8 @@ class Flow:
         num_elements: elements per sample of all these vectors together.
         has_old_bias: whether PyTorch is of 2021 or older, which adds the bias of a linear layer on
             more than two axes in a kernel of its own.
+        interaction_kernel: which kernels run the interaction ``dot``: ``eager``, ``compiled`` or
+            ``fused``.
         split: how many ranks share each layer (tensor parallelism).
     """
 
@@ -36,6 +38,7 @@ class Flow:
     num_vectors: int = 0
     num_elements: int = 0
     has_old_bias: bool = False
+    interaction_kernel: str = "eager"
     split: int = 1
 
     @property

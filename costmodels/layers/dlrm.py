@@ -44,7 +44,7 @@ class Dlrm(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """The bottom MLP before the tables, and all else after them."""
         sizes = (flow.width, *self.bottom_mlp)
-        bottom = _parts.mlp("bottom", flow.batch_size, sizes, flow.dtype)
+        bottom = _parts.mlp("bottom", flow.batch_size, sizes, flow.dtype, is_input=flow.is_input)
         met = replace(flow, width=self.bottom_mlp[-1], is_input=False)
         top, out = _joins.dlrm(
             met,

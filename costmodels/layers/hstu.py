@@ -194,7 +194,9 @@ class Hstu(AbstractLayer):
 
         scores, (queries, values) = groups * long * seen, (self._queries, self._values)
         score = _parts.streamed(name, pairs, dtype, saved_elements=scores)
-        mask = (_parts.streamed(name, pairs, dtype),) if self.causal else ()
+        masked = _parts.streamed(name, pairs, dtype, reads=2.0)
+        masked = replace(masked, backward_bytes=masked.moved_bytes)
+        mask = (masked,) if self.causal else ()
         return (
             copied(queries),
             copied(queries),

@@ -30,5 +30,11 @@ class Mlp(AbstractLayer):
         """A matrix product and an activation for each size."""
         joined, met = _joins.joined(flow)
         _joins.need(self.prefix, met)
-        operators = _parts.mlp(self.prefix, met.positions, (met.width, *self.sizes), met.dtype)
+        operators = _parts.mlp(
+            self.prefix,
+            met.positions,
+            (met.width, *self.sizes),
+            met.dtype,
+            is_input=met.is_input,
+        )
         return self.placed((*joined, *operators), met.after(self.sizes[-1]))

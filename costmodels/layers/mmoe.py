@@ -47,7 +47,12 @@ class Mmoe(AbstractLayer):
         rows, dtype, out = met.positions, met.dtype, self.expert_sizes[-1]
         name, count = self.prefix, self.experts
         expert = _parts.mlp(
-            f"{name}.expert", rows, (met.width, *self.expert_sizes), dtype, keeps_input=False
+            f"{name}.expert",
+            rows,
+            (met.width, *self.expert_sizes),
+            dtype,
+            keeps_input=False,
+            is_input=met.is_input,
         )
         known = _parts.streamed(
             f"{name}.mix",
@@ -57,7 +62,7 @@ class Mmoe(AbstractLayer):
         )
         gate = _parts.linear(f"{name}.gate", rows, met.width, count, dtype, bias=False)
         task = (
-            replace(gate, saved_bytes=0.0),
+            replace(gate, saved_bytes=0.0, left_gradient=not met.is_input),
             _parts.streamed(
                 f"{name}.gate",
                 (rows, count),

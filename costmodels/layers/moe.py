@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from costmodels.errors import require
@@ -47,7 +47,10 @@ class Moe(AbstractLayer):
         taken = experts * share
         operators = (
             *joined,
-            _parts.linear(f"{name}.gate", rows, width, experts, dtype, bias=False),
+            replace(
+                _parts.linear(f"{name}.gate", rows, width, experts, dtype, bias=False),
+                left_gradient=not met.is_input,
+            ),
             _parts.streamed(
                 f"{name}.gate",
                 (rows, experts),
@@ -55,17 +58,23 @@ class Moe(AbstractLayer):
                 kind=OperatorKind.SOFTMAX,
                 saved_elements=rows * experts,
             ),
-            _parts.streamed(
-                f"{name}.gate", (rows, experts), dtype, kind=OperatorKind.OTHER,
-                saved_elements=2 * taken,
+            replace(
+                _parts.streamed(
+                    f"{name}.gate", (rows, experts), dtype, kind=OperatorKind.OTHER,
+                    saved_elements=2 * taken,
+                ),
+                num_sorted=rows * self.top,
             ),
             _parts.streamed(
                 f"{name}.take", (taken, width), dtype, kind=OperatorKind.GATHER,
                 saved_elements=taken * width,
             ),
-            _parts.batched(
-                f"{name}.experts", (experts, share, width, ffn), dtype,
-                num_parameters=experts * width * ffn,
+            replace(
+                _parts.batched(
+                    f"{name}.experts", (experts, share, width, ffn), dtype,
+                    num_parameters=experts * width * ffn,
+                ),
+                left_gradient=not met.is_input,
             ),
             _parts.streamed(
                 f"{name}.experts", (taken, ffn), dtype, saved_elements=taken * ffn

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar, final
 
+from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.layers import _blocks, _joins, _parts
 from costmodels.layers._lengths import Lengths
@@ -74,6 +75,10 @@ class Transformer(AbstractLayer):
         autocast: whether weights and residuals are fp32 and are cast before products. Otherwise all
             have the type of the dense part.
         compiled: whether the kernels between products are joined, as torch.compile does.
+        composed: whether GELU, or the norms of a model without bias, are kernels of their own for
+            every power, product and sum, as in the models of Hugging Face. None for those models
+            that look like its GPT-2 and Llama: causal, with a vocabulary, not compiled, in fp32 or
+            under autocast, and either gated or with one product for queries, keys and values.
         checkpoint: what the backward pass computes again (:class:`Checkpoint`).
         lengths: equally likely lengths of the sequences, such as quantiles of the data. Padding is
             then left out. The time of fused attention depends on the sum of the squared lengths,
@@ -106,6 +111,7 @@ class Transformer(AbstractLayer):
     fused_loss: bool = False
     autocast: bool = False
     compiled: bool = False
+    composed: bool | None = None
     checkpoint: str = Checkpoint.NONE.value
     lengths: tuple[int, ...] = ()
     balanced: bool = False
@@ -175,6 +181,13 @@ class Transformer(AbstractLayer):
             "vocabulary, and there is none; leave them out or give a vocabulary",
         )
 
+    def _is_composed(self, dtype: DataType) -> bool:
+        """Whether activations and norms run as single kernels of PyTorch (``composed``)."""
+        if self.composed is not None or self.compiled or not (self.vocabulary and self.causal):
+            return bool(self.composed)
+        is_wide = self.autocast or dtype.num_bytes == DataType.FP32.num_bytes
+        return is_wide and (self.gated or self.joint_qkv)
+
     @property
     def _lengths(self) -> Lengths:
         return Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
@@ -207,6 +220,7 @@ class Transformer(AbstractLayer):
             dropout=self.dropout,
             bias=self.bias,
             old_bias=met.has_old_bias,
+            composed=self._is_composed(met.dtype),
         )
         attention, inner = self._attention(met, rows, style), self._inner(rows, split, style)
         block = self._kept((*attention, *inner), self._outer(rows, split, style))
@@ -355,7 +369,7 @@ class Transformer(AbstractLayer):
         product, *casts = _blocks.linear(name, rows, hidden, classes, plain)
         if self.tied:
             product = replace(product, num_parameters=0, parameter_bytes=0.0)
-        ended = _blocks.loss(name, rows, classes, style, is_fused=self.fused_loss)
+        ended = _blocks.loss(name, rows, classes, style, is_fused=self.fused_loss, is_cast=self.causal)
         return (*found, product, *casts, ended)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
+from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
-from costmodels.operators import OperatorKind
+from costmodels.operators import Operator, OperatorKind
+
+_CAST = 6.0
+"""Bytes per element to cast it between fp32 and a type of two bytes."""
 
 
 @final
@@ -46,19 +50,31 @@ class TwoTower(AbstractLayer):
             item > 0 and user > 0,
             f"layer {name}: user_elements must leave some for the item, got {user} of {met.width}",
         )
-        scores = (rows, rows)
         operators = (
             *joined,
-            *_parts.mlp(f"{name}.user", rows, (user, *self.sizes), dtype),
-            *_parts.mlp(f"{name}.item", rows, (item, *self.sizes), dtype),
+            *_parts.mlp(f"{name}.user", rows, (user, *self.sizes), dtype, is_input=met.is_input),
+            *_parts.mlp(f"{name}.item", rows, (item, *self.sizes), dtype, is_input=met.is_input),
             _parts.matmul(f"{name}.scores", (1, rows, self.sizes[-1], rows), dtype),
-            _parts.streamed(
-                f"{name}.scores",
-                scores,
-                dtype,
-                kind=OperatorKind.SOFTMAX,
-                saved_elements=rows * rows,
-            ),
+            self._softmax(f"{name}.scores", rows, dtype),
             _parts.streamed(f"{name}.scores", (rows,), dtype, kind=OperatorKind.GATHER),
         )
         return self.placed(operators, met.after(1))
+
+    @staticmethod
+    def _softmax(name: str, rows: int, dtype: DataType) -> Operator:
+        """The log-softmax of all scores, whose result autocast casts to fp32 for the loss."""
+        made = _parts.streamed(
+            name,
+            (rows, rows),
+            dtype,
+            reads=2.0,
+            kind=OperatorKind.SOFTMAX,
+            saved_elements=rows * rows,
+        )
+        size = float(rows * rows)
+        cast = _CAST if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
+        return replace(
+            made,
+            read_bytes=made.read_bytes + cast * size,
+            backward_bytes=4.0 * made.written_bytes + 1.5 * cast * size,
+        )

@@ -383,6 +383,15 @@ class AbstractLookupModel(ABC):
         del shards, topology, workload
         return self
 
+    def sigma_ratio(self, topology: Topology) -> float | None:
+        """Log-standard deviation of what the model misses where rates are known.
+
+        None, unless a model knows better, for that of lookups of all frameworks
+        (:mod:`costmodels.uncertainty`).
+        """
+        del topology
+        return None
+
     def prefers_device(self, topology: Topology) -> bool:
         """Whether no lookup gets faster if shards move from device memory to host memory.
 

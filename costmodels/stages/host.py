@@ -322,7 +322,8 @@ class HostCosts:
     def copies_s(self, workload: Workload) -> float:
         """Issuing the copies of a batch: indices, lengths, labels, dense features, weights."""
         weighted = any(t.is_weighted for t in workload.tables)
-        tensors = 3 + bool(workload.dense.num_dense_features) + weighted
+        dense = workload.dense.num_dense_features > 0 or workload.dense.operators is not None
+        tensors = 3 + dense + weighted
         return tensors * self.seconds(self.profile.copy)
 
     def input_s(self, workload: Workload) -> float:

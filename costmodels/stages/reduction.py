@@ -194,6 +194,11 @@ class DenseReduction:
             return self.scatters_s[:-1]
         return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
 
+    @property
+    def calls_per_pass(self) -> int:
+        """Collectives of a micro-batch before the last one: those of a sharded dense part."""
+        return 2 * len(self.gathers_s) + len(self.scatters_s) if self.is_sharded else 0
+
     def earlier_s(
         self,
         passes_s: FloatArray,

@@ -288,6 +288,7 @@ class StageModel:
         """Seconds of the micro-batches before the last one, if one takes ``passes_s``."""
         issue, layers = self._host, (*self._layers.bottom, *self._layers.top)
         issued_s = issue.passes_s(layers) + issue.copies_s(self.workload)
+        issued_s += self.reduction.calls_per_pass * issue.collective_s
         return self.reduction.earlier_s(
             passes_s,
             issued_s * scale.host_ratio,

@@ -27,6 +27,20 @@ def require_torchrec(command: str) -> None:
         raise InvalidInputError(message)
 
 
+def require_torch(command: str) -> None:
+    """Refuse to go on without torch.
+
+    Raises:
+        InvalidInputError: it is missing; the message says how to install it.
+    """
+    if find_spec("torch") is None:
+        message = (
+            f"'shardplan {command}' measures with torch, which is missing: pip install torch; "
+            "lookups need fbgemm-gpu too (pip install 'shardplan[torchrec]' has all)"
+        )
+        raise InvalidInputError(message)
+
+
 def refuse_launcher(command: str) -> None:
     """Refuse to run under a launcher, because the command starts its own ranks.
 

@@ -119,16 +119,25 @@ def read_json(path: Path) -> Any:
     Raises:
         InvalidInputError: the file is not well formed.
     """
-    text = read_text(path)
+    return parse_json(read_text(path), path)
+
+
+def parse_json(text: str, path: Path, *, line: int = 1) -> Any:
+    """The JSON value that begins at a line of a file, read as by :func:`read_json`.
+
+    Raises:
+        InvalidInputError: it is not well formed.
+    """
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         cut = "; is the file cut off?" if error.pos >= len(text.rstrip()) else ""
-        msg = f"{path}:{error.lineno}: not well-formed JSON: {error.msg}{cut}"
+        msg = f"{path}:{line - 1 + error.lineno}: not well-formed JSON: {error.msg}{cut}"
         raise InvalidInputError(msg) from error
     except (ValueError, RecursionError) as error:
         reason = _DEPTH_ERROR if isinstance(error, RecursionError) else error
-        msg = f"{path}: not well-formed JSON: {reason}"
+        at = f":{line}" if line > 1 else ""
+        msg = f"{path}{at}: not well-formed JSON: {reason}"
         raise InvalidInputError(msg) from error
 
 

@@ -18,6 +18,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source
 from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
+from costmodels.lookup.fbgemm import call_sigma
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.row_updates import RowUpdate
@@ -59,7 +60,8 @@ From eval minus train forwards of the ``calibrate`` rows in device memory: 70 to
 _POWER_LAW_SHIFT: Final = 0.5
 """Values of a power law, cut to whole numbers, fall on row k in proportion to (k + 1/2)^-s."""
 _FEW_INDICES: Final = 7e4
-"""With fewer indices a call does not fill the device, and kernels count that are not modelled."""
+"""With fewer indices a call of older kernels does not fill the device, and kernels count that are
+not modelled."""
 _EXTRAPOLATED_SIGMA: Final = 0.3
 """Added uncertainty of such calls: V100 kernels of 5 to 40 us are missed by up to 0.25."""
 _PER_INDEX_SIGMA: Final = 0.15
@@ -142,9 +144,13 @@ def predict_calls(
 def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[float, Basis]:
     """90 % spread of a call's time, and what the prediction is based on."""
     kernel = call.shard.kernel
+    table = call.shard.table
+    is_fbgemm = table.row_update.sorts
     cached = kernel is ComputeKernel.FUSED_UVM_CACHING
-    parts = [group_sigma(CACHED_GROUPS if cached else LOOKUP_GROUPS)]
-    parts.append(rate_sigma(topology, "lookup"))
+    known = group_sigma(CACHED_GROUPS if cached else LOOKUP_GROUPS)
+    if is_fbgemm:
+        known = call_sigma(topology, kernel, is_pooled=table.pooling is not Pooling.NONE)
+    parts = [known, rate_sigma(topology, "lookup")]
     sources = {p.name: p.source for p in topology.provenance}
     basis = _basis(topology)
     if kernel is not ComputeKernel.FUSED:
@@ -155,7 +161,7 @@ def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[fl
     if call.shard.table.row_update is RowUpdate.PER_INDEX and _PHASES[call.phase][1]:
         parts.append(_PER_INDEX_SIGMA)
         basis = Basis.ANALYTIC
-    if num_indices < _FEW_INDICES:
+    if not is_fbgemm and num_indices < _FEW_INDICES:
         parts.append(_EXTRAPOLATED_SIGMA)
         basis = Basis.EXTRAPOLATED
     return spread_ratio(*parts), basis

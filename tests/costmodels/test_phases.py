@@ -232,7 +232,8 @@ def test_what_replicated_tables_send_counts_where_plans_may_have_them(has_dense:
     """It cost nothing in models without a dense part, so bounds replicated tables for free."""
     table = make_table(num_embeddings=10**6)
     dense = make_workload(table).dense if has_dense else DenseArch()
-    pipeline = CostPipeline(make_workload(table, dense=dense), make_topology(local_world_size=2))
+    workload = make_workload(table, dense=dense, cuda_graph=True)
+    pipeline = CostPipeline(workload, make_topology(local_world_size=2))
     kind = frozenset({ShardingType.TABLE_WISE})
     floor = pipeline.floor.of(kind, fetches=False, may_replicate=True)
     own_s = np.zeros((2, len(floor.phases)))

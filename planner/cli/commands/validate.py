@@ -20,7 +20,9 @@ EXAMPLES = """\b
 Examples:
   shardplan validate published
   shardplan validate published --json > errors.json
+  shardplan validate published --what lookups
   shardplan validate published --what single-gpu
+  shardplan validate published --what steps
   shardplan validate published --what transformers
   shardplan validate published --what attention
   shardplan validate published --what memory
@@ -43,11 +45,14 @@ def command() -> None:
 @command.command("published", short_help="Systems measured and published by others.")
 @click.option(
     "--what",
-    type=click.Choice(["systems", "single-gpu", "transformers", "attention", "memory"]),
+    type=click.Choice(
+        ["systems", "lookups", "single-gpu", "steps", "transformers", "attention", "memory"]
+    ),
     default="systems",
     show_default=True,
-    help="Measurements: MLPerf systems; three models on one GPU (Lin et al. 2022); steps of "
-    "transformers; kernels of HSTU's attention; or device memory of steps.",
+    help="Measurements: MLPerf systems; FBGEMM's lookups on an H200; three models on one GPU (Lin "
+    "et al. 2022); steps of dense models and of TorchRec on an H200; steps of transformers; "
+    "kernels of HSTU's attention; or device memory of steps.",
 )
 @click.option(
     "--fit",
@@ -63,8 +68,15 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
     submissions makes where they print none. Nothing is fitted to them. The last column is a naive
     model on the same inputs: all work balanced, at fixed shares of the rates, nothing overlapped.
 
+    lookups: calls of FBGEMM on an H200, in device and in host memory. The constants of the law are
+    fitted anew without the points, the widths of rows, or the pooling factors that they predict.
+
     single-gpu: steps in which the host sets the pace. Two numbers of the host profile were fitted;
     they are fitted anew without the model, or without the GPU, of each case.
+
+    steps: walls of dense models and of TorchRec's DLRM on one H200. Its host is known by an eager
+    call and a tiny pass alone; no wall is fitted to. The second error has the measured kernels in
+    the place of what the models say, so that it is that of the host. -v prints every step.
 
     transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100. The shares of
     the device's rates are fitted anew without the model, the whole family, or the generation of
@@ -85,10 +97,14 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
         return _transformers(settings, fit=fit)
     if what == "attention":
         return _attention(settings, fit=fit)
+    if what == "lookups":
+        return _lookups(settings)
     if what == "single-gpu":
         return _single_gpu(settings)
     if what == "memory":
         return _memory(settings)
+    if what == "steps":
+        return _steps(settings)
     return _systems(settings)
 
 
@@ -158,6 +174,18 @@ def _memory(settings: Settings) -> int:
     return 0
 
 
+def _lookups(settings: Settings) -> int:
+    from planner.cli.printing import validate_lookups as show
+    from planner.validation.lookups import errors
+
+    found = errors()
+    if settings.json:
+        write_json(show.as_json(found))
+    else:
+        show.print_errors(found)
+    return 0
+
+
 def _single_gpu(settings: Settings) -> int:
     from planner.cli.printing import validate_single_gpu as show
     from planner.validation.single_gpu import predictions
@@ -168,6 +196,18 @@ def _single_gpu(settings: Settings) -> int:
     else:
         show.print_cases(found)
         show.print_errors(found)
+    return 0
+
+
+def _steps(settings: Settings) -> int:
+    from planner.cli.printing import validate_gpu_steps as show
+    from planner.validation.gpu_steps import steps
+
+    found = steps()
+    if settings.json:
+        write_json(show.as_json(found))
+    else:
+        show.print_steps(found, every=settings.verbose)
     return 0
 
 
@@ -330,7 +370,7 @@ def _train(
 
     from costmodels.training.communication import Precision
     from planner import io
-    from planner.integrations.measure.calibrate_cpu import calibrated_topology
+    from planner.integrations.measure.calibrate import calibrated_topology
     from planner.integrations.measure.runs import RunSettings
     from planner.integrations.measure.validate_torchrec import (
         validate_codecs,

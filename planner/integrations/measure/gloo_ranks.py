@@ -1,4 +1,4 @@
-"""Runs a function on several gloo ranks of this machine, one pinned core and one thread each."""
+"""Runs a function on ranks of this machine: one pinned core and thread each, or one GPU each."""
 
 from __future__ import annotations
 
@@ -104,6 +104,8 @@ def run_on_ranks(
     world_size: int,
     *arguments: Any,
     launch: Launch | None = None,
+    on_gpus: bool = False,
+    while_waiting: Callable[[], None] | None = None,
 ) -> list[Result]:
     """Call ``function(rank, world_size, *arguments)`` on every rank; results in rank order.
 
@@ -117,6 +119,8 @@ def run_on_ranks(
         launch: this process is one rank of a job that a launcher started. It then starts a process
             for this rank only, and every process of the job must call this function alike; each
             gets the results of all ranks.
+        on_gpus: rank r has GPU r and all cores, and its group has NCCL for tensors on GPUs.
+        while_waiting: called again and again until the ranks are done.
 
     Raises:
         RankError: a rank failed; the others are stopped.
@@ -129,6 +133,7 @@ def run_on_ranks(
             address=_LOOPBACK if launch is None else launch.address,
             port=port,
             folder=folder,
+            on_gpus=on_gpus,
         )
         own = range(world_size) if launch is None else [launch.rank]
         requests = [
@@ -142,7 +147,7 @@ def run_on_ranks(
             for process in processes:
                 process.start()
         try:
-            _join_all(processes, Path(folder))
+            _join_all(processes, Path(folder), while_waiting)
         finally:
             for process in processes:
                 if process.is_alive():
@@ -161,6 +166,7 @@ class _Rank:
     address: str
     port: int
     folder: str
+    on_gpus: bool
 
 
 @contextmanager
@@ -196,10 +202,12 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _join_all(processes: list[Any], folder: Path) -> None:
+def _join_all(processes: list[Any], folder: Path, while_waiting: Callable[[], None] | None) -> None:
     waiting = list(processes)
     while waiting:
         waiting[0].join(timeout=0.2)
+        if while_waiting is not None:
+            while_waiting()
         waiting = [p for p in waiting if p.is_alive()]
         failed = [p for p in processes if not p.is_alive() and p.exitcode != 0]
         if not failed:
@@ -223,23 +231,35 @@ def _rank_main(own: _Rank, function: Callable[..., Any], arguments: tuple[Any, .
     except BaseException:
         (folder / f"{own.rank}.error").write_text(f"rank {own.rank}: {traceback.format_exc()}")
         os._exit(1)
-    dist.barrier()
+    _meet()
     os._exit(0)
 
 
+def _meet() -> None:
+    """Wait for all ranks by gloo, also where the group has NCCL."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.zeros(1))
+
+
 def _join_group(own: _Rank) -> None:
-    """Pin the process to its core, and then import torch, so that its threads inherit the core."""
+    """Give the process its core or its GPU, and join the others.
+
+    A process on a core is pinned before it imports torch, so that torch's threads inherit the core.
+    """
     os.environ.update(
         RANK=str(own.rank),
         WORLD_SIZE=str(own.world_size),
         LOCAL_RANK=str(own.rank),
         LOCAL_WORLD_SIZE=str(own.world_size),
         GLOO_SOCKET_IFNAME="lo",
-        OMP_NUM_THREADS="1",
     )
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[own.rank % len(cores)]})
+    if not own.on_gpus:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        if hasattr(os, "sched_setaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[own.rank % len(cores)]})
     import logging
     import warnings
 
@@ -248,12 +268,16 @@ def _join_group(own: _Rank) -> None:
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(1)
+    if own.on_gpus:
+        torch.cuda.set_device(own.rank)
+    else:
+        torch.set_num_threads(1)
     stores = [
         dist.TCPStore(own.address, own.port, is_master=False, timeout=_PATIENCE) for _ in range(2)
     ]
     group = dist.PrefixStore("gloo", stores[0])
-    dist.init_process_group("gloo", store=group, rank=own.rank, world_size=own.world_size)
+    backend = "cpu:gloo,cuda:nccl" if own.on_gpus else "gloo"
+    dist.init_process_group(backend, store=group, rank=own.rank, world_size=own.world_size)
     _MEETINGS.append(_Meeting(store=stores[1], world_size=own.world_size))
-    dist.barrier()
+    _meet()
     calm_network_threads()

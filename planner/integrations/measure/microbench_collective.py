@@ -10,8 +10,13 @@ import torch
 import torch.distributed as dist
 
 from costmodels.calibration.points import CollectivePoint
-from planner.integrations.measure.gloo_ranks import network_seconds, own_seconds, rendezvous
-from planner.integrations.measure.microbench_clock import quiet_seconds
+from costmodels.datatypes import FloatArray
+from planner.integrations.measure.gloo_ranks import (
+    NETWORK_QUANTILE,
+    network_seconds,
+    own_seconds,
+    rendezvous,
+)
 from planner.integrations.measure.pace import Pace
 
 _WARM_UP = 3
@@ -32,21 +37,33 @@ def measure_collectives(
             own, network = own_seconds(), network_seconds()
             call()
             times[k, i] = own_seconds() - own, network_seconds() - network
-    quiet = quiet_seconds(times[:, _WARM_UP:])
+    quiet = _quiet_seconds(times[:, _WARM_UP:])
     return [replace(case, time_s=float(m)) for case, m in zip(cases, quiet, strict=True)]
 
 
-def collective_call(case: CollectivePoint, rank: int) -> Callable[[], None]:
-    """A function that runs the collective of a case, with its buffers allocated.
+def _quiet_seconds(times: FloatArray) -> FloatArray:
+    """Undisturbed seconds ``[cases]`` from ``times`` ``[cases, repeats, 2]``.
+
+    The last axis has own seconds, of which the medians count, and those of network threads, of
+    which low quantiles count.
+    """
+    own, network = times[..., 0], times[..., 1]
+    return np.asarray(np.median(own, axis=1) + np.quantile(network, NETWORK_QUANTILE, axis=1))
+
+
+def collective_call(
+    case: CollectivePoint, rank: int, device: torch.device | None = None
+) -> Callable[[], None]:
+    """A function that runs the collective of a case, with its buffers allocated on a device.
 
     All-to-all sends ``sent_bytes[rank]`` in equal parts to the other ranks. All-reduce works on a
     buffer of the kept bytes, other collectives on one of ``world_size`` times the kept bytes.
     """
     world = case.world_size
     if case.operation == "all_to_all":
-        return _all_to_all(case, rank)
-    part = torch.ones(max(1, int(case.kept_bytes[rank]) // 4))
-    whole = torch.ones(part.numel() * world)
+        return _all_to_all(case, rank, device)
+    part = torch.ones(max(1, int(case.kept_bytes[rank]) // 4), device=device)
+    whole = torch.ones(part.numel() * world, device=device)
     if case.operation == "reduce_scatter":
         return lambda: dist.reduce_scatter_tensor(part, whole)
     if case.operation == "all_gather":
@@ -54,7 +71,9 @@ def collective_call(case: CollectivePoint, rank: int) -> Callable[[], None]:
     return lambda: dist.all_reduce(part)
 
 
-def _all_to_all(case: CollectivePoint, rank: int) -> Callable[[], None]:
+def _all_to_all(
+    case: CollectivePoint, rank: int, device: torch.device | None
+) -> Callable[[], None]:
     world = case.world_size
 
     def elements(source: int, target: int) -> int:
@@ -64,5 +83,6 @@ def _all_to_all(case: CollectivePoint, rank: int) -> Callable[[], None]:
 
     leaving = [elements(rank, r) for r in range(world)]
     arriving = [elements(r, rank) for r in range(world)]
-    source, target = torch.ones(sum(leaving)), torch.empty(sum(arriving))
+    source = torch.ones(sum(leaving), device=device)
+    target = torch.empty(sum(arriving), device=device)
     return lambda: dist.all_to_all_single(target, source, arriving, leaving)

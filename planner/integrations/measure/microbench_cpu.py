@@ -23,12 +23,16 @@ from costmodels.calibration.points import (
     StepPoint,
 )
 from costmodels.cpu.features import CpuKernel
+from planner.integrations.measure.gloo_ranks import NETWORK_QUANTILE
 from planner.integrations.measure.microbench_collective import measure_collectives
 from planner.integrations.measure.microbench_lookup import measure_lookups
 from planner.integrations.measure.microbench_operators import measure_operators, operator_groups
-from planner.integrations.measure.microbench_step import TAKING_TURNS, measure_steps
 from planner.integrations.measure.pace import Pace, Timed
+from planner.integrations.measure.runs import RunCase, RunSettings, TimedIteration, train_in_turns
+from planner.integrations.measure.stage_clock import stage_clock
 
+_TAKING_TURNS = 6
+"""This many models are in memory and take turns, so that each finds the others' data in caches."""
 _GROUP = 6
 _COLLECTIVE_PASSES = 4
 _COLLECTIVE_REPEATS = 5
@@ -38,7 +42,7 @@ _COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", 
 def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> CalibrationPoints:
     """Run all microbenchmarks as one of the ranks; each draws its own lookups and operators."""
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
-    device, repeats = torch.device("cpu"), effort.repeats
+    repeats = effort.repeats
     tables = [
         *lookup_points(effort.num_lookups, CpuKernel.FUSED, own),
         *lookup_points(effort.num_dense_lookups, CpuKernel.DENSE, own),
@@ -58,9 +62,9 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
             exchange = partial(measure_collectives, raw, rank, pace, repeats=_COLLECTIVE_REPEATS)
             collectives.append(pace.timed(_COLLECTIVES, exchange))
-        for start in range(0, len(part), TAKING_TURNS):
-            some = [steps[i] for i in part[start : start + TAKING_TURNS]]
-            train = partial(measure_steps, some, rank, world_size, effort, pace, seed + turn)
+        for start in range(0, len(part), _TAKING_TURNS):
+            some = [steps[i] for i in part[start : start + _TAKING_TURNS]]
+            train = partial(_measure_steps, some, rank, world_size, effort, pace, seed + turn)
             timed += pace.timed(_STEPS, train)
         order = np.random.default_rng([seed, rank, turn]).permutation(len(tables))
         for start in range(0, len(tables), _GROUP):
@@ -72,7 +76,6 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
                 pace,
                 repeats=repeats,
                 seed=own_seed,
-                device=device,
             )
             for i, point in zip(group, pace.timed(_LOOKUPS, look_up), strict=True):
                 lookups[i].append(point)
@@ -105,3 +108,36 @@ def _typical(points: Sequence[LookupPoint]) -> LookupPoint:
     """
     forward, backward = np.log([(p.forward_s, p.backward_s) for p in points]).mean(axis=0)
     return replace(points[0], forward_s=float(np.exp(forward)), backward_s=float(np.exp(backward)))
+
+
+def _measure_steps(
+    points: Sequence[StepPoint],
+    rank: int,
+    world_size: int,
+    effort: Effort,
+    pace: Pace,
+    seed: int,
+) -> list[StepPoint]:
+    """Seconds of every stage on this rank, of models in turn; ``stages_s`` has one entry."""
+    settings = RunSettings(
+        num_blocks=effort.num_blocks,
+        iterations=effort.iterations,
+        warm_up=effort.warm_up,
+        seed=seed,
+    )
+    cases = [RunCase(workload=p.workload, plan=p.plan) for p in points]
+    log = train_in_turns(cases, rank, world_size, settings, stage_clock(), pace.read)
+    return [
+        replace(point, stages_s=(_quiet([i for i in log if i.plan == k]),))
+        for k, point in enumerate(points)
+    ]
+
+
+def _quiet(iterations: Sequence[TimedIteration]) -> tuple[float, ...]:
+    """Median seconds of each stage, plus those of network threads in quiet moments."""
+    own = np.median([i.stages_s for i in iterations], axis=0)
+    network = np.array([i.network_s for i in iterations])
+    quiet = float(np.quantile(network.sum(axis=1), NETWORK_QUANTILE))
+    share = np.median(network, axis=0)
+    share = share / max(float(share.sum()), 1e-12)
+    return tuple(float(x) for x in own + quiet * share)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
@@ -19,7 +20,6 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from costmodels.calibration.points import LookupPoint
 from costmodels.cpu.features import CpuKernel
 from costmodels.distribution.zipf import Zipf
-from planner.integrations.measure.microbench_clock import DeviceClock
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 
@@ -27,6 +27,15 @@ _NUM_BATCHES = 4
 _GRADIENT = 1e-3
 _BETWEEN_BYTES = 32 * 1024**2
 """Bytes that are touched between forward and backward, as by the dense part of a model."""
+_PLACES = {
+    "hbm": EmbeddingLocation.DEVICE,
+    "uvm": EmbeddingLocation.MANAGED,
+    "uvm_caching": EmbeddingLocation.MANAGED_CACHING,
+}
+_OPTIMIZERS = {
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    "sgd": EmbOptimType.EXACT_SGD,
+}
 
 
 @dataclass(slots=True)
@@ -39,7 +48,7 @@ class _Resident:
 
 
 def measure_lookups(
-    cases: Sequence[LookupPoint], pace: Pace, *, repeats: int, seed: int, device: torch.device
+    cases: Sequence[LookupPoint], pace: Pace, *, repeats: int, seed: int
 ) -> list[LookupPoint]:
     """Measure all cases, which are in memory together and take turns.
 
@@ -49,24 +58,23 @@ def measure_lookups(
     """
     rng = np.random.default_rng(seed)
     first = [replace(case, num_embeddings=64, num_bags=8) for case in cases[:1]]
-    tables = [_resident(case, rng, device) for case in (*first, *cases)]
-    clock = DeviceClock(device)
-    between = torch.zeros(_BETWEEN_BYTES // 4, device=device)
+    tables = [_resident(case, rng) for case in (*first, *cases)]
+    between = torch.zeros(_BETWEEN_BYTES // 4)
     forward, backward = np.zeros((2, len(tables), repeats + 1))
     for i in range(repeats + 1):
         outputs = []
         pace.read()
         for k, table in enumerate(tables):
             indices, offsets = table.batches[i % _NUM_BATCHES]
-            start = clock.now()
+            start = time.thread_time()
             outputs.append(table.call(indices, offsets))
-            forward[k, i] = clock.now() - start
+            forward[k, i] = time.thread_time() - start
         gradients = [torch.full_like(output, _GRADIENT) for output in outputs]
         between += 1.0
         for k in (0, *reversed(range(1, len(tables)))):
-            start = clock.now()
+            start = time.thread_time()
             outputs[k].backward(gradients[k])
-            backward[k, i] = clock.now() - start
+            backward[k, i] = time.thread_time() - start
             for parameter in tables[k].parameters:
                 parameter.grad = None
     return [
@@ -79,7 +87,7 @@ def measure_lookups(
     ]
 
 
-def _resident(case: LookupPoint, rng: np.random.Generator, device: torch.device) -> _Resident:
+def _resident(case: LookupPoint, rng: np.random.Generator) -> _Resident:
     law = Zipf(num_embeddings=case.num_embeddings, exponent=case.exponent)
     sampler = IndexSampler(law, rng)
     batches = []
@@ -87,37 +95,60 @@ def _resident(case: LookupPoint, rng: np.random.Generator, device: torch.device)
         lengths = bag_lengths(case.pooling_factor, case.num_bags, rng)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         indices = sampler.draw(int(lengths.sum()))
-        batches.append((torch.from_numpy(indices).to(device), torch.from_numpy(offsets).to(device)))
+        batches.append((torch.from_numpy(indices), torch.from_numpy(offsets)))
     shape = (case.num_embeddings, case.embedding_dim)
     module: Any
     if case.kernel is CpuKernel.DENSE:
         module = DenseTableBatchedEmbeddingBagsCodegen(
-            [shape], pooling_mode=PoolingMode.SUM, use_cpu=device.type == "cpu"
+            [shape], pooling_mode=PoolingMode.SUM, use_cpu=True
         )
         module.weights.data.uniform_(-0.01, 0.01)
         parameters = [module.weights]
     else:
-        is_sequence = case.kernel is CpuKernel.SEQUENCE
-        pooling = PoolingMode.NONE if is_sequence else PoolingMode.SUM
-        module = _fused([shape], device, pooling)
+        is_pooled = case.kernel is not CpuKernel.SEQUENCE
+        module = fused_tables([shape], torch.device("cpu"), is_pooled=is_pooled)
         parameters = []
     return _Resident(call=module, batches=batches, parameters=parameters)
 
 
-def _fused(
-    shapes: list[tuple[int, int]], device: torch.device, pooling: PoolingMode
+def fused_tables(
+    shapes: Sequence[tuple[int, int]],
+    device: torch.device,
+    *,
+    is_pooled: bool,
+    place: str = "hbm",
+    is_half: bool = False,
+    optimizer: str = "rowwise_adagrad",
+    load_factor: float = 1.0,
 ) -> SplitTableBatchedEmbeddingBagsCodegen:
+    """FBGEMM's fused lookup of tables, with small random weights.
+
+    Args:
+        shapes: rows and columns of each table.
+        device: where it runs; on CPU cores tables are in the host's memory whatever ``place`` is.
+        is_pooled: whether the vectors of a bag are added up.
+        place: ``hbm``, ``uvm`` or ``uvm_caching``.
+        is_half: whether weights are fp16.
+        optimizer: ``rowwise_adagrad`` or ``sgd``.
+        load_factor: share of the rows in the cache of ``uvm_caching``.
+    """
     on_cpu = device.type == "cpu"
-    location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
+    location = EmbeddingLocation.HOST if on_cpu else _PLACES[place]
     compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
+    cached = {"cache_load_factor": load_factor} if location is _PLACES["uvm_caching"] else {}
     module = SplitTableBatchedEmbeddingBagsCodegen(
         [(rows, dim, location, compute) for rows, dim in shapes],
-        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        optimizer=_OPTIMIZERS[optimizer],
         learning_rate=0.01,
         eps=1e-8,
-        pooling_mode=pooling,
+        weights_precision=SparseType.FP16 if is_half else SparseType.FP32,
+        output_dtype=SparseType.FP32,
+        pooling_mode=PoolingMode.SUM if is_pooled else PoolingMode.NONE,
         device=device,
+        **cached,
     )
     for weights in module.split_embedding_weights():
         weights.uniform_(-0.01, 0.01)
+    if cached:
+        module.reset_cache_states()
     return module

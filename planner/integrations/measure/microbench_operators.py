@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ from costmodels.calibration.designs import Effort
 from costmodels.calibration.fit_operators import CHAIN
 from costmodels.calibration.points import OperatorPoint
 from planner.integrations.dense.trace import trace_dense
-from planner.integrations.measure.microbench_clock import DeviceClock
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.snippets import Snippet, chain, single, single_names
 
@@ -81,24 +81,23 @@ def timed_passes(
     Returns:
         Processor seconds of this thread; the last is 0 without parameters.
     """
-    clock = DeviceClock(torch.device("cpu"))
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(parameters, lr=_LEARNING_RATE) if parameters else None
     times = []
     for _ in range(_WARM_UP + repeats):
         for tensor in (*inputs, *parameters):
             tensor.grad = None
-        start = clock.now()
+        start = time.thread_time()
         output = module(*inputs)
-        forward = clock.now()
+        forward = time.thread_time()
         found = [x for x in tree_leaves(output) if isinstance(x, torch.Tensor) and x.requires_grad]
         given = [torch.ones_like(x) for x in found]
-        begun = clock.now()
+        begun = time.thread_time()
         torch.autograd.backward(found, given)
-        done = clock.now()
+        done = time.thread_time()
         if optimizer is not None:
             optimizer.step()
-        times.append((forward - start, done - begun, clock.now() - done))
+        times.append((forward - start, done - begun, time.thread_time() - done))
         del output, found, given
     forward_s, backward_s, update_s = np.median(times[_WARM_UP:], axis=0).tolist()
     return forward_s, backward_s, update_s if parameters else 0.0

@@ -6,6 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import nn
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ModuleSharder
 
 from costmodels.cpu.run_stages import predicted_stages
 from costmodels.dense.base import dense_names
@@ -13,10 +18,13 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
+from costmodels.units import MS
 from costmodels.workload import DenseArch, Workload
-from planner.integrations.measure.model import traced_dense
-from planner.integrations.measure.rating import torchrec_rating_s
+from planner.integrations.measure.model import Model, traced_dense
 from planner.integrations.measure.runs import PlanRun, RunCase, RunSettings, run_plans
+from planner.integrations.torchrec_topology import topology_to_torchrec
+from planner.integrations.torchrec_workload import describe_model
+from planner.integrations.translate.options import to_sharding_options
 from planner.io.system.calibration_file import load_constants
 from planner.models import default_models
 from planner.validation.block_tasks import BLOCK_TASKS, Blocks
@@ -178,7 +186,7 @@ def _outcome(
         network_measured_s=run.network_s,
         iterations_inside_ratio=run.share_between(time.low_s, time.high_s),
         bytes_model_bytes=busiest_bytes(workload, named.plan, topology.world_size),
-        torchrec_rating_s=torchrec_rating_s(workload, topology, named.plan),
+        torchrec_rating_s=_torchrec_rating_s(workload, topology, named.plan),
         pace_ratio=_pace_ratio(topology, run),
     )
 
@@ -206,3 +214,39 @@ def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
             share = shard.num_rows / table.num_embeddings / copies
             ranks[shard.rank] += indices * share * shard.num_cols * table.dtype.num_bytes
     return float(ranks.max())
+
+
+def _torchrec_rating_s(workload: Workload, topology: Topology, plan: Plan) -> float:
+    """Largest sum of shard costs over ranks, as TorchRec's planner rates plans, in seconds."""
+    sharders: list[ModuleSharder[nn.Module]] = [
+        EmbeddingBagCollectionSharder(),
+        EmbeddingCollectionSharder(),
+    ]
+    constraints = {
+        t.name: ParameterConstraints(pooling_factors=[f.pooling_factor for f in t.features])
+        for t in workload.tables
+    }
+    batch = workload.local_batch_size
+    model = describe_model(
+        Model(workload),
+        sharders,
+        batch_size=batch,
+        compute_device="cpu",
+        constraints=constraints,
+    )
+    if model is None:
+        return 0.0
+    options = to_sharding_options(
+        plan,
+        model.tables,
+        sharders,
+        topology_to_torchrec(topology, "cpu"),
+        batch_size=batch,
+        constraints=constraints,
+    )
+    ranks = [0.0] * topology.world_size
+    for option in options:
+        for shard in option.shards:
+            if shard.rank is not None and shard.perf is not None:
+                ranks[shard.rank] += shard.perf.total
+    return max(ranks) * MS

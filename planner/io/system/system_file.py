@@ -13,6 +13,7 @@ from costmodels import units
 from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.estimates import Provenance, Source
 from costmodels.fabrics import FABRICS, fabric_link
+from costmodels.fbgemm_constants import FbgemmConstants
 from costmodels.topology import Device, FittedFactors, Host, Link, Topology, with_host_factor
 from planner.errors import InvalidInputError
 from planner.io.library import locate
@@ -242,8 +243,15 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
         domain_link=_link(links.domain) if links.domain else host_link,
         network_link=_network(schema),
         price_per_device_usd_per_hour=schema.price.value if schema.price else None,
+        lookup_constants=_lookup_constants(schema),
         provenance=(*_provenance(schema, ""), *_fabric_provenance(schema)),
     )
+
+
+def _lookup_constants(schema: SystemSchema) -> FbgemmConstants | None:
+    """The constants of FBGEMM's lookups that the file gives; those that it does not are shipped."""
+    given = {name: number.value for name, number in schema.lookup.items()}
+    return FbgemmConstants(**given) if given else None
 
 
 def _device(schema: DeviceSchema) -> Device:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from costmodels.fabrics import FABRICS
+from costmodels.fbgemm_constants import MOST
 from costmodels.workload import DataType
 from planner.io.fields import Count, Name, Positive
 from planner.io.numbers import Origin, Sourced
@@ -192,6 +193,19 @@ class FittedSchema(Strict):
     spread: Annotated[list[list[float]], Field(max_length=4)] = Field(default_factory=list)
 
 
+def _constant(name: str) -> str:
+    if name not in MOST:
+        message = f"is no constant of FBGEMM's lookups; they are {', '.join(MOST)}"
+        raise ValueError(message)
+    return name
+
+
+Constant = Annotated[Sourced, Origin(dimension=None, example="1.3e-5")]
+LookupConstants = dict[
+    Annotated[str, AfterValidator(_constant), Field(json_schema_extra={"enum": [*MOST]})], Constant
+]
+
+
 class SystemSchema(Strict):
     """A kind of machine, without its number; keys that are missing are those of ``base``."""
 
@@ -207,6 +221,11 @@ class SystemSchema(Strict):
     different_hosts: list[DifferentHostSchema] = Field(default_factory=list)
     collective_curves: list[Name] = Field(default_factory=list)
     calibration: Name | None = None
+    lookup: LookupConstants = Field(
+        default_factory=dict,
+        description="Constants of FBGEMM's lookups in SI units, by shardplan calibrate; others are "
+        "the shipped ones.",
+    )
     fitted: FittedSchema | None = None
 
     @model_validator(mode="after")
@@ -216,6 +235,12 @@ class SystemSchema(Strict):
             msg = (
                 "links.domain needs layout.domain_size, the ranks that share it; without it a "
                 "domain is one host"
+            )
+            raise ValueError(msg)
+        if self.calibration is not None and self.lookup:
+            msg = (
+                "lookup contradicts calibration, which holds measured lookups of CPU cores; remove "
+                "one of them"
             )
             raise ValueError(msg)
         if self.calibration is not None and self.collective_curves:

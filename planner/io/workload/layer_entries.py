@@ -105,7 +105,7 @@ def _broken(hint: Any, value: object) -> str:
     if typing.get_origin(hint) is tuple:
         good = isinstance(value, list) and all(_is_whole(item) for item in value)
         return "" if good else "must be a list of whole numbers, such as [256, 64]"
-    if hint is bool:
+    if hint in (bool, bool | None):
         return "" if isinstance(value, bool) else "must be true or false"
     if hint is str:
         good = isinstance(value, str) and 0 < len(value.strip()) <= _LONGEST_NAME

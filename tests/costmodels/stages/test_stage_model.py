@@ -45,9 +45,12 @@ from tests.costmodels.stages.stand_ins import (
     stage_model,
     system,
 )
-from tests.strategies import make_dense, make_table, make_workload
+from tests.strategies import make_dense, make_host, make_table, make_workload
 
 # ------------------------------------------------------------------ compute
+
+LOOKUP_S = 95.0 * make_host().dispatch_s + 10.0 * make_host().launch_s
+"""Host seconds of a fused lookup."""
 
 
 @CHECK
@@ -104,7 +107,7 @@ def test_each_kernel_of_each_type_is_one_call() -> None:
     assert list(times.lookup_forward_s) == pytest.approx([6e-6, 2e-6])
     assert list(times.lookup_backward_s) == pytest.approx([18e-6, 6e-6])
     assert list(times.cache_fetch_s) == pytest.approx([50e-6, 0.0])
-    assert list(times.lookup_host_s) == pytest.approx([3 * 75e-6, 75e-6])
+    assert list(times.lookup_host_s) == pytest.approx([3 * LOOKUP_S, LOOKUP_S])
 
 
 # ------------------------------------------------------------------ host
@@ -115,9 +118,7 @@ def test_each_kernel_of_each_type_is_one_call() -> None:
 def test_host_seconds_of_lookups_count_calls(case: Case) -> None:
     """95 dispatches and 10 launches for each."""
     times = case.model.times(case.work, Scale())
-    host = case.model.topology.host
-    call_s = 95.0 * host.dispatch_s + 10.0 * host.launch_s
-    expected = [call_s * case.calls(rank) for rank in case.ranks]
+    expected = [LOOKUP_S * case.calls(rank) for rank in case.ranks]
     assert list(times.lookup_host_s) == pytest.approx(expected, rel=1e-12)
 
 
@@ -234,7 +235,7 @@ def test_least_times_are_those_of_empty_ranks_with_so_many_calls() -> None:
     times = model.least_times(np.array([0.0, 3.0]))
     assert list(times.lookup_forward_s) == pytest.approx([0.0, 3 * LATENCY_S])
     assert list(times.lookup_backward_s) == pytest.approx([0.0, 9 * LATENCY_S])
-    assert list(times.lookup_host_s) == pytest.approx([0.0, 225e-6])
+    assert list(times.lookup_host_s) == pytest.approx([0.0, 3 * LOOKUP_S])
     assert float(times.top_forward_s.squeeze()) == pytest.approx(DENSE.top_forward_s / 2.0)
     assert times.families == ()
     assert times.overlap_slowdown_ratio == 0.0

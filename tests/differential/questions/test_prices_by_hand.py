@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from costmodels.distribution.uniform import Uniform
+from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Link, Topology
@@ -42,7 +44,8 @@ def test_simple_plans_cost_what_the_formulas_say(chunk: int) -> None:
         rng = np.random.default_rng(seed)
         topology, workload = _system(rng), _workload(rng)
         plan = _plan(rng, workload, topology)
-        pipeline = CostPipeline(workload, topology, default_models(topology))
+        models = replace(default_models(topology), lookup=Roofline())
+        pipeline = CostPipeline(workload, topology, models)
         expected_s = iteration_s(workload, topology, plan)
         assert pipeline.estimate(plan).time.time_s == pytest.approx(expected_s, rel=1e-7), seed
 

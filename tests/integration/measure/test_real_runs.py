@@ -12,7 +12,7 @@ pytest.importorskip("torchrec")
 from costmodels.calibration.designs import Effort
 from costmodels.validation.ranking import rank_tasks
 from planner.cli.printing.validate_runs import task_times
-from planner.integrations.measure import calibrate_cpu
+from planner.integrations.measure import calibrate
 from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
 from planner.integrations.measure.runs import RunSettings
 from planner.integrations.measure.validate_torchrec import validate_skew, validate_tasks
@@ -53,8 +53,8 @@ def test_ranks_answer_in_order_and_failures_name_the_rank() -> None:
 def test_a_calibrated_machine_predicts_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibrate_cpu, "QUICK", TINY)
-    topology = calibrate_cpu.calibrated_topology(tmp_path, 2, lambda _: None)
+    monkeypatch.setattr(calibrate, "QUICK", TINY)
+    topology = calibrate.calibrated_topology(tmp_path, 2, lambda _: None)
     assert topology.device.single_stream
     outcomes = validate_tasks(topology, num_tasks=1, num_plans=4, seed=5, settings=FEW)
     assert len(outcomes) == 4
@@ -75,7 +75,7 @@ def test_a_calibrated_machine_predicts_training(
 
 def test_measurements_cover_everything() -> None:
     small = replace(TINY, num_lookups=6, num_steps=6)
-    points = calibrate_cpu.measure_machine(small, world_size=2, seed=1)
+    points = calibrate.measure_machine(small, world_size=2, seed=1)
     assert len(points.lookups) == 2 * (6 + 6 + 6)
     assert all(p.forward_s > 0 and p.backward_s > 0 for p in points.lookups)
     assert all(len(step.stages_s) == 2 for step in points.steps)
@@ -85,7 +85,7 @@ def test_measurements_cover_everything() -> None:
 
 
 def test_plans_of_a_task_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate_cpu, "QUICK", TINY)
-    topology = calibrate_cpu.calibrated_topology(tmp_path, 2, lambda _: None)
+    monkeypatch.setattr(calibrate, "QUICK", TINY)
+    topology = calibrate.calibrated_topology(tmp_path, 2, lambda _: None)
     plans = choose_plans(random_workload(3), topology, 8, 3)
     assert len({p.plan for p in plans}) == 8

@@ -91,6 +91,6 @@ def test_cores_are_counted_in_one_place() -> None:
     }
     assert found == {
         "planner/support/cores.py",
-        "planner/integrations/measure/calibrate_cpu.py",
+        "planner/integrations/measure/calibrate.py",
         "planner/integrations/measure/gloo_ranks.py",
     }

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from costmodels.calibration.designs import FULL, QUICK
+from costmodels.calibration.device_designs import DeviceJob
 from costmodels.calibration.fit_machine import Fitted
 from costmodels.calibration.fitting import FitError
 from planner import io
+from planner.io.library import configs_folder
 from planner.validation.block_tasks import BLOCK_TASKS
 from tests.costmodels.cpu.machines import MACHINE
 from tests.planner.cli.command_line import Run
@@ -28,6 +30,9 @@ ERROR = FitError(
     odd_points=("1000 x 64: predicted / measured 2.00",),
 )
 
+
+_ALL_ROWS = (configs_folder() / "published" / "gpu_h200.jsonl").read_text().splitlines()
+ROWS = [line for line in _ALL_ROWS if '"ceilings"' in line] + _ALL_ROWS[-1:]
 
 JOB = {
     "RANK": "0",
@@ -52,6 +57,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         seen.update(points=points, fitted_ranks=world_size)
         return Fitted(constants=MACHINE, errors=(ERROR,))
 
+    def write_rows(job: DeviceJob, **options: object) -> None:
+        seen.update(options, job=job)
+        Path(job.path).write_text("\n".join(ROWS))
+
     def validate_tasks(topology: object, **options: object) -> list[object]:
         seen.update(options, topology=topology)
         options["progress"](RUNS)  # type: ignore[operator]
@@ -66,11 +75,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return [outcome(0, 0.02, 0.02, "0"), outcome(0, 0.01, 0.011, "1.2")]
 
     fakes = {
-        "calibrate_cpu": {
+        "calibrate": {
             "measure_machine": measure_machine,
             "fit_here": fit_here,
             "calibrated_topology": lambda folder, ranks, progress: f"{ranks} ranks",
             "memory_bytes": lambda: 2.0**34,
+            "sees_gpus": lambda: seen.get("gpus", 0),
+            "write_rows": write_rows,
         },
         "runs": {"RunSettings": lambda **options: options},
         "validate_torchrec": {
@@ -216,3 +227,55 @@ def test_validate_skew_uses_the_given_system(
     assert done.code == 0, done.err
     assert "uniform" in done.out
     assert asked["topology"].world_size == 4  # type: ignore[attr-defined]
+
+
+def test_a_gpu_is_measured_into_rows_and_a_system(
+    run: Run, asked: dict[str, object], tmp_path: Path
+) -> None:
+    asked["gpus"] = 4
+    done = run("calibrate", "-o", tmp_path / "here.yaml", "--system", "h200_sxm", "--quick")
+    assert done.code == 0, done.err
+    assert "device: cuda, torch sees 4 GPUs" in done.err
+    assert (asked["world_size"], asked["job"].kind) == (1, "cuda")  # type: ignore[attr-defined]
+    assert (tmp_path / "here.rows.jsonl").exists()
+    device = io.load_system(tmp_path / "here.yaml").device
+    assert 4.2e12 < device.hbm_bandwidth_bytes_per_s < 4.3e12
+
+
+def test_rows_can_be_measured_without_a_system(
+    run: Run, asked: dict[str, object], tmp_path: Path
+) -> None:
+    rows = tmp_path / "cores.jsonl"
+    done = run("calibrate", "--device", "cpu", "--rows", rows, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["rows"] == len(ROWS) - 1
+    assert asked["job"].effort.size_ratio < 1  # type: ignore[attr-defined]
+    assert "effort" not in asked, "nobody asked for a system of CPU ranks"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "nothing to write"),
+        (("-o", "x.yaml", "--from", "r.jsonl"), "--from needs --system"),
+        (("-o", "x.yaml", "--from", "r.jsonl", "--system", "h100_sxm", "--quick"), "drop --quick"),
+        (("-o", "x.yaml", "--from", "r.jsonl", "--system", "h100_sxm", "--seed", "1"), "--seed"),
+        (("-o", "x.yaml", "--device", "cuda"), "needs --system"),
+        (("-o", "x.yaml", "--device", "cpu", "--system", "h100_sxm"), "drop --system"),
+        (("-o", "x.yaml", "--device", "cpu", "--ranks", "1"), "need at least 2 ranks"),
+        (("--device", "cuda", "-o", "x.yaml", "--system", "h101"), "no shipped system"),
+    ],
+)
+def test_flags_that_would_have_no_effect_are_refused(
+    run: Run,
+    asked: dict[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = run("calibrate", *flags)
+    assert (refused.code, said in refused.err) == (2, True), refused.err
+    assert not list(tmp_path.iterdir())
+    assert "job" not in asked

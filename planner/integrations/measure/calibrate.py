@@ -11,15 +11,18 @@ from statistics import geometric_mean
 from typing import Any
 
 from costmodels.calibration.designs import QUICK, Effort
+from costmodels.calibration.device_designs import DeviceJob, num_rows
 from costmodels.calibration.fit_lookup import Caches
 from costmodels.calibration.fit_machine import Fitted, fit_machine
 from costmodels.calibration.points import CalibrationPoints, StepPoint
 from costmodels.calibration.report import Calibration
 from costmodels.topology import Topology
+from planner.errors import InvalidInputError
 from planner.integrations.measure.gloo_ranks import run_on_ranks
 from planner.integrations.measure.launched import Launch
 from planner.io import load_system
 from planner.io.system.calibrated_system import write_calibrated_system
+from planner.support.atomic import write_text_atomic
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNKNOWN = Caches(l2_bytes=1e6, l3_bytes=16e6)
@@ -116,3 +119,46 @@ def calibrated_topology(folder: Path, world_size: int, progress: Callable[[str],
     )
     path, _ = write_calibrated_system(folder / "cpu.yaml", calibration, memory_bytes=memory_bytes())
     return load_system(path, gpus=world_size, gpus_per_host=world_size)
+
+
+def sees_gpus() -> int:
+    """How many CUDA devices torch sees in this process."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def write_rows(
+    job: DeviceJob,
+    *,
+    world_size: int,
+    launch: Launch | None = None,
+    progress: Callable[[str], None],
+) -> None:
+    """Measure a device row by row into ``job.path``, by ranks with one device each.
+
+    Raises:
+        InvalidInputError: the file cannot be written, or there are fewer GPUs than ranks.
+    """
+    on_gpus = job.kind == "cuda"
+    if on_gpus and not 0 < world_size <= sees_gpus():
+        message = f"{world_size} ranks need as many GPUs, and torch sees {sees_gpus()}"
+        raise InvalidInputError(message)
+    path, total = Path(job.path), num_rows(job.effort, world_size)
+    if launch is None or launch.rank == 0:
+        write_text_atomic(path, "")
+
+    def tell() -> None:
+        done = path.read_bytes().count(b"\n") if path.exists() else 0
+        progress(f"measured {done} of about {total} points")
+
+    run_on_ranks(
+        _measure_device, world_size, job, launch=launch, on_gpus=on_gpus, while_waiting=tell
+    )
+
+
+def _measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
+    """Measure as one rank; torch is imported here, so that only the ranks import it."""
+    from planner.integrations.measure.device_rows import measure_device
+
+    measure_device(rank, world_size, job)

@@ -1,0 +1,108 @@
+"""Constants of the kernels that a GPU runs for the operators of a dense part.
+
+They are fitted to the GPU times of whole training steps, of single products and of their kernels
+on one H200 (configs/published/gpu_h200.jsonl; :mod:`costmodels.calibration.fit_kernels`). On another
+GPU the rates of its system file apply in their place, and times that grow with the number of rows
+are multiplied by ``REFERENCE_MULTIPROCESSORS`` over the number of its multiprocessors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+REFERENCE_MULTIPROCESSORS: Final = 132
+"""Multiprocessors of the H200, to which the times per row, element and score belong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelConstants:
+    """What kernels take beside their FLOP and bytes.
+
+    Attributes:
+        kernel_s: the least time of a kernel that is no product.
+        product_s: the least time of a matrix product or a fused attention.
+        wave_s: seconds in which the tiles of a wave are filled and written.
+        split_s: seconds of the kernel that adds up the parts of a split inner dimension.
+        outer_s: seconds of each outer product of two vectors in a batched product.
+        vector_s: seconds of each product of a matrix and a vector in a batched product.
+        vector_ratio: share of the streaming bandwidth that a product with a vector reaches.
+        half_even_ratio: rate of a product in a type of two bytes whose rows are no multiples of 16
+            bytes, over that of an aligned one.
+        half_odd_ratio: the same where rows are no multiples of 4 bytes either.
+        tf32_ratio: the same for products in TF32 whose rows are no multiples of 16 bytes.
+        sum_s: the least time of the gradient of a bias, which is a sum over rows.
+        sum_row_s: further seconds for each of its rows.
+        sum_element_s: further seconds for each of its elements.
+        norm_row_s: seconds for each row of a norm in its forward pass.
+        norm_gradient_row_s: the same in the kernel of the gradient of its input.
+        norm_weight_row_s: the same in the kernel of the gradients of its weights.
+        score_s: seconds for each score of fused attention in a type of four bytes, forward.
+        score_element_s: further seconds for each element of a query or a value, on average.
+        score_gradient_s: as ``score_s``, backward.
+        score_gradient_element_s: as ``score_element_s``, backward.
+        picked_s: seconds for each pair of a dot interaction whose gradient is added up by index.
+        sorted_s: seconds for each pair whose index is sorted for that.
+        sort_s: the least time of that sort.
+        chunk_s: seconds of the last blocks of a fused optimizer, which each work on a chunk.
+        pass_s: the same of each kernel of an optimizer that is not fused.
+        chunk_parameters: parameters that one launch of a fused optimizer updates.
+    """
+
+    kernel_s: float
+    product_s: float
+    wave_s: float
+    split_s: float
+    outer_s: float
+    vector_s: float
+    vector_ratio: float
+    half_even_ratio: float
+    half_odd_ratio: float
+    tf32_ratio: float
+    sum_s: float
+    sum_row_s: float
+    sum_element_s: float
+    norm_row_s: float
+    norm_gradient_row_s: float
+    norm_weight_row_s: float
+    score_s: float
+    score_element_s: float
+    score_gradient_s: float
+    score_gradient_element_s: float
+    picked_s: float
+    sorted_s: float
+    sort_s: float
+    chunk_s: float
+    pass_s: float
+    chunk_parameters: float
+
+
+KERNELS: Final = KernelConstants(
+    kernel_s=1.1e-6,
+    product_s=2.2e-6,
+    wave_s=1.1e-6,
+    split_s=2.5e-6,
+    outer_s=14e-9,
+    vector_s=2.5e-9,
+    vector_ratio=0.65,
+    half_even_ratio=0.27,
+    half_odd_ratio=0.16,
+    tf32_ratio=0.29,
+    sum_s=8e-6,
+    sum_row_s=0.55e-9,
+    sum_element_s=1.0e-12,
+    norm_row_s=1.5e-9,
+    norm_gradient_row_s=0.83e-9,
+    norm_weight_row_s=3.1e-9,
+    score_s=3.8e-12,
+    score_element_s=0.098e-12,
+    score_gradient_s=11.8e-12,
+    score_gradient_element_s=0.128e-12,
+    picked_s=0.21e-9,
+    sorted_s=0.06e-9,
+    sort_s=40e-6,
+    chunk_s=28e-6,
+    pass_s=9e-6,
+    chunk_parameters=21e6,
+)
+"""The constants that ship."""

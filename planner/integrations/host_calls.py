@@ -1,0 +1,66 @@
+"""Measures what an eager call takes on this machine, in about a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from costmodels.calibration.host_calls import HostCalls, host_calls_of
+
+__all__ = ["HostCalls", "host_calls_of", "measure_host"]
+
+_CALLS: Final = 500
+_PASSES: Final = 100
+"""Calls of one repeat."""
+_REPEATS: Final = 9
+_WARM_UP: Final = 50
+
+
+def measure_host(device: torch.device | str) -> HostCalls:
+    """Seconds of an eager call and of a tiny pass: medians of repeats after a warm-up.
+
+    On CUDA each call is followed by the record of an event, and the device has finished before the
+    clock is read.
+    """
+    device = torch.device(device)
+    values = torch.zeros(8, device=device)
+    layer, samples = nn.Linear(8, 8).to(device), torch.randn(8, 8, device=device)
+
+    def one_pass() -> None:
+        layer(samples).sum().backward()
+
+    if device.type == "cuda":
+        machine = f"host of {torch.cuda.get_device_name(device)}"
+    else:
+        machine = f"eager calls on {device.type}"
+    return HostCalls(
+        eager_call_s=_seconds(lambda: values.add_(1), _CALLS, device),
+        eager_pass_s=_seconds(one_pass, _PASSES, device),
+        machine=f"{machine}, PyTorch {torch.__version__.partition('+')[0]}",
+    )
+
+
+def _seconds(call: Callable[[], object], count: int, device: torch.device) -> float:
+    """Seconds of one call, issued back to back."""
+    on_gpu = device.type == "cuda"
+    for _ in range(_WARM_UP):
+        call()
+    times_s = []
+    for _ in range(_REPEATS):
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(count * on_gpu)]
+        if on_gpu:
+            torch.cuda.synchronize(device)
+        start_s = time.perf_counter()
+        for i in range(count):
+            call()
+            if on_gpu:
+                events[i].record()
+        if on_gpu:
+            torch.cuda.synchronize(device)
+        times_s.append((time.perf_counter() - start_s) / count)
+    return float(np.median(times_s))

@@ -1,0 +1,385 @@
+"""Measures a device point by point, and writes each point as a row of a file once it is known.
+
+The points are those of :mod:`costmodels.calibration.device_designs`; docs/reference/formats.md
+describes the rows. A point that fails is a row that says so, and the next one follows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from costmodels.calibration.device_designs import (
+    LOOKUP_BLOCKS,
+    DeviceEffort,
+    DeviceJob,
+    Row,
+    copy_rows,
+    exchange_points,
+    link_rows,
+    lookup_rows,
+    operator_sizes,
+    product_rows,
+)
+from costmodels.calibration.host_calls import EAGER_CALL, EAGER_PASS
+from costmodels.calibration.points import CollectivePoint
+from costmodels.distribution.zipf import Zipf
+from costmodels.units import KIB, MIB, US
+from planner.integrations.host_calls import measure_host
+from planner.integrations.measure.accelerator import AbstractAccelerator, Step, accelerator
+from planner.integrations.measure.gloo_ranks import rendezvous
+from planner.integrations.measure.microbench_collective import collective_call
+from planner.integrations.measure.synthetic_indices import IndexSampler
+
+_FEW: Final = 8
+"""Elements of a tensor whose kernels take no longer than any kernel must."""
+_IN_A_ROW: Final = 50
+"""Kernels that follow each other where the gap between kernels is measured."""
+_COLLECTIVES_IN_A_ROW: Final = 10
+"""As in NCCL's own tests, collectives follow each other, so that no rank waits for a late one."""
+_CACHE_WARM_UP: Final = 16
+"""Batches after which a cache of rows holds what it will hold."""
+_MOST_HELD_INDICES: Final = 3e7
+_GRADIENT: Final = 1e-3
+_TABLE_WIDTH: Final = 64
+_BAG: Final = 8
+_BROKEN: Final = ("CUDA error", "illegal memory access", "NCCL error")
+"""Words of errors after which a process can do nothing more on its GPU."""
+
+
+class _BrokenError(Exception):
+    """The device takes no further work from this process."""
+
+
+class _Rows:
+    """The file of rows; without a path nothing is written."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def add(self, row: Row) -> None:
+        """Append one row, so that it is on disk before the next point begins."""
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def measured(self, point: Row, measure: Callable[[], Row]) -> None:
+        """Append the point with what ``measure`` finds, or with its error.
+
+        Raises:
+            _BrokenError: the device is of no use any more.
+        """
+        try:
+            self.add({**point, **measure()})
+        except Exception as error:  # whatever fails, the other points are still worth measuring
+            self.add({**point, "error": _told(error)})
+            if any(words in str(error) for words in _BROKEN) and not isinstance(
+                error, torch.cuda.OutOfMemoryError
+            ):
+                raise _BrokenError from error
+
+
+def measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
+    """Measure as one of the ranks: collectives together, everything else by rank 0 alone."""
+    device = accelerator(job.kind, rank)
+    rows = _Rows(Path(job.path) if rank == 0 else None)
+    rows.add({"block": "ceilings", "what": "env", "ranks": world_size, **device.facts()})
+    try:
+        if world_size > 1:
+            _measure_collectives(device, rows, rank, world_size, job.effort)
+        if rank == 0:
+            _measure_alone(device, rows, job)
+    except _BrokenError:
+        rows.add({"block": "ceilings", "what": "rest", "error": "the device failed; not measured"})
+
+
+def _measure_alone(device: AbstractAccelerator, rows: _Rows, job: DeviceJob) -> None:
+    """Everything that needs one device only."""
+    effort, rng = job.effort, np.random.default_rng(job.seed)
+    size = effort.size_ratio
+    rows.measured(
+        {"block": "ceilings", "what": f"kernel gap on GPU: {_IN_A_ROW} add_, queued"},
+        partial(_kernel_gap, device, effort.repeats),
+    )
+    _measure_host(device, rows)
+    for row in copy_rows(size_ratio=size):
+        rows.measured(row, partial(_copied, device, row, effort.repeats))
+    for row in link_rows(size_ratio=size):
+        rows.measured(row, partial(_linked, device, row, effort.repeats))
+    for row in product_rows(effort.num_products, rng, size_ratio=size):
+        rows.measured(row, partial(_multiplied, device, row, effort.repeats))
+    for mb in operator_sizes(size_ratio=size):
+        _measure_operators(device, rows, mb, effort.repeats)
+    _measure_lookups(device, rows, effort, rng)
+
+
+def _kernel_gap(device: AbstractAccelerator, repeats: int) -> Row:
+    few = torch.zeros(_FEW, device=device.device)
+
+    def run(_: int) -> None:
+        for _ in range(_IN_A_ROW):
+            few.add_(1.0)
+
+    return {"us_each": _typical_us(device, [run], repeats)["us"] / _IN_A_ROW}
+
+
+def _measure_host(device: AbstractAccelerator, rows: _Rows) -> None:
+    """Calls of the host, issued back to back."""
+    try:
+        calls = measure_host(device.device)
+    except Exception as error:
+        rows.add({"block": "ceilings", "what": EAGER_CALL, "error": _told(error)})
+        return
+    found = {EAGER_CALL: calls.eager_call_s, EAGER_PASS: calls.eager_pass_s}
+    for what, seconds in found.items():
+        rows.add({"block": "ceilings", "what": what, "wall_us": _us(seconds)})
+
+
+def _typical_us(
+    device: AbstractAccelerator, steps: Sequence[Step], repeats: int, names: Sequence[str] = ("us",)
+) -> Row:
+    """The median microseconds of each step by name, and a remark if the host was in them."""
+    timed = device.timed(steps, repeats=repeats)
+    found: Row = {n: _us(median(s)) for n, s in zip(names, timed.each_s, strict=True)}
+    return found if timed.is_held else {**found, "held": False}
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:400]
+
+
+def _us(seconds: float) -> float:
+    """Microseconds with the six digits that a measurement has at most."""
+    return float(f"{seconds / US:.6g}")
+
+
+def _copied(device: AbstractAccelerator, row: Row, repeats: int) -> Row:
+    source = torch.ones(int(row["mb"]) * MIB // 4, device=device.device)
+    target = torch.empty_like(source)
+    if row["what"] == "d2d":
+        return _typical_us(device, [lambda _: target.copy_(source)], repeats)
+    return _typical_us(device, [lambda _: torch.add(source, source, out=target)], repeats)
+
+
+def _linked(device: AbstractAccelerator, row: Row, repeats: int) -> Row:
+    size, on_gpu = int(row["kb"]) * KIB, device.device.type == "cuda"
+    near = torch.empty(size, dtype=torch.uint8, pin_memory=bool(row["pinned"]) and on_gpu).fill_(7)
+    far = torch.empty(size, dtype=torch.uint8, device=device.device)
+    found = {}
+    for name, target, source in (("h2d_us", far, near), ("d2h_us", near, far)):
+        step = _copy_step(target, source)
+        timed = device.timed([step], repeats=repeats, is_held=bool(row["pinned"]))
+        found[name] = _us(median(timed.each_s[0]))
+    return found
+
+
+def _copy_step(target: torch.Tensor, source: torch.Tensor) -> Step:
+    return lambda _: target.copy_(source, non_blocking=True)
+
+
+def _multiplied(device: AbstractAccelerator, row: Row, repeats: int) -> Row:
+    precision = row["prec"] if row["what"] == "gemm" else row["dtype"]
+    m, inner, n = (row["n"],) * 3 if row["what"] == "gemm" else (row["M"], row["K"], row["N"])
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    left = torch.randn(m, inner, device=device.device).to(kind)
+    right = torch.randn(n, inner, device=device.device).to(kind)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        return _typical_us(device, [lambda _: left @ right.t()], repeats)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _measure_operators(device: AbstractAccelerator, rows: _Rows, mb: int, repeats: int) -> None:
+    """Operators whose time is that of memory, on ``mb`` MiB of fp32 elements."""
+    elements = mb * MIB // 4
+    point: Row = {"block": "codec", "mb": mb, "elements": elements}
+    try:
+        cases = _operator_cases(elements, device.device)
+    except Exception as error:
+        rows.add({**point, "what": "all", "error": _told(error)})
+        return
+    for name, (counts, step) in cases.items():
+        rows.measured(
+            {**point, "what": name, **counts},
+            partial(_typical_us, device, [step], repeats),
+        )
+    device.tidy()
+
+
+def _operator_cases(elements: int, device: torch.device) -> dict[str, tuple[Row, Step]]:
+    """What each operator works on, and the call; those of FBGEMM only where it is installed."""
+    x = torch.randn(elements // _TABLE_WIDTH, _TABLE_WIDTH, device=device)
+    half, brain = x.half(), x.bfloat16()
+    rows = torch.randint(0, len(x), (len(x),), device=device)
+    lengths = torch.randint(1, 2 * _BAG, (32, max(64, elements // 1024)), device=device)
+    lengths = lengths.int()
+    values = torch.randint(0, 10**6, (int(lengths.sum()),), device=device)
+    parts = x[: len(x) // 2], x[len(x) // 2 :]
+    sparse: Row = {"values": values.numel(), "lengths": lengths.numel()}
+    cases: dict[str, tuple[Row, Step]] = {
+        "to fp16": ({}, lambda _: x.half()),
+        "from fp16": ({}, lambda _: half.float()),
+        "to bf16": ({}, lambda _: x.bfloat16()),
+        "from bf16": ({}, lambda _: brain.float()),
+        "index_select rows of 256 B": ({}, lambda _: x.index_select(0, rows)),
+        "sort int64": (sparse, lambda _: torch.sort(values)),
+        "cat 2 halves": ({}, lambda _: torch.cat(parts)),
+        "relu": ({}, lambda _: functional.relu(x)),
+    }
+    if find_spec("fbgemm_gpu") is not None:
+        import fbgemm_gpu  # noqa: F401  (registers the operators)
+
+        order = torch.randperm(32, device=device).int()
+        fbgemm: Any = torch.ops.fbgemm
+        cases["permute_2D_sparse_data"] = (
+            sparse,
+            lambda _: fbgemm.permute_2D_sparse_data(order, lengths, values, None, values.numel()),
+        )
+    return cases
+
+
+def _measure_lookups(
+    device: AbstractAccelerator, rows: _Rows, effort: DeviceEffort, rng: np.random.Generator
+) -> None:
+    """Lookups of all blocks that this device and its software have."""
+    if find_spec("fbgemm_gpu") is None:
+        for block in LOOKUP_BLOCKS:
+            rows.add({"block": block, "error": "fbgemm_gpu is not installed"})
+        return
+    on_gpu = device.device.type == "cuda"
+    for block, count in zip(LOOKUP_BLOCKS, effort.num_lookups, strict=True):
+        if block.startswith("uvm") and not on_gpu:
+            rows.add({"block": block, "error": "CPU cores have no memory of their own"})
+            continue
+        points = lookup_rows(
+            block,
+            count,
+            rng,
+            memory_bytes=device.memory_bytes,
+            size_ratio=effort.size_ratio,
+        )
+        for point in points:
+            rows.measured(point, partial(_looked_up, device, point, effort.repeats))
+            device.tidy()
+
+
+def _looked_up(device: AbstractAccelerator, point: Row, repeats: int) -> Row:
+    """Forward, and backward with the update, of one fused call."""
+    from planner.integrations.measure.microbench_lookup import fused_tables
+
+    torch.manual_seed(point["seed"])
+    is_cached = point["loc"] == "uvm_caching"
+    module = fused_tables(
+        [(point["rows"], point["dim"])] * point["T"],
+        device.device,
+        is_pooled=point["pooled"],
+        place=point["loc"],
+        is_half=point["wdtype"] == "fp16",
+        optimizer=point["opt"],
+        load_factor=point.get("clf", 1.0),
+    )
+    warm_up = _CACHE_WARM_UP if is_cached else 4
+    few = min(5, max(2, int(_MOST_HELD_INDICES // point["N"])))
+    sets = _index_sets(point, warm_up + repeats if is_cached else few, device.device)
+    offsets = torch.arange(0, point["N"] + 1, point["L"], device=device.device)
+    gradient = torch.full_like(module(sets[0], offsets), _GRADIENT)
+    outputs: list[torch.Tensor] = []
+
+    def forward(turn: int) -> None:
+        outputs[:] = [module(sets[turn % len(sets)], offsets)]
+
+    def backward(_: int) -> None:
+        outputs[0].backward(gradient)
+
+    timed = device.timed([forward, backward], repeats=repeats, warm_up=warm_up)
+    forward_s, backward_s = (median(seconds) for seconds in timed.each_s)
+    found: Row = {
+        "backend": "fbgemm",
+        "uniq": _num_distinct(sets[0], point["T"]),
+        "fwd_us": _us(forward_s),
+        "bwd_us": _us(backward_s),
+    }
+    return found if timed.is_held else {**found, "held": False}
+
+
+def _index_sets(point: Row, count: int, device: torch.device) -> list[torch.Tensor]:
+    """Batches of indices, table by table; each table has hot rows of its own."""
+    exponent = 0.0 if point["law"] == "uniform" else float(point["law"].split()[1])
+    law = Zipf(num_embeddings=point["rows"], exponent=exponent, scattered=True)
+    sampler = IndexSampler(law, np.random.default_rng(point["seed"]))
+    shift = np.arange(point["T"])[:, None] * 977
+    shape = point["T"], point["B"] * point["L"]
+    drawn = (
+        (sampler.draw(point["N"]).reshape(shape) + shift) % point["rows"] for _ in range(count)
+    )
+    return [torch.from_numpy(ids.ravel()).to(device) for ids in drawn]
+
+
+def _num_distinct(indices: torch.Tensor, num_tables: int) -> int:
+    return sum(int(torch.unique(part).numel()) for part in indices.reshape(num_tables, -1))
+
+
+def _measure_collectives(
+    device: AbstractAccelerator, rows: _Rows, rank: int, world_size: int, effort: DeviceEffort
+) -> None:
+    """Collectives of all ranks, balanced and not; the slowest rank counts."""
+    for case in exchange_points(world_size, size_ratio=effort.size_ratio):
+        point = {
+            "block": "collectives",
+            "operation": case.operation,
+            "ranks": world_size,
+            "sent_bytes": list(case.sent_bytes),
+            "kept_bytes": list(case.kept_bytes),
+            "backend": "nccl" if device.device.type == "cuda" else "gloo",
+        }
+        rows.measured(point, partial(_exchanged, device, case, rank, effort.repeats))
+
+
+def _exchanged(device: AbstractAccelerator, case: CollectivePoint, rank: int, repeats: int) -> Row:
+    """The microseconds of one of several collectives that follow each other."""
+    call = _ready_call(case, rank, device.device)
+
+    def run(_: int) -> None:
+        for _ in range(_COLLECTIVES_IN_A_ROW):
+            call()
+
+    times = []
+    for turn in range(repeats):
+        rendezvous()
+        timed = device.timed([run], repeats=1, warm_up=1 if turn == 0 else 0)
+        times.append(timed.each_s[0][0])
+    return {"us": _us(max(_of_all_ranks(median(times), case)) / _COLLECTIVES_IN_A_ROW)}
+
+
+def _ready_call(case: CollectivePoint, rank: int, device: torch.device) -> Callable[[], None]:
+    """The collective with its buffers, if every rank has memory for them.
+
+    Raises:
+        MemoryError: some rank has not, so that no rank begins and waits for it.
+    """
+    try:
+        call, reason = collective_call(case, rank, device), ""
+    except Exception as error:
+        call, reason = None, f"{type(error).__name__}: {error}"
+    failed = [text for text in _of_all_ranks(reason, case) if text]
+    if call is None or failed:
+        raise MemoryError(failed[0])
+    return call
+
+
+def _of_all_ranks(value: Any, case: CollectivePoint) -> list[Any]:
+    found: list[Any] = [None] * case.world_size
+    dist.all_gather_object(found, value)
+    return found

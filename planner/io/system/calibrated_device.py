@@ -1,0 +1,318 @@
+"""Writes a system file for a device that was measured: a base, and the numbers that replace its."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from costmodels.calibration.device_designs import LOOKUP_BLOCKS
+from costmodels.calibration.fit_device import Rates, collective_curves, fit_rates, uneven_error
+from costmodels.calibration.fit_fbgemm import BlockError, FbgemmFit, LookupRow, fit_fbgemm
+from costmodels.calibration.fitting import FitError
+from costmodels.calibration.host_calls import HostCalls, host_calls_of
+from costmodels.collective.base import CollectiveCurve
+from costmodels.datatypes import DataType
+from costmodels.errors import CostModelError, InvalidValueError
+from costmodels.fbgemm_constants import FITTED
+from costmodels.units import GB, GIB, US
+from planner.errors import InvalidInputError
+from planner.io.library import configs_folder, locate
+from planner.io.problems import validate
+from planner.io.system.collective_curves import CurveRecord, curves_text
+from planner.io.system.inherited import read_system
+from planner.io.system.measured_rows import MeasuredRows
+from planner.io.system.system_file import load_system
+from planner.io.system.system_schema import DeviceSchema, SystemSchema
+from planner.io.workload.yaml_lines import scalar_text
+from planner.support.atomic import write_texts_atomic
+
+_NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
+"""Characters that end the source of a number in a file."""
+_TFLOP: Final = 1e12
+_EFFICIENCY_OF: Final = (DataType.BF16, DataType.FP16, DataType.TF32, DataType.FP32)
+"""The type whose measured rate is the base's peak rate times the written efficiency: the first of
+these that was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What the rows say; None or empty where they say nothing."""
+
+    rates: Rates
+    calls: HostCalls | None
+    lookups: FbgemmFit | None
+    curves: Sequence[CollectiveCurve]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a calibration from rows has written.
+
+    Attributes:
+        written: the files.
+        replaced: keys of the system, with the number of the base and the measured one.
+        errors: how well each law fits.
+        lookup_errors: those of lookups, each predicted by a fit to others.
+        kept: what the rows do not say, so that the numbers of the base stay.
+    """
+
+    written: tuple[Path, ...]
+    replaced: tuple[tuple[str, str, str], ...]
+    errors: tuple[FitError, ...]
+    lookup_errors: tuple[BlockError, ...]
+    kept: tuple[str, ...]
+
+
+def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Written:
+    """Fit what the rows of a GPU hold, and write its system file.
+
+    Args:
+        path: the system file to write.
+        base: the system whose numbers stay where nothing was measured: a shipped name, or a file.
+        measured: rows of a GPU.
+
+    Raises:
+        InvalidInputError: the rows are those of CPU cores, or the base or a file is not usable.
+    """
+    if not measured.environment.get("gpu"):
+        message = (
+            f"{measured.path}:1: gpu: is missing, so these are rows of CPU cores, which a system "
+            "of GPUs cannot be fitted to; calibrate CPU ranks with --device cpu -o FILE"
+        )
+        raise InvalidInputError(message)
+    _check_base(path, locate(base, "systems"))
+    rates = fit_rates(measured.environment, measured.rows)
+    curves = collective_curves(
+        measured.rows,
+        version=measured.environment.get("nccl", ""),
+        source=f"own measurement on {measured.machine()}",
+    )
+    lookups = _fit_lookups(base, rates, measured)
+    found = _Found(rates=rates, calls=_calls(measured), lookups=lookups, curves=curves)
+    written = _write(path, base, found, measured)
+    uneven = uneven_error(measured.rows)
+    return Written(
+        written=written,
+        replaced=_replaced(base, path),
+        errors=(uneven,) if uneven is not None else (),
+        lookup_errors=lookups.errors if lookups else (),
+        kept=_unsaid(found),
+    )
+
+
+def _calls(measured: MeasuredRows) -> HostCalls | None:
+    """What calls take the host; None if the rows do not say it."""
+    try:
+        calls = host_calls_of(measured.rows)
+    except InvalidValueError:
+        return None
+    return replace(calls, machine=_note(f"host of {measured.machine()}"))
+
+
+def _note(text: str) -> str:
+    """Text as the source of a number in a file."""
+    return _NOT_IN_NOTES.sub("", text)
+
+
+def _check_base(path: Path, base: Path) -> None:
+    """Refuse to start from the file that is written, or from CPU ranks.
+
+    Raises:
+        InvalidInputError: the base is one of these, or no system.
+    """
+    if path.exists() and path.samefile(base):
+        message = f"{path} is the system to start from; name another file to write"
+        raise InvalidInputError(message)
+    if validate(SystemSchema, read_system(base)).calibration is not None:
+        message = f"{base}: has ranks on CPU cores; name the system of a GPU with --system"
+        raise InvalidInputError(message)
+
+
+def _fit_lookups(base: str | Path, rates: Rates, measured: MeasuredRows) -> FbgemmFit | None:
+    """The constants of lookups on a device with the measured rates; None without lookups.
+
+    Raises:
+        InvalidInputError: a row describes a call that no table can have.
+    """
+    found = measured.of_block(*LOOKUP_BLOCKS)
+    if not found:
+        return None
+    topology = load_system(base)
+    device, host = topology.device, topology.host
+    if rates.hbm_bandwidth_bytes_per_s is not None:
+        device = replace(device, hbm_bandwidth_bytes_per_s=rates.hbm_bandwidth_bytes_per_s)
+    if rates.host_link_bytes_per_s is not None:
+        host = replace(host, device_link_bandwidth_bytes_per_s=rates.host_link_bytes_per_s)
+    try:
+        rows = [LookupRow.of(row) for row in found]
+        return fit_fbgemm(rows, replace(topology, device=device, host=host))
+    except CostModelError as error:
+        message = f"{measured.path}: {error}"
+        raise InvalidInputError(message) from error
+
+
+def _lookup_lines(fit: FbgemmFit | None, note: str) -> list[str]:
+    """The section of FBGEMM's constants."""
+    if fit is None:
+        return []
+    values = asdict(fit.constants)
+    sources = {
+        name: f"calibrated, {note}" if name in FITTED else "default, of the base, for these seconds"
+        for name in values
+    }
+    return ["lookup:", *(f"  {name}: {values[name]:.6g} ({sources[name]})" for name in values)]
+
+
+def _replaced(base: str | Path, path: Path) -> tuple[tuple[str, str, str], ...]:
+    """The numbers of the written system that were measured, beside those of its base."""
+    before = {p.name: p.value for p in load_system(base).provenance}
+    return tuple(
+        (p.name, before.get(p.name, ""), p.value)
+        for p in load_system(path).provenance
+        if before.get(p.name) != p.value
+    )
+
+
+def _unsaid(found: _Found) -> tuple[str, ...]:
+    rates = found.rates
+    said = (
+        (rates.hbm_bandwidth_bytes_per_s, "rate of the device memory"),
+        (rates.products_flops or None, "rates of matrix products"),
+        (rates.kernel_latency_s, "time of a kernel"),
+        (rates.host_link_bytes_per_s, "link to the host"),
+        (found.calls, "calls of the host"),
+        (found.lookups, "lookups"),
+        (rates.exchange_bytes_per_s, "collectives (they need two ranks)"),
+    )
+    return tuple(name for value, name in said if value is None)
+
+
+def _write(path: Path, base: str | Path, found: _Found, measured: MeasuredRows) -> tuple[Path, ...]:
+    """Write ``path``, and beside it the measured curves of collectives if there are any.
+
+    Raises:
+        InvalidInputError: the base is no system, or a file cannot be written.
+    """
+    start = locate(base, "systems")
+    device = validate(SystemSchema, read_system(start)).device
+    note = _note(measured.machine())
+    lines = [
+        f"# Measured by `shardplan calibrate` on {note}.",
+        "# Keys that are not here are those of the base.",
+        f"name: {scalar_text(path.stem)}",
+        f"base: {scalar_text(_base_name(path, start))}",
+        f"description: {scalar_text(f'{device.name}, measured')}",
+        *_device_lines(device, found.rates, note),
+        *_host_lines(found, note),
+        *_link_lines(found.rates, note),
+        *_lookup_lines(found.lookups, _note(measured.machine("fbgemm"))),
+    ]
+    texts: dict[Path, str] = {}
+    if found.curves:
+        beside = path.with_suffix(".curves.csv")
+        texts[beside] = curves_text(_records(path.stem, device.name, found.curves))
+        kept = [_relative(path, name) for name in load_system(start).collective_curves]
+        names = ", ".join(scalar_text(name) for name in (beside.name, *kept))
+        lines.append(f"collective_curves: [{names}]")
+    write_texts_atomic({**texts, path: "\n".join(lines) + "\n"})
+    return (path, *texts)
+
+
+def _base_name(path: Path, base: Path) -> str:
+    """How ``path`` names its base: by its name if it is shipped, else by the way to the file."""
+    is_shipped = base.resolve().is_relative_to(configs_folder().resolve())
+    return base.stem if is_shipped else os.path.relpath(base.resolve(), path.parent.resolve())
+
+
+def _relative(path: Path, curves: str) -> str:
+    """The name of a set of curves, or the way from ``path`` to a file of them."""
+    if not curves.endswith(".csv"):
+        return curves
+    return os.path.relpath(Path(curves).resolve(), path.parent.resolve())
+
+
+def _device_lines(base: DeviceSchema, rates: Rates, note: str) -> list[str]:
+    """The section of the device."""
+    lines = []
+    if rates.hbm_capacity_bytes is not None:
+        lines.append(f"  hbm_capacity: {rates.hbm_capacity_bytes / GIB:.2f} GiB (measured, {note})")
+    if rates.hbm_bandwidth_bytes_per_s is not None:
+        rate = rates.hbm_bandwidth_bytes_per_s / GB
+        told = f"large copies and additions on {note}"
+        lines.append(f"  hbm_bandwidth: {rate:.5g} GB/s (measured, {told})")
+    if rates.num_multiprocessors:
+        lines.append(f"  num_multiprocessors: {rates.num_multiprocessors} (measured, {note})")
+    if rates.kernel_latency_s is not None:
+        told = f"one tiny kernel to the next on {note}"
+        lines.append(f"  kernel_latency: {rates.kernel_latency_s / US:.3f} us (measured, {told})")
+    lines += _product_lines(base, rates, note)
+    return ["device:", *lines] if lines else []
+
+
+def _product_lines(base: DeviceSchema, rates: Rates, note: str) -> list[str]:
+    """Rates of products: a rate times the efficiency is what was measured.
+
+    The efficiency is the measured share of the base's rate of one type. So this type keeps its
+    peak, and the others get the peak at which the same efficiency gives their measured rate. Types
+    that were not measured keep what the base says.
+    """
+    measured = dict(rates.products_flops)
+    reference = next((t for t in _EFFICIENCY_OF if t in measured and t in base.flops), None)
+    if reference is None:
+        return []
+    efficiency = min(1.0, max(0.01, measured[reference] / base.flops[reference].value))
+    told = f"large {reference.value} products on {note}"
+    lines = [f"  flops_efficiency: {efficiency:.4f} (measured, {told})", "  flops:"]
+    for kind in dict.fromkeys((*base.flops, *measured)):
+        if kind in measured:
+            rate = measured[kind] / efficiency / _TFLOP
+            what = f"large products on {note} reach {measured[kind] / _TFLOP:.1f} TFLOP/s"
+            lines.append(f"    {kind.value}: {rate:.5g} TFLOP/s (measured, {what})")
+        else:
+            kept = base.flops[kind]
+            source = ", ".join(part for part in (kept.source.value, kept.reference) if part)
+            lines.append(f"    {kind.value}: {kept.text} ({source})")
+    return lines
+
+
+def _host_lines(found: _Found, note: str) -> list[str]:
+    """The section of the host."""
+    lines = []
+    if found.rates.host_link_bytes_per_s is not None:
+        rate, told = found.rates.host_link_bytes_per_s / GB, f"large pinned copies on {note}"
+        lines.append(f"  device_link_bandwidth: {rate:.2f} GB/s (measured, {told})")
+    if found.calls is not None:
+        lines += [f"  {line}" for line in found.calls.lines()]
+    return ["host:", *lines] if lines else []
+
+
+def _link_lines(rates: Rates, note: str) -> list[str]:
+    """The section of the links between ranks of a host."""
+    if rates.exchange_latency_s is None or rates.exchange_bytes_per_s is None:
+        return []
+    latency_us, rate = rates.exchange_latency_s / US, rates.exchange_bytes_per_s / GB
+    return [
+        "links:",
+        "  host:",
+        f"    latency: {latency_us:.2f} us (measured, smallest all-to-all on {note})",
+        f"    bandwidth: {rate:.2f} GB/s (measured, largest all-to-all on {note})",
+    ]
+
+
+def _records(name: str, device: str, curves: Sequence[CollectiveCurve]) -> list[CurveRecord]:
+    return [
+        CurveRecord(
+            set_name=name,
+            role="calibrate",
+            nodes=1,
+            curve=curve,
+            device=device,
+            library="NCCL",
+            harness="shardplan calibrate",
+        )
+        for curve in curves
+    ]

@@ -1,0 +1,267 @@
+"""Reads the raw rows of a calibration: one JSON object a line, the first of which is the machine.
+
+docs/reference/formats.md describes the rows. Every row that a fit reads is checked here, so that a
+fit meets numbers that are finite and above 0 only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from costmodels.calibration.device_designs import LOOKUP_BLOCKS, Row
+from costmodels.calibration.host_calls import EAGER_CALL, EAGER_PASS
+from costmodels.workload import Optimizer
+from planner.errors import InvalidInputError
+from planner.io.documents import Document, parse_json, read_text
+from planner.io.problems import validate
+
+_OTHER_BLOCKS: Final = ("dense", "dlrm", "pipe")
+"""Blocks of whole steps; only what a fit of such steps reads is checked, and by that fit."""
+_BLOCKS: Final = ("ceilings", "codec", *LOOKUP_BLOCKS, "collectives", *_OTHER_BLOCKS)
+
+_LARGEST: Final = 10**18
+"""Whole numbers beyond it are not even turned into floats."""
+
+
+def _as_float(value: Any) -> Any:
+    """A whole number as a float, which the fields below want; anything else as it is."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST:
+        return float(value)
+    return value
+
+
+Real = Annotated[float, BeforeValidator(_as_float)]
+Microseconds = Annotated[Real, Field(gt=0, le=1e10)]
+Whole = Annotated[int, Field(gt=0, le=10**13)]
+Bytes = Annotated[Real, Field(ge=0, le=1e15)]
+Text = Annotated[str, Field(max_length=400)]
+
+
+class _Row(BaseModel):
+    """The base of rows: further keys are allowed, because rows tell more than a fit reads."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class _Environment(_Row):
+    block: Literal["ceilings"]
+    what: Literal["env"]
+    gpu: Text = ""
+    mem: Annotated[Real, Field(gt=0, le=1e15)] | None = None
+    sms: Annotated[int, Field(gt=0, le=10**5)] | None = None
+    nccl: Text = ""
+    cpu: Text = ""
+    torch: Text = ""
+    cuda: Text | None = ""
+    driver: Text = ""
+    fbgemm: Text = ""
+    measured: Text = ""
+
+
+class _Lookup(_Row):
+    T: Annotated[int, Field(gt=0, le=10**5)]
+    rows: Whole
+    dim: Annotated[int, Field(gt=0, le=10**5)]
+    L: Annotated[Real, Field(gt=0, le=1e7)]
+    B: Annotated[int, Field(gt=0, le=10**8)]
+    law: Annotated[str, Field(pattern=r"^(uniform|zipf \d{1,2}(\.\d{1,6})?)$")]
+    wdtype: Literal["fp32", "fp16"]
+    opt: Annotated[Optimizer, Field(strict=False)]
+    loc: Literal["hbm", "uvm", "uvm_caching"]
+    pooled: bool
+    clf: Annotated[float, Field(gt=0, le=1)] = 1.0
+    N: Whole
+    uniq: Whole
+    fwd_us: Microseconds
+    bwd_us: Microseconds
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> _Lookup:
+        if self.uniq > self.N:
+            msg = f"uniq ({self.uniq}) must not exceed N ({self.N}), the indices of the call"
+            raise ValueError(msg)
+        return self
+
+
+class _Timed(_Row):
+    us: Microseconds
+
+
+class _Gap(_Row):
+    us_each: Microseconds
+
+
+class _Sized(_Timed):
+    mb: Annotated[Real, Field(gt=0, le=1e7)]
+
+
+class _Product(_Timed):
+    prec: Literal["fp32", "tf32", "bf16", "fp16"]
+    n: Annotated[int, Field(gt=0, le=10**6)]
+
+
+class _Shape(_Timed):
+    dtype: Literal["fp32", "tf32", "bf16", "fp16"]
+    M: Annotated[int, Field(gt=0, le=10**8)]
+    K: Annotated[int, Field(gt=0, le=10**8)]
+    N: Annotated[int, Field(gt=0, le=10**8)]
+
+
+class _Linked(_Row):
+    pinned: bool
+    kb: Annotated[Real, Field(gt=0, le=1e10)]
+    h2d_us: Microseconds
+    d2h_us: Microseconds
+
+
+class _Call(_Row):
+    wall_us: Microseconds
+
+
+class _Collective(_Timed):
+    operation: Literal["all_to_all", "all_reduce", "reduce_scatter", "all_gather"]
+    ranks: Annotated[int, Field(ge=2, le=65536)]
+    sent_bytes: list[Bytes]
+    kept_bytes: list[Bytes]
+
+    @model_validator(mode="after")
+    def _has_every_rank(self) -> _Collective:
+        lengths = {len(self.sent_bytes), len(self.kept_bytes)}
+        if lengths != {self.ranks}:
+            msg = f"sent_bytes and kept_bytes must have a number for each of {self.ranks} ranks"
+            raise ValueError(msg)
+        return self
+
+
+_CEILINGS: Final[dict[str, type[_Row]]] = {
+    "d2d": _Sized,
+    "add": _Sized,
+    "gemm": _Product,
+    "gemm_shape": _Shape,
+    "link": _Linked,
+    "add_ and synchronize": _Timed,
+    EAGER_CALL: _Call,
+    EAGER_PASS: _Call,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRows:
+    """The rows of a file.
+
+    Attributes:
+        path: the file.
+        environment: its first row: the device, the software and the day.
+        rows: all rows that hold a measurement, as they stand in the file.
+        failed: what could not be measured, and why, in words.
+    """
+
+    path: Path
+    environment: Row
+    rows: tuple[Row, ...]
+    failed: tuple[str, ...]
+
+    def of_block(self, *blocks: str) -> tuple[Row, ...]:
+        """The rows of some blocks."""
+        return tuple(row for row in self.rows if row["block"] in blocks)
+
+    def machine(self, *software: str) -> str:
+        """Device and software in a few words, as the source of what is fitted to the rows.
+
+        Args:
+            software: keys of the environment to name beside torch and the driver.
+        """
+        known = self.environment
+        device = str(known.get("gpu") or known.get("cpu") or "unknown device")
+        keys = [key for key in ("torch", *software, "driver") if known.get(key)]
+        return ", ".join([device, *(f"{key} {known[key]}" for key in keys)])
+
+
+def read_rows(path: Path) -> MeasuredRows:
+    """Read and check a file of rows.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or a row is not as described; the message names
+            the line of the first such row.
+    """
+    rows: list[Row] = []
+    failed: list[str] = []
+    environment: Row | None = None
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        row = _parsed(path, number, line)
+        if environment is None:
+            _checked(path, number, row, _Environment)
+            environment = row
+        elif "error" in row:
+            failed.append(_failure(path, number, row))
+        else:
+            _checked(path, number, row, _schema(path, number, row))
+            rows.append(row)
+    if environment is None:
+        message = f"{path}: no rows"
+        raise InvalidInputError(message)
+    return MeasuredRows(path=path, environment=environment, rows=tuple(rows), failed=tuple(failed))
+
+
+def _parsed(path: Path, number: int, line: str) -> Row:
+    row = parse_json(line, path, line=number)
+    if not isinstance(row, dict):
+        message = f"{path}:{number}: must be an object with a key 'block', such as {{...}}"
+        raise InvalidInputError(message)
+    if row.get("block") not in _BLOCKS:
+        message = (
+            f"{path}:{number}: block: must be one of {', '.join(_BLOCKS)}; rows are written by "
+            "'shardplan calibrate --rows FILE'"
+        )
+        raise InvalidInputError(message)
+    return row
+
+
+def _schema(path: Path, number: int, row: Row) -> type[_Row]:
+    block, what = row["block"], row.get("what")
+    if block in LOOKUP_BLOCKS:
+        return _Lookup
+    if block == "collectives":
+        return _Collective
+    if block in _OTHER_BLOCKS:
+        return _Row
+    if not isinstance(what, str):
+        message = f"{path}:{number}: what: must say what was measured, got {what!r}"
+        raise InvalidInputError(message)
+    if what == "env":
+        message = f"{path}:{number}: only the first row may say what the machine is"
+        raise InvalidInputError(message)
+    if block == "codec":
+        return _Sized
+    if what.startswith("kernel gap"):
+        return _Gap
+    return _CEILINGS.get(what, _Call if "wall_us" in row else _Row)
+
+
+def _checked(path: Path, number: int, row: Row, schema: type[_Row]) -> None:
+    """Check a row, and refuse the first thing that is wrong with it.
+
+    Raises:
+        InvalidInputError: it breaks a rule.
+    """
+    if schema is _Environment and (row["block"], row.get("what")) != ("ceilings", "env"):
+        message = (
+            f"{path}:{number}: the first row must describe the machine: "
+            '{"block": "ceilings", "what": "env", "gpu": ..., "torch": ...}'
+        )
+        raise InvalidInputError(message)
+    validate(schema, Document(path, row, {(): number}))
+
+
+def _failure(path: Path, number: int, row: Row) -> str:
+    if not isinstance(row["error"], str):
+        message = f"{path}:{number}: error: must be text, got {row['error']!r}"
+        raise InvalidInputError(message)
+    name = " ".join(str(row[k]) for k in ("block", "what", "operation", "id") if row.get(k))
+    return f"{name[:100]}: {row['error'][:200]}"

@@ -1,0 +1,158 @@
+"""Raw rows of a device: the functions that measure a GPU, here on cores of this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from costmodels.calibration.device_designs import DeviceEffort, DeviceJob, num_rows, on_a_core
+from costmodels.calibration.fit_device import collective_curves, fit_rates
+from costmodels.calibration.host_calls import host_calls_of
+from planner.errors import InvalidInputError
+from planner.integrations.measure import calibrate, device_rows
+from planner.integrations.measure.accelerator import Cores, Cuda
+from planner.io.system.measured_rows import read_rows
+
+TINY = on_a_core(DeviceEffort(num_lookups=(3, 2, 1, 1), num_products=3, repeats=2))
+
+
+def job(folder: Path) -> DeviceJob:
+    return DeviceJob(kind="cpu", effort=TINY, seed=0, path=str(folder / "rows.jsonl"))
+
+
+@pytest.mark.torchrec
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_every_block_is_measured(tmp_path: Path, world_size: int) -> None:
+    said: list[str] = []
+    calibrate.write_rows(job(tmp_path), world_size=world_size, progress=said.append)
+    measured = read_rows(tmp_path / "rows.jsonl")
+    about = num_rows(TINY, world_size)
+    assert abs(len(measured.rows) + len(measured.failed) - about) <= 4
+    assert f"of about {about} points" in said[-1]
+    assert {row["block"] for row in measured.rows} == {
+        "ceilings",
+        "codec",
+        "hbm",
+        "seq",
+        *(["collectives"] if world_size > 1 else []),
+    }
+    assert [line.split(":")[0] for line in measured.failed] == ["uvm", "uvmc"]
+    rates = fit_rates(measured.environment, measured.rows)
+    assert dict(rates.products_flops)
+    assert rates.kernel_latency_s is not None
+    calls = host_calls_of(measured.rows)
+    assert rates.kernel_latency_s < 1e-3
+    assert 1e-7 < calls.eager_call_s < calls.eager_pass_s < 1e-2
+    curves = collective_curves(measured.rows, version="", source="here")
+    assert len(curves) == (4 if world_size > 1 else 0)
+
+
+def test_without_fbgemm_everything_else_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_rows, "find_spec", lambda name: None)
+    device_rows.measure_device(0, 1, job(tmp_path))
+    measured = read_rows(tmp_path / "rows.jsonl")
+    assert {row["block"] for row in measured.rows} == {"ceilings", "codec"}
+    assert "hbm: fbgemm_gpu is not installed" in measured.failed
+    assert not [row for row in measured.rows if row["what"] == "permute_2D_sparse_data"]
+
+
+@pytest.mark.parametrize("fatal", [False, True])
+def test_a_point_that_fails_is_told_and_a_broken_device_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fatal: bool
+) -> None:
+    def fails(_device: object, row: dict[str, Any], _repeats: int) -> dict[str, Any]:
+        reason = "CUDA error: an illegal memory access" if fatal else "out of memory"
+        if row["what"] == "gemm":
+            raise RuntimeError(reason)
+        return {"us": 1.0}
+
+    monkeypatch.setattr(device_rows, "_multiplied", fails)
+    monkeypatch.setattr(device_rows, "find_spec", lambda name: None)
+    device_rows.measure_device(0, 1, job(tmp_path))
+    measured = read_rows(tmp_path / "rows.jsonl")
+    assert measured.failed[0].startswith("ceilings gemm: RuntimeError")
+    assert ("the device failed" in measured.failed[-1]) == fatal
+    assert bool(measured.of_block("codec")) != fatal
+
+
+def test_more_ranks_than_gpus_are_refused(tmp_path: Path) -> None:
+    gpus = DeviceJob(kind="cuda", effort=TINY, seed=0, path=str(tmp_path / "rows.jsonl"))
+    with pytest.raises(InvalidInputError, match="as many GPUs"):
+        calibrate.write_rows(gpus, world_size=64, progress=lambda _: None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_first_row_is_the_machine(tmp_path: Path) -> None:
+    facts = Cores().facts()
+    assert facts["torch"] == torch.__version__
+    assert "cores" in facts["cpu"]
+    assert json.dumps(facts)
+
+
+class _FakeGpu:
+    """Stands for ``torch.cuda``: a clock that a sleep and calls move, and events on it."""
+
+    def __init__(self, host_s: float) -> None:
+        self.host_s = host_s
+        self.at_s = self.busy_until_s = 0.0
+        self.held_s: list[float] = []
+
+    def event(self, *, enable_timing: bool) -> _FakeEvent:
+        assert enable_timing
+        return _FakeEvent(self)
+
+    def _sleep(self, cycles: int) -> None:
+        self.busy_until_s = max(self.busy_until_s, self.at_s) + cycles / 1e9
+        self.held_s.append(cycles / 1e9)
+
+    def call(self, seconds: float) -> None:
+        self.at_s += self.host_s
+        self.busy_until_s = max(self.busy_until_s, self.at_s) + seconds
+
+    def set_device(self, index: int) -> None:
+        del index
+
+    def synchronize(self, device: object = None) -> None:
+        del device
+        self.at_s = max(self.at_s, self.busy_until_s)
+
+
+class _FakeEvent:
+    def __init__(self, gpu: _FakeGpu) -> None:
+        self.gpu, self.done_s = gpu, 0.0
+
+    def record(self) -> None:
+        self.done_s = max(self.gpu.busy_until_s, self.gpu.at_s)
+
+    def query(self) -> bool:
+        return self.done_s <= self.gpu.at_s
+
+    def elapsed_time(self, later: _FakeEvent) -> float:
+        return 1e3 * (later.done_s - self.done_s)
+
+
+@pytest.mark.parametrize(("host_s", "is_held"), [(1e-4, True), (5e-3, True), (0.5, False)])
+def test_a_gpu_is_held_until_the_host_has_queued_the_call(
+    monkeypatch: pytest.MonkeyPatch, host_s: float, is_held: bool
+) -> None:
+    gpu = _FakeGpu(host_s)
+    for name in ("_sleep", "set_device", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, getattr(gpu, name))
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    timed = Cuda(0).timed([lambda _: gpu.call(3e-5), lambda _: gpu.call(9e-5)], repeats=3)
+    assert timed.is_held == is_held
+    if is_held:
+        assert timed.each_s == (pytest.approx((3e-5,) * 3), pytest.approx((9e-5,) * 3))
+        assert gpu.held_s[-1] > 2 * host_s
+    else:
+        assert timed.each_s[1][0] > host_s
