@@ -6,7 +6,7 @@
 Mean absolute and largest error in percent of FBGEMM's lookups, by where the table lies and by
 phase. Nothing of the law of FBGEMM's kernels is fitted to them; ``shardplan validate published
 --what lookups`` prints its errors on the rows that it is fitted to. The roofline of other kernels
-was fitted to the rows of role ``calibrate``. On V100 there are three groups: ``fbgemm``, whose update
+was fitted to the rows of role ``calibrate``. On V100 there are three groups: ``fbgemm``, which
 deduplicates rows (one constant is fitted there, the efficiency of updates, to one kernel);
 ``per_index``, an older update that does not (one constant, to bags of 16 and 32 indices); and
 ``small`` forwards of 5 to 40 us, to which nothing was fitted. Kernels of the H100 are timed with
