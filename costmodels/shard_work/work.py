@@ -64,8 +64,8 @@ PIPELINE_DEPTH: Final = {
     Pipeline.LOOKAHEAD: 3.0,
 }
 """Copies of a batch's indices that a pipeline holds at once, without those that ``lookahead`` adds.
-TorchRec's (train_pipeline) holds three batches and what the exchange of the next one has given; with
-prefetching one more."""
+TorchRec's (train_pipeline) holds three batches and what the exchange of the next one has given;
+with prefetching one more."""
 
 _LENGTH_BYTES: Final = 4.0
 """Bytes in the index exchange for the length of a bag, an int32."""
