@@ -312,9 +312,8 @@ class WorkModel:
         work[every[:, None], columns] = self.lookup.checked_work(shards, self.topology)
         work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
         index_bytes = workload.index_bytes + np.where(tables.is_weighted[table], 4.0, 0.0)
-        length_bytes = np.where(
-            tables.deduplicates_indices[table], _DISTINCT_LENGTH_BYTES, _LENGTH_BYTES
-        )
+        once = tables.deduplicates_indices[table]
+        length_bytes = np.where(once, _DISTINCT_LENGTH_BYTES, _LENGTH_BYTES)
         lengths = batch * tables.num_features[table] * length_bytes
         arriving = sent * index_bytes + lengths
         vector_bytes = np.asarray(cells.num_cols * workload.output_dtype.num_bytes, dtype=float)
@@ -333,8 +332,8 @@ class WorkModel:
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
             _compress(work, self.wire, moved, (family, table[moved]), elements)
-            compressed = sources[moved] * work[moved, OUTPUT + family]
-            work[moved, MEMORY + Memory.BUFFERS] += self._excess_ratio * compressed
+            copied = self._excess_ratio * sources[moved]
+            work[moved, MEMORY + Memory.BUFFERS] += copied * work[moved, OUTPUT + family]
         return work
 
     def _held_bytes(
