@@ -332,8 +332,9 @@ class WorkModel:
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
             _compress(work, self.wire, moved, (family, table[moved]), elements)
-            copied = self._excess_ratio * sources[moved]
-            work[moved, MEMORY + Memory.BUFFERS] += copied * work[moved, OUTPUT + family]
+            work[moved, MEMORY + Memory.BUFFERS] += (
+                self._excess_ratio * sources[moved] * work[moved, OUTPUT + family]
+            )
         return work
 
     def _held_bytes(
