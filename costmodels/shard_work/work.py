@@ -327,17 +327,15 @@ class WorkModel:
         _fill_memory(work[:, MEMORY:], shards)
         offsets = _OFFSET_BYTES * batch * tables.num_features[table]
         passing = _SORTED_BYTES * sent + np.where(replicated, 0.0, self._is_exchanged * leaving)
-        held = self._held_bytes(arriving, leaving, offsets, passing)
-        work[:, MEMORY + Memory.BUFFERS] = sources * held
+        work[:, MEMORY + Memory.BUFFERS] = sources * self._held(arriving, leaving, offsets, passing)
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
             _compress(work, self.wire, moved, (family, table[moved]), elements)
-            work[moved, MEMORY + Memory.BUFFERS] += (
-                self._excess_ratio * sources[moved] * work[moved, OUTPUT + family]
-            )
+            copied = self._excess_ratio * sources[moved]
+            work[moved, MEMORY + Memory.BUFFERS] += copied * work[moved, OUTPUT + family]
         return work
 
-    def _held_bytes(
+    def _held(
         self, arriving: FloatArray, leaving: FloatArray, offsets: FloatArray, passing: FloatArray
     ) -> FloatArray:
         """Bytes of buffers of each cell, for the samples of one rank.
