@@ -14,6 +14,7 @@ from costmodels.dense.live import live_bytes
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.shard_work.deduplication import kept_bytes
 from costmodels.shard_work.work import MEMORY, Memory
+from costmodels.sustained import generation_of
 from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseParallelism, Workload
 
@@ -26,9 +27,11 @@ _ON_DEVICE = [int(m) for m in Memory if m is not Memory.HOST]
 
 
 _WORKSPACE_BYTES: Final = 2 * 32 * 1024.0**2
-"""Workspace of matrix products: PyTorch gives 32 MiB to each handle of cuBLAS on Hopper and later,
+"""Workspace of matrix products on Hopper and later: PyTorch gives 32 MiB to each handle of cuBLAS,
 and the threads of the forward and of the backward pass have one handle each
-(aten/src/ATen/cuda/CUDABlas.cpp). On earlier cards it is 8 MiB."""
+(aten/src/ATen/cuda/CUDABlas.cpp)."""
+_EARLIER_WORKSPACE_BYTES: Final = 2 * 8.125 * 1024.0**2
+"""The same on other GPUs."""
 
 
 def dense_bytes(workload: Workload, topology: Topology | None = None) -> float:
@@ -49,10 +52,9 @@ def dense_parts(workload: Workload, topology: Topology | None = None) -> dict[st
 
     Args:
         workload: what is trained.
-        topology: its ranks share a sharded dense part; None for a single rank.
+        topology: its ranks share a sharded dense part; None for a single rank of no known device.
     """
     activations, live = activation_bytes(workload), live_bytes(workload)
-    is_on_gpu = topology is None or topology.compute_device != "cpu"
     parameters = _parameter_bytes(workload, topology)
     updated = dense_parameters(workload) / _sharers(workload, topology)
     peak = max(live.peak_bytes, 4.0 * workload.dense_optimizer.num_temporaries * updated)
@@ -60,8 +62,16 @@ def dense_parts(workload: Workload, topology: Topology | None = None) -> dict[st
         "parameters with gradients and state": parameters,
         "activations": activations,
         "gradients of activations and looked-up vectors": peak - activations + kept_bytes(workload),
-        "workspace of matrix products": _WORKSPACE_BYTES if is_on_gpu and parameters else 0.0,
+        "workspace of matrix products": _workspace_bytes(topology) if parameters else 0.0,
     }
+
+
+def _workspace_bytes(topology: Topology | None) -> float:
+    """Bytes that cuBLAS holds for matrix products; none on CPU cores."""
+    if topology is None or topology.compute_device == "cpu":
+        return 0.0
+    is_late = generation_of(topology.device) in ("H100", "B200")
+    return _WORKSPACE_BYTES if is_late else _EARLIER_WORKSPACE_BYTES
 
 
 def _sharers(workload: Workload, topology: Topology | None) -> int:

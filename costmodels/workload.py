@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -386,15 +386,22 @@ def _check_shares(shares: object) -> None:
     )
 
 
+_ROUNDING: Final = 1e-6
+"""Samples by which a decimal fraction, such as 0.333333333 on three ranks, may miss a whole one."""
+
+
 def _check_batch(workload: Workload) -> None:
     """Check the samples of a rank, and make a whole number an ``int``."""
     given, split = workload.local_batch_size, max(1, workload.tensor_parallel)
-    shared = given * split
-    good = math.isfinite(shared) and abs(shared - round(shared)) <= 1e-6 and shared >= 1
-    each = "" if split == 1 else f", or have that many on the {split} ranks of tensor_parallel"
+    least = f"1/{split}" if split > 1 else "1"
     require(
-        good and given <= 10**8,
-        f"batch_size_per_rank must be a whole number in 1..1e8{each}, got {given}",
+        math.isfinite(given) and given * split >= 1 - _ROUNDING and given <= 10**8,
+        f"batch_size_per_rank must be {least}..1e8, got {given}",
+    )
+    each = f", or one on the {split} ranks of tensor_parallel together" if split > 1 else ""
+    require(
+        abs(given * split - round(given * split)) <= _ROUNDING,
+        f"batch_size_per_rank must be a whole number{each}, got {given}",
     )
     if given == round(given):
         object.__setattr__(workload, "local_batch_size", round(given))

@@ -65,8 +65,8 @@ PIPELINE_DEPTH: Final = {
     Pipeline.LOOKAHEAD: 3.0,
 }
 """Copies of a batch's indices that a pipeline holds at once, without those that ``lookahead`` adds.
-TorchRec's (train_pipeline) holds three batches and what the exchange of the next one has given; with
-prefetching one more."""
+TorchRec's (train_pipeline) holds three batches and what the exchange of the next one has given;
+with prefetching one more."""
 
 _LENGTH_BYTES: Final = 4.0
 """Bytes in the index exchange for the length of a bag, an int32."""
@@ -336,9 +336,8 @@ class WorkModel:
         work[every[:, None], columns] = self.lookup.checked_work(shards, self.topology)
         work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
         index_bytes = workload.index_bytes + np.where(tables.is_weighted[table], 4.0, 0.0)
-        length_bytes = np.where(
-            tables.deduplicates_indices[table], _DISTINCT_LENGTH_BYTES, _LENGTH_BYTES
-        )
+        once = tables.deduplicates_indices[table]
+        length_bytes = np.where(once, _DISTINCT_LENGTH_BYTES, _LENGTH_BYTES)
         lengths = batch * tables.num_features[table] * length_bytes
         arriving = sent * index_bytes + lengths
         vector_bytes = np.asarray(cells.num_cols * workload.output_dtype.num_bytes, dtype=float)
@@ -352,16 +351,15 @@ class WorkModel:
         _fill_memory(work[:, MEMORY:], shards)
         offsets = _OFFSET_BYTES * batch * tables.num_features[table]
         passing = _SORTED_BYTES * sent + np.where(replicated, 0.0, self._is_exchanged * leaving)
-        held = self._held_bytes(arriving, leaving, offsets, passing)
-        work[:, MEMORY + Memory.BUFFERS] = sources * held
+        work[:, MEMORY + Memory.BUFFERS] = sources * self._held(arriving, leaving, offsets, passing)
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
             _compress(work, self.wire, moved, (family, table[moved]), elements)
-            compressed = sources[moved] * work[moved, OUTPUT + family]
-            work[moved, MEMORY + Memory.BUFFERS] += self._excess_ratio * compressed
+            copied = self._excess_ratio * sources[moved]
+            work[moved, MEMORY + Memory.BUFFERS] += copied * work[moved, OUTPUT + family]
         return work
 
-    def _held_bytes(
+    def _held(
         self, arriving: FloatArray, leaving: FloatArray, offsets: FloatArray, passing: FloatArray
     ) -> FloatArray:
         """Bytes of buffers of each cell, for the samples of one rank.

@@ -74,7 +74,7 @@ def test_fields_of_a_table_of_another_kind_are_refused_by_name(
     [
         ("optimizer", "adamm", "optimizer must be one of sgd, "),
         ("cuda_graph", "no", "cuda_graph must be True or False, got 'no'"),
-        ("local_batch_size", 64.5, "local_batch_size must be a whole number, got 64.5"),
+        ("local_batch_size", 64.5, "batch_size_per_rank must be a whole number, got 64.5"),
         ("reserved_bytes", "1 GiB", "reserved_bytes must be a number, got '1 GiB'"),
         ("between_steps_s", True, "between_steps_s must be a number, got True"),
         ("dense", None, "dense must be of class DenseArch, got None"),

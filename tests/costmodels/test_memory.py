@@ -144,13 +144,13 @@ def test_the_dense_part_and_the_reserve_are_on_every_rank() -> None:
     table = make_table()
     workload = make_workload(table, dense=arch, local_batch_size=100, reserved_bytes=5e9)
     live = 4 * 100 * 21 + 3 * 100 * 64 * 4
-    assert dense_bytes(workload) == 4 * 4 * 112 + live + 64 * 1024**2
     topology = make_topology()
+    assert dense_bytes(workload, topology) == 4 * 4 * 112 + live + 2 * 8.125 * 1024**2
     plan = Plan(placements=(make_placement(table, ShardingType.ROW_WISE, topology),))
     for r in CostPipeline(workload, topology).memory(plan).ranks:
-        assert r.dense_bytes == dense_bytes(workload)
+        assert r.dense_bytes == dense_bytes(workload, topology)
         assert r.reserved_bytes == 5e9
-    left = topology.hbm_capacities() - 5e9 - dense_bytes(workload)
+    left = topology.hbm_capacities() - 5e9 - dense_bytes(workload, topology)
     assert device_limits(workload, topology) == pytest.approx(left, rel=1e-12)
 
 

@@ -220,7 +220,7 @@ def test_work_is_cheaper_on_a_faster_rank() -> None:
 
 
 def test_ranks_of_unlike_memory_have_limits_of_their_own() -> None:
-    topology = make_topology(hbm_capacity_by_rank_bytes=(1e9, 4e9, 4e9, 1e7))
+    topology = make_topology(hbm_capacity_by_rank_bytes=(1e9, 4e9, 4e9, 1e8))
     pipeline = CostPipeline(make_workload(*TABLES), topology)
     assert pipeline.device_limits[1] - pipeline.device_limits[0] == 3e9
     assert pipeline.memory(plan_on(topology, 0, 1)).fits

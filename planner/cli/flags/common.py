@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -98,12 +99,7 @@ class Samples(Count):
     ) -> float:
         """Refuse everything else; whether ranks share the samples, the workload says."""
         text = str(value).strip()
-        whole, _, part = text.partition(".")
-        if (
-            part.isascii()
-            and part.isdigit()
-            and ((whole.isascii() and whole.isdigit()) or not whole)
-        ):
+        if re.fullmatch(r"[0-9]{0,9}\.[0-9]{1,9}", text):
             return float(text)
         return super().convert(value, param, ctx)
 

@@ -90,7 +90,7 @@ class _TheirWork(WorkModel):
     def _excess_ratio(self) -> float:
         return 0.0
 
-    def _held_bytes(
+    def _held(
         self, arriving: FloatArray, leaving: FloatArray, offsets: FloatArray, passing: FloatArray
     ) -> FloatArray:
         del offsets, passing

@@ -344,8 +344,65 @@ def test_bytes_of_a_parameter_on_every_rank(
     assert dense_parts(workload, make_topology())[WHOLE] == each * PARAMETERS
 
 
+def test_half_a_sample_per_rank_lies_between_none_and_one() -> None:
+    """One sample on two ranks takes less than two, and more than half as long."""
+    topology = make_topology()
+    half_s, one_s, two_s = (
+        time_s(replace(shared(2), local_batch_size=size), topology) for size in (0.5, 1, 2)
+    )
+    assert one_s / 2 < half_s < one_s < two_s
+    operators = dense_operators(replace(shared(2), local_batch_size=0.5))[1]
+    assert operators == dense_operators(replace(shared(2), local_batch_size=0.5 + 1e-12))[1]
+    whole = replace(shared(2), local_batch_size=2.0)
+    assert isinstance(whole.local_batch_size, int)
+    for size, words in (
+        (0.4, "1/2..1e8, got 0.4"),
+        (0.75, "a whole number, or one on the 2 ranks"),
+    ):
+        with pytest.raises(InvalidValueError, match=words):
+            replace(shared(2), local_batch_size=size)
+    with pytest.raises(InvalidValueError, match=r"must be 1..1e8, got 0.5"):
+        replace(shared(1), local_batch_size=0.5)
+
+
+def test_layers_shared_across_hosts_use_the_links_between_hosts() -> None:
+    """They are never faster than on one host, and as fast on hosts of one domain of equal links."""
+    split = replace(GPT, heads=16, hidden=1024, vocabulary=50304)
+    dense = DenseArch(layers=(split,), dtype=DataType.FP16)
+    workload = gpt(dense=dense, dense_parallelism=DenseParallelism.DDP, tensor_parallel=8)
+    inside, across, domain = (
+        make_topology(2, 8),
+        make_topology(4, 4),
+        make_topology(4, 4, domain_hosts=2),
+    )
+    inside_s, across_s, domain_s = (time_s(workload, t) for t in (inside, across, domain))
+    assert inside_s < domain_s < across_s
+    reduction = stages(workload, across).reduction
+    num_bytes = np.array(1e6)
+    peers = across.resized(2, 1)
+    expected = CostModels().collective.all_reduce_s(num_bytes, peers)
+    assert reduction.all_reduce_s(num_bytes) == expected
+    with pytest.raises(InvalidValueError, match="number of hosts that divides 3, got 8"):
+        stages(workload, make_topology(3, 4))
+
+
+def test_products_in_fp4_move_half_a_byte_and_are_no_slower_than_fp8() -> None:
+    dense = DenseArch(layers=(GPT,), dtype=DataType.FP4)
+    eight = replace(dense, dtype=DataType.FP8)
+    rates = ((DataType.FP16, 1e15), (DataType.FP8, 2e15), (DataType.FP4, 4e15))
+    topology = make_topology(1, 1, device=make_device(flops_per_s=rates))
+    four_s, eight_s = (time_s(gpt(dense=d, local_batch_size=64), topology) for d in (dense, eight))
+    assert four_s < eight_s
+    assert DataType.FP4.num_bytes == 0.5
+    for field in ("output_dtype", "gradient_dtype"):
+        with pytest.raises(InvalidValueError, match=f"{field} fp4 is a type of products"):
+            gpt(**{field: DataType.FP4})
+    with pytest.raises(InvalidValueError, match="dtype fp4 is a type of products"):
+        replace(make_table("a"), dtype=DataType.FP4)
+
+
 def test_groups_that_do_not_fit_are_refused_by_name() -> None:
-    with pytest.raises(InvalidValueError, match="must divide the 4 ranks of a host, got 3"):
+    with pytest.raises(InvalidValueError, match=r"must divide the 4 ranks of a host, or .*, got 3"):
         stages(shared(3), make_topology())
     with pytest.raises(InvalidValueError, match="must be multiples of tensor_parallel 8, got 12"):
         dense_operators(shared(8))
