@@ -184,28 +184,6 @@ def _pipeline(workload: Workload, topology: Topology) -> CostPipeline:
     return CostPipeline(workload, topology, default_models(topology))
 
 
-def whole_tables(workload: Workload) -> Plan:
-    """The plan with every table whole on the only rank."""
-    return Plan(
-        placements=tuple(
-            place(
-                ShardingOption(
-                    table=table.name,
-                    sharding_type=ShardingType.TABLE_WISE,
-                    kernel=ComputeKernel.FUSED,
-                    column_widths=(table.embedding_dim,),
-                ),
-                table.num_embeddings,
-                (0,),
-                world_size=1,
-                local_world_size=1,
-            )
-            for table in workload.tables
-        )
-    )
-
-
-@cache
 def _workload(path: Path) -> Workload:
     return io.load_workload(path)
 
