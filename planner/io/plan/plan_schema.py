@@ -115,7 +115,7 @@ class PlanSchema(_Loose):
     world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
     local_world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
     whole: WholeSchema | None = None
-    batch_size_per_rank: Annotated[float, Field(gt=0)] | None = None
+    batch_size_per_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0)] | None = None
     pipeline: str | None = None
     predicted: PredictedSchema | None = None
     memory: MemorySchema | None = None

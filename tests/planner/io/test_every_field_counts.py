@@ -81,6 +81,7 @@ WORDS: Final[dict[str, list[Any]]] = {
     "system different_ranks[].ranks": [[2, 3]],
     "system different_hosts[].hosts": [[2, 3]],
     "system collective_curves": [["h100_sxm"]],
+    "system lookup": [{"forward_floor_s": 5e-4}],
     "system fitted.spread": [[[0.1], [0.0, 0.2], [0.0, 0.0, 0.1], [0.0, 0.0, 0.0, 0.1]]],
 }
 """Other values of lists and words, which a schema does not tell; ``other`` for any name."""

@@ -163,7 +163,7 @@ def test_schemas_tell_editors_what_to_write() -> None:
     reserve = branches(workload, "memory", "reserve")
     assert "GiB" in reserve["pattern"]
     batch = branches(workload, "training", "batch_size_per_rank")
-    assert [b["type"] for b in batch["anyOf"]] == ["integer", "string"]
+    assert [b["type"] for b in batch["anyOf"]] == ["number", "string"]
     rate = branches(system, "device", "hbm_bandwidth")
     assert rate["type"] == "string"
     share = branches(system, "device", "update_efficiency")

@@ -311,3 +311,21 @@ def test_statistics_that_are_none(tmp_path: Path) -> None:
     text = changed(WORKLOAD, "{kind: zipf, exponent: 1.05}", "{stats: stats.json}")
     path = write(tmp_path, "workload.yaml", text)
     refused(lambda: load_workload(path), path, "tables[0]", "stats.json")
+
+
+def test_half_a_sample_per_rank_is_read_written_and_refused_without_a_partner(
+    tmp_path: Path,
+) -> None:
+    """Two ranks that share layers have one sample together."""
+    layer = "{kind: transformer, layers: 2, hidden: 64, heads: 4, ffn: 256, seq: 16}"
+    path = tmp_path / "half.yaml"
+    text = (
+        "name: half\n"
+        "training: {batch_size_per_rank: 0.5, tensor_parallel: 2}\n"
+        f"dense: {{num_dense_features: 1024, layers: [{layer}]}}\n"
+    )
+    path.write_text(text, encoding="utf-8")
+    assert load_workload(path).local_batch_size == 0.5
+    path.write_text(text.replace(", tensor_parallel: 2", ""), encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=r"batch_size_per_rank must be 1..1e8, got 0.5"):
+        load_workload(path)
