@@ -122,7 +122,6 @@ def test_scenarios_have_names_of_their_own_and_the_slowest_is_the_headline(
         (("--max-moved-tables", 3), "--from"),
         (("--robust", "mean"), "--scenario"),
         (("--price", "3"), "USD/h"),
-        (("--objective", "cost"), "--price"),
         (("--constraints", "missing.yaml"), "missing.yaml"),
     ],
 )

@@ -37,7 +37,7 @@ def completed(*words: str) -> list[str]:
         (("sweep", "x", "--system", "a40,h100_s"), {"a40,h100_sxm"}),
         (("sweep", "x", "--pipeline", "none,sp"), {"none,sparse_dist"}),
         (("plan", "x", "--strategy", "torch"), {"torchrec_greedy"}),
-        (("plan", "x", "--objective", "m"), {"memory"}),
+        (("plan", "x", "--objective", "ph"), {"phases"}),
         (("completion", ""), {"bash", "zsh", "fish"}),
         (("no-such-command", "--h"), {"--help"}),
     ],

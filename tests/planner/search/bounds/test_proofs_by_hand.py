@@ -29,6 +29,7 @@ from planner.search.common.milp import MilpProgram, Solution
 from planner.search.common.solver_process import solutions
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
+from tests.planner.fullest_device import FullestDevice
 
 FUSED = (ComputeKernel.FUSED,)
 UVM = (ComputeKernel.FUSED_UVM,)
@@ -216,7 +217,7 @@ def test_whole_shards_on_few_ranks(rows: tuple[int, ...], ranks: int, most: int)
     """The fullest device: bytes are as rows are."""
     tables = tuple(cases.table(f"t{i}", 10_000_000 * n, 64) for i, n in enumerate(rows))
     space = space_of(tables, cases.topology(1, ranks))
-    best = cases.least_value(space, objective_named("memory", space))
+    best = cases.least_value(space, FullestDevice.of(space))
     one = float((space_of(alike(1, rows=10_000_000), cases.topology(1, ranks)).pool_device).max())
     assert best == pytest.approx(most * one, rel=1e-3)
     found = Makespan(space, space.device).bound(0.3 * best, 1.7 * best, lambda: False)
@@ -229,7 +230,7 @@ def test_rows_on_every_rank_add_up() -> None:
     """Row-wise tables load every rank: nothing to pack, and the sum is the bound."""
     for kinds, count in (((ShardingType.ROW_WISE,), 3), ((*WHOLE, ShardingType.ROW_WISE), 4)):
         space = space_of(alike(count), cases.topology(1, 3), kinds=kinds)
-        best = cases.least_value(space, objective_named("memory", space))
+        best = cases.least_value(space, FullestDevice.of(space))
         found = Makespan(space, space.device).bound(0.3 * best, 1.7 * best, lambda: False)
         assert (1 - 4e-3) * best < found.bound <= best * (1 + 1e-9)
 

@@ -10,7 +10,6 @@ import pytest
 
 from costmodels.sharding import ShardingType
 from planner.objectives import objective_named
-from planner.objectives.memory import FullestDevice
 from planner.search.base import Record
 from planner.search.bounds import proofs as module
 from planner.search.bounds.proofs import Proofs
@@ -20,6 +19,7 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import Schedule
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
+from tests.planner.fullest_device import FullestDevice
 from tests.planner.search.bounds.test_proofs_by_hand import alike, space_of
 
 A, B, C = (
@@ -47,7 +47,11 @@ class Steps:
     ) -> None:
         self.space = space_of(alike(3), cases.topology(1, 2)) if space is None else space
         self.stopped = False
-        objective = objective_named(name, self.space)
+        objective = (
+            FullestDevice.of(self.space)
+            if name == FullestDevice.name
+            else objective_named(name, self.space)
+        )
         evaluate = Evaluator(self.space, objective, budget, clock=lambda: 0.0)
         self.record = Record(evaluate, should_stop=lambda: self.stopped)
         if plan is not None:
