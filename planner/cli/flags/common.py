@@ -336,7 +336,7 @@ def search_options(command: Command) -> Command:
             default="auto",
             show_default=True,
             metavar="NAME",
-            help="How to search; see 'shardplan list'.",
+            help="How to search: auto, exhaustive, random, or a greedy planner such as torchrec_greedy.",
         ),
         click.option(
             "--objective",
@@ -344,7 +344,7 @@ def search_options(command: Command) -> Command:
             default="iteration",
             show_default=True,
             metavar="NAME",
-            help="What to minimize; see 'shardplan list'.",
+            help="What to minimize: iteration, phases, torchrec or torchrec-critical-path.",
         ),
         time_limit_option(
             "--time-limit", "End after this time with the best plan so far; ", "time_limit_s"
