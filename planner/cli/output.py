@@ -22,17 +22,11 @@ _PROBE_BYTES: Final = 1024
 """This many bytes are written into an unnamed file, to test whether the disk has room."""
 
 PLAN_FILE = "plan.json"
-REPORT_FILE = "report.md"
-RESULTS_FILE = "results.csv"
 HTML_FILE = "report.html"
 COMPARE_FILE = "compare.html"
-COMPARE_REPORT_FILE = "compare.md"
-MATRIX_FILE = "a2a_matrix.txt"
 RESHARD_FILE = "reshard.json"
 TRACE_FOLDER = "trace"
-RUN_FILES = frozenset(
-    {PLAN_FILE, REPORT_FILE, RESULTS_FILE, HTML_FILE, MATRIX_FILE, RESHARD_FILE, TRACE_FOLDER}
-)
+RUN_FILES = frozenset({PLAN_FILE, HTML_FILE, RESHARD_FILE, TRACE_FOLDER})
 """The names of all files that a run can leave in its folder."""
 
 

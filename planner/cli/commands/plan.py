@@ -173,24 +173,15 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     from planner import io
     from planner.cli import output
     from planner.models import pipeline_of
-    from planner.report._csv import render_csv
-    from planner.report._markdown import render_markdown
     from planner.report.html._evidence import gather, notable_ranks
-    from planner.report.html._page import long_rows
     from planner.report.html._report import render_report
-    from planner.report.sections.base import build_blocks, build_sections
+    from planner.report.sections.base import build_blocks
     from planner.trace import traces
-    from planner.trace.matrix import matrix_text
 
-    evidence = gather(result)
-    blocks = build_blocks(evidence)
-    title = f"Sharding plan of {result.problem.workload.name}"
+    blocks = build_blocks(gather(result))
     texts = {
         output.PLAN_FILE: io.plan_text(result),
-        output.REPORT_FILE: render_markdown(title, build_sections(result)),
-        output.RESULTS_FILE: render_csv(result, long_rows(blocks)),
         output.HTML_FILE: render_report(result, blocks),
-        output.MATRIX_FILE: matrix_text(evidence.view.traffic_bytes),
     }
     limit = result.problem.move_limit
     if limit is not None:

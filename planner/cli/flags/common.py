@@ -336,7 +336,7 @@ def search_options(command: Command) -> Command:
             default="auto",
             show_default=True,
             metavar="NAME",
-            help="How to search: auto, exhaustive, random, or a greedy planner such as torchrec_greedy.",
+            help="How to search: auto, exhaustive, random, or greedily as torchrec_greedy does.",
         ),
         click.option(
             "--objective",

@@ -285,7 +285,7 @@ def test_no_command_passes_names_on_as_they_are(
         assert clean(done.err), words[0]
         assert done.out or done.err
     assert "\\u202e" in run("estimate", evil, plan, *system, "-v").out
-    report = (folder / "report.md").read_text(encoding="utf-8")
+    report = (folder / "report.html").read_text(encoding="utf-8")
     assert clean(report)
 
 
