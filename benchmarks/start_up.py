@@ -20,7 +20,7 @@ COMMANDS = (
     ("-m", "planner", "--version"),
     ("-m", "planner", "--help"),
     ("-m", "planner", "plan", "--help"),
-    ("-m", "planner", "list"),
+    ("-m", "planner", "systems"),
     ("-m", "planner", "check", "small_demo"),
 )
 

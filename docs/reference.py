@@ -2,9 +2,8 @@
 
 Run: python docs/reference.py          (a test fails while a page is not what this would write)
 
-``docs/reference/commands.md`` is the help of every command; ``torchrec_contract.md`` beside it says
-what becomes of TorchRec's settings. In any page, a block of text below a line
-``<!-- output of: shardplan ... -->`` is replaced by what that command prints.
+``docs/reference/commands.md`` is the help of every command. In any page, a block of text below a
+line ``<!-- output of: shardplan ... -->`` is replaced by what that command prints.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import click
 
 DOCS = Path(__file__).resolve().parent
 COMMANDS = DOCS / "reference" / "commands.md"
-CONTRACT = DOCS / "reference" / "torchrec_contract.md"
 WIDTH = 90
 
 _QUOTED = re.compile(r"(<!-- output of: shardplan ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL)
@@ -94,13 +92,10 @@ def _output(words: str) -> str:
 
 def main() -> None:
     """Write every page that changed."""
-    from planner.integrations.drop_in.contract import contract_page
-    from planner.integrations.drop_in.contract_rows import ROWS
-
-    pages = {COMMANDS: commands_page(), CONTRACT: contract_page(ROWS)}
+    pages = {COMMANDS: commands_page()}
     for path in sorted(DOCS.rglob("*.md")):
         text = path.read_text(encoding="utf-8")
-        if path not in (COMMANDS, CONTRACT) and quoted_commands(text):
+        if path != COMMANDS and quoted_commands(text):
             pages[path] = with_outputs(text)
     for path, text in pages.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -2,7 +2,7 @@
 
 Nothing needs to be registered: an instance is an argument of `plan`, and the command line takes the
 file itself, as in `shardplan plan WORKLOAD --model collective=my_model.py`. A file
-`costmodels/collective/<name>.py` with this class would also be found by `shardplan list`.
+`costmodels/collective/<name>.py` with this class would also be found by its name.
 Run: python examples/04_add_a_cost_model.py
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import mean
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from costmodels import units
@@ -189,83 +188,6 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostLoss:
-    """What it takes to go on without one host.
-
-    Attributes:
-        lost_host: its number in the larger plan.
-        seats: host ``seats[i]`` of the larger plan becomes host ``i`` of the smaller one.
-        restored_bytes: what only the lost host held, and what is read from the checkpoint.
-        moved_bytes: what ranks receive from hosts that are left.
-        time_s: seconds of both, one after the other.
-    """
-
-    lost_host: int
-    seats: tuple[int, ...]
-    restored_bytes: float
-    moved_bytes: float
-    time_s: float
-
-    @property
-    def received_bytes(self) -> float:
-        """All bytes that ranks receive."""
-        return self.restored_bytes + self.moved_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyMember:
-    """A plan for some number of hosts, in a family that loses one host after the other.
-
-    Attributes:
-        result: the plan for this number of hosts, with its bound.
-        fastest_s: iteration time of the fastest plan found for this number of hosts.
-        losses: the loss of each host of the member before, in its order; empty for the first
-            member.
-        alone: the same losses between plans that were searched alone for their numbers of hosts.
-        alone_s: iteration time of the plan searched alone for this number of hosts.
-        to_fastest: the same losses, from the member before to the fastest plan.
-        checkpoint_bytes: weights and optimizer state on the rank that has most of them.
-        checkpoint_interval_s: seconds between checkpoints by Young and Daly; infinite without a
-            mean time between failures.
-    """
-
-    result: PlanningResult
-    fastest_s: float
-    losses: tuple[HostLoss, ...]
-    alone: tuple[HostLoss, ...]
-    alone_s: float
-    to_fastest: tuple[HostLoss, ...]
-    checkpoint_bytes: float
-    checkpoint_interval_s: float
-
-    @property
-    def num_hosts(self) -> int:
-        """The number of hosts that the plan is for."""
-        return self.result.problem.topology.num_hosts
-
-    @property
-    def fastest_pays_after_s(self) -> float | None:
-        """Seconds of training from which on moving to the fastest plan would have been better.
-
-        None for the first member, and where the member is the fastest plan.
-        """
-        time_s = self.result.estimate.time.time_s
-        saved_s = time_s - self.fastest_s
-        if not self.losses or saved_s <= 0:
-            return None
-        longer_s = mean(x.time_s for x in self.to_fastest) - mean(x.time_s for x in self.losses)
-        return max(0.0, longer_s) / saved_s * self.fastest_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFamily:
-    """Plans for N hosts, for one host fewer, and so on; ``notes`` say what was assumed."""
-
-    members: tuple[FamilyMember, ...]
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioTime:
     """Iteration time of the plan in one scenario, with its 90 % interval and its throughput."""
 
@@ -293,7 +215,7 @@ class PlanningResult:
         curve: what each number of moved tables gives, if that was asked.
         blocked: the table that the limit on moves blocks, if the curve was asked.
         scenarios: the time in each scenario, the workload itself first; empty without scenarios.
-        family: this plan and those for fewer hosts, if they were asked for.
+        checkpoint_interval_s: seconds between two checkpoints; None unless failures were given.
 
     Example:
         >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
@@ -316,7 +238,7 @@ class PlanningResult:
     curve: tuple[MovePoint, ...] = ()
     blocked: Blocked | None = None
     scenarios: tuple[ScenarioTime, ...] = ()
-    family: PlanFamily | None = None
+    checkpoint_interval_s: float | None = None
 
     def to_dataframe(self, per: result_frames.Per = "table") -> DataFrame:
         """The best plan as a pandas DataFrame.

@@ -22,9 +22,9 @@ class SearchSettings:
     """How :func:`planner.solve` searches.
 
     Attributes:
-        strategy: name of a file in :mod:`planner.search` (``shardplan list`` prints them), or an
+        strategy: name of a file in :mod:`planner.search`, or an
             instance of a strategy.
-        objective: what to minimize, one of the objectives that ``shardplan list`` prints.
+        objective: what to minimize, the name of a file in :mod:`planner.objectives`.
         robust: whether the worst or the mean over workload and scenarios is minimized.
         time_limit_s: a safety in seconds by the clock, above 0, from the listing of options to the
             pricing of the result; None for no limit. Where it cuts the search, the status of the

@@ -86,7 +86,7 @@ class LookupConstants:
     backward_residual: Residual = Residual()
 
     def __post_init__(self) -> None:
-        """Check that there is one number for each count; files of old versions have others."""
+        """Check that there is one number for each count."""
         residuals = (self.forward_residual, self.backward_residual)
         widths = {len(row) for r in residuals for row in (r.lengths_ratio, *r.points_ratio)}
         fits = len(self.forward_s) == len(FORWARD)

@@ -19,7 +19,7 @@ class LazyGroup(click.Group):
         "Plan": ("plan", "estimate", "compare", "explain", "drift", "tune", "sweep", "size"),
         "Models": ("predict", "profile", "calibrate", "fit", "validate"),
         "Files": ("init", "check", "import", "export"),
-        "Environment": ("systems", "list", "doctor", "worker", "completion"),
+        "Environment": ("systems", "doctor"),
     }
     """The headings of the help; commands that are not named here are under ``Others``."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -23,31 +22,12 @@ _PROBE_BYTES: Final = 1024
 """This many bytes are written into an unnamed file, to test whether the disk has room."""
 
 PLAN_FILE = "plan.json"
-REPORT_FILE = "report.md"
-RESULTS_FILE = "results.csv"
 HTML_FILE = "report.html"
 COMPARE_FILE = "compare.html"
-COMPARE_REPORT_FILE = "compare.md"
-MATRIX_FILE = "a2a_matrix.txt"
 RESHARD_FILE = "reshard.json"
 TRACE_FOLDER = "trace"
-RUN_FILES = frozenset(
-    {PLAN_FILE, REPORT_FILE, RESULTS_FILE, HTML_FILE, MATRIX_FILE, RESHARD_FILE, TRACE_FOLDER}
-)
-"""The names of all files that a run can leave in its folder, except plans for fewer hosts."""
-
-
-def family_file(num_hosts: int) -> str:
-    """The name of the file with the plan for fewer hosts."""
-    return f"plan-{num_hosts}-hosts.json"
-
-
-def _is_of_a_run(name: str) -> bool:
-    return name in RUN_FILES or _is_of_a_family(name)
-
-
-def _is_of_a_family(name: str) -> bool:
-    return re.fullmatch(r"plan-\d+-hosts\.json", name) is not None
+RUN_FILES = frozenset({PLAN_FILE, HTML_FILE, RESHARD_FILE, TRACE_FOLDER})
+"""The names of all files that a run can leave in its folder."""
 
 
 def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
@@ -68,11 +48,11 @@ def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
         message = f"--output {folder} is a file; name a folder"
         raise InvalidInputError(message)
     names = {path.name for path in folder.iterdir()}
-    _check_kinds(folder, filter(_is_of_a_run, names))
-    refuse_own_input((folder / name for name in names if _is_of_a_run(name)), inputs)
-    holds_run = PLAN_FILE in names and all(map(_is_of_a_run, names))
+    _check_kinds(folder, RUN_FILES & names)
+    refuse_own_input((folder / name for name in names if name in RUN_FILES), inputs)
+    holds_run = PLAN_FILE in names and names <= RUN_FILES
     if names and not holds_run and not force:
-        others = [name for name in names if not _is_of_a_run(name)]
+        others = [name for name in names if name not in RUN_FILES]
         shown = ", ".join(sorted(others or names)[:3])
         message = (
             f"--output {folder} is not empty and not an earlier run (it holds {shown}); "
@@ -176,7 +156,7 @@ def write_run(
             for name in sorted(texts, key=lambda name: name == PLAN_FILE):
                 (staging / name).replace(folder / name)
             for path in folder.iterdir():
-                if path.is_file() and _is_of_a_run(path.name) and path.name not in texts:
+                if path.is_file() and path.name in RUN_FILES and path.name not in texts:
                     path.unlink()  # it belongs to an earlier run, whose plan is replaced
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Shared by ``tune`` and ``worker``: runs a study, and prints and writes its results."""
+"""Runs a study for ``tune``, and prints and writes its results."""
 
 from __future__ import annotations
 
@@ -89,14 +89,13 @@ def _unit(goal: str) -> str:
 
 
 def run_study(
-    settings: Settings, study: Study, stop: StopOnInterrupt, storage: Path | None, *, patient: bool
+    settings: Settings, study: Study, stop: StopOnInterrupt, storage: Path | None
 ) -> None:
     """Do trials until none is left, or until ``stop``, and print a remark on each."""
     with writing(storage or Path("the study")):
         study.run(
             progress=lambda p: remark(settings, progress_line(study, p)),
             should_stop=stop,
-            patient=patient,
         )
     cut = sum(look.is_cut for look in study.looks)
     if cut:

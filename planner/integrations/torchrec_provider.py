@@ -24,7 +24,6 @@ from costmodels.units import GIB
 from costmodels.workload import Pipeline
 from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.integrations.drop_in.contract_request import MODEL_FIELDS, SEARCH_FIELDS
 from planner.integrations.drop_in.memory import counts_dense_part
 from planner.integrations.drop_in.remarks import topology_warnings
 from planner.integrations.drop_in.request import Sharders
@@ -66,8 +65,29 @@ except ImportError as error:
 logger: Final = logging.getLogger(__name__)
 
 REPLACED: Final = {
-    **dict.fromkeys(SEARCH_FIELDS, "this planner's own search stands in for it"),
-    **dict.fromkeys(MODEL_FIELDS, "the cost models of the system stand in for it"),
+    **dict.fromkeys(
+        (
+            "proposer_type",
+            "proposer_config",
+            "partitioner_type",
+            "partitioner_sort_by",
+            "balance_modules",
+            "memory_balanced_max_search_count",
+            "memory_balanced_tolerance",
+            "performance_model",
+        ),
+        "this planner's own search stands in for it",
+    ),
+    **dict.fromkeys(
+        (
+            "use_hardware_based_compute",
+            "use_hardware_based_bandwidth",
+            "use_batch_inputs_for_expected_cache_fetches",
+            "use_linear_regression_prefetch_estimate",
+            "bwd_compute_multiplier",
+        ),
+        "the cost models of the system stand in for it",
+    ),
     "manifold_path": "only planner_variant 'manifold' reads it",
     "model_base_bytes": "only storage_reservation_policy 'sku_aware' reads it",
     "home_sku": "only storage_reservation_policy 'sku_aware' reads it",

@@ -166,7 +166,6 @@ class IterationTime(AbstractNamedObjective):
         high: FloatArray | None = None,
         *,
         optional: frozenset[ShardingType] = frozenset(),
-        per_second: float = 1.0,
     ) -> Box | None:
         """The plans with exactly these types whose largest phases lie between two limits.
 
@@ -178,7 +177,6 @@ class IterationTime(AbstractNamedObjective):
             low: ``[K]`` least value of each largest phase; 0 if not given.
             high: ``[K]`` greatest value of each largest phase; one second more if not given.
             optional: further types that each of the plans may have or not.
-            per_second: factor from seconds to the unit of an objective that is time at a price.
         """
         models = self._pipeline.models
         if not types or models.exchange is not None or not models.collective.full_duplex:
@@ -187,7 +185,7 @@ class IterationTime(AbstractNamedObjective):
         start = np.zeros(len(floor.phases)) if low is None else np.maximum(low[floor.phases], 0.0)
         end = start + 1.0 if high is None else np.maximum(high[floor.phases], start)
         launches = self._launches(types, floor)
-        box = Box(floor, len(self.weights), start, end, launches, per_second=per_second)
+        box = Box(floor, len(self.weights), start, end, launches)
         return box.hiding(self._hidden(types, optional)) if floor.hides_exchange else box
 
     def _floor(

@@ -28,6 +28,13 @@ def cost(result: PlanningResult) -> Fact:
     return Fact(label="Cost", parts=parts)
 
 
+def checkpoints(result: PlanningResult) -> Fact:
+    """How often to write checkpoints, by Young and Daly, where hosts fail."""
+    every_s = result.checkpoint_interval_s
+    parts = () if every_s is None else (f"every {units.format_long_time(every_s)}",)
+    return Fact(label="Checkpoints", parts=parts)
+
+
 def _devices(topology: Topology) -> str:
     """How many devices are paid for: ``16 GPUs``, ``1 GPU``, ``4 CPU ranks``."""
     kind = "GPU" if topology.compute_device == "cuda" else "CPU rank"

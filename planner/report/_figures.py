@@ -200,21 +200,18 @@ def gap_parts(solver: SolverReport) -> list[tuple[float, str]]:
     return [(ratio, words) for ratio, words in parts if ratio >= _WORTH_TELLING]
 
 
-_KIND_OF_UNIT = {"s": Kind.TIME, "B": Kind.BYTES, "USD per 1e9 samples": Kind.USD}
-
-
 def plain_objective(name: str) -> str:
     """The name of an objective without a word on scenarios, such as ``worst iteration``."""
     return name.rpartition(" ")[2]
 
 
 def is_of_speed(name: str) -> bool:
-    """Whether a shorter iteration makes an objective smaller, as it does for time and cost."""
-    return objective_kind(name)[0] in (Kind.TIME, Kind.USD)
+    """Whether a shorter iteration makes an objective smaller, as it does for a time."""
+    return objective_kind(name)[0] is Kind.TIME
 
 
 def objective_kind(name: str) -> tuple[Kind, str]:
     """How values of an objective are written, and their unit."""
     plain = plain_objective(name)
     unit = objective_class(plain).unit if plain in objective_names() else ""
-    return _KIND_OF_UNIT.get(unit, Kind.NUMBER), unit
+    return Kind.TIME if unit == "s" else Kind.NUMBER, unit

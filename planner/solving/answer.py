@@ -37,7 +37,7 @@ Point = tuple[float, Assignment]
 
 NO_SEARCH: Final = "none"
 """The name of the strategy of a result for which nothing was searched."""
-_WITHOUT_TABLES: Final = ("iteration", "phases", "cost")
+_WITHOUT_TABLES: Final = ("iteration", "phases")
 RUNNERS_UP: Final = 3
 """How many of the next best plans a result has beside the best one."""
 

@@ -13,7 +13,6 @@ from costmodels import discovery
 from costmodels.fields import is_in
 from costmodels.sharding import Plan, Spread
 from planner.errors import InvalidInputError
-from planner.objectives import objective_class
 from planner.options.work import ListingProgress
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
@@ -130,8 +129,7 @@ class Run:
         strategy = named if isinstance(named, AbstractStrategy) else strategy_named(named)
         if named == _DEFAULT and self.handed:
             strategy = Auto(handed=self.handed)
-        at_once = objective_class(self.settings.objective).wants_every_kernel
-        for every_kernel in dict.fromkeys((at_once, True)):
+        for every_kernel in (False, True):
             space = self.listed(every_kernel=every_kernel)
             evaluate = self._evaluator(space)
             outcome = strategy.search(

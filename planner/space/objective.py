@@ -168,9 +168,6 @@ class AbstractNamedObjective(AbstractObjective):
     unit: ClassVar[str] = ""
     """The unit of its values."""
 
-    wants_every_kernel: ClassVar[bool] = False
-    """Whether to list kernels in host memory even if device memory is far from full."""
-
     @classmethod
     @abstractmethod
     def of(cls, space: SearchSpace | JudgedWork) -> Self:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from planner.result import PlanningResult
 
 _HOUR_S: Final = 3600.0
 _BILLION: Final = 1e9
@@ -87,3 +89,22 @@ def economics(
         usd_per_hour=paid,
         usd_per_billion_samples=cost,
     )
+
+
+def with_checkpoints(result: PlanningResult, mtbf_s: float) -> PlanningResult:
+    """Add to a result how often its training should write checkpoints.
+
+    Args:
+        result: the plan; the rank with most weights and optimizer state is the slowest to save.
+        mtbf_s: mean time between failures of one host.
+    """
+    topology = result.problem.topology
+    found = economics(
+        Operation(mtbf_s=mtbf_s),
+        samples_per_s=result.estimate.samples_per_s,
+        checkpoint_bytes=max(r.weights_bytes + r.optimizer_bytes for r in result.best.memory.ranks),
+        hosts=topology.num_hosts,
+        ranks=topology.world_size,
+        usd_per_device_hour=None,
+    )
+    return replace(result, checkpoint_interval_s=found.checkpoint_interval_s)

@@ -93,14 +93,13 @@ class PointResult:
 
     @classmethod
     def from_line(cls, values: dict[str, Any]) -> PointResult:
-        """The inverse of :meth:`to_line`; lines of earlier versions have no plan.
+        """The inverse of :meth:`to_line`.
 
         Raises:
             LookupError, ValueError, TypeError: the values are not those of a point.
         """
-        values = {"checkpoint_interval_s": None, **values}
         own = {name: values[name] for name in cls.__slots__ if name not in (*_APART, "status")}
-        pipeline, plan = values["pipeline"], values.get("plan")
+        pipeline, plan = values["pipeline"], values["plan"]
         point = Point(
             system=values["system"],
             gpus=values["gpus"],
@@ -112,7 +111,7 @@ class PointResult:
             point=point,
             status=PointStatus(values["status"]),
             plan=None if plan is None else HandedPlan.from_json(plan),
-            handed_hash=values.get("handed_hash", ""),
+            handed_hash=values["handed_hash"],
             **own,
         )
         _check_types(point)

@@ -115,14 +115,11 @@ class Journal:
     def find(self, task: Task) -> PointResult | None:
         """The stored result of a task with the same problem, failures, search and seed, if any.
 
-        A failed result is not returned, so that its point is tried again; nor is one without a
-        plan, which earlier versions wrote.
+        A failed result is not returned, so that its point is tried again.
         """
         key = task.point, task.inputs_hash, task.handed_hash
         known = self._results.get(key)
-        if known is None or known.status is PointStatus.FAILED:
-            return None
-        return None if known.status is PointStatus.DONE and known.plan is None else known
+        return None if known is None or known.status is PointStatus.FAILED else known
 
     def add(self, result: PointResult) -> None:
         """Append a result, and wait until it is on the disk."""

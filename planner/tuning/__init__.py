@@ -2,8 +2,7 @@
 
 A setup is one choice of all of these. How good a setup is depends on the best plan under it, so
 each setup is judged by a search of its own, unless a proven bound says beforehand that it cannot be
-better than a setup that is already known. A journal file on a shared disk lets many processes work
-on one study.
+better than a setup that is already known. A journal file keeps a study for a later run.
 """
 
 from planner.tuning.design import DesignSpace, design_space

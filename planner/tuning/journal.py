@@ -1,4 +1,4 @@
-"""Opens the journal of a study, and reads what it says about the study."""
+"""Opens the journal of a study: Optuna's own file, with which a later run goes on."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
-from planner.tuning.setups import Menu
 
 if TYPE_CHECKING:
     import optuna
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 STUDY_NAME: Final = "shardplan"
-FORMAT: Final = 2
 
 TRIAL_LIMIT_S: Final = 120.0
 
@@ -39,8 +37,6 @@ class Effort:
         sampler: what chooses the next setup, one of :data:`SAMPLERS`.
         within_ratio: setups that can better the best one by at most this share, as bounds prove,
             are not searched.
-        grace_s: a running trial counts as lost after three times ``trial_limit_s`` and these
-            seconds.
     """
 
     trials: int
@@ -49,29 +45,6 @@ class Effort:
     seed: int = 0
     sampler: str = "bounds"
     within_ratio: float = 0.0
-    grace_s: float = 30.0
-
-    @property
-    def stale_s(self) -> float:
-        """Seconds after which a running trial counts as lost, because its process must be gone."""
-        return 3.0 * self.trial_limit_s + self.grace_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """What a journal says about its study.
-
-    Attributes:
-        source: plain values from which another process can load the same problems.
-        effort: how much the study does.
-        menu: the values that may be chosen.
-        goals: the names of the goals.
-    """
-
-    source: dict[str, Any]
-    effort: Effort
-    menu: Menu
-    goals: tuple[str, ...]
 
 
 def check_searches(kept: Effort, asked: Effort) -> None:
@@ -93,30 +66,6 @@ def check_searches(kept: Effort, asked: Effort) -> None:
         "no others; give the same, or name another file with --storage"
     )
     raise InvalidInputError(message)
-
-
-def stored(journal: Path) -> Begun:
-    """What a journal says about its study.
-
-    Raises:
-        InvalidInputError: there is no such file, or no study of this program in it. The file stays
-            as it is.
-    """
-    if not journal.is_file() or not journal.stat().st_size:
-        what = "is empty" if journal.is_file() else "no such file"
-        message = f"--storage {journal}: {what}; 'shardplan tune' begins a study"
-        raise InvalidInputError(message)
-    attributes = open_study(journal).user_attrs
-    about = attributes.get("about")
-    if about is None or about.get("format") != FORMAT:
-        message = f"--storage {journal}: holds no study that 'shardplan tune' of this version began"
-        raise InvalidInputError(message)
-    return Begun(
-        source=attributes["source"],
-        effort=Effort(**attributes["effort"]),
-        menu=Menu.from_json(about["menu"]),
-        goals=tuple(about["goals"]),
-    )
 
 
 def open_study(

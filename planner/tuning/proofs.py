@@ -1,4 +1,4 @@
-"""Proves the bounds of a design space, alone or together with other processes."""
+"""Proves the bounds of a design space; a journal keeps them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from planner.tuning.trials import Trials
 
 
 class Proofs:
-    """Proves the bounds of families; a journal shares them with other processes."""
+    """Proves the bounds of families; a journal keeps them for a later run."""
 
     def __init__(self, space: DesignSpace, pricer: Pricer, trials: Trials) -> None:
         """Start without proofs."""
         self.floors = Floors(space)
         self._space, self._pricer, self._trials = space, pricer, trials
+        self._read()
 
     def prove(self, family: Setup, should_stop: StopCallback) -> None:
-        """Prove the bound of a family, unless another process has done so.
+        """Prove the bound of a family, unless that is done.
 
         Raises:
             StoppedError: ``should_stop`` was True.
         """
-        if family not in self.floors.found:
-            self._read()
         if family not in self.floors.found:
             self._prove(family, should_stop)
 
@@ -81,8 +80,8 @@ class Proofs:
         self._trials.write(_name(family), None if floor is None else asdict(floor))
 
     def _read(self) -> None:
-        """Take over what other processes have proven."""
-        attributes = self._trials.attributes if self._trials.is_shared else {}
+        """Take over what an earlier run has proven."""
+        attributes = self._trials.attributes
         for family in self.floors.missing if attributes else ():
             name = _name(family)
             if name in attributes:

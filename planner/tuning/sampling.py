@@ -25,14 +25,12 @@ _STARTUP_TRIALS: Final = 8
 _POPULATION: Final = 16
 
 
-def make_sampler(name: str, *, seed: int, is_shared: bool) -> BaseSampler:
+def make_sampler(name: str, *, seed: int) -> BaseSampler:
     """Optuna's sampler of that name; setups under which nothing fits break its constraint.
 
     Args:
         name: ``tpe``, ``nsga2`` or ``random``.
         seed: the seed of its random numbers.
-        is_shared: whether other processes work on the study too. Running setups then count as bad
-            ones, so that processes choose different setups.
     """
     constraint = None if SETS_CONSTRAINTS else violation
     with warnings.catch_warnings():
@@ -43,7 +41,6 @@ def make_sampler(name: str, *, seed: int, is_shared: bool) -> BaseSampler:
                 n_startup_trials=_STARTUP_TRIALS,
                 multivariate=True,
                 group=True,
-                constant_liar=is_shared,
                 constraints_func=constraint,
             )
         if name == "nsga2":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +20,7 @@ from planner.result import PlanningResult, SolverReport
 from planner.support.status import Status
 from planner.tuning.design import DesignSpace, Value
 from planner.tuning.goals import Facts, check_goals, front_of, usual_goals, values_of
-from planner.tuning.journal import FORMAT, Effort, check_searches
+from planner.tuning.journal import Effort, check_searches
 from planner.tuning.known import Known, Look
 from planner.tuning.pricer import Outcome, Pricer, StopCallback, Tuned
 from planner.tuning.proofs import Proofs
@@ -33,13 +31,10 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import Trial
 
-_POLL_S: Final = 0.2
 _UNFIT: Final = 1e30
 """Value of a setup under which nothing fits; finite, because samplers fit densities to values."""
 _PROOFS_PER_TRIAL: Final = 20
 """At the end all bounds are proven if there are at most this many families for each trial."""
-_APART: Final = 8
-"""Processes of one study draw the next family to prove from this many, to do different ones."""
 _REPEATS: Final = 3
 """If a sampler picks this many known setups in a row, an unknown one is drawn at random."""
 
@@ -59,15 +54,14 @@ class StudyProgress:
 
 
 class Study:
-    """A study of a design space, in memory or in a journal that other processes share.
+    """A study of a design space, in memory or in a journal.
 
     Args:
         space: the setups; a journal made for another space is refused.
         effort: how much to do.
         goals: names of :data:`planner.tuning.goals.GOALS`; by default the iteration time, or the
             throughput if setups train different numbers of samples.
-        journal: the shared file; None keeps everything in memory.
-        source: plain values from which another process can load the same problems.
+        journal: the file with which a later run goes on; None keeps everything in memory.
         pricer: prices setups; by default by searches within the limits of ``effort``.
 
     Raises:
@@ -82,7 +76,6 @@ class Study:
         *,
         goals: tuple[str, ...] = (),
         journal: Path | None = None,
-        source: dict[str, Any] | None = None,
         pricer: Pricer | None = None,
     ) -> None:
         """Open the study, or begin it with the setups that every study tries first."""
@@ -98,20 +91,19 @@ class Study:
         self.sampler = effort.sampler
         self._unfinished: Tuned | None = None
         self._repeats = self._tenths = 0
-        sampler = self._made(is_shared=journal is not None)
-        self._trials = Trials(space, journal, sampler, len(self.goals))
+        self._trials = Trials(space, journal, self._made(), len(self.goals))
         self._proofs = Proofs(space, self.pricer, self._trials)
         self._known: Known | None = None
         if self.sampler == "bounds":
             self._known = Known(space, self.goals, self._proofs.floors, effort.within_ratio)
-        self._agree(source or {})
+        self._agree()
 
-    def _made(self, *, is_shared: bool) -> BaseSampler:
+    def _made(self) -> BaseSampler:
         from planner.tuning.sampling import Ordered, make_sampler
 
         if self.sampler == "bounds":
             return Ordered(self.space.values, self._promising)
-        return make_sampler(self.sampler, seed=self.effort.seed, is_shared=is_shared)
+        return make_sampler(self.sampler, seed=self.effort.seed)
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -120,37 +112,29 @@ class Study:
         *,
         progress: Callable[[StudyProgress], None] | None = None,
         should_stop: StopCallback = lambda: False,
-        patient: bool = True,
     ) -> None:
-        """Do trials until this and other processes have done all, or bounds rule out the rest.
+        """Do trials until all are done, or bounds rule out the rest.
 
         Args:
             progress: called after every trial, and while bounds are proven.
             should_stop: called again and again. If it is True, the present trial is given back.
-            patient: whether to wait for trials of other processes; otherwise return when there is
-                none left to begin.
         """
         while not should_stop():
-            done, running = self._trials.count(self.effort.stale_s)
+            done = self._trials.num_done
             family = self._to_prove(is_done=done >= self.effort.trials)
             if family is not None:
                 self._prove(family, progress, should_stop)
                 continue
-            if done >= self.effort.trials:
+            if done >= self.effort.trials or not self._is_left:
                 break
-            if done + running >= self.effort.trials or not self._is_left:
-                if not running or not patient:
-                    break
-                time.sleep(_POLL_S)
-                continue
             if self._one(should_stop) and progress is not None and not should_stop():
                 progress(self.progress())
 
     def progress(self) -> StudyProgress:
-        """How far the study is, over all processes."""
+        """How far the study is."""
         best = self._best()
         return StudyProgress(
-            done=min(self._trials.count(self.effort.stale_s)[0], self.effort.trials),
+            done=min(self._trials.num_done, self.effort.trials),
             trials=self.effort.trials,
             best=None if best is None else best.facts,
             setup=None if best is None else best.setup,
@@ -195,7 +179,7 @@ class Study:
         return tuple(self.space.setups[i] for i in known.ruled_out(self._trials.seen()))
 
     def best(self) -> Tuned:
-        """The best setup by the first goal, with its plan; any process may have found it.
+        """The best setup by the first goal, with its plan.
 
         If the study was stopped before any search ended, it has the plan of the first one so far.
 
@@ -341,20 +325,15 @@ class Study:
         left = known.left(self._trials.seen())
         if is_done or not len(left):
             few = len(floors.families) <= _PROOFS_PER_TRIAL * self.effort.trials
-            return self._one_of(missing) if few else None
+            return missing[0] if few and missing else None
         first = [f for f in floors.first if f not in floors.found]
         if first:
-            return self._one_of(first)
+            return first[0]
         promising = known.ordered(left, len(self.looks))
         if not known.wants_proof(promising[0]):
             return None
         families = dict.fromkeys(self.space.loosest(s) for s in promising)
-        return self._one_of([f for f in families if f not in floors.found])
-
-    def _one_of(self, families: list[Setup]) -> Setup | None:
-        """The first family; if processes share the study, a random one of the first few."""
-        few = families[: _APART if self._trials.is_shared else 1]
-        return random.choice(few) if few else None
+        return next((f for f in families if f not in floors.found), None)
 
     def _prove(
         self,
@@ -374,10 +353,9 @@ class Study:
 
     # -- the journal ------------------------------------------------------------------------------
 
-    def _agree(self, source: dict[str, Any]) -> None:
+    def _agree(self) -> None:
         """Write in the journal what the study is about, or check that it is the same study."""
         about = {
-            "format": FORMAT,
             "inputs_hashes": [inputs_hash(p) for p in self.space.problems],
             "menu": json.loads(json.dumps(self.space.menu.to_json())),
             "goals": list(self.goals),
@@ -387,7 +365,6 @@ class Study:
             first = self.space.alternatives if self.sampler != "bounds" else (self.space.base,)
             for setup in first:
                 self._trials.enqueue(setup)
-            self._trials.write("source", source)
             self._trials.write("effort", asdict(self.effort))
             self._trials.write("about", about)
             return

@@ -1,25 +1,20 @@
-"""The trials of a study as Optuna keeps them, in memory or in a journal that processes share.
+"""The trials of a study as Optuna keeps them, in memory or in a journal.
 
-The journal is the only shared state. A process that dies leaves a running trial behind. Another
-process that sees such a trial, because its process on the same machine is gone or because it is
-older than any trial may be, ends it and puts its setup back in the queue. So no setup is lost, and
-none is counted twice. If two processes choose the same setup at the same time, it belongs to the
-one that asked first.
+A process that is killed leaves a running trial behind. The next process that opens the journal ends
+it and puts its setup back in the queue, so that no setup is lost and none is counted twice.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from planner.tuning.design import DesignSpace, plain
 from planner.tuning.journal import open_study
 from planner.tuning.known import Look
-from planner.tuning.liveness import has_ended, own_process
 from planner.tuning.setups import Setup
 
 if TYPE_CHECKING:
@@ -27,18 +22,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 
-_SAYS_WITHIN_S: Final = 10.0
-"""A process writes the setup of its trial within this time after it began the trial, unless it was
-killed."""
-_LOOKS_EVERY_S: Final = 0.02
-
-
 class Trials:
-    """The trials of a study.
-
-    Attributes:
-        is_shared: whether they are in a journal, so that other processes can work on them.
-    """
+    """The trials of a study."""
 
     def __init__(
         self, space: DesignSpace, journal: Path | None, sampler: BaseSampler, num_goals: int
@@ -48,10 +33,10 @@ class Trials:
         Raises:
             InvalidInputError: the file is not a journal, or its folder is missing.
         """
-        self.is_shared = journal is not None
         self._space = space
         self._study = open_study(journal, sampler=sampler, num_goals=num_goals)
         self._looks: dict[int, Look] = {}
+        self._requeue_lost()
 
     # -- what there is ----------------------------------------------------------------------------
 
@@ -118,28 +103,25 @@ class Trials:
             and (before is None or t.number < before or t.state is not TrialState.RUNNING)
         }
 
-    def count(self, stale_s: float) -> tuple[int, int]:
-        """Number of finished and of running trials; lost ones are put back in the queue first.
-
-        Args:
-            stale_s: seconds after which a running trial counts as lost.
-        """
+    @property
+    def num_done(self) -> int:
+        """Number of finished trials."""
         from optuna.trial import TrialState
 
-        running = self._in(TrialState.RUNNING)
-        lost = [t for t in running if has_ended(t.user_attrs) or _age_s(t) > stale_s]
-        for trial in lost:
+        return len(self._in(TrialState.COMPLETE, TrialState.PRUNED))
+
+    def _requeue_lost(self) -> None:
+        """Put the setups of trials that a process left unfinished back in the queue."""
+        from optuna.trial import TrialState
+
+        for trial in self._in(TrialState.RUNNING):
             self.give_up(trial.number, trial.params or trial.system_attrs.get("fixed_params", {}))
-        done = self._in(TrialState.COMPLETE, TrialState.PRUNED)
-        return len(done), len(running) - len(lost)
 
     # -- what becomes of a trial ------------------------------------------------------------------
 
     def ask(self) -> tuple[Trial, Setup]:
         """Begin a trial, with a setup from the queue or from the sampler."""
         trial = self._study.ask()
-        trial.set_user_attr("started", time.time())
-        trial.set_user_attr("process", own_process())
 
         def pick(name: str, values: Sequence[Any]) -> Any:
             listed: list[Any] = [plain(v) for v in values]
@@ -147,22 +129,7 @@ class Trials:
 
         setup = self._space.build(pick)
         trial.set_user_attr("setup", setup.to_json())
-        self._wait_for_earlier(trial.number)
         return trial, setup
-
-    def _wait_for_earlier(self, number: int) -> None:
-        """Wait until all trials that began earlier have written their setups."""
-        from optuna.trial import TrialState
-
-        until = time.monotonic() + _SAYS_WITHIN_S
-        while self.is_shared and time.monotonic() < until:
-            running = self._in(TrialState.RUNNING)
-            if not any(
-                t.number < number and "setup" not in t.user_attrs and not has_ended(t.user_attrs)
-                for t in running
-            ):
-                return
-            time.sleep(_LOOKS_EVERY_S)
 
     def tell(self, trial: Trial, attributes: Mapping[str, Any], values: Sequence[float]) -> None:
         """Write what a search has found, unless others have given the trial up meanwhile."""
@@ -216,8 +183,3 @@ def _constrain(trial: Trial, *, fits: bool) -> None:
 
     if SETS_CONSTRAINTS:
         trial.set_constraint("fits", 0.0 if fits else 1.0)
-
-
-def _age_s(trial: FrozenTrial) -> float:
-    """Seconds since a trial began, by ``time.time``, which does not depend on time zones."""
-    return time.time() - float(trial.user_attrs.get("started", time.time()))

@@ -13,8 +13,7 @@ differ in dense part, pipeline, batch and laws (:mod:`tests.differential.drawing
 (:mod:`tests.differential.drawing.slow_links`); ``--together`` has settings of all kinds at once,
 and sizes at the ends of what is allowed (:mod:`tests.differential.drawing.together`).
 ``--only cut`` interrupts each search at some moment. What bounds are made of is looked at without a
-search by :mod:`tests.differential.laws`, plans for fewer hosts by
-:mod:`tests.differential.families`.
+search by :mod:`tests.differential.laws`.
 """
 
 from __future__ import annotations

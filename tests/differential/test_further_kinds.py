@@ -1,16 +1,12 @@
-"""Interrupted searches, families, plans in use under rules, measured cores; all kinds at once."""
+"""Interrupted searches, plans in use under rules, measured cores; all kinds at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from planner.family import chain
-from planner.result import HostLoss, PlanningResult
-from tests.differential import families
 from tests.differential.as_large import as_large
 from tests.differential.asking import Run
 from tests.differential.check import EVALUATIONS, assert_sound, check
@@ -95,38 +91,3 @@ def test_kinds_met_together_have_what_others_lack(tmp_path: Path, seeds: Sequenc
     for case in cases[::10]:
         save(case, tmp_path / "case.json", ["nothing"])
         assert load(tmp_path / "case.json") == case
-
-
-# ------------------------------------------------------------------ families
-
-
-@pytest.mark.parametrize("seed", first([21, 48, 46, *range(20)], 4))
-def test_families(seed: int) -> None:
-    """The first three called a slower plan optimal, or told a bound that it was below."""
-    found = families.family_faults(*families.draw_family(seed), max_evaluations=300)
-    assert not found, "\n".join(found)
-
-
-def test_faults_planted_in_a_family_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes of a move left out, and bounds above the plans."""
-    case, asked = families.draw_family(5)
-
-    def found() -> str:
-        return "\n".join(families.family_faults(case, asked, max_evaluations=100))
-
-    assert found() == ""
-    losses, member = chain.host_losses, chain.FamilyMember
-
-    def cheaper(*given: object) -> tuple[HostLoss, ...]:
-        counted = losses(*given)  # type: ignore[arg-type]
-        return tuple(replace(x, moved_bytes=x.moved_bytes - 100.0) for x in counted)
-
-    def proven(*, result: PlanningResult, **given: object) -> object:
-        solver = replace(result.solver, bound=2.0 * result.solver.value)
-        return member(result=replace(result, solver=solver), **given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(chain, "host_losses", cheaper)
-    assert "moved" in found()
-    monkeypatch.setattr(chain, "host_losses", losses)
-    monkeypatch.setattr(chain, "FamilyMember", proven)
-    assert "bound above the optimum" in found()

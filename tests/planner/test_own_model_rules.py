@@ -26,13 +26,13 @@ from costmodels.topology import Topology
 from planner import load_system, load_workload, plan
 from planner.cli.run import run
 from planner.objectives.iteration import IterationTime
-from planner.objectives.memory import FullestDevice
 from planner.objectives.phases import SynchronizedPhases
 from planner.problem import PlanningProblem
 from planner.search.bounds.quick import linear_floor
 from planner.solving.prepare import search_space
 from planner.space.objective import AbstractObjective
 from tests.costmodels.stages.stand_ins import models_of
+from tests.planner.fullest_device import FullestDevice
 
 
 @final

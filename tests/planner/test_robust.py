@@ -192,30 +192,3 @@ def test_a_scenario_of_another_model_is_refused(change: dict[str, object]) -> No
     other = replace(model, name="other", tables=(replace(first, **change), *others))
     with pytest.raises(InvalidInputError, match=f"differs from 'test' in table '{first.name}'"):
         api.plan(model, cases.topology(), scenarios=(other,))
-
-
-def test_cost_is_time_at_a_price() -> None:
-    model = cases.synthetic(6, seed=2)
-    system = replace(cases.topology(1, 2), price_per_device_usd_per_hour=4.5)
-    by_time = api.plan(model, system, max_evaluations=40, time_limit_s=None, with_baselines=False)
-    by_cost = api.plan(
-        model,
-        system,
-        objective="cost",
-        max_evaluations=40,
-        time_limit_s=None,
-        with_baselines=False,
-    )
-    assert by_cost.plan == by_time.plan
-    hours = by_time.estimate.time.time_s / 3600 * 1e9 / (model.local_batch_size * 2)
-    assert by_cost.solver.value == pytest.approx(hours * 2 * 4.5)
-    assert by_cost.usd_per_billion_samples == pytest.approx(by_cost.solver.value)
-    assert by_cost.bound is not None
-    assert by_time.bound is not None
-    # Programs in another unit round differently, so that boxes can be split elsewhere.
-    assert by_cost.gap_ratio == pytest.approx(by_time.gap_ratio, abs=1e-5)
-
-
-def test_cost_needs_a_price() -> None:
-    with pytest.raises(InvalidInputError, match="--price"):
-        api.plan(cases.synthetic(3), cases.topology(), objective="cost")

@@ -32,9 +32,7 @@ Examples:
     metavar="PERCENT",
     help="Exit code 1 if another plan is slower than the first by more than this, such as 3%.",
 )
-@click.option(
-    "-o", "--output", type=FILE, metavar="DIR", help="Write compare.html, .md and results.csv."
-)
+@click.option("-o", "--output", type=FILE, metavar="DIR", help="Write compare.html.")
 @output_options
 @click.pass_obj
 def command(
@@ -87,17 +85,12 @@ def command(
 
 
 def _write(folder: Path, comparison: Comparison) -> None:
-    """The page, its Markdown twin, and the numbers in both."""
+    """Write the page."""
     from planner.cli import output
-    from planner.report._markdown import render_markdown
-    from planner.report.html._compare import compare_blocks, difference_sections, render_compare
-    from planner.report.html._page import render_numbers
+    from planner.report.html._compare import compare_blocks, render_compare
 
     blocks = compare_blocks(comparison)
-    title = f"Plans of {comparison.pipeline.workload.name} compared"
     texts = {
         output.COMPARE_FILE: render_compare(comparison, blocks),
-        output.COMPARE_REPORT_FILE: render_markdown(title, difference_sections(comparison)),
-        output.RESULTS_FILE: render_numbers(blocks),
     }
     output.write_folder(folder, {name: text.encode() for name, text in texts.items()})

@@ -21,7 +21,7 @@ from planner.cli.printing.show import print_result
 EXAMPLES = """\b
 Examples:
   shardplan estimate dlrm.yaml run1/plan.json
-  shardplan estimate dlrm.yaml run1/plan.json --objective memory
+  shardplan estimate dlrm.yaml run1/plan.json --objective torchrec
   shardplan estimate dlrm.yaml torchrec_plan.json --system h100_sxm --gpus 16 -v
   shardplan estimate dlrm.yaml run1/plan.json --batch-size 8192 --json
   shardplan estimate transformer.yaml --system h100_sxm --gpus 8"""

@@ -19,15 +19,14 @@ from planner.cli.flags.common import (
     problem_options,
     search_options,
 )
-from planner.cli.flags.plan_flags import PlanFlags, check_family, check_figures, plan_options
+from planner.cli.flags.plan_flags import PlanFlags, check_figures, plan_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.errors import InvalidInputError
 from planner.support.status import Status
 
 if TYPE_CHECKING:
     from planner.cli.flags.plan_inputs import PlanInputs
-    from planner.family.request import FamilyRequest
     from planner.problem import PlanningProblem
     from planner.result import PlanningResult
     from planner.settings import SearchSettings
@@ -44,7 +43,7 @@ Examples:
   shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json
   shardplan plan dlrm.yaml --system h100_sxm --gpus 16 --require-gap 5% && ./train
   shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'
-  shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --survive 2 --mtbf 500h -o run2"""
+  shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h -o run2"""
 
 
 @click.command(short_help="Find the fastest plan for a workload on a system.", epilog=EXAMPLES)
@@ -79,9 +78,8 @@ def command(
     machine.
 
     Exit codes: 0 there is a plan, however the search ended; 1 the gap is wider than --require-gap,
-    and the plan is written all the same; 3 nothing fits, or nothing on fewer hosts (--survive), and
-    the plan for all hosts is written all the same; 4 Ctrl-C or SIGTERM ended the search, and its
-    best plan is printed and written.
+    and the plan is written all the same; 3 nothing fits; 4 Ctrl-C or SIGTERM ended the search, and
+    its best plan is printed and written.
     """
     from planner.cli.flags.plan_inputs import load_plan_inputs
     from planner.cli.output import check_folder, files_of
@@ -93,16 +91,15 @@ def command(
     with StopOnInterrupt(keeps=False, lost=lost) as stop:
         if output is not None:
             check_folder(output, (workload, *more.files, *files_of(flags, workload)), force=force)
-        check_family(search, more)
         asked = load_plan_inputs(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one
         from planner.solving.pricing import pricing_of
+        from planner.sweep.economics import with_checkpoints
 
         steered = replace(
             search.settings(), robust=asked.robust, kept_s=_kept_s(asked.problem, output, start_s)
         )
         check_figures(search.objective, torchrec_defaults=more.torchrec_defaults)
-        family = _checked_family(asked, more)
         with live_progress(settings, search.objective) as progress:
             result = api.solve(
                 asked.problem,
@@ -113,8 +110,8 @@ def command(
             )
         stop.keeps = True
         result = _completed(result, asked, steered, stop, more)
-        if family is not None:
-            result = _with_family(settings, result, family, steered, stop, output)
+        if more.mtbf_s is not None:
+            result = with_checkpoints(result, more.mtbf_s)
         _deliver(settings, result, output)
         if search.time_limit_s is not None and result.solver.status is Status.TIME_LIMIT:
             _name_the_clock(settings, search.time_limit_s)
@@ -139,46 +136,6 @@ def _completed(
 
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
     return with_curve(result, search=search, make_pipeline=pricing, should_stop=stop)
-
-
-def _checked_family(asked: PlanInputs, more: PlanFlags) -> FamilyRequest | None:
-    """The family that is asked for; None for a plan alone.
-
-    Raises:
-        InvalidInputError: the problem has no families.
-    """
-    family = more.family()
-    if family is not None:
-        from planner.family.request import check
-
-        check(asked.problem, family)
-    return family
-
-
-def _with_family(
-    settings: Settings,
-    result: PlanningResult,
-    family: FamilyRequest,
-    search: SearchSettings,
-    stop: StopOnInterrupt,
-    output: Path | None,
-) -> PlanningResult:
-    """With plans for fewer hosts, unless the search for them was stopped.
-
-    Where there is no plan for fewer hosts, the one for all hosts is delivered before the error.
-    """
-    from planner.cli.progress import bar
-    from planner.family.chain import with_family
-
-    try:
-        with bar(settings, "numbers of hosts", family.lost_hosts) as step:
-            found = with_family(result, family, search=search, should_stop=stop, progress=step)
-    except (InfeasibleError, NoPlanFoundError):
-        _deliver(settings, result, output)
-        raise
-    if found.family is None:
-        remark(settings, "stopped before there were plans for fewer hosts (--survive)")
-    return found
 
 
 def _kept_s(problem: PlanningProblem, output: Path | None, start_s: float) -> float:
@@ -216,27 +173,16 @@ def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
     from planner import io
     from planner.cli import output
     from planner.models import pipeline_of
-    from planner.report._csv import render_csv
-    from planner.report._markdown import render_markdown
     from planner.report.html._evidence import gather, notable_ranks
-    from planner.report.html._page import long_rows
     from planner.report.html._report import render_report
-    from planner.report.sections.base import build_blocks, build_sections
+    from planner.report.sections.base import build_blocks
     from planner.trace import traces
-    from planner.trace.matrix import matrix_text
 
-    evidence = gather(result)
-    blocks = build_blocks(evidence)
-    title = f"Sharding plan of {result.problem.workload.name}"
+    blocks = build_blocks(gather(result))
     texts = {
         output.PLAN_FILE: io.plan_text(result),
-        output.REPORT_FILE: render_markdown(title, build_sections(result)),
-        output.RESULTS_FILE: render_csv(result, long_rows(blocks)),
         output.HTML_FILE: render_report(result, blocks),
-        output.MATRIX_FILE: matrix_text(evidence.view.traffic_bytes),
     }
-    members = () if result.family is None else result.family.members[1:]
-    texts |= {output.family_file(m.num_hosts): io.plan_text(m.result) for m in members}
     limit = result.problem.move_limit
     if limit is not None:
         local = result.problem.topology.local_world_size

@@ -18,8 +18,7 @@ Examples:
   shardplan tune dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16 --objective throughput,cost
   shardplan tune dlrm.yaml --system h100_sxm --budget '200 USD/h' --batch-size 2048,4096,8192
   shardplan tune dlrm.yaml --system h100_sxm --gpus 16 --communication workload,fp16/bf16
-  shardplan tune dlrm.yaml --system h100_sxm --gpus 64 --storage /shared/study.journal
-  shardplan worker /shared/study.journal              on any other machine, at any time"""
+  shardplan tune dlrm.yaml --system h100_sxm --gpus 64 --storage study.journal"""
 
 
 @click.command(short_help="Choose cluster, batch, pipeline and more.", epilog=EXAMPLES)
@@ -27,7 +26,7 @@ Examples:
 @tune_options
 @click.option(
     "--storage", type=FILE, metavar="FILE",
-    help="Keep the study in this journal; a later run or 'shardplan worker' goes on with it.",
+    help="Keep the study in this journal; a later run goes on with it.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", type=FILE, metavar="DIR|FILE.json",
@@ -55,8 +54,8 @@ def command(
 
     Bounds prove what any plan of a setup can reach at best. The most promising setup is searched
     next, until no other can be better; the output says what could still be gained. --sampler lets
-    Optuna choose instead. With --storage, other processes and machines can join, and nothing is
-    lost when one dies. After Ctrl-C or SIGTERM the best plan so far is printed and written; exit
+    Optuna choose instead. With --storage, the same command goes on where an earlier run ended or
+    was killed. After Ctrl-C or SIGTERM the best plan so far is printed and written; exit
     code 4.
     """
     from planner.cli import tuning
@@ -64,7 +63,6 @@ def command(
         clusters_of,
         load_space,
         sharing_batch,
-        source_values,
     )
     from planner.cli.output import files_set
     from planner.tuning import Study
@@ -79,12 +77,11 @@ def command(
         flags.effort(),
         goals=flags.goals,
         journal=storage,
-        source=source_values(workload, clusters.flags),
     )
     for text in clusters.remarks:
         remark(settings, text)
     with StopOnInterrupt() as stop:
-        tuning.run_study(settings, searches, stop, storage, patient=True)
+        tuning.run_study(settings, searches, stop, storage)
         if stop() and not searches.has_plan:
             message = "no setup had a plan before that, so nothing is written"
             complain(f"shardplan: stopped by {stop.stopped_by}; {message}")

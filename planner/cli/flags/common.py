@@ -353,7 +353,7 @@ def search_options(command: Command) -> Command:
             default="auto",
             show_default=True,
             metavar="NAME",
-            help="How to search; see 'shardplan list'.",
+            help="How to search: auto, exhaustive, random, or greedily as torchrec_greedy does.",
         ),
         click.option(
             "--objective",
@@ -361,7 +361,7 @@ def search_options(command: Command) -> Command:
             default="iteration",
             show_default=True,
             metavar="NAME",
-            help="What to minimize; see 'shardplan list'.",
+            help="What to minimize: iteration, phases, torchrec or torchrec-critical-path.",
         ),
         time_limit_option(
             "--time-limit", "End after this time with the best plan so far; ", "time_limit_s"

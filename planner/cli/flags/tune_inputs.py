@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -346,7 +346,7 @@ def _sized(flags: ProblemFlags, gpus: int | None) -> ProblemFlags:
 
 
 def load_space(
-    workload: Path, clusters: Sequence[ProblemFlags], menu: Menu, *, is_whole: bool = False
+    workload: Path, clusters: Sequence[ProblemFlags], menu: Menu
 ) -> tuple[DesignSpace, tuple[str, ...]]:
     """The design space on these clusters, and warnings on what the workload does not say.
 
@@ -354,37 +354,14 @@ def load_space(
         workload: the workload file.
         clusters: the flags of the problem on each cluster.
         menu: the values to choose from.
-        is_whole: whether the menu is that of a journal, to which no values are added.
 
     Raises:
         InvalidInputError: a file or value breaks a rule.
     """
     from planner.cli.flags.inputs import load_problem
-    from planner.tuning import DesignSpace, design_space
+    from planner.tuning import design_space
 
     inputs = [load_problem(workload, flags) for flags in clusters]
     problems = tuple(i.problem for i in inputs)
     warnings = tuple(dict.fromkeys(text for i in inputs for text in i.warnings))
-    if is_whole:
-        return DesignSpace(problems=problems, menu=menu), warnings
     return design_space(*problems, menu=menu), warnings
-
-
-def source_values(workload: Path, clusters: Sequence[ProblemFlags]) -> dict[str, Any]:
-    """The files and flags from which another process loads the same problems, as plain values."""
-    source = str(workload.absolute()) if workload.is_file() else str(workload)
-    return {"workload": source, "clusters": [asdict(flags) for flags in clusters]}
-
-
-def clusters_from(source: dict[str, Any]) -> tuple[ProblemFlags, ...]:
-    """The flags of the problem on each cluster, from the values in a journal."""
-    return tuple(
-        ProblemFlags(
-            **{
-                **values,
-                "overrides": tuple(values["overrides"]),
-                "models": tuple(values["models"]),
-            }
-        )
-        for values in source["clusters"]
-    )

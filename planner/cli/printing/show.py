@@ -42,8 +42,7 @@ def print_result(
     if settings.verbose:
         terminal.print_sections(console, build_sections(result)[1:])
     else:
-        asked = {"moves": bool(result.curve), "family": result.family is not None}
-        names = tuple(name for name, is_asked in asked.items() if is_asked)
+        names = ("moves",) if result.curve else ()
         terminal.print_sections(console, build_sections(result, names))
 
 

@@ -1,1 +1,1 @@
-"""The parts of ``ShardPlanner``: search, TorchRec's own plan, memory, log, contract."""
+"""The parts of ``ShardPlanner``: search, TorchRec's own plan, memory, log."""

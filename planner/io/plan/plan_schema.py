@@ -124,7 +124,7 @@ class PlanSchema(_Loose):
     usd_per_billion_samples: float | None = None
     reshard: dict[str, Any] | None = None
     curve: list[dict[str, Any]] = Field(default_factory=list)
-    family: dict[str, Any] | None = None
+    checkpoint_interval_s: float | None = None
     blocked: dict[str, Any] | None = None
     scenarios: list[dict[str, Any]] = Field(default_factory=list)
     alternatives: list[dict[str, Any]] = Field(default_factory=list)

@@ -22,7 +22,7 @@ from planner.io.plan.plan_file import plan_to_json
 from planner.io.plan.plan_schema import SCHEMA_VERSION
 from planner.io.system.measured_files import measured_hash
 from planner.problem import PlanningProblem
-from planner.result import Candidate, PlanFamily, PlanningResult, SolverReport
+from planner.result import Candidate, PlanningResult, SolverReport
 from planner.support.atomic import write_text_atomic
 from planner.support.kinds import path_of, require_kind
 from planner.support.status import Status
@@ -248,30 +248,8 @@ def _asked(result: PlanningResult) -> dict[str, Any]:
         "curve": [{**asdict(p), "payback_s": p.move.payback_s} for p in result.curve],
         "blocked": None if result.blocked is None else asdict(result.blocked),
         "scenarios": [asdict(s) for s in result.scenarios],
-        "family": None if result.family is None else _family(result.family),
+        "checkpoint_interval_s": result.checkpoint_interval_s,
     }
-
-
-def _family(family: PlanFamily) -> dict[str, Any]:
-    """The members of a family without their plans, which are in files of their own."""
-    members = [
-        {
-            "hosts": m.num_hosts,
-            "world_size": m.result.problem.topology.world_size,
-            "batch_size_per_rank": m.result.problem.workload.local_batch_size,
-            "predicted": _predicted(m.result.estimate),
-            "fastest_s": m.fastest_s,
-            "gap_ratio": m.result.gap_ratio,
-            "losses": [asdict(loss) for loss in m.losses],
-            "alone_s": m.alone_s,
-            "alone_losses": [asdict(loss) for loss in m.alone],
-            "fastest_pays_after_s": m.fastest_pays_after_s,
-            "checkpoint_bytes": m.checkpoint_bytes,
-            "checkpoint_interval_s": m.checkpoint_interval_s,
-        }
-        for m in family.members
-    ]
-    return {"members": members, "notes": list(family.notes)}
 
 
 def _alternative(candidate: Candidate) -> dict[str, Any]:

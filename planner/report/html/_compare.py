@@ -61,7 +61,7 @@ class Comparison:
 
 
 def difference_sections(comparison: Comparison) -> tuple[Section, ...]:
-    """The sections of the terminal and of compare.md, and the time of the move."""
+    """The sections of the terminal, and the time of the move."""
     found = difference.build_difference(
         comparison.pipeline.workload, comparison.plans, comparison.confidences
     )

@@ -28,7 +28,7 @@ def heat_map(
         label: what the map shows.
         topology: hosts and ranks.
         times_s: seconds of each rank.
-        quantity: name of the numbers in results.csv.
+        quantity: name of the numbers.
         source: source of the numbers.
 
     Returns:

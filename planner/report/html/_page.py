@@ -10,10 +10,8 @@ from importlib import resources
 from markupsafe import Markup
 
 import costmodels
-from planner.report._csv import LONG_HEADER
 from planner.report.html._templates import render
 from planner.report.html.base import Block
-from planner.support.csv_text import csv_text
 
 
 def render_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
@@ -35,21 +33,6 @@ def render_page(title: str, subtitle: str, blocks: Sequence[Block]) -> str:
         version=costmodels.__version__,
     )
     return str(page)
-
-
-def long_rows(blocks: Sequence[Block]) -> list[tuple[str, ...]]:
-    """The numbers of all sections as rows under :data:`LONG_HEADER`."""
-    return [
-        (block.name, n.entity, n.quantity, n.text, n.unit, n.source)
-        for block in blocks
-        for n in block.numbers
-        if n.value is not None
-    ]
-
-
-def render_numbers(blocks: Sequence[Block]) -> str:
-    """The numbers of a page as a CSV file of their own."""
-    return csv_text(LONG_HEADER, long_rows(blocks))
 
 
 def _asset(name: str) -> str:

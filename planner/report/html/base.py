@@ -1,4 +1,4 @@
-"""A block of the page: its HTML, and a row of results.csv for every number in it."""
+"""A block of the page: its HTML, and every number in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.support.printable import printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """One value that the page shows, as results.csv lists it.
+    """One value that the page shows.
 
     ``entity`` is what has the value (``rank 3``, a table), ``quantity`` is its name with the unit,
     and ``source`` is ``predicted``, ``input``, ``search``, or the source of a system's number.
@@ -29,7 +29,7 @@ class Number:
 
     @property
     def text(self) -> str:
-        """The value as written in both files: nine digits for floats."""
+        """The value as the page holds it: nine digits for floats."""
         return raw(self.value)
 
 
@@ -37,7 +37,7 @@ class Number:
 class Block:
     """One part of the page.
 
-    ``name`` is its anchor, and its section in results.csv; ``short`` is its name in the navigation.
+    ``name`` is its anchor; ``short`` is its name in the navigation.
     """
 
     name: str
@@ -61,7 +61,7 @@ def text(value: object) -> Markup:
 
 
 def raw(value: Cell) -> str:
-    """A value as results.csv and ``data-v`` write it: nine digits, whole numbers in full."""
+    """A value as ``data-v`` has it: nine digits, whole numbers in full."""
     if value is None:
         return ""
     if not isinstance(value, float):
@@ -71,7 +71,7 @@ def raw(value: Cell) -> str:
 
 
 def mark(number: Number) -> Markup:
-    """Attributes that say which number of results.csv an element shows."""
+    """Attributes that say which number an element shows."""
     told = f'data-q="{text(number.quantity)}" data-v="{text(number.text)}"'
     return Markup(f' data-e="{text(number.entity)}" {told}')
 
@@ -88,7 +88,7 @@ def _padded(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of a table: its heading, its name in results.csv, and how its values are written."""
+    """A column of a table: its heading, its quantity, and how its values are written."""
 
     title: str
     quantity: str

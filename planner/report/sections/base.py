@@ -40,7 +40,7 @@ class AbstractReportSection(ABC):
         """Facts and rows for one planning result; None for a part that only the page has."""
 
     def draw(self, evidence: Evidence) -> Block | None:
-        """The part as HTML, with its numbers for results.csv; None if it has nothing to show."""
+        """The part as HTML, with its numbers; None if it has nothing to show."""
         section = self.build(evidence.result)
         if section is None:
             return None

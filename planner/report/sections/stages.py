@@ -32,7 +32,7 @@ stronger the colour, the longer; the busiest rank is outlined.{% if left_out %}
 {{ left_out }} less busy hosts are left out.{% endif %}</p>
 {{- heat }}{% endif -%}
 <p>Busy time of all streams added up, {{ what }}; stages that run beside each other both count, and
-waiting for other ranks is left out. Every stage on every rank stands in results.csv.</p>
+waiting for other ranks is left out.</p>
 {{- legend }}{{ chart }}"""
 
 

@@ -68,6 +68,7 @@ class SummarySection(AbstractReportSection):
             lines.memory(result.best),
             extras.cost(result),
             extras.move(result),
+            extras.checkpoints(result),
             extras.scenarios(result),
             lines.solver_line(result.solver, result.best.plan),
             Fact(label="Searched", parts=result.searched),

@@ -95,7 +95,6 @@ class Box:
         num_phases: number of all phases, K.
         low, high: ``[L]`` limits of the phase of each side, in seconds.
         launches: what further fused calls cost.
-        per_second: how much of the objective a second is.
         flat: ``[L]`` True for sides whose phases no program looks at; None for none.
         parent: a box that this one is part of, whose cuts and chords are used again.
 
@@ -108,7 +107,6 @@ class Box:
             counts as it is at ``low``; above, it is no shorter.
         cuts: the cuts found so far; they hold inside the box.
         launches: the same.
-        per_second: the same.
     """
 
     def __init__(
@@ -119,13 +117,12 @@ class Box:
         high: FloatArray,
         launches: Launches,
         *,
-        per_second: float = 1.0,
         flat: BoolArray | None = None,
         parent: Box | None = None,
     ) -> None:
         """Find the chord of every side; a parent's is used again if the limits are the same."""
         self.flat: BoolArray = np.zeros(len(low), dtype=bool) if flat is None else flat
-        self.floor, self._num_phases, self.per_second = floor, num_phases, per_second
+        self.floor, self._num_phases = floor, num_phases
         self.first: IntArray = floor.phases
         sides = np.unique(self.first, return_index=True)[1]
         self._once = np.isin(np.arange(len(self.first)), sides)
@@ -162,7 +159,7 @@ class Box:
         slopes = np.zeros(self._num_phases)
         np.add.at(slopes, self.first, path.counts * self._slope)
         base_s = path.constant_s + float(path.counts @ self._constant_s)
-        return Cut(base=base_s * self.per_second, slopes=slopes * self.per_second)
+        return Cut(base=base_s, slopes=slopes)
 
     def exact_times(self, points: FloatArray) -> FloatArray:
         """``[N]`` the shortest iterations by the models' own durations.
@@ -170,11 +167,11 @@ class Box:
         Args:
             points: ``[N, L]`` the phase of each side, for each of N points.
         """
-        return self.floor.seconds(self.floor.leaf_seconds(points), self._slowed) * self.per_second
+        return self.floor.seconds(self.floor.leaf_seconds(points), self._slowed)
 
     def relaxed(self, points: FloatArray) -> FloatArray:
         """``[N]`` the shortest iterations by the chords, from points ``[N, L]``."""
-        return self.floor.seconds(self._chords(points), self._slowed) * self.per_second
+        return self.floor.seconds(self._chords(points), self._slowed)
 
     def errors(self, phases: FloatArray) -> FloatArray:
         """``[L]`` how far each chord lowers the iteration at these phases, ``[K]``.
@@ -187,7 +184,7 @@ class Box:
         own = self.floor.leaf_seconds(at[None])[0]
         points = np.where(np.eye(len(at), dtype=bool), own, chords)
         seconds = self.floor.seconds(np.concatenate([chords[None], points]), self._slowed)
-        return np.asarray(seconds[1:] - seconds[0]) * self.per_second
+        return np.asarray(seconds[1:] - seconds[0])
 
     def least(self, phases: FloatArray) -> FloatArray:
         """``[...]`` the least objective, by the cuts, of plans with at least these phases.
@@ -218,7 +215,6 @@ class Box:
             low,
             high,
             self.launches,
-            per_second=self.per_second,
             flat=self.flat if flat is None else flat,
             parent=self,
         )

@@ -211,7 +211,7 @@ class Branching:
         With a larger one even the shortest iteration, all other phases at ``low``, is longer.
         """
         same = box.first[:, None] == box.first
-        inside, outside = low.copy(), low + incumbent / box.per_second
+        inside, outside = low.copy(), low + incumbent
 
         def fits(phases: FloatArray) -> BoolArray:
             points = np.where(same, phases[:, None], low)

@@ -26,8 +26,6 @@ from costmodels.torchrec_estimates import (
 from planner.scenarios import ScenarioRule
 from tests.differential.case import Case, limited_topology, models_on
 
-_SECONDS_PER_HOUR = 3600.0
-_PRICED_SAMPLES = 1e9
 _KINDS = tuple(kind.value for kind in ShardingType)
 
 
@@ -91,8 +89,6 @@ class PipelineJudge(Judge):
         ]
         self._objective = case.objective
         self._robust = case.robust
-        price = topology.price_per_device_usd_per_hour or 0.0
-        self._usd_per_s = price / _SECONDS_PER_HOUR * _PRICED_SAMPLES
         limits = [(p.device_limits, p.host_limits) for p in self.pipelines]
         self.limits = np.concatenate([part for pair in limits for part in pair])
 
@@ -119,15 +115,10 @@ class PipelineJudge(Judge):
         return np.asarray(values.max(0) if self._robust is ScenarioRule.WORST else values.mean(0))
 
     def _values(self, pipeline: CostPipeline, work: FloatArray) -> FloatArray:
-        if self._objective == "memory":
-            return np.asarray(pipeline.device_bytes(work).max(axis=-1))
         if self._objective == "phases":
             largest = pipeline.phase_times(work).max(axis=-2)
             return np.asarray(pipeline.base_s + largest @ pipeline.phase_weights)
-        seconds = pipeline.iteration_times(work)
-        if self._objective == "cost":
-            return seconds * self._usd_per_s / pipeline.workload.local_batch_size
-        return seconds
+        return pipeline.iteration_times(work)
 
     def _split(self, work: FloatArray) -> list[FloatArray]:
         return np.split(work, len(self.pipelines), axis=-1)

@@ -15,7 +15,7 @@ from tests.differential.drawing.problems import draw, draw_rare, draw_unusual
 from tests.differential.judging.enumerator import Enumerator
 
 _SAME = 1e-6
-SHOWN = (9_900_026, 9_900_031, 9_900_044, 9_900_109)
+SHOWN = (9_900_026, 9_900_031, 9_900_109, 9_900_116)
 """Problems whose best plan of all is one that TorchRec does not run correctly."""
 
 

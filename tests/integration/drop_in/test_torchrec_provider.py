@@ -34,8 +34,6 @@ from costmodels.workload import Pipeline
 from planner import io
 from planner.errors import InvalidInputError
 from planner.integrations import torchrec_dry_run
-from planner.integrations.drop_in.contract import Place, Verdict
-from planner.integrations.drop_in.contract_rows import ROWS
 from planner.integrations.torchrec_dry_run import dry_run
 from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_provider import (
@@ -45,6 +43,7 @@ from planner.integrations.torchrec_provider import (
     requested_system,
 )
 from planner.integrations.translate.module_factory import built_model
+from tests.integration import contract
 from tests.integration.models import Model, bags
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
@@ -288,12 +287,12 @@ def test_labels_of_a_request_reach_the_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "kind"), [(Place.REQUEST, DryRunRequest), (Place.CONFIG, PlannerConfig)]
+    ("place", "kind"), [(contract.REQUEST, DryRunRequest), (contract.CONFIG, PlannerConfig)]
 )
-def test_every_field_has_a_row(place: Place, kind: type[Any]) -> None:
-    assert {f.name for f in fields(kind)} == {r.name for r in ROWS if r.place is place}
+def test_every_field_has_a_row(place: str, kind: type[Any]) -> None:
+    assert {f.name for f in fields(kind)} == {r.name for r in contract.rows() if r.place == place}
     assert set(REPLACED) == {
-        r.name for r in ROWS if r.place is Place.CONFIG and r.verdict is Verdict.WARNED
+        r.name for r in contract.rows() if r.place == contract.CONFIG and r.verdict == "warned"
     }
 
 

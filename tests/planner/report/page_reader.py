@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+
+from planner.report.html.base import Block
 
 VOID = frozenset({"meta", "link", "input", "br", "wbr", "hr", "img"})
 UNITS = {
@@ -104,20 +104,24 @@ def read_page(text: str) -> Page:
     return reader.page
 
 
-def csv_values(text: str) -> dict[tuple[str, str, str], str]:
-    """(section, entity, quantity) -> value of the rows in long form; fails on a key twice."""
-    found: dict[tuple[str, str, str], str] = {}
-    for row in csv.DictReader(io.StringIO(text)):
-        if not row["quantity"]:
-            continue
-        key = (row["section"], row["entity"], row["quantity"])
-        assert key not in found, key
-        found[key] = row["value"]
+Values = dict[tuple[str, str, str], str]
+"""(section, entity, quantity) -> value."""
+
+
+def values_of(blocks: Iterable[Block]) -> Values:
+    """(section, entity, quantity) -> value of the numbers of a page; fails on a key twice."""
+    found: Values = {}
+    for block in blocks:
+        for number in block.numbers:
+            key = (block.name, number.entity, number.quantity)
+            assert key not in found, key
+            if number.value is not None:
+                found[key] = number.text
     return found
 
 
-def differing(shown: Iterable[Shown], values: dict[tuple[str, str, str], str]) -> list[object]:
-    """Numbers on the page that results.csv lacks or has otherwise, or that are written wrongly."""
+def differing(shown: Iterable[Shown], values: Values) -> list[object]:
+    """Numbers on the page that its blocks lack or have otherwise, or that are written wrongly."""
     return [s for s in shown if not _agrees(s, values.get((s.section, s.entity, s.quantity)))]
 
 

@@ -1,20 +1,16 @@
 from __future__ import annotations
 
-import csv
-import io
 import re
 from dataclasses import replace
 
 import pytest
 
 from costmodels.units import GIB
-from planner.report._csv import HEADER, render_csv
 from planner.report.html._evidence import gather
-from planner.report.html._page import long_rows
 from planner.report.html._report import render_report
 from planner.report.sections.base import build_blocks
 from planner.result import PlanningResult
-from tests.planner.report.page_reader import Page, csv_values, differing, read_page
+from tests.planner.report.page_reader import Page, Values, differing, read_page, values_of
 from tests.planner.report.report_samples import (
     make_memory,
     make_result,
@@ -28,6 +24,8 @@ SECTIONS = [
 ]
 NASTY = "<script>alert('1')</script>&\"\x1b[31m"
 
+Files = tuple[str, Values]
+
 
 def with_history(result: PlanningResult) -> PlanningResult:
     """A search that closed in from 4 ms and 2 ms."""
@@ -35,20 +33,20 @@ def with_history(result: PlanningResult) -> PlanningResult:
     return replace(result, solver=replace(result.solver, progress=steps))
 
 
-def rendered(result: PlanningResult) -> tuple[str, str]:
-    """report.html and results.csv."""
+def rendered(result: PlanningResult) -> Files:
+    """The page and the values of its blocks."""
     blocks = build_blocks(gather(result))
-    return render_report(result, blocks), render_csv(result, long_rows(blocks))
+    return render_report(result, blocks), values_of(blocks)
 
 
 @pytest.fixture
-def files(result: PlanningResult) -> tuple[str, str]:
+def files(result: PlanningResult) -> Files:
     """Of four tables on four ranks."""
     return rendered(with_history(result))
 
 
 @pytest.fixture
-def page(files: tuple[str, str]) -> Page:
+def page(files: Files) -> Page:
     """The same, read."""
     return read_page(files[0])
 
@@ -59,15 +57,15 @@ def test_every_section_is_there_and_reachable(page: Page) -> None:
     assert len(set(page.ids)) == len(page.ids)
 
 
-def test_the_page_loads_nothing(files: tuple[str, str], page: Page) -> None:
+def test_the_page_loads_nothing(files: Files, page: Page) -> None:
     assert page.loads == ["data:,"]
     for word in ("http:", "https:", "@import", "//cdn", "fetch(", "XMLHttpRequest"):
         assert word not in files[0]
     assert "default-src 'none'" in files[0]
 
 
-def test_numbers_shown_are_those_of_the_csv_file(files: tuple[str, str], page: Page) -> None:
-    values = csv_values(files[1])
+def test_numbers_shown_are_those_of_the_blocks(files: Files, page: Page) -> None:
+    values = files[1]
     assert differing(page.shown, values) == []
     assert {s.section for s in page.shown} == set(SECTIONS) - {"provenance", "limits"}
     assert float(values["headline", "plan", "iteration_time_s"]) == 3.1e-3
@@ -75,32 +73,22 @@ def test_numbers_shown_are_those_of_the_csv_file(files: tuple[str, str], page: P
     assert float(values["timeline", "rank 3 lookup_forward", "duration_s"]) == 1.03e-3
 
 
-def test_a_wrong_number_would_be_seen(files: tuple[str, str], page: Page) -> None:
-    values = csv_values(files[1])
+def test_a_wrong_number_would_be_seen(files: Files, page: Page) -> None:
+    values = files[1]
     values["headline", "plan", "iteration_time_s"] = "0.0032"
     del values["tables", "table_0", "cost_ratio"]
     assert len(differing(page.shown, values)) == 2
 
 
-def test_the_stage_rows_of_the_csv_file_stay(files: tuple[str, str]) -> None:
-    rows = list(csv.DictReader(io.StringIO(files[1])))
-    assert tuple(rows[0]) == HEADER
-    stages = [row for row in rows if row["section"] == "plan stages"]
-    assert len(stages) == 4 * 4 * 3
-    assert all(row["stage"] and not row["quantity"] for row in stages)
-    long = [row for row in rows if row["section"] != "plan stages"]
-    assert all(row["entity"] and row["source"] and not row["plan"] for row in long)
-
-
-def test_cost_shares_of_tables_sum_to_one(files: tuple[str, str]) -> None:
-    shares = [float(v) for (s, _, q), v in csv_values(files[1]).items() if q == "cost_ratio"]
+def test_cost_shares_of_tables_sum_to_one(files: Files) -> None:
+    shares = [float(v) for (s, _, q), v in files[1].items() if q == "cost_ratio"]
     assert len(shares) == 4
     assert sum(shares) == pytest.approx(1.0)
 
 
-def test_losses_by_stage_sum_to_the_loss(files: tuple[str, str]) -> None:
+def test_losses_by_stage_sum_to_the_loss(files: Files) -> None:
     """The sample's critical path is the same in all plans, so nothing may be lost on it."""
-    values = csv_values(files[1])
+    values = files[1]
     parts = [float(v) for (s, _, q), v in values.items() if q.startswith("loss_") and q != "loss_s"]
     assert parts
     assert not any(parts)
@@ -120,7 +108,7 @@ def test_the_largest_plan_stays_below_a_megabyte() -> None:
     text, table = rendered(with_history(make_result(workload, make_topology(16, 8))))
     assert len(text.encode()) < 1_000_000
     page = read_page(text)
-    assert differing(page.shown, csv_values(table)) == []
+    assert differing(page.shown, table) == []
     assert {s.entity for s in page.shown if s.section == "tables"} == {
         t.name for t in workload.tables
     }
@@ -141,7 +129,7 @@ def test_a_plan_that_does_not_fit_says_so(result: PlanningResult) -> None:
     text, table = rendered(replace(result, best=best))
     assert "does not fit" in text
     assert "51.0 GiB over" in text
-    values = csv_values(table)
+    values = table
     assert float(values["memory", "rank 3", "headroom_bytes"]) == -51 * GIB
     assert float(values["memory", "host 0", "host_used_bytes"]) == 64 * GIB
     assert differing(read_page(text).shown, values) == []
@@ -150,14 +138,14 @@ def test_a_plan_that_does_not_fit_says_so(result: PlanningResult) -> None:
 def test_no_bound_is_not_drawn_as_one() -> None:
     text, table = rendered(make_result(bound=None))
     assert "unproven" in text
-    assert ("headline", "plan", "bound") not in csv_values(table)
+    assert ("headline", "plan", "bound") not in table
 
 
 def test_rendering_is_deterministic(result: PlanningResult) -> None:
     assert rendered(result) == rendered(replace(result))
 
 
-def test_a_chart_wider_than_a_telephone_says_that_it_goes_on(files: tuple[str, str]) -> None:
+def test_a_chart_wider_than_a_telephone_says_that_it_goes_on(files: Files) -> None:
     html, _ = files
     boxes = re.findall(r'chartbox( goes-on)?"><div class="chart" style="min-width:(\d+)px', html)
     assert {width for _, width in boxes} >= {"700"}

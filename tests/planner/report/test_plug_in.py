@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,13 @@ from rich.console import Console
 
 import planner.report.sections
 from costmodels.distribution.uniform import Uniform
-from planner.report._csv import render_csv
-from planner.report._markdown import render_markdown
 from planner.report._terminal import print_sections
 from planner.report.html._evidence import gather
-from planner.report.html._page import long_rows
 from planner.report.html._report import render_report
 from planner.report.html._templates import fill
 from planner.report.sections.base import build_blocks, build_sections
 from planner.result import PlanningResult
-from tests.planner.report.page_reader import csv_values, differing, read_page
+from tests.planner.report.page_reader import differing, read_page, values_of
 
 OWN = '''
 """Tables that are looked up more than twice per sample."""
@@ -77,12 +73,11 @@ def test_one_file_is_in_every_output(result: PlanningResult) -> None:
     console = Console(file=io.StringIO(), width=100, no_color=True)
     print_sections(console, sections)
     assert "Busy <tables>" in console.file.getvalue()  # type: ignore[attr-defined]
-    assert "## Busy \\<tables\\>" in render_markdown("report", sections)
     blocks = build_blocks(gather(result))
     page = read_page(render_report(result, blocks))
     assert "#busy_tables" in page.links
     assert {"Busy <tables>", "More than <two> per sample.", "2 tables"} <= set(page.words)
-    values = csv_values(render_csv(result, long_rows(blocks)))
+    values = values_of(blocks)
     assert differing(page.shown, values) == []
     assert values["busy_tables", "busy", "pooling"] == "3"
     assert values["busy_tables", "busy (2)", "pooling"] == "4", "rows of one name are numbered"
@@ -134,5 +129,3 @@ def test_names_in_every_place_of_the_page_are_text(result: PlanningResult) -> No
     assert "img" not in page.tags
     assert page.tags.count("script") == 1
     assert any(bad in words for words in page.words)
-    rows = csv.reader(io.StringIO(render_csv(hostile, long_rows(blocks))))
-    assert len({len(row) for row in rows}) == 1

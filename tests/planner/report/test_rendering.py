@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import io
 from dataclasses import replace
 
@@ -8,8 +7,6 @@ import pytest
 from rich.console import Console
 
 from planner.report import _figures as figures
-from planner.report._csv import HEADER, render_csv
-from planner.report._markdown import render_markdown
 from planner.report._terminal import print_facts, print_notes, print_sections
 from planner.report.base import (
     Column,
@@ -83,10 +80,6 @@ def test_markup_and_control_codes_in_names_are_harmless() -> None:
     text = render(sections, 100)
     assert "[red]" in text
     assert "\x1b" not in text
-    tables = render_markdown("t", sections).split("## Tables")[1]
-    rows = [line for line in tables.splitlines() if line.startswith("| \\[red")]
-    assert len(rows) == 2
-    assert "\\|pipe" in rows[0]
 
 
 def test_facts_align_and_wrap_between_parts() -> None:
@@ -107,29 +100,8 @@ def test_facts_align_and_wrap_between_parts() -> None:
     assert max(len(line.rstrip()) for line in lines) <= 44
 
 
-def test_markdown_tables_are_well_formed(large_result: PlanningResult) -> None:
-    text = render_markdown("A plan", build_sections(large_result))
-    assert text.startswith("# A plan\n\n## Summary\n")
-    block: list[str] = []
-    for line in [*text.splitlines(), ""]:
-        if line.startswith("|"):
-            block.append(line)
-            continue
-        assert len({row.replace("\\|", "").count("|") for row in block}) <= 1
-        block = []
-
-
-def test_csv_has_every_plan_rank_and_stage(result: PlanningResult) -> None:
-    rows = list(csv.reader(io.StringIO(render_csv(result))))
-    assert tuple(rows[0]) == HEADER
-    assert len(rows) == 1 + 4 * 4 * 3
-    assert {row[0] for row in rows[1:]} == {"best", "second", "torchrec_greedy", "size_greedy"}
-    assert float(rows[1][6]) == 0.8e-3
-
-
 def test_rendering_is_deterministic(result: PlanningResult) -> None:
     again = replace(result)
-    assert render_csv(result) == render_csv(again)
     assert render(build_sections(result), 100) == render(build_sections(again), 100)
 
 
@@ -185,19 +157,3 @@ def test_rank_ranges() -> None:
     assert figures.rank_ranges([0, 1, 2, 8, 3]) == "0-3, 8"
     assert figures.rank_ranges([]) == ""
     assert figures.rank_ranges([5, 5, 6]) == "5-6"
-
-
-def test_no_name_is_taken_for_markdown() -> None:
-    """Strikes, formulas, entities, and what would make a line a list or a heading."""
-    section = Section(
-        title="t & t",
-        columns=(Column(title="name"),),
-        rows=(("~~gone~~",), ("$x$",), ("a&amp;b",)),
-        notes=("# note", "- note", "a # b"),
-    )
-    text = render_markdown("t", (section,))
-    for shown in (
-        r"| \~\~gone\~\~ |", r"| \$x\$ |", r"| a\&amp;b |", "\n\\# note", "\n\\- note", "\na # b",
-    ):  # fmt: skip
-        assert shown in text
-    assert r"## t \& t" in text

@@ -14,10 +14,7 @@ from planner.report.html._evidence import gather, notable_ranks
 from planner.report.sections.base import AbstractReportSection, build_blocks, build_sections
 from planner.report.sections.summary import verdict
 from planner.result import (
-    FamilyMember,
-    HostLoss,
     MovePoint,
-    PlanFamily,
     PlanningResult,
     Reshard,
     ScenarioTime,
@@ -63,30 +60,10 @@ def with_a_curve(result: PlanningResult) -> PlanningResult:
     return replace(result, curve=(MovePoint(most_tables=1, iteration_s=3.1e-3, move=move),))
 
 
-def with_a_family(result: PlanningResult) -> PlanningResult:
-    """As after ``plan --survive``: itself, and itself again for fewer hosts, with failures."""
-    loss = HostLoss(lost_host=0, seats=(1,), restored_bytes=1e9, moved_bytes=2e9, time_s=0.5)
-    losses = ((), (loss, replace(loss, lost_host=1, seats=(0,), moved_bytes=4e9)))
-    members = tuple(
-        FamilyMember(
-            result=result,
-            fastest_s=3e-3,
-            losses=found,
-            alone=found,
-            alone_s=3e-3,
-            to_fastest=found,
-            checkpoint_bytes=1e9,
-            checkpoint_interval_s=600.0,
-        )
-        for found in losses
-    )
-    return replace(result, family=PlanFamily(members=members, notes=("Chosen for bytes.",)))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_conformance(name: str, result: PlanningResult, large_result: PlanningResult) -> None:
     builder = discovery.load(planner.report.sections, name, AbstractReportSection)()
-    for one in (with_a_family(with_a_curve(r)) for r in (result, large_result)):
+    for one in (with_a_curve(r) for r in (result, large_result)):
         section, block = builder.build(one), builder.draw(gather(one))
         assert section is not None or block is not None
         assert block is None or block.title == builder.title
@@ -97,19 +74,6 @@ def test_conformance(name: str, result: PlanningResult, large_result: PlanningRe
         assert all(len(row) == len(section.columns) for row in section.rows)
         assert all(f.parts for f in section.facts)
         assert section == builder.build(one), "same result, same section"
-
-
-def test_a_family_tells_what_a_lost_host_takes(result: PlanningResult) -> None:
-    section = build(with_a_family(result), "family")
-    assert column(section, "restored") == [None, 1e9]
-    assert column(section, "moved") == [None, 3e9]  # the mean over the lost hosts
-    assert column(section, "worst host") == [None, 5e9]
-    assert column(section, "takes") == [None, "500 ms"]
-    assert column(section, "checkpoint every") == ["0.17 hours"] * 2
-    time_s = result.estimate.time.time_s
-    assert column(section, "over the fastest") == pytest.approx([time_s / 3e-3 - 1] * 2)
-    assert column(section, "fastest pays after") == [None, "0 ns"]  # to the fastest moves no more
-    assert build_sections(result, ("family",)) == ()
 
 
 def test_orders_differ_and_summary_leads(result: PlanningResult) -> None:

@@ -123,16 +123,6 @@ def test_auto_plans_around_tight_memory() -> None:
     assert outcome.values[0] >= free.values[0] * 0.98
 
 
-def test_memory_objective_minimises_the_fullest_device() -> None:
-    space = middling()
-    for_memory = run("auto", space, objective="memory", most=50)
-    for_time = run("auto", space, most=50)
-    work = space.work(for_time.assignments[0])
-    assert for_memory.values[0] <= float(space.pipeline.device_bytes(work).max())
-    assert for_memory.bound is not None
-    assert for_memory.bound <= for_memory.values[0] * (1 + 1e-9)
-
-
 def test_progress_is_monotone_and_should_stop_is_obeyed() -> None:
     lines: list[SearchProgress] = []
     outcome = run("auto", middling(), progress=lines.append, should_stop=lambda: len(lines) > 6)

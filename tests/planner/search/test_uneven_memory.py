@@ -17,7 +17,7 @@ from tests.strategies import make_device, make_host, make_table, make_topology, 
 
 pytestmark = pytest.mark.usefixtures("no_process_beside")
 
-OURS = ("iteration", "phases", "memory")
+OURS = ("iteration", "phases")
 TORCHRECS = ("torchrec", "torchrec-critical-path")
 SEARCHED = Auto(frozenset({SearchPart.EXHAUSTIVE, SearchPart.SECOND}))
 """So that bounds are proven and not counted out."""

@@ -16,7 +16,6 @@ from costmodels.collective.base import Collective, CollectiveCurve
 from planner.cli.printing.sweep_show import as_csv
 from planner.io.system.collective_curves import CurveRecord, read_curves, write_curves
 from planner.predict.rows import Unmodelled, predicted_text, read_table
-from planner.report._csv import render_csv
 from planner.support.csv_text import csv_text, guarded, unguarded
 from planner.sweep.grid import Point
 from planner.sweep.outcome import PointResult, PointStatus
@@ -73,15 +72,6 @@ def test_values_that_are_no_texts_are_left_alone(values: list[float]) -> None:
 
 
 # ------------------------------------------------------------------ every file
-
-
-def test_results() -> None:
-    result = make_result()
-    best = replace(result.best, name=EVIL)
-    text = render_csv(replace(result, best=best), [("s", EVIL, "q", "-1.5", "s", "@x")])
-    assert not any(map(is_run, cells(text)))
-    assert "-1.5" in cells(text)
-    assert f"'{EVIL}" in cells(text)
 
 
 def test_shards() -> None:

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from planner.sweep import Operation
-from planner.sweep.economics import economics
+from planner.sweep.economics import economics, with_checkpoints
+from tests.planner.report.report_samples import make_result
 
 
 def test_cost_counts_failures_as_young_and_daly_do() -> None:
@@ -29,3 +30,12 @@ def test_cost_counts_failures_as_young_and_daly_do() -> None:
     assert failing.checkpoint_interval_s == pytest.approx(interval)
     assert failing.availability_ratio == pytest.approx(1 - lost)
     assert failing.usd_per_billion_samples == pytest.approx(24.0 / (1 - lost))
+
+
+def test_a_plan_says_how_often_to_write_checkpoints() -> None:
+    result = make_result()
+    saved = max(r.weights_bytes + r.optimizer_bytes for r in result.best.memory.ranks)
+    hosts = result.problem.topology.num_hosts
+    found = with_checkpoints(result, 1e9 * hosts).checkpoint_interval_s
+    stall_s = saved / Operation().snapshot_bytes_per_s
+    assert found == pytest.approx(math.sqrt(2 * stall_s * 1e9))

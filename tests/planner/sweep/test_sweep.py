@@ -21,7 +21,7 @@ from planner.sweep import Journal, Operation, Point, pareto, run
 from planner.sweep.hand_on import better, handed_to
 from planner.sweep.outcome import DIED, PointResult, PointStatus
 from planner.sweep.page import sweep_page
-from planner.sweep.runner import failed, solve
+from planner.sweep.runner import failed
 from tests.planner.cases import DeadlySearch
 from tests.planner.sweep.grids import grid_tasks
 from tests.planner.sweep.here import Here
@@ -75,17 +75,6 @@ def test_a_point_that_kills_every_worker_fails_alone(results: tuple[PointResult,
     assert found[2].status is PointStatus.FAILED
     assert found[2].reason == DIED
     assert _times([*found[:2], *found[3:]]) == _times([*results[:2], *results[3:]])
-
-
-def test_points_of_a_version_without_plans_are_searched_again(tmp_path: Path) -> None:
-    """A line of theirs is no error."""
-    path = tmp_path / "points.jsonl"
-    task = grid_tasks()[0]
-    line = solve(task).to_json()
-    path.write_text(json.dumps(line) + "\n")
-    fresh: list[PointResult] = []
-    run([task], journal=Journal(path), progress=fresh.append)
-    assert [r.point for r in fresh] == [task.point]
 
 
 def test_a_plan_that_beats_the_bound_withdraws_it(results: tuple[PointResult, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -248,32 +247,6 @@ def test_a_share_that_does_not_matter_saves_searches(space: DesignSpace, pricer:
     assert near.front[0].facts is not None
     assert exact.front[0].facts is not None
     assert near.front[0].facts.samples_per_s >= 0.95 * exact.front[0].facts.samples_per_s
-
-
-def _work(space: DesignSpace, journal: Path) -> None:
-    Study(space, EFFORT, journal=journal).run(patient=False)
-
-
-def test_processes_share_bounds_and_search_nothing_twice(
-    space: DesignSpace, pricer: Pricer, tmp_path: Path
-) -> None:
-    journal = tmp_path / "study.journal"
-    context = multiprocessing.get_context("fork")
-    others = [context.Process(target=_work, args=(space, journal)) for _ in range(2)]
-    for other in others:
-        other.start()
-    study = Study(space, EFFORT, journal=journal)
-    study.run()
-    for other in others:
-        other.join()
-        assert other.exitcode == 0
-    alone = Study(space, EFFORT, pricer=pricer)
-    alone.run()
-    setups = [look.setup for look in study.looks]
-    assert len(set(setups)) == len(setups)
-    assert study.front[0].facts == alone.front[0].facts
-    text = journal.read_text()
-    assert text.count('"floor ') < 2.5 * len(Floors(space).families)
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])

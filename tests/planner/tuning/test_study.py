@@ -1,4 +1,4 @@
-"""Studies: what they pick, what they share, and what survives a killed process."""
+"""Studies: what they pick, and what survives a killed process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from planner.search.bounds.feasibility import require_feasible
 from planner.space.evaluation import SearchSpace
 from planner.tuning import DesignSpace, Effort, Look, Menu, Study, design_space
 from planner.tuning.groups import group_topology, sync_time_s
-from planner.tuning.liveness import has_ended, own_process
 
 pytestmark = pytest.mark.usefixtures("floors_once")
 
-EFFORT = Effort(trials=7, trial_limit_s=600.0, trial_evaluations=8, grace_s=0.0, sampler="tpe")
+EFFORT = Effort(trials=7, trial_limit_s=600.0, trial_evaluations=8, sampler="tpe")
 
 
 def grouped(problem: PlanningProblem) -> DesignSpace:
@@ -130,7 +129,7 @@ LIMITED = replace(EFFORT, trials=8, trial_limit_s=0.2, trial_evaluations=40)
 
 
 def _hang(journal: Path, problem: PlanningProblem, begun: Path) -> None:
-    """A worker that finishes two trials and never ends its third."""
+    """A process that finishes two trials and never ends its third."""
     from planner import api
 
     plan, done = api.solve, [0]
@@ -146,7 +145,7 @@ def _hang(journal: Path, problem: PlanningProblem, begun: Path) -> None:
     Study(grouped(problem), LIMITED, journal=journal).run()
 
 
-def test_a_killed_worker_loses_nothing(problem: PlanningProblem, tmp_path: Path) -> None:
+def test_a_killed_process_loses_nothing(problem: PlanningProblem, tmp_path: Path) -> None:
     """Its finished trials count, and the setup it was at is done by another process."""
     journal, begun = tmp_path / "study.journal", tmp_path / "begun"
     context = multiprocessing.get_context("fork")
@@ -168,33 +167,6 @@ def test_a_killed_worker_loses_nothing(problem: PlanningProblem, tmp_path: Path)
     assert len(set(picks)) == len(picks) == 8
     third = replace(space.base, pipeline=Pipeline.NONE)
     assert third in picks
-
-
-def test_a_lost_trial_on_this_machine_is_seen_at_once(
-    problem: PlanningProblem, tmp_path: Path
-) -> None:
-    """One elsewhere only when it is older than any trial may be."""
-    journal = tmp_path / "study.journal"
-    effort = Effort(trials=2, trial_limit_s=1e6, trial_evaluations=40)
-    gone = multiprocessing.get_context("fork").Process(target=_leave, args=(journal, problem))
-    gone.start()
-    gone.join()
-    study = Study(design_space(problem), effort, journal=journal)
-    study.run()
-    assert len(study.looks) == 2
-    assert not has_ended({"process": own_process()})
-    assert not has_ended({}), "written by an earlier version"
-    assert not has_ended({"process": {**own_process(), "where": "elsewhere", "pid": gone.pid}})
-    assert has_ended({"process": {**own_process(), "pid": gone.pid}})
-
-
-def _leave(journal: Path, problem: PlanningProblem) -> None:
-    """A process that ends in the middle of its first trial."""
-    from planner import api
-
-    api.solve = lambda *_, **__: os._exit(9)  # type: ignore[assignment]
-    effort = Effort(trials=2, trial_limit_s=1e6, trial_evaluations=40)
-    Study(design_space(problem), effort, journal=journal).run()
 
 
 def test_a_trial_that_is_stopped_is_given_back(

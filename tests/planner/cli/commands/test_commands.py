@@ -231,21 +231,11 @@ def test_systems_show(run: Run) -> None:
     assert json.loads(run("systems", "show", "h100_sxm", "--json").out)["text"] == text
 
 
-def test_list(run: Run) -> None:
-    done = run("list")
-    assert done.code == 0
-    for name in ("auto", "torchrec_greedy", "roofline", "zipf", "table_row_wise", "fused_uvm"):
-        assert name in done.out
-    data = json.loads(run("list", "--json").out)
-    assert "iteration" in data["objectives"]
-    assert data["strategies"][0] == "auto"
-
-
 # ------------------------------------------------------------------ help
 
 
 @pytest.mark.parametrize(
-    "name", ["plan", "estimate", "compare", "check", "init", "systems", "list", "doctor"]
+    "name", ["plan", "estimate", "compare", "check", "init", "systems", "doctor"]
 )
 def test_help_teaches_by_example(run: Run, name: str) -> None:
     done = run(name, "--help")
@@ -269,7 +259,7 @@ def test_a_reader_that_goes_away_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("planner.cli.run.cli.main", gone)
     monkeypatch.setattr("planner.cli.run.abandon", lambda _: None)
-    assert run_command_line(["list"]) == 0
+    assert run_command_line(["systems"]) == 0
 
 
 def test_predict_dense_takes_small_letters_and_says_its_type(run: Run, tmp_path: Path) -> None:

@@ -71,11 +71,11 @@ def test_what_a_plan_was_made_for_and_is_not_explained_is_named(
 ) -> None:
     """Another objective, scenarios, and inputs that the file does not hold."""
     made = ("plan", workload_file, "--system", system_file, "--evaluations", 8, "-q")
-    more = ("--objective", "memory", "--scenario", workload_file, "-o", tmp_path / "run")
+    more = ("--objective", "phases", "--scenario", workload_file, "-o", tmp_path / "run")
     assert run(*made, *more).code == 0
     asked = ("explain", workload_file, tmp_path / "run" / "plan.json")
     done = run(*asked, "--system", system_file, "--table", "user")
-    assert "the objective 'worst memory' and 1 scenario beside the workload" in done.err
+    assert "the objective 'worst phases' and 1 scenario beside the workload" in done.err
     other = tmp_path / "other"
     assert run(*made, "--set", "dense.top_mlp=[2048,2048,1]", "-o", other).code == 0
     plan = json.loads((other / "plan.json").read_text())

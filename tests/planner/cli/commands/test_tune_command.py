@@ -1,4 +1,4 @@
-"""``tune`` and ``worker``: one study from many command lines."""
+"""``tune``: one study from many command lines."""
 
 from __future__ import annotations
 
@@ -34,20 +34,18 @@ def test_tune_prints_picks_and_writes_a_plan_that_loads(
     assert io.load_plan(output, workload, topology).plan.placements
 
 
-def test_workers_do_the_rest_of_a_study(
+def test_a_later_run_goes_on_with_a_study(
     run: Run, two_ways_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
-    """A journal says all a worker has to know."""
     journal = tmp_path / "study.journal"
     asked = ("tune", two_ways_file, "--system", system_file, "--storage", journal, *QUICK)
-    first = run(*asked, "--trials", 3, "-q")
+    first = run(*asked, "--trials", 2, "--json")
     assert first.code == 0
-    assert "Setup" in first.out
-    worked = run("worker", journal)
-    assert worked.code == 0
-    assert json.loads(run("worker", journal, "--json").out) == {"done": 3, "trials": 3}
     again = run(*asked, "--trials", 3, "--json")
-    assert len(json.loads(again.out)["picks"]) == 3
+    begun, found = (json.loads(done.out)["picks"] for done in (first, again))
+    assert (len(begun), len(found)) == (2, 3)
+    setups = [[p["iteration_time_s"] for p in picks] for picks in (begun, found)]
+    assert setups[1][:2] == setups[0]
 
 
 def test_a_journal_goes_on_with_the_searches_that_it_began_with(
@@ -64,7 +62,7 @@ def test_a_journal_goes_on_with_the_searches_that_it_began_with(
         assert f"were searched with {' '.join(QUICK[:2])} and --seed 0" in told
 
 
-def test_a_worker_refuses_a_changed_workload(
+def test_a_journal_refuses_a_changed_workload(
     run: Run, two_ways_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
     """Trials of two different questions must not be mixed."""
@@ -73,31 +71,19 @@ def test_a_worker_refuses_a_changed_workload(
     assert run(*asked, "--trials", 1).code == 0
     text = two_ways_file.read_text()
     two_ways_file.write_text(text.replace("num_embeddings: 1", "num_embeddings: 2", 1))
-    refused = run("worker", journal)
+    refused = run(*asked, "--trials", 1)
     assert refused.code == 2
     assert "another study" in refused.err
-
-
-def test_a_worker_needs_a_journal(run: Run, tmp_path: Path) -> None:
-    """One clear error, and no file made by mistake."""
-    missing = tmp_path / "none.journal"
-    refused = run("worker", missing)
-    assert refused.code == 2
-    assert "shardplan tune" in refused.err
-    assert not missing.exists()
-    empty = write(tmp_path, "empty.journal", "")
-    refused = run("worker", empty)
-    assert refused.code == 2
-    assert "is empty; 'shardplan tune' begins a study" in refused.err
-    assert empty.read_bytes() == b""
 
 
 @pytest.mark.parametrize(
     "line", ['{"op_code": 0}', '{"op_code": 99, "worker_id": "x"}', '["op_code"]']
 )
-def test_a_damaged_journal_is_refused_and_kept(run: Run, tmp_path: Path, line: str) -> None:
+def test_a_damaged_journal_is_refused_and_kept(
+    run: Run, two_ways_file: Path, system_file: Path, tmp_path: Path, line: str
+) -> None:
     journal = write(tmp_path, "study.journal", line + "\n")
-    refused = run("worker", journal)
+    refused = run("tune", two_ways_file, "--system", system_file, "--storage", journal)
     assert refused.code == 2, refused.err
     assert "a line of the journal is damaged" in refused.err
     assert journal.read_text() == line + "\n"

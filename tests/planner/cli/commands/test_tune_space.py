@@ -92,7 +92,9 @@ def test_clusters_that_cannot_share_the_global_batch_are_left_out_by_name(
     assert "4097 is not a multiple of 4 ranks" in nowhere.err
 
 
-def test_a_worker_knows_clusters_menus_and_objectives(run: Run, demo: Path, tmp_path: Path) -> None:
+def test_a_journal_knows_clusters_menus_and_objectives(
+    run: Run, demo: Path, tmp_path: Path
+) -> None:
     journal = tmp_path / "study.journal"
     asked = (
         *("tune", demo, "--system", "h100_sxm", "--gpus", "2,4", "--groups", *QUICK),
@@ -101,7 +103,7 @@ def test_a_worker_knows_clusters_menus_and_objectives(run: Run, demo: Path, tmp_
         *("--pipeline", "sparse_dist"),
     )
     assert run(*asked, "--trials", 2, "-q").code == 0
-    done = run("worker", journal)
+    done = run(*asked, "--trials", 3, "-q")
     assert done.code == 0, done.err
     other = run(*asked, "--trials", 2, "--gpus", "2,8")
     assert other.code == 2

@@ -17,10 +17,7 @@ from planner.support.status import Status
 from tests.planner.cli.command_line import Done, FakeApi, Run
 from tests.planner.report.report_samples import make_result
 
-FILES = {
-    *("plan.json", "report.md", "report.html", "results.csv"),
-    *("a2a_matrix.txt", "trace"),
-}
+FILES = {"plan.json", "report.html", "trace"}
 
 
 @pytest.fixture
@@ -104,8 +101,6 @@ def test_files_are_written(plan: Run, tmp_path: Path) -> None:
     assert done.code == 0
     assert {path.name for path in folder.iterdir()} == FILES
     assert "plan.json" in done.out
-    assert (folder / "report.md").read_text().startswith("# Sharding plan of small\n")
-    assert (folder / "results.csv").read_text().startswith("plan,role,rank,stage")
     assert [p.name for p in folder.parent.iterdir()] == ["run"], "no leftovers beside it"
 
 
@@ -123,11 +118,10 @@ def test_the_same_twice_gives_the_same_bytes(plan: Run, tmp_path: Path) -> None:
 def test_an_earlier_run_is_overwritten(plan: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     plan("-o", folder)
-    (folder / "results.csv").write_text("old")
-    for name in ("reshard.json", "plan-2-hosts.json"):  # of a run with --from and --survive
-        (folder / name).write_text("{}")
+    (folder / "report.html").write_text("old")
+    (folder / "reshard.json").write_text("{}")  # of a run with --from
     assert plan("-o", folder).code == 0
-    assert (folder / "results.csv").read_text() != "old"
+    assert (folder / "report.html").read_text() != "old"
     assert {path.name for path in folder.iterdir()} == FILES
 
 
@@ -233,14 +227,14 @@ def test_stopped_while_the_plan_is_written(
 def test_a_report_too_large_for_the_memory_takes_no_plan_away(
     plan: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_api: FakeApi
 ) -> None:
-    """The matrix of 65,536 ranks has 32 GiB."""
-    from planner.trace import matrix
+    """The traffic of 65,536 ranks has 32 GiB."""
+    from planner.report.html import _report
 
     def short(*args: object) -> str:
         message = "Unable to allocate 32.0 GiB"
         raise MemoryError(message)
 
-    monkeypatch.setattr(matrix, "matrix_text", short)
+    monkeypatch.setattr(_report, "render_report", short)
     done = plan("-o", tmp_path / "run")
     assert done.code == 2
     assert "error: out of memory: Unable to allocate 32.0 GiB; use fewer ranks" in done.err

@@ -121,7 +121,7 @@ def test_the_smallest_device_counts(transformer: Path) -> None:
         api.plan(workload, replace(topology, device=small))
 
 
-@pytest.mark.parametrize("objective", ["memory", "torchrec"])
+@pytest.mark.parametrize("objective", ["torchrec", "torchrec-critical-path"])
 def test_objectives_about_tables_are_refused(run: Run, transformer: Path, objective: str) -> None:
     done = run("plan", transformer, *SYSTEM, "--gpus", "8", "--objective", objective)
     assert done.code == 2

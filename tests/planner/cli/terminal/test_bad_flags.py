@@ -50,7 +50,10 @@ BAD = {
     "negative gap": ((*PLAN, "--require-gap", "-5%"), "'-5%' is not a percentage"),
     "unknown strategy": ((*PLAN, "--strategy", "magic"), "'magic' is not one of auto"),
     "private strategy": ((*PLAN, "--strategy", "base"), "'base' is not one of"),
-    "unknown objective": ((*PLAN, "--objective", "speed"), "'speed' is not one of cost, iteration"),
+    "unknown objective": (
+        (*PLAN, "--objective", "speed"),
+        "'speed' is not one of iteration, phases",
+    ),
     "negative seed": ((*PLAN, "--seed", "-1"), "--seed"),
     "seed in words": ((*PLAN, "--seed", "lucky"), "--seed"),
     "override without value": ((*PLAN, "--set", "tables.0.embedding_dim"), "tables.0"),

@@ -173,7 +173,6 @@ def test_progress_in_words() -> None:
     text = describe(LINE, "iteration")
     assert text == "improve   best 3.1 ms   bound 3 ms   gap 3.23 %   1,234 plans   1.5 s"
     assert describe(EMPTY, "iteration") == "start   best -   bound -   0 plans   0.1 s"
-    assert "best 0.0031" in describe(LINE, "cost")
 
 
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +271,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("command", cases.first(["list", "list --json", "systems"], 2))
+@pytest.mark.parametrize("command", cases.first(["systems", "systems --json"], 2))
 def test_a_closed_pipe_is_quiet(command: str) -> None:
     with start(*command.split()) as process:
         assert process.stdout is not None

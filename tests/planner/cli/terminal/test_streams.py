@@ -45,7 +45,7 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 CLOSED = (">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")
 COMMANDS = {
-    "list": 0, "list --json": 0, "--help": 0, "plan nothere": 2, "plan --nothing": 2,
+    "systems": 0, "systems --json": 0, "--help": 0, "plan nothere": 2, "plan --nothing": 2,
     "systems show h100_sxm": 0, f"{PLAN} -o run": 0, f"{PLAN} --json": 0,
 }  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_a_closed_stream_stops_nothing(words: str, code: int, closed: str, tmp_p
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
-    "words", first(["list", "list --json", "--help", "systems show h100_sxm", PLAN], 4)
+    "words", first(["systems", "systems --json", "--help", "systems show h100_sxm", PLAN], 4)
 )
 def test_output_that_cannot_be_written_is_named(words: str, tmp_path: Path) -> None:
     done = shell(f"{words} > /dev/full", tmp_path)
@@ -99,7 +99,7 @@ def test_output_that_cannot_be_written_is_named(words: str, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize(("words", "code"), [("list", 0), ("plan nothere", 2)])
+@pytest.mark.parametrize(("words", "code"), [("systems", 0), ("plan nothere", 2)])
 def test_remarks_that_cannot_be_written_stop_nothing(words: str, code: int, tmp_path: Path) -> None:
     assert shell(f"{words} 2> /dev/full", tmp_path).returncode == code
 
@@ -285,7 +285,7 @@ def test_no_command_passes_names_on_as_they_are(
         assert clean(done.err), words[0]
         assert done.out or done.err
     assert "\\u202e" in run("estimate", evil, plan, *system, "-v").out
-    report = (folder / "report.md").read_text(encoding="utf-8")
+    report = (folder / "report.html").read_text(encoding="utf-8")
     assert clean(report)
 
 

@@ -54,7 +54,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "check": ("check", "small.yaml"),
     "init": ("init", "new.yaml", "--tables", "30"),
     "systems": ("systems",),
-    "list": ("list",),
     "doctor": ("doctor",),
 }
 """What prints for people. Other commands print files: YAML, CSV, scripts."""

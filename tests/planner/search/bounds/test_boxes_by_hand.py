@@ -68,28 +68,27 @@ CHORD = 1 + (2.25 - 1) / 3, 2 + (6.25 - 4) / 5
 """Straight lines from (1, 1) to (4, 2) and from (4, 2) to (9, 3)."""
 
 
-def boxed(chain: Chain, *, per_second: float = 1.0) -> Box:
-    return Box(cast("Any", chain), 4, LOW, HIGH, NONE, per_second=per_second)
+def boxed(chain: Chain) -> Box:
+    return Box(cast("Any", chain), 4, LOW, HIGH, NONE)
 
 
 def exact_s(first: float, second: float) -> float:
     return STEP + first + 3 * second + 0.5 + 2 * 2.25
 
 
-@pytest.mark.parametrize("per_second", [1.0, 2.5])
-def test_cuts_are_the_chords_of_the_chain(per_second: float) -> None:
+def test_cuts_are_the_chords_of_the_chain() -> None:
     """But for a sample of each chord, in the unit of the objective."""
-    box = boxed(Chain(), per_second=per_second)
+    box = boxed(Chain())
     cut = box.cut(AT)
-    slopes = np.array([3 / 5, 0.0, 1 / 3 + 2, 0.0]) * per_second
+    slopes = np.array([3 / 5, 0.0, 1 / 3 + 2, 0.0])
     assert cut.slopes == pytest.approx(slopes)
     value = cut.base + float(np.nansum(cut.slopes * AT))
-    expected = exact_s(*CHORD) * per_second
-    one_sample = (1 + 3) / 64 * per_second
+    expected = exact_s(*CHORD)
+    one_sample = (1 + 3) / 64
     assert expected - one_sample - 1e-9 <= value <= expected
     assert value > expected - 1.1 * one_sample
     sides = AT[box.first][None]
-    exact = exact_s(math.sqrt(2.25), math.sqrt(6.25)) * per_second
+    exact = exact_s(math.sqrt(2.25), math.sqrt(6.25))
     assert box.exact_times(sides) == pytest.approx([exact])
     assert box.relaxed(sides) == pytest.approx([value])
 
@@ -97,7 +96,6 @@ def test_cuts_are_the_chords_of_the_chain(per_second: float) -> None:
 def test_errors_are_what_each_chord_gives_away() -> None:
     box = boxed(Chain())
     found = box.errors(AT)
-    assert boxed(Chain(), per_second=2.5).errors(AT) == pytest.approx(2.5 * found)
     in_seconds = Box(cast("Any", Chain()), 4, LOW, HIGH, NONE)
     assert in_seconds.errors(AT) == pytest.approx(found), "unless the objective has another unit"
     one_sample = np.array([1, 3, 0]) / 64

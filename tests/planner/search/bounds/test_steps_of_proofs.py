@@ -10,7 +10,6 @@ import pytest
 
 from costmodels.sharding import ShardingType
 from planner.objectives import objective_named
-from planner.objectives.memory import FullestDevice
 from planner.search.base import Record
 from planner.search.bounds import proofs as module
 from planner.search.bounds.proofs import Proofs
@@ -20,6 +19,7 @@ from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import Schedule
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
+from tests.planner.fullest_device import FullestDevice
 from tests.planner.search.bounds.test_proofs_by_hand import alike, space_of
 
 A, B, C = (
@@ -47,7 +47,11 @@ class Steps:
     ) -> None:
         self.space = space_of(alike(3), cases.topology(1, 2)) if space is None else space
         self.stopped = False
-        objective = objective_named(name, self.space)
+        objective = (
+            FullestDevice.of(self.space)
+            if name == FullestDevice.name
+            else objective_named(name, self.space)
+        )
         evaluate = Evaluator(self.space, objective, budget, clock=lambda: 0.0)
         self.record = Record(evaluate, should_stop=lambda: self.stopped)
         if plan is not None:
@@ -321,75 +325,3 @@ def test_a_row_has_fewer_boxes_where_there_are_more_options(times_options: int, 
     """Of three options, within the limits for all rows."""
     steps = Steps(boxes_times_options=times_options, least_boxes=4, most_boxes=60)
     assert steps.proofs.boxes_in_a_row == boxes
-
-
-# ------------------------------------------------------------------ programs in another process
-
-
-class Beside:
-    """Instead of programs in another process: it keeps what is asked of it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, due: bool, helps: bool) -> None:
-        self.done: list[str] = []
-        self._due, self._helps = due, helps
-        monkeypatch.setattr(module, "Prover", lambda *_: self)
-
-    def is_due(self, spent_s: float) -> bool:
-        assert spent_s > 0
-        return self._due
-
-    def advance(self, record: Record) -> bool:
-        self.done.append("advance")
-        return self._helps
-
-    def collect(self, record: Record) -> None:
-        self.done.append("collect")
-
-    def close(self) -> None:
-        self.done.append("close")
-
-
-@pytest.mark.parametrize(
-    ("waits", "due", "helps", "goes_on", "done"),
-    [
-        (True, False, True, True, ["advance"]),
-        (True, False, False, False, ["advance"]),
-        (False, True, True, True, ["advance"]),
-        (False, True, False, False, ["advance"]),
-        (False, False, False, True, []),
-    ],
-)
-def test_programs_that_are_not_due_go_on_unless_they_are_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-    waits: bool,
-    due: bool,
-    helps: bool,
-    goes_on: bool,
-    done: list[str],
-) -> None:
-    steps = Steps()
-    row, beside = Row(steps, monkeypatch, ""), Beside(monkeypatch, due=due, helps=helps)
-    steps.proofs.collect_programs()
-    steps.proofs.close()
-    assert not steps.proofs.advance_programs(waits=waits), "boxes come first"
-    steps.proofs.split_boxes()
-    assert not steps.proofs.advance_programs(waits=waits), "some are left"
-    row.possible = False
-    assert beside.done == []
-    assert steps.proofs.advance_programs(waits=waits) is goes_on
-    assert beside.done == done
-    steps.proofs.collect_programs()
-    steps.proofs.close()
-    assert beside.done == [*done, "collect", "close"]
-
-
-@pytest.mark.parametrize(("tables", "begins"), [(3, True), (2, False)])
-def test_many_tables_have_no_programs_beside_the_search(
-    monkeypatch: pytest.MonkeyPatch, tables: int, begins: bool
-) -> None:
-    steps = Steps(whole_tables=tables)
-    row, beside = Row(steps, monkeypatch, ""), Beside(monkeypatch, due=False, helps=True)
-    steps.proofs.split_boxes()
-    row.possible = False
-    assert steps.proofs.advance_programs() is begins, "it waits unless it is told otherwise"
-    assert len(beside.done) == begins

@@ -21,7 +21,7 @@ PIPELINES = tuple(Pipeline)
 
 
 @pytest.mark.parametrize("seed", cases.first(range(10), 5))
-@pytest.mark.parametrize("objective", ["iteration", "phases", "cost"])
+@pytest.mark.parametrize("objective", ["iteration", "phases"])
 def test_loads_are_below_the_phases_of_each_rank(seed: int, objective: str) -> None:
     """Also where rows of a cache are fetched first, which takes as long on a slow device."""
     rng = np.random.default_rng(seed)

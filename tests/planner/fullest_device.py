@@ -1,4 +1,4 @@
-"""The objective ``memory``: bytes on the fullest device."""
+"""An objective that tests can check by hand: bytes on the fullest device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class FullestDevice(AbstractNamedObjective):
 
     name = "memory"
     unit = "B"
-    wants_every_kernel = True
     asks_models = False
 
     def __init__(self, pipeline: CostPipeline) -> None:
