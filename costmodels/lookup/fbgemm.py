@@ -47,7 +47,7 @@ _POOLED_SIGMA, _UNPOOLED_SIGMA = 0.098, 0.127
 passes, ten groups of points left out in turn (``shardplan validate published --what lookups``)."""
 _KERNEL_SIGMA: Final = {ComputeKernel.FUSED_UVM: 0.097, ComputeKernel.FUSED_UVM_CACHING: 0.16}
 """The same of calls on rows in host memory."""
-_MEASURED, _ALIKE = "H200", ("H100", "GH200", "H20")
+_MEASURED, _ALIKE = ("H200",), ("H100", "GH200", "H20")
 """How the names of the measured card, and of those with the same multiprocessors, begin."""
 _ALIKE_SIGMA: Final = 0.1
 """Added for the latter. NVIDIA's rows of an H100, to which nothing is fitted, are missed by 0.17
@@ -203,10 +203,20 @@ def call_sigma(topology: Topology, kernel: ComputeKernel, *, is_pooled: bool) ->
         is_pooled: whether it sums rows.
     """
     known = _KERNEL_SIGMA.get(kernel, _POOLED_SIGMA if is_pooled else _UNPOOLED_SIGMA)
-    name = topology.device.name.upper()
-    if topology.lookup_constants is not None or name.startswith(_MEASURED):
-        return known
-    return math.hypot(known, _ALIKE_SIGMA if name.startswith(_ALIKE) else _OTHER_SIGMA)
+    if not is_measured(topology):
+        return math.hypot(known, _OTHER_SIGMA)
+    alike = topology.lookup_constants is None and not _is_of(topology, _MEASURED)
+    return math.hypot(known, _ALIKE_SIGMA if alike else 0.0)
+
+
+def is_measured(topology: Topology) -> bool:
+    """Whether the constants are those of the system's card, or of one with the same chip."""
+    return topology.lookup_constants is not None or _is_of(topology, (*_MEASURED, *_ALIKE))
+
+
+def _is_of(topology: Topology, names: tuple[str, ...]) -> bool:
+    """Whether the card of a system is one of these."""
+    return topology.device.name.upper().startswith(names)
 
 
 def _constants(topology: Topology) -> FbgemmConstants:

@@ -18,7 +18,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.estimates import RELATIVE_SIGMA, Source
 from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
-from costmodels.lookup.fbgemm import call_sigma
+from costmodels.lookup.fbgemm import call_sigma, is_measured
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.row_updates import RowUpdate
@@ -161,6 +161,8 @@ def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[fl
     if call.shard.table.row_update is RowUpdate.PER_INDEX and _PHASES[call.phase][1]:
         parts.append(_PER_INDEX_SIGMA)
         basis = Basis.ANALYTIC
+    if is_fbgemm and not is_measured(topology):
+        basis = Basis.EXTRAPOLATED
     if not is_fbgemm and num_indices < _FEW_INDICES:
         parts.append(_EXTRAPOLATED_SIGMA)
         basis = Basis.EXTRAPOLATED
@@ -186,15 +188,24 @@ def call_time(
     model: AbstractLookupModel,
     topology: Topology,
 ) -> float:
-    """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs."""
+    """Seconds of the phases of one call on the tables of all ``calls``, with its fixed costs.
+
+    Of a kernel alone, without the sort that belongs to a call, the least time of a kernel and the
+    time of its work are joined as the square root of the sum of their squares.
+    """
     call = calls[0]
     model = model.for_calls(LookupShards.of(call.shard), topology)
     work = np.sum([c.num_tables * model.shard_work(c.shard, topology) for c in calls], axis=0)
     floor = model.call_floor(call.shard.kernel, topology)
     forward, backward, idle = _PHASES[call.phase]
-    forward_s = float(model.forward_time(work, topology)) + floor.fetch_s + floor.forward_s
+    forward_s = float(model.forward_time(work, topology))
     backward_s = float(model.backward_time(work, topology))
-    backward_s += floor.backward_s if call.shard.table.row_update.sorts else floor.forward_s
+    if call.shard.table.row_update.sorts:
+        forward_s += floor.fetch_s + floor.forward_s
+        backward_s += floor.backward_s
+    else:
+        forward_s = math.hypot(forward_s, floor.forward_s) + floor.fetch_s
+        backward_s = math.hypot(backward_s, floor.forward_s)
     idle_s = _IDLE_LAUNCHES * topology.host.eager_call_s
     return forward * forward_s + backward * backward_s + idle * idle_s
 
