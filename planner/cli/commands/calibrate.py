@@ -25,13 +25,24 @@ EXAMPLES = """\b
 Examples:
   shardplan calibrate -o my_cpu.yaml                 about five minutes
   shardplan calibrate -o my_cpu.yaml --quick         about a minute, rougher
+  shardplan calibrate --host                         seconds: what the host's calls take
+  shardplan calibrate --host -o my_gpus.yaml         ... written into a system file
   torchrun --standalone --nproc-per-node 4 -m planner calibrate -o my_cpu.yaml
   shardplan plan dlrm.yaml --system my_cpu.yaml"""
 
 
 @click.command(short_help="Measure this machine's CPU and write a system file.", epilog=EXAMPLES)
 @click.option(
-    "-o", "--output", type=FILE, required=True, metavar="FILE", help="System file to write (YAML)."
+    "-o",
+    "--output",
+    type=FILE,
+    metavar="FILE",
+    help="System file to write (YAML). With --host, one that exists, whose calls are replaced.",
+)
+@click.option(
+    "--host",
+    is_flag=True,
+    help="Measure only what eager calls take on this machine, and print the lines of its host.",
 )
 @click.option("--quick", is_flag=True, help="Measure fewer points; the constants are rougher.")
 @click.option(
@@ -44,7 +55,15 @@ Examples:
 )
 @output_options
 @click.pass_obj
-def command(settings: Settings, *, output: Path, quick: bool, ranks: int | None, seed: int) -> int:
+def command(
+    settings: Settings,
+    *,
+    output: Path | None,
+    host: bool,
+    quick: bool,
+    ranks: int | None,
+    seed: int,
+) -> int:
     """Run microbenchmarks and fit the constants of the cost models to them.
 
     It measures lookups of single tables, gloo collectives, single operators of dense parts (matrix
@@ -57,7 +76,19 @@ def command(settings: Settings, *, output: Path, quick: bool, ranks: int | None,
 
     It writes the system file and, beside it, the constants with their errors and odd points. Times
     are processor times, corrected by how slow fixed work was that is timed beside them.
+
+    --host takes seconds and needs torch alone. It measures an eager call of a tiny kernel and a
+    tiny forward and backward pass, on the GPU where there is one. From these follows what the host
+    takes to issue a step, which decides small steps and differs by a factor of seven between hosts.
     """
+    if host:
+        if quick or ranks is not None:
+            message = "--host takes no --quick and no --ranks: it is one measurement of seconds"
+            raise InvalidInputError(message)
+        return _host(settings, output)
+    if output is None:
+        message = "-o is missing: name the system file to write, or add --host"
+        raise InvalidInputError(message)
     from costmodels.calibration.designs import FULL, QUICK
     from costmodels.calibration.report import Calibration
     from planner.cli.output import check_file
@@ -103,6 +134,38 @@ def command(settings: Settings, *, output: Path, quick: bool, ranks: int | None,
     else:
         _print(fitted.constants.machine, fitted.errors)
         remark(settings, f"wrote {shown_paths(written)}")
+    return 0
+
+
+def _host(settings: Settings, output: Path | None) -> int:
+    """Measure the calls of the host; print their lines, and write them into a system file."""
+    from planner.io.system.host_lines import write_host_calls
+
+    try:
+        import torch
+    except ImportError as error:
+        message = "calibrate --host measures calls of PyTorch, which is not installed"
+        raise InvalidInputError(message) from error
+    from planner.integrations.host_calls import measure_host
+
+    calls = measure_host("cuda" if torch.cuda.is_available() else "cpu")
+    if output is not None:
+        write_host_calls(output, calls)
+    if settings.json:
+        write_json(
+            {
+                "machine": calls.machine,
+                "eager_call_s": calls.eager_call_s,
+                "eager_pass_s": calls.eager_pass_s,
+                "written": [str(output)] if output else [],
+            }
+        )
+        return 0
+    say("host:")
+    for line in calls.lines():
+        say(f"  {line}")
+    if output is not None:
+        remark(settings, f"wrote {shown_paths((output,))}")
     return 0
 
 
