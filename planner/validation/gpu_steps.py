@@ -92,9 +92,7 @@ def steps() -> tuple[GpuStep, ...]:
 def measured_host(rows: list[dict[str, Any]]) -> Topology:
     """The system with one device, and the host of the machine that the rows are from."""
     calls, topology = host_calls_of(rows), io.load_system(_SYSTEM, gpus=1)
-    host = replace(
-        topology.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s
-    )
+    host = replace(topology.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
     sources = tuple(
         replace(p, source=Source.MEASURED) if p.name == "host.eager_call" else p
         for p in topology.provenance
@@ -115,9 +113,7 @@ def host_groups(found: tuple[GpuStep, ...]) -> dict[str, float]:
     """
     bound = tuple(s for s in found if s.is_host_bound and not s.group.startswith("extra"))
     return {
-        family: float(
-            np.sqrt(np.mean([np.log(s.host_only_s / s.measured_s) ** 2 for s in steps]))
-        )
+        family: float(np.sqrt(np.mean([np.log(s.host_only_s / s.measured_s) ** 2 for s in steps])))
         for family, steps in _by(bound, "family").items()
     }
 
