@@ -201,7 +201,6 @@ def _tell_host(settings: Settings, flags: _Flags, launch: Launch | None) -> int:
     """Measure the calls of the host; print their lines, and write them into a system file."""
     from planner.cli.real_runs import require_torch
     from planner.integrations.measure.calibrate import sees_gpus
-    from planner.io.system.host_lines import write_host_calls
 
     require_torch("calibrate")
     kind = flags.device or _seen_device(settings, launch)
@@ -209,6 +208,7 @@ def _tell_host(settings: Settings, flags: _Flags, launch: Launch | None) -> int:
         message = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
         raise InvalidInputError(message)
     from planner.integrations.host_calls import measure_host
+    from planner.io.system.host_lines import write_host_calls
 
     calls = measure_host(kind)
     written = [] if flags.output is None else [flags.output]

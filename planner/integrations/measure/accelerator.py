@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,12 +139,12 @@ class Cuda(AbstractAccelerator):
             for step in steps:
                 step(i)
         self.synchronize()
-        times, was_held = [], is_held
-        for i in range(repeats):
-            marks, queued_in_time = self._once(steps, warm_up + i, is_held=is_held)
+        times, was_held, turns = [], is_held, count(warm_up)
+        for _ in range(repeats):
+            marks, queued_in_time = self._once(steps, next(turns), is_held=is_held)
             while is_held and not queued_in_time and self._hold_s < _LONGEST_HOLD_S:
                 self._hold_s *= 2.0
-                marks, queued_in_time = self._once(steps, warm_up + i, is_held=is_held)
+                marks, queued_in_time = self._once(steps, next(turns), is_held=is_held)
             was_held = was_held and queued_in_time
             pairs = pairwise(marks)
             times.append([1e-3 * a.elapsed_time(b) for a, b in pairs])
@@ -203,7 +203,7 @@ class Cuda(AbstractAccelerator):
 
 def accelerator(kind: str, index: int = 0) -> AbstractAccelerator:
     """The device of a rank: ``cuda`` number ``index`` of this machine, or ``cpu``."""
-    return Cuda(index % max(torch.cuda.device_count(), 1)) if kind == "cuda" else Cores()
+    return Cuda(index) if kind == "cuda" else Cores()
 
 
 def _driver() -> str:

@@ -292,7 +292,8 @@ def _looked_up(device: AbstractAccelerator, point: Row, repeats: int) -> Row:
     )
     warm_up = _CACHE_WARM_UP if is_cached else 4
     few = min(5, max(2, int(_MOST_HELD_INDICES // point["N"])))
-    sets = _index_sets(point, warm_up + repeats if is_cached else few, device.device)
+    fresh = warm_up + 2 * repeats
+    sets = _index_sets(point, fresh if is_cached else few, device.device)
     offsets = torch.arange(0, point["N"] + 1, point["L"], device=device.device)
     gradient = torch.full_like(module(sets[0], offsets), _GRADIENT)
     outputs: list[torch.Tensor] = []

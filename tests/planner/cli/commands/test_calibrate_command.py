@@ -14,6 +14,7 @@ from costmodels.calibration.designs import FULL, QUICK
 from costmodels.calibration.device_designs import DeviceJob
 from costmodels.calibration.fit_machine import Fitted
 from costmodels.calibration.fitting import FitError
+from costmodels.calibration.host_calls import HostCalls
 from planner import io
 from planner.io.library import configs_folder
 from planner.validation.block_tasks import BLOCK_TASKS
@@ -260,6 +261,9 @@ def test_rows_can_be_measured_without_a_system(
         (("-o", "x.yaml", "--from", "r.jsonl"), "--from needs --system"),
         (("-o", "x.yaml", "--from", "r.jsonl", "--system", "h100_sxm", "--quick"), "drop --quick"),
         (("-o", "x.yaml", "--from", "r.jsonl", "--system", "h100_sxm", "--seed", "1"), "--seed"),
+        (("--host", "--rows", "r.jsonl"), "drop --rows"),
+        (("--host", "--from", "r.jsonl"), "drop --from"),
+        (("--host", "--device", "cuda"), "torch sees no GPU"),
         (("-o", "x.yaml", "--device", "cuda"), "needs --system"),
         (("-o", "x.yaml", "--device", "cpu", "--system", "h100_sxm"), "drop --system"),
         (("-o", "x.yaml", "--device", "cpu", "--ranks", "1"), "need at least 2 ranks"),
@@ -279,3 +283,32 @@ def test_flags_that_would_have_no_effect_are_refused(
     assert (refused.code, said in refused.err) == (2, True), refused.err
     assert not list(tmp_path.iterdir())
     assert "job" not in asked
+
+
+def test_calls_of_the_host_are_printed_and_written(
+    run: Run, asked: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure_host(kind: str) -> HostCalls:
+        asked["kind"] = kind
+        return HostCalls(eager_call_s=2e-5, eager_pass_s=3e-4, machine="some host")
+
+    module = types.ModuleType("planner.integrations.host_calls")
+    assert find_spec(module.__name__), "a stand-in for nothing would let the real one run"
+    monkeypatch.setattr(module, "measure_host", measure_host, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    done = run("calibrate", "--host")
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == [
+        "host:",
+        "  eager_call: 20.00 us (measured, some host)",
+        "  eager_pass: 300.0 us (measured, some host)",
+    ]
+    assert asked["kind"] == "cpu"
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"base: h200_sxm\nname: mine\n{done.out.replace('20.00', '5')}")
+    told = run("calibrate", "--host", "-o", path, "--json")
+    assert json.loads(told.out)["written"] == [str(path)]
+    assert io.load_system(path).host.eager_call_s == pytest.approx(2e-5)
+    assert io.load_system(path).host.eager_pass_s == pytest.approx(3e-4)
+    lost = run("calibrate", "--host", "-o", tmp_path / "none.yaml")
+    assert (lost.code, "one that exists" in lost.err) == (2, True)
