@@ -183,7 +183,7 @@ def workload_of(row: Mapping[str, Any]) -> Workload:
     training: dict[str, Any] = {"batch_size_per_rank": row["B"], "pipeline": Pipeline.NONE.value}
     if row["block"] == "dense":
         training["dense_optimizer"] = row["opt"]
-        document = {"dense": _dense(row)}
+        document: dict[str, Any] = {"dense": _dense(row)}
     else:
         training |= {
             "optimizer": row["opt"],
