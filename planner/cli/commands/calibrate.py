@@ -89,6 +89,13 @@ def command(
     if output is None:
         message = "-o is missing: name the system file to write, or add --host"
         raise InvalidInputError(message)
+    return _everything(settings, output, quick=quick, ranks=ranks, seed=seed)
+
+
+def _everything(
+    settings: Settings, output: Path, *, quick: bool, ranks: int | None, seed: int
+) -> int:
+    """Measure all that a system file of CPU ranks holds, fit it, and write the file."""
     from costmodels.calibration.designs import FULL, QUICK
     from costmodels.calibration.report import Calibration
     from planner.cli.output import check_file
