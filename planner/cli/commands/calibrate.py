@@ -149,13 +149,11 @@ def _host(settings: Settings, output: Path | None) -> int:
     from planner.io.system.host_lines import write_host_calls
 
     try:
-        import torch
+        from planner.integrations.host_calls import measure_host
     except ImportError as error:
         message = "calibrate --host measures calls of PyTorch, which is not installed"
         raise InvalidInputError(message) from error
-    from planner.integrations.host_calls import measure_host
-
-    calls = measure_host("cuda" if torch.cuda.is_available() else "cpu")
+    calls = measure_host()
     if output is not None:
         write_host_calls(output, calls)
     if settings.json:
