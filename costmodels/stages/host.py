@@ -32,16 +32,18 @@ _NUMBER_BYTES: Final = 4
 class Calls:
     """Work of the host: how many dispatches and how many launches."""
 
-    dispatches: float = 0.0
-    launches: float = 0.0
+    num_dispatches: float = 0.0
+    num_launches: float = 0.0
 
     def times(self, count: float) -> Calls:
         """The work of ``count`` of them."""
-        return Calls(self.dispatches * count, self.launches * count)
+        return Calls(self.num_dispatches * count, self.num_launches * count)
 
     def plus(self, other: Calls) -> Calls:
         """Both works together."""
-        return Calls(self.dispatches + other.dispatches, self.launches + other.launches)
+        return Calls(
+            self.num_dispatches + other.num_dispatches, self.num_launches + other.num_launches
+        )
 
 
 _NONE: Final = Calls()
@@ -113,10 +115,10 @@ class HostLaunches:
 def _both(forward: tuple[float, float], backward: tuple[float, float]) -> OperatorCalls:
     """Dispatches of a call and launches of a kernel, forward and backward."""
     return OperatorCalls(
-        forward=Calls(dispatches=forward[0]),
-        forward_kernel=Calls(launches=forward[1]),
-        backward=Calls(dispatches=backward[0]),
-        backward_kernel=Calls(launches=backward[1]),
+        forward=Calls(num_dispatches=forward[0]),
+        forward_kernel=Calls(num_launches=forward[1]),
+        backward=Calls(num_dispatches=backward[0]),
+        backward_kernel=Calls(num_launches=backward[1]),
     )
 
 
@@ -239,7 +241,7 @@ class HostCosts:
 
     def seconds(self, calls: Calls) -> float:
         """Host seconds of some work."""
-        return calls.dispatches * self.dispatch_s + calls.launches * self.launch_s
+        return calls.num_dispatches * self.dispatch_s + calls.num_launches * self.launch_s
 
     def forward_s(self, layers: Sequence[Layer]) -> float:
         """Issuing the forward pass of layers."""

@@ -35,7 +35,9 @@ def write_host_calls(path: Path, calls: HostCalls) -> None:
     for line in calls.lines():
         key = line.partition(":")[0]
         written = f"{indent.group(1) if indent else '  '}{line}"
-        body, count = re.subn(rf"^[ \t]+{key}:.*$", lambda _, w=written: w, body, flags=re.M)
-        if not count:
+        old = re.search(rf"^[ \t]+{key}:.*$", body, re.MULTILINE)
+        if old is None:
             body = f"{body.rstrip()}\n{written}\n"
+        else:
+            body = body[: old.start()] + written + body[old.end() :]
     write_text_atomic(path, text[: block.end()] + body + text[end:])

@@ -285,7 +285,9 @@ def test_the_host_issues_repeats_while_the_device_computes() -> None:
         workload = of(layer, batch=batch)
         pipeline = CostPipeline(workload, topology)
         estimate = pipeline.estimate(Plan(placements=()))
-        return next(s.start_s[0] for s in estimate.stages if s.name == "dense part backward")
+        return next(
+            s.start_s[0] for s in estimate.stages if s.name.startswith("dense part backward")
+        )
 
     deep = gpt2(layers=48)
     stages = StageModel(of(deep), topology, CostPipeline(of(deep), topology).models)

@@ -65,11 +65,13 @@ def test_the_profile_of_2021_is_what_the_shipped_overheads_add_up_to() -> None:
     }
     for name, microseconds in expected.items():
         more = 3 * launch if name.startswith("lookup") else 0.0
-        found = shipped[name].launches * 5.0 / _UNPROFILED
+        found = shipped[name].num_launches * 5.0 / _UNPROFILED
         assert found == pytest.approx(microseconds + more, rel=0.01), name
-        assert shipped[name].launches == shipped[name].dispatches
+        assert shipped[name].num_launches == shipped[name].num_dispatches
     ratio = backward / (linear + relu + 2 * launch)
-    assert operator.backward.launches / operator.forward.launches == pytest.approx(ratio, rel=0.01)
+    assert operator.backward.num_launches / operator.forward.num_launches == pytest.approx(
+        ratio, rel=0.01
+    )
 
 
 def costs_of(profile: HostProfile, *, reduces: bool = False) -> HostCosts:
