@@ -69,8 +69,8 @@ class Fbgemm(AbstractLookupModel):
     cache (Che's approximation; a table has 0.7 of the cache), rows of D columns and R bytes, and
     outputs of G bytes. ``lines(x, s)`` are the bytes of lines of s bytes that x bytes touch at an
     offset that is a multiple of what divides both. Constants are those of
-    :class:`~costmodels.training.fbgemm_constants.FbgemmConstants`; seconds marked * grow as the bandwidth of
-    the second-level cache falls. Then ``fused`` takes
+    :class:`~costmodels.training.fbgemm_constants.FbgemmConstants`; seconds marked * grow as the
+    bandwidth of the second-level cache falls. Then ``fused`` takes
 
     - forward: floor + chain + index* N + bag* B + chunk* N D / 128 + (row passes M lines(R, 128) +
       output passes B G) / b_dram. Unpooled rows of more than 32 columns have no bags;
@@ -369,9 +369,8 @@ def _add_device_rows(
     """Fill in rows in device memory, and what a cache exchanges with the host."""
     c, row = _constants(topology), shards.row_bytes
     missed = _misses(shards, _CACHE_SHARE * topology.device.l2_capacity_bytes)
-    work[:, LookupWork.FORWARD_ROWS_DRAM] = (
-        c.forward_row_passes_ratio * missed * _lines(row, _LINE_BYTES)
-    )
+    read = missed * _lines(row, _LINE_BYTES)
+    work[:, LookupWork.FORWARD_ROWS_DRAM] = c.forward_row_passes_ratio * read
     state = _lines(shards.state_bytes_per_row, _SECTOR_BYTES)
     updates = 2.0 * unique * (_lines(row, _SECTOR_BYTES) + state)
     cells = shards.num_rows.astype(float) * shards.num_cols

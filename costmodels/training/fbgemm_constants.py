@@ -29,7 +29,7 @@ class FbgemmConstants:
         forward_index_s: to check and read one index.
         forward_bag_s: to begin a bag, and to check its offsets.
         forward_chunk_s: to add 128 elements of a row to a bag.
-        forward_row_passes_ratio: device memory, over the 128-byte lines of rows that miss the cache.
+        forward_row_passes_ratio: device memory, over the 128-byte lines of rows that miss.
         output_passes_ratio: device memory, over the bytes of outputs.
         chain_hit_s, chain_miss_s: what each index of a bag adds to the time of the last bags, which
             read their rows one after the other: always, and where a row misses the cache. Times
@@ -41,8 +41,8 @@ class FbgemmConstants:
         rounded_chunk_s: to round 128 elements of a distinct row to 16 bits by random numbers.
         long_segment_s, long_segment_chunk_s: for a row with more than 32 indices, which a block of
             threads adds up: always, and for each 128 columns.
-        update_passes_ratio: device memory, over the lines of a row and its state, read and written.
-        gradient_passes_ratio: device memory, over the bytes of gradients of bags that miss the cache.
+        update_passes_ratio: device memory, over the lines of a row and its state, both ways.
+        gradient_passes_ratio: device memory, over the bytes of gradients of bags that miss.
         link_passes_ratio: host link, over the bytes of rows that are read from host memory.
         link_row_s: host link, for each such row.
         link_update_passes_ratio: host link, over the 64-byte lines of rows that are updated there.
