@@ -11,7 +11,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.estimates import Provenance, Source
-from costmodels.fbgemm_constants import FbgemmConstants
+from costmodels.training.fbgemm_constants import FbgemmConstants
 from costmodels.workload import DataType
 
 PASS_RATIO: Final = 15.0

@@ -18,11 +18,11 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import require
-from costmodels.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.lookup.base import LookupShard, LookupShards
 from costmodels.lookup.fbgemm import DEFAULTS, Fbgemm
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
+from costmodels.training.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
 
 PASSES: Final = ("forward", "backward")
@@ -51,14 +51,14 @@ class LookupRow:
         block: what kind of call it is: ``hbm``, ``seq`` (unpooled), ``uvm`` or ``uvmc`` (cached).
         num_tables: tables of the call.
         shard: one of them, whole.
-        seconds: forward and backward, as measured on the device.
+        measured_s: forward and backward, as measured on the device.
     """
 
     point: str
     block: str
     num_tables: int
     shard: LookupShard
-    seconds: tuple[float, float]
+    measured_s: tuple[float, float]
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> LookupRow:
@@ -101,7 +101,7 @@ class LookupRow:
             block=str(row["block"]),
             num_tables=int(row["T"]),
             shard=shard,
-            seconds=(1e-6 * float(row["fwd_us"]), 1e-6 * float(row["bwd_us"])),
+            measured_s=(1e-6 * float(row["fwd_us"]), 1e-6 * float(row["bwd_us"])),
         )
 
 
@@ -215,7 +215,7 @@ def block_errors(rows: Sequence[LookupRow], predicted: FloatArray) -> tuple[Bloc
 
 
 def _measured(rows: Sequence[LookupRow]) -> FloatArray:
-    return np.array([row.seconds for row in rows])
+    return np.array([row.measured_s for row in rows])
 
 
 def _parts(rows: Sequence[LookupRow], topology: Topology, start: FbgemmConstants) -> FloatArray:

@@ -9,7 +9,6 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.fbgemm_constants import FbgemmConstants
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
@@ -20,6 +19,7 @@ from costmodels.lookup.base import (
 )
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
+from costmodels.training.fbgemm_constants import FbgemmConstants
 from costmodels.workload import HostProfile, Pipeline, Workload
 
 DEFAULTS: Final = FbgemmConstants()
@@ -69,8 +69,8 @@ class Fbgemm(AbstractLookupModel):
     cache (Che's approximation; a table has 0.7 of the cache), rows of D columns and R bytes, and
     outputs of G bytes. ``lines(x, s)`` are the bytes of lines of s bytes that x bytes touch at an
     offset that is a multiple of what divides both. Constants are those of
-    :class:`~costmodels.fbgemm_constants.FbgemmConstants`; seconds marked * grow as the bandwidth of
-    the second-level cache falls. Then ``fused`` takes
+    :class:`~costmodels.training.fbgemm_constants.FbgemmConstants`; seconds marked * grow as the
+    bandwidth of the second-level cache falls. Then ``fused`` takes
 
     - forward: floor + chain + index* N + bag* B + chunk* N D / 128 + (row passes M lines(R, 128) +
       output passes B G) / b_dram. Unpooled rows of more than 32 columns have no bags;
@@ -184,12 +184,12 @@ class Fbgemm(AbstractLookupModel):
         c, device = _constants(topology), topology.device
         link = topology.host.device_link_bandwidth_bytes_per_s
         hbm = device.hbm_bandwidth_bytes_per_s
-        read = c.forward_row_passes / hbm
-        updated = 2.0 * c.update_passes / hbm
+        read = c.forward_row_passes_ratio / hbm
+        updated = 2.0 * c.update_passes_ratio / hbm
         return (
-            read <= c.link_passes / link
+            read <= c.link_passes_ratio / link
             and read * (_LINE_BYTES - 1) <= c.link_row_s
-            and updated <= c.link_update_passes / link
+            and updated <= c.link_update_passes_ratio / link
             and updated * 2 * (_SECTOR_BYTES - 1) <= c.link_update_row_s
         )
 
@@ -282,12 +282,12 @@ def _work(shards: LookupShards, topology: Topology) -> FloatArray:
     work = np.zeros((len(shards), NUM_LOOKUP_WORK))
     c, unique, output = _constants(topology), _unique(shards), _output_bytes(shards)
     work[:, LookupWork.INDICES] = shards.num_indices
-    work[:, LookupWork.STREAM_DRAM] = c.output_passes * shards.num_bags * output
+    work[:, LookupWork.STREAM_DRAM] = c.output_passes_ratio * shards.num_bags * output
     work[:, LookupWork.FORWARD_ROWS_L2] = _forward_s(shards, c) * c.l2_bandwidth_bytes_per_s
     backward_s = _backward_s(shards, c, unique)
     work[:, LookupWork.BACKWARD_GRADIENTS_L2] = backward_s * c.l2_bandwidth_bytes_per_s
     missed = _missed_gradients(shards, topology) * output
-    work[:, LookupWork.BACKWARD_ROWS_DRAM] = c.gradient_passes * missed
+    work[:, LookupWork.BACKWARD_ROWS_DRAM] = c.gradient_passes_ratio * missed
     in_host_memory = shards.runs(ComputeKernel.FUSED_UVM)
     for where, add in ((in_host_memory, _add_host_rows), (~in_host_memory, _add_device_rows)):
         if where.any():
@@ -345,13 +345,13 @@ def _updated_on_host(shards: LookupShards, topology: Topology, rows: FloatArray)
     """Bytes ``[n]`` of the link that take as long as updates of rows in host memory."""
     c, link = _constants(topology), topology.host.device_link_bandwidth_bytes_per_s
     whole = _lines(shards.row_bytes, _SECTOR_BYTES) + shards.state_bytes_per_row
-    return np.asarray(rows * (c.link_update_passes * whole + c.link_update_row_s * link))
+    return np.asarray(rows * (c.link_update_passes_ratio * whole + c.link_update_row_s * link))
 
 
 def _read_on_host(shards: LookupShards, topology: Topology, rows: FloatArray) -> FloatArray:
     """Bytes ``[n]`` of the link that take as long as reads of rows in host memory."""
     c, link = _constants(topology), topology.host.device_link_bandwidth_bytes_per_s
-    return np.asarray(rows * (c.link_passes * shards.row_bytes + c.link_row_s * link))
+    return np.asarray(rows * (c.link_passes_ratio * shards.row_bytes + c.link_row_s * link))
 
 
 def _add_host_rows(
@@ -369,13 +369,14 @@ def _add_device_rows(
     """Fill in rows in device memory, and what a cache exchanges with the host."""
     c, row = _constants(topology), shards.row_bytes
     missed = _misses(shards, _CACHE_SHARE * topology.device.l2_capacity_bytes)
-    work[:, LookupWork.FORWARD_ROWS_DRAM] = c.forward_row_passes * missed * _lines(row, _LINE_BYTES)
+    read = missed * _lines(row, _LINE_BYTES)
+    work[:, LookupWork.FORWARD_ROWS_DRAM] = c.forward_row_passes_ratio * read
     state = _lines(shards.state_bytes_per_row, _SECTOR_BYTES)
     updates = 2.0 * unique * (_lines(row, _SECTOR_BYTES) + state)
     cells = shards.num_rows.astype(float) * shards.num_cols
-    once = _DENSE_PASSES * cells * 4.0 + c.update_passes * updates / 2.0
+    once = _DENSE_PASSES * cells * 4.0 + c.update_passes_ratio * updates / 2.0
     dense = shards.runs(ComputeKernel.DENSE)
-    work[:, LookupWork.BACKWARD_ROWS_DRAM] += np.where(dense, once, c.update_passes * updates)
+    work[:, LookupWork.BACKWARD_ROWS_DRAM] += np.where(dense, once, c.update_passes_ratio * updates)
     cached = shards.runs(ComputeKernel.FUSED_UVM_CACHING)
     if cached.any():
         part = work[cached]
@@ -403,8 +404,8 @@ def _add_cache(
     inserted = np.minimum(missing, np.maximum(share * held - (unique - missing), 0.0))
     direct = missing - inserted
     read = direct * shards.num_indices / np.maximum(unique, 1e-9)
-    moved = inserted * (c.link_passes * shards.row_bytes + c.cache_insert_s * link)
+    moved = inserted * (c.link_passes_ratio * shards.row_bytes + c.cache_insert_s * link)
     work[:, LookupWork.CACHE_INDICES] = unique
     work[:, LookupWork.FORWARD_HOST_LINK] = moved + _read_on_host(shards, topology, read)
-    states = c.link_update_passes * (unique - direct) * shards.state_bytes_per_row
+    states = c.link_update_passes_ratio * (unique - direct) * shards.state_bytes_per_row
     work[:, LookupWork.BACKWARD_HOST_LINK] = _updated_on_host(shards, topology, direct) + states

@@ -99,7 +99,7 @@ def ways(rows: Sequence[LookupRow]) -> dict[str, IntArray]:
 def _errors(
     way: str, rows: Sequence[LookupRow], predicted: FloatArray, topology: Topology
 ) -> list[BlockOutcome]:
-    measured = np.array([row.seconds for row in rows])
+    measured = np.array([row.measured_s for row in rows])
     wide = np.array([_half_width(row, topology) for row in rows])
     inside = np.abs(np.log(predicted / measured)) <= wide[:, None]
     blocks = np.array([row.block for row in rows])

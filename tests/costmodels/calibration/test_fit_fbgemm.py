@@ -17,8 +17,8 @@ from costmodels.calibration.fit_fbgemm import (
     left_out,
 )
 from costmodels.errors import InvalidValueError
-from costmodels.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.lookup.fbgemm import DEFAULTS
+from costmodels.training.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from planner.io.system.system_file import load_system
 from planner.validation.lookups import load_rows
 
@@ -42,21 +42,25 @@ def test_the_shipped_constants_are_those_of_the_shipped_rows() -> None:
 
 def test_constants_that_made_the_times_are_found_again() -> None:
     true = dataclasses.replace(
-        DEFAULTS, backward_floor_s=3e-5, forward_bag_s=1e-9, gradient_passes=3.0, link_passes=2.0
+        DEFAULTS,
+        backward_floor_s=3e-5,
+        forward_bag_s=1e-9,
+        gradient_passes_ratio=3.0,
+        link_passes_ratio=2.0,
     )
     system = dataclasses.replace(H200, lookup_constants=true)
     rows = [
-        dataclasses.replace(r, seconds=call_seconds(r.shard, r.num_tables, system)) for r in ROWS
+        dataclasses.replace(r, measured_s=call_seconds(r.shard, r.num_tables, system)) for r in ROWS
     ]
     found = fit_fbgemm(rows, H200).constants
-    for name in ("backward_floor_s", "forward_bag_s", "gradient_passes", "link_passes"):
+    for name in ("backward_floor_s", "forward_bag_s", "gradient_passes_ratio", "link_passes_ratio"):
         assert getattr(found, name) == pytest.approx(getattr(true, name), rel=0.03)
 
 
 def test_what_rows_do_not_tell_stays() -> None:
     in_device_memory = [row for row in ROWS if row.block == "hbm"]
     found = fit_fbgemm(in_device_memory, H200).constants
-    for name in ("link_passes", "cache_floor_s", "cache_insert_s"):
+    for name in ("link_passes_ratio", "cache_floor_s", "cache_insert_s"):
         assert getattr(found, name) == pytest.approx(getattr(DEFAULTS, name), rel=1e-6)
 
 
@@ -76,7 +80,7 @@ def test_rows_are_read_or_refused() -> None:
     row = LookupRow.of(ROW)
     assert row.shard.num_indices == 400
     assert row.shard.num_bags == 100
-    assert row.seconds == pytest.approx((20e-6, 100e-6))
+    assert row.measured_s == pytest.approx((20e-6, 100e-6))
     with pytest.raises(InvalidValueError, match="has no loc: measure it again"):
         LookupRow.of({k: v for k, v in ROW.items() if k != "loc"})
     with pytest.raises(InvalidValueError, match="not ssd"):

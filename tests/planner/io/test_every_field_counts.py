@@ -61,6 +61,8 @@ WITHOUT_EFFECT: Final = {
     "system name": "It names the system.",
     "system description": "It describes the system.",
     "system device.name": "It names the device.",
+    "system device.row_half": "Of kernels other than FBGEMM's, see lookup/roofline.py.",
+    "system device.update_efficiency": "Of kernels other than FBGEMM's, see lookup/roofline.py.",
     "system host.ddr_bandwidth": "Topologies for TorchRec have it; times rest on the link alone.",
 }
 """Leaves that change nothing in what is told of a plan, and why."""

@@ -8,13 +8,16 @@ cut after the fourth digit; a stronger bound may raise them.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
+from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.stages.models import CostModels
 from costmodels.units import GIB
 from planner.errors import InfeasibleError
 from planner.objectives import objective_named
@@ -30,6 +33,8 @@ from planner.solving.prepare import search_space
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 
+MODELS = CostModels(lookup=Roofline())
+"""Bounds of times that are linear in the work prove more; these are convex and curved."""
 KINDS = {
     "whole tables or rows": (1, 3, ("table_wise", "row_wise"), 4, 2.0, (64,)),
     "ranks or hosts": (2, 2, ("table_wise", "table_row_wise", "data_parallel"), 4, 4.0, (32, 128)),
@@ -53,6 +58,7 @@ def space_of(name: str) -> SearchSpace:
         workload=cases.workload(tables, batch=4096),
         topology=cases.topology(hosts, local),
         constraints=rules,
+        models=MODELS,
     )
     return search_space(problem, CostPipeline)
 
@@ -96,7 +102,8 @@ SPLIT = {
 
 @pytest.mark.parametrize("seed", SPLIT)
 def test_splits_prove_as_much_as_they_did(seed: int) -> None:
-    space = search_space(cases.two_tables(seed), CostPipeline)
+    problem = replace(cases.two_tables(seed), models=MODELS)
+    space = search_space(problem, CostPipeline)
     objective = objective_named("iteration", space)
     best = cases.least_value(space, objective)
     bounds = RankFreeBound(LinearModel(space, objective))

@@ -77,7 +77,7 @@ def test_slow_ranks_look_up_less() -> None:
     workload = cases.synthetic(40, seed=3, batch=2048)
     result = plan(workload, system, max_evaluations=800, with_baselines=False)
     assert result.gap_ratio is not None
-    assert result.gap_ratio < 0.05
+    assert result.gap_ratio < 0.06
     space = cases.space(workload, system)
     work = space.work(space.assignment(result.plan))
     seconds = space.pipeline.phase_times(work)[:, 1]

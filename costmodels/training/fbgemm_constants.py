@@ -29,8 +29,8 @@ class FbgemmConstants:
         forward_index_s: to check and read one index.
         forward_bag_s: to begin a bag, and to check its offsets.
         forward_chunk_s: to add 128 elements of a row to a bag.
-        forward_row_passes: device memory, over the 128-byte lines of rows that miss the cache.
-        output_passes: device memory, over the bytes of outputs.
+        forward_row_passes_ratio: device memory, over the 128-byte lines of rows that miss.
+        output_passes_ratio: device memory, over the bytes of outputs.
         chain_hit_s, chain_miss_s: what each index of a bag adds to the time of the last bags, which
             read their rows one after the other: always, and where a row misses the cache. Times
             1 + columns / 128.
@@ -41,11 +41,11 @@ class FbgemmConstants:
         rounded_chunk_s: to round 128 elements of a distinct row to 16 bits by random numbers.
         long_segment_s, long_segment_chunk_s: for a row with more than 32 indices, which a block of
             threads adds up: always, and for each 128 columns.
-        update_passes: device memory, over the lines of a row and its state, read and written.
-        gradient_passes: device memory, over the bytes of gradients of bags that miss the cache.
-        link_passes: host link, over the bytes of rows that are read from host memory.
+        update_passes_ratio: device memory, over the lines of a row and its state, both ways.
+        gradient_passes_ratio: device memory, over the bytes of gradients of bags that miss.
+        link_passes_ratio: host link, over the bytes of rows that are read from host memory.
         link_row_s: host link, for each such row.
-        link_update_passes: host link, over the 64-byte lines of rows that are updated there.
+        link_update_passes_ratio: host link, over the 64-byte lines of rows that are updated there.
         link_update_row_s: host link, for each such row.
         cache_floor_s: to prepare a cache in front of host memory, however few indices there are.
         cache_backward_floor_s: what such a cache adds to a backward call.
@@ -58,8 +58,8 @@ class FbgemmConstants:
     forward_index_s: float = _constant(4.3e-12, 1e-8)
     forward_bag_s: float = _constant(2.61e-10, 1e-7)
     forward_chunk_s: float = _constant(3.47e-11, 1e-8)
-    forward_row_passes: float = _constant(0.762, 20.0)
-    output_passes: float = _constant(1.66, 20.0)
+    forward_row_passes_ratio: float = _constant(0.762, 20.0)
+    output_passes_ratio: float = _constant(1.66, 20.0)
     chain_hit_s: float = _constant(5.1e-08, 1e-5)
     chain_miss_s: float = _constant(1.82e-07, 1e-5)
     backward_floor_s: float = _constant(9.76e-05, 2e-3)
@@ -69,11 +69,11 @@ class FbgemmConstants:
     rounded_chunk_s: float = _constant(2.6e-10, 1e-7)
     long_segment_s: float = _constant(2.5e-08, 1e-5)
     long_segment_chunk_s: float = _constant(1.33e-08, 1e-5)
-    update_passes: float = _constant(1.33, 20.0)
-    gradient_passes: float = _constant(1.81, 20.0)
-    link_passes: float = _constant(0.875, 20.0)
+    update_passes_ratio: float = _constant(1.33, 20.0)
+    gradient_passes_ratio: float = _constant(1.81, 20.0)
+    link_passes_ratio: float = _constant(0.875, 20.0)
     link_row_s: float = _constant(3.78e-10, 1e-6)
-    link_update_passes: float = _constant(1.2, 20.0)
+    link_update_passes_ratio: float = _constant(1.2, 20.0)
     link_update_row_s: float = _constant(5.75e-10, 1e-6)
     cache_floor_s: float = _constant(0.000131, 5e-3)
     cache_backward_floor_s: float = _constant(4.68e-05, 5e-3)
