@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodels.batch_shares import batch_ratios
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.dense.live import live_bytes, looked_up_bytes
+from costmodels.dense._live import live_bytes, looked_up_bytes
 from costmodels.lookup.base import (
     KERNELS,
     NUM_LOOKUP_WORK,

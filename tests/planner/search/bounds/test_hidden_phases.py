@@ -40,7 +40,7 @@ def test_limits_of_host_memory_stay_when_a_hidden_exchange_comes_into_use(
     tables = [
         make_table(
             name,
-            num_embeddings=int(1e7 * size),
+            num_embeddings=int(4e7 * size),
             embedding_dim=8,
             features=(Feature(name=name, pooling_factor=lengths.get(name, 20.0)),),
         )

@@ -113,7 +113,7 @@ SEEDS = range(30)
 def test_tables_may_share_the_rank_with_most_room() -> None:
     """Two of three fit the larger rank, and one the other."""
     space = space_of(alike(3), cases.topology(1, 2))
-    space.pipeline.device_limits[:] = np.array([2.0, 1.0]) * each_bytes()
+    space.pipeline.device_limits[:] = np.array([2.0, 1.0]) * each_bytes(tables=alike(3))
     require_feasible(space)
 
 
