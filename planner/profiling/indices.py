@@ -11,7 +11,7 @@ import importlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -58,7 +58,7 @@ class TableSums:
     lengths: Counter[int]
     feature_lengths: Mapping[str, Counter[int]]
     batches: Mapping[int, BatchSums]
-    rows_by_count: Mapping[int, int] = field(default_factory=dict)
+    rows_by_count: Mapping[int, int]
 
 
 @contextmanager
@@ -100,8 +100,6 @@ class Indices:
         self._connection, self._error = connection, error
         self._columns = {name: f"c{i}" for i, name in enumerate(features)}
         self._lists: set[str] = set()
-        self._run("ATTACH ':memory:' AS work (COMPRESS)")
-        self._run("USE work")
         columns = ", ".join(f"{column} BIGINT" for column in self._columns.values())
         self._run(f"CREATE TABLE data ({columns})")
 
@@ -146,12 +144,13 @@ class Indices:
             f"FROM ({self._ids(features, fold)}) GROUP BY id"
         )
         ((highest,),) = self._run("SELECT max(id) FROM counts")
+        lengths = {name: self._lengths((name,)) for name in features}
         return TableSums(
             num_samples=self.num_samples,
             highest_raw=max(self.highest(name) for name in features),
             highest=-1 if highest is None else highest,
-            lengths=self._lengths(features),
-            feature_lengths={name: self._lengths((name,)) for name in features},
+            lengths=lengths[features[0]] if len(features) == 1 else self._lengths(features),
+            feature_lengths=lengths,
             batches={size: self._batches(features, fold, size) for size in batch_sizes},
             rows_by_count=dict(self._run("SELECT n, count(*) FROM counts GROUP BY n ORDER BY n")),
         )

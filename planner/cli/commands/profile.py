@@ -130,7 +130,7 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     from planner.profiling.stats import left_out_remark, undersampled_remark
 
     options = _options(flags)
-    readers = _readers(skip_empty=flags["empty"] == "skip")
+    readers = _readers(skip_empty=flags["empty"] == "skip", jobs=options.jobs)
     try:
         with _progress(settings) as progress:
             stats = profile_files(data, output, options, readers=readers, progress=progress)
@@ -180,13 +180,13 @@ def _options(flags: dict[str, Any]) -> ProfileOptions:
     )
 
 
-def _readers(*, skip_empty: bool) -> tuple[Any, ...]:
+def _readers(*, skip_empty: bool, jobs: int) -> tuple[Any, ...]:
     """All formats; the one that needs torch too, which imports it only when it meets a file."""
     from planner.integrations.measure.torch_indices import TorchReader
     from planner.profiling.readers.criteo_tsv import CriteoTsvReader
     from planner.profiling.sources import default_readers
 
-    chosen = CriteoTsvReader(empty_is_zero=not skip_empty)
+    chosen = CriteoTsvReader(empty_is_zero=not skip_empty, jobs=jobs)
     found = (chosen if isinstance(r, CriteoTsvReader) else r for r in default_readers())
     return (TorchReader(), *found)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Final, final
 
@@ -44,6 +47,15 @@ def _hex_values() -> NDArray[np.uint8]:
 _HEX: Final = _hex_values()
 
 
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Whole lines, where they start, and how many bytes of the file they took."""
+
+    lines: bytes
+    offset: int
+    num_bytes: int
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class CriteoTsvReader(AbstractReader):
@@ -55,9 +67,11 @@ class CriteoTsvReader(AbstractReader):
     Args:
         empty_is_zero: whether an empty category is id 0, as DLRM and TorchRec read it; otherwise
             the sample has no index for that feature.
+        jobs: number of threads that read numbers out of text.
     """
 
     empty_is_zero: bool = True
+    jobs: int = 1
 
     name: ClassVar[str] = "criteo_tsv"
     ids_are_hashes: ClassVar[bool] = True
@@ -93,38 +107,54 @@ class CriteoTsvReader(AbstractReader):
         """So many lines, from the first one that starts where the block does by the estimate."""
         columns = _num_columns(read_head(path))
         size, samples, left = path.stat().st_size, self.num_samples(path), block.limit
-        stop = None if block.stop is None else size * block.stop // samples
+        whole = block.stop is None or not self.can_seek(path)
+        stop = None if whole else size * (block.stop or 0) // samples
         with open_bytes(path) as file:
             offset = _to_line_start(file, size * block.start // samples)
-            for lines, packed_bytes in _blocks(file, offset, stop, path):
-                chunk = self._parse(lines, columns, offset, path, names)
-                offset += len(lines)
-                chunk = replace(chunk, num_bytes=packed_bytes)
-                if left is not None:
-                    chunk = first_samples(chunk, left)
-                    left -= chunk.num_samples
-                yield chunk
+            texts = _texts(file, offset, stop, path)
+            for chunk in self._parsed(texts, columns, path, names):
+                part = chunk if left is None else first_samples(chunk, left)
+                left = None if left is None else left - part.num_samples
+                yield part
                 if left == 0:
                     return
 
-    def _parse(
-        self, block: bytes, columns: int, offset: int, path: Path, names: Sequence[str]
-    ) -> Chunk:
-        data = np.frombuffer(block, dtype=np.uint8)
+    def _parsed(
+        self, texts: Iterable[_Text], columns: int, path: Path, names: Sequence[str]
+    ) -> Iterator[Chunk]:
+        """The samples of each text in order; threads parse a few texts ahead."""
+        parse = partial(self._parse, columns=columns, path=path, names=names)
+        if self.jobs == 1:
+            yield from map(parse, texts)
+            return
+        with ThreadPoolExecutor(self.jobs) as pool:
+            waiting: deque[Future[Chunk]] = deque()
+            for text in texts:
+                waiting.append(pool.submit(parse, text))
+                if len(waiting) > self.jobs:
+                    yield waiting.popleft().result()
+            for future in waiting:
+                yield future.result()
+
+    def _parse(self, text: _Text, *, columns: int, path: Path, names: Sequence[str]) -> Chunk:
+        data, offset = np.frombuffer(text.lines, dtype=np.uint8), text.offset
         separators = np.flatnonzero((data == _TAB) | (data == _NEWLINE))
         is_line_end = data[separators] == _NEWLINE
         _check_columns(is_line_end, separators, columns, offset, path)
         ends = separators.reshape(-1, columns)
         features: dict[str, Any] = {}
         for name in names:
-            column = columns - _CATEGORIES + int(name.removeprefix("cat_"))
+            number = int(name.removeprefix("cat_"))
+            column = columns - _CATEGORIES + number
             starts, stops = ends[:, column - 1] + 1, ends[:, column].copy()
             if column == columns - 1:
                 stops -= (data[stops - 1] == _RETURN) & (stops > starts)
-            values, lengths = _parse_hex(data, starts, stops, f"{path}: {name} at byte", offset)
+            values, lengths = _parse_hex(
+                data, starts, stops, f"{path}: category {number} at byte", offset
+            )
             missing = None if self.empty_is_zero else lengths == 0
             features[name] = arrow().array(values, mask=missing)
-        return Chunk(len(ends), features, f"{path}: near byte {offset}")
+        return Chunk(len(ends), features, f"{path}: near byte {offset}", text.num_bytes)
 
 
 def _num_columns(head: bytes) -> int:
@@ -139,10 +169,8 @@ def _to_line_start(file: BinaryIO, start: int) -> int:
     return start - 1 + len(file.readline())
 
 
-def _blocks(
-    file: BinaryIO, offset: int, stop: int | None, path: Path
-) -> Iterator[tuple[bytes, int]]:
-    """Whole lines that start before ``stop``, and how many bytes of the file they took."""
+def _texts(file: BinaryIO, offset: int, stop: int | None, path: Path) -> Iterator[_Text]:
+    """Whole lines that start before ``stop``; the last one ends in a newline."""
     rest, told = b"", raw_position(file)
     while stop is None or offset < stop:
         try:
@@ -156,7 +184,7 @@ def _blocks(
             cut = block.index(b"\n", stop - offset - 1) + 1
         if cut:
             position = raw_position(file)
-            yield block[:cut], position - told
+            yield _Text(block[:cut], offset, position - told)
             told = position
         elif len(block) >= _BLOCK_BYTES:
             message = (

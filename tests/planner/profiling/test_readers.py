@@ -72,8 +72,9 @@ def test_criteo_without_a_last_newline(tmp_path: Path) -> None:
 def test_criteo_is_cut_at_a_line(tmp_path: Path, name: str) -> None:
     path = write_tsv(tmp_path / name, categories(40))
     reader = CriteoTsvReader()
-    found = read_bags(reader, path, [Block(limit=13)])
-    assert found["cat_3"] == read_bags(reader, path)["cat_3"][:13]
+    for block in (Block(limit=13), Block(0, reader.num_samples(path), 13)):
+        found = read_bags(reader, path, [block])
+        assert found["cat_3"] == read_bags(reader, path)["cat_3"][:13]
     assert len(read_bags(reader, path, [Block(limit=1_000)])["cat_3"]) == 40
     assert reader.num_samples(path) >= 20
 
@@ -84,6 +85,7 @@ def test_criteo_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     whole = read_bags(reader, path)
     monkeypatch.setattr("planner.profiling.readers.criteo_tsv._BLOCK_BYTES", 1_000)
     assert read_bags(reader, path) == whole
+    assert read_bags(CriteoTsvReader(jobs=3), path) == whole
     assert read_bags(reader, path, halves(reader, path, 3)) == whole
 
 
