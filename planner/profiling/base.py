@@ -151,13 +151,14 @@ def is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def check_indices(chunk: Chunk) -> None:
-    """Refuse what cannot be a row.
+def check_indices(chunk: Chunk) -> dict[str, int]:
+    """Refuse what cannot be a row; returns the highest index of each feature, -1 without any.
 
     Raises:
         InvalidInputError: indices are not integers, negative, above 2^63 - 1, or missing in a list.
     """
     compute = importlib.import_module("pyarrow.compute")
+    highest = {}
     for name, column in chunk.features.items():
         where = f"{chunk.where}, {name}"
         values = column.drop_null()
@@ -169,13 +170,15 @@ def check_indices(chunk: Chunk) -> None:
             message = f"{where}: a list holds a missing index"
             raise InvalidInputError(message)
         limits = compute.min_max(values).as_py()
-        low, high = limits["min"] or 0, limits["max"] or 0
-        if low < 0:
+        low, high = (-1 if limits[end] is None else limits[end] for end in ("min", "max"))
+        if low < 0 and len(values):
             message = f"{where}: index {low} is negative; indices are rows, from 0"
             raise InvalidInputError(message)
         if high >= 2**63:
             message = f"{where}: index {high} is above 2^63 - 1"
             raise InvalidInputError(message)
+        highest[name] = high
+    return highest
 
 
 def is_gzip(path: Path) -> bool:

@@ -22,11 +22,11 @@ from planner.errors import InvalidInputError
 from planner.profiling.base import Chunk, arrow, check_indices, is_list
 
 REUSE_BINS: Final = 17
-MEASURED_BATCHES: Final = 64
-"""At most so many batches of each size are measured, at even distances over the samples."""
+MEASURED_SAMPLES: Final = 2**17
+LEAST_BATCHES: Final = 16
+"""Batches of so many samples together, and at least 16, are measured at even distances."""
 LEAST_MEMORY_BYTES: Final = 256.0 * si.MIB
 """DuckDB does not work with much less: each thread holds blocks and hash tables of its own."""
-_INTERRUPTED: Final = "Query interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,14 @@ def open_indices(
 
 
 class Indices:
-    """The samples of all files; see :func:`open_indices`."""
+    """The samples of all files; see :func:`open_indices`.
+
+    ``highest`` has the highest index of each feature, -1 without any.
+    """
 
     def __init__(self, connection: Any, features: Sequence[str], error: type[Exception]) -> None:
         self.num_samples = 0
+        self.highest = dict.fromkeys(features, -1)
         self._connection, self._error = connection, error
         self._columns = {name: f"c{i}" for i, name in enumerate(features)}
         self._lists: set[str] = set()
@@ -109,7 +113,8 @@ class Indices:
         Raises:
             InvalidInputError: an index cannot be a row.
         """
-        check_indices(chunk)
+        for name, high in check_indices(chunk).items():
+            self.highest[name] = max(high, self.highest[name])
         fields = []
         for name, column in self._columns.items():
             given = is_list(chunk.features[name].type)
@@ -123,11 +128,6 @@ class Indices:
         self._run(f"INSERT INTO data SELECT {', '.join(fields)} FROM samples")
         self._connection.unregister("samples")
         self.num_samples += chunk.num_samples
-
-    def highest(self, feature: str) -> int:
-        """The highest id of a feature, -1 if there is none."""
-        ((found,),) = self._run(f"SELECT max(id) FROM ({self._ids((feature,), None)})")
-        return -1 if found is None else int(found)
 
     def count(
         self, features: Sequence[str], fold: int | None, batch_sizes: Sequence[int]
@@ -147,7 +147,7 @@ class Indices:
         lengths = {name: self._lengths((name,)) for name in features}
         return TableSums(
             num_samples=self.num_samples,
-            highest_raw=max(self.highest(name) for name in features),
+            highest_raw=max(self.highest[name] for name in features),
             highest=-1 if highest is None else highest,
             lengths=lengths[features[0]] if len(features) == 1 else self._lengths(features),
             feature_lengths=lengths,
@@ -165,18 +165,20 @@ class Indices:
         found = self._connection.fetchnumpy()
         return found["place"], found["n"], found["num_rows"]
 
-    def _ids(self, features: Sequence[str], fold: int | None, where: str = "true") -> str:
-        """A query of all ids of a table, each with its sample."""
+    def _ids(
+        self, features: Sequence[str], fold: int | None, batch: str = "0", where: str = "true"
+    ) -> str:
+        """A query of the ids of a table in samples of some kind, each with the sample's batch."""
         parts = []
         for name in features:
             column = self._columns[name]
             value = f"unnest({column})" if name in self._lists else column
             known = "true" if name in self._lists else f"{column} IS NOT NULL"
             parts.append(
-                f"SELECT rowid AS sample, {value} AS id FROM data WHERE {where} AND {known}"
+                f"SELECT {batch} AS batch, {value} AS id FROM data WHERE {where} AND {known}"
             )
         ids = " UNION ALL ".join(parts)
-        return ids if fold is None else f"SELECT sample, id % {fold} AS id FROM ({ids})"
+        return ids if fold is None else f"SELECT batch, id % {fold} AS id FROM ({ids})"
 
     def _lengths(self, features: Sequence[str]) -> Counter[int]:
         """Samples by their number of indices."""
@@ -192,12 +194,12 @@ class Indices:
     def _batches(self, features: Sequence[str], fold: int | None, size: int) -> BatchSums:
         """Sums over whole batches of consecutive samples; reuse by 1, 2, 3-4, ... accesses."""
         whole = self.num_samples // size
-        stride = -(-whole // MEASURED_BATCHES) or 1
-        where = f"rowid < {whole * size} AND rowid // {size} % {stride} = 0"
+        stride = -(-whole // max(LEAST_BATCHES, MEASURED_SAMPLES // size)) or 1
+        batch = f"rowid // {size}"
+        ids = self._ids(features, fold, batch, f"rowid < {whole * size} AND {batch} % {stride} = 0")
         rows = self._run(
             f"SELECT least(ceil(log2(n))::INT, {REUSE_BINS - 1}) AS bin, count(*), sum(n)::BIGINT "
-            f"FROM (SELECT sample // {size} AS batch, id, count(*) AS n "
-            f"FROM ({self._ids(features, fold, where)}) GROUP BY batch, id) GROUP BY bin"
+            f"FROM (SELECT batch, id, count(*) AS n FROM ({ids}) GROUP BY batch, id) GROUP BY bin"
         )
         found = {place: unique for place, unique, _ in rows}
         return BatchSums(
@@ -214,10 +216,6 @@ class Indices:
             reason = str(error).strip().splitlines()[0]
             message = f"counting stopped: {reason}; give more --memory, or room beside the output"
             raise InvalidInputError(message) from error
-        except RuntimeError as error:
-            if _INTERRUPTED in str(error):
-                raise KeyboardInterrupt from error
-            raise
 
 
 def _bag(column: str) -> str:

@@ -175,7 +175,7 @@ def _table(
     fold = options.max_ind_range
     if fold is None and known is not None:
         for name in features:
-            if (highest := indices.highest(name)) >= known:
+            if (highest := indices.highest[name]) >= known:
                 message = (
                     f"feature {name!r} has index {highest}, but table {table!r} has {known} rows; "
                     "correct the table map or fold ids with --max-ind-range"

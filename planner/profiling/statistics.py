@@ -238,7 +238,7 @@ class _Places:
         self._width = LOW_COUNT + 1 + len(head_low)
         cold = np.where(seen <= hot_count, seen, 0)
         self.accesses = np.bincount(place, seen * rows, minlength=NUM_RANGES)
-        self.cold = np.bincount(place, cold * rows, minlength=NUM_RANGES)
+        self.cold = np.bincount(place, cold * rows, minlength=NUM_RANGES).astype(float)
         head = LOW_COUNT + np.searchsorted(head_low, seen, side="right")
         column = np.where(seen <= LOW_COUNT, seen, head)
         self._rows = np.bincount(
@@ -247,7 +247,7 @@ class _Places:
 
     def smoothed(self, num_embeddings: int) -> FloatArray:
         """``[ranges, bins]`` rows of each bin of the law in each range of ids."""
-        rows = self._rows.reshape(NUM_RANGES, self._width)
+        rows = self._rows.reshape(NUM_RANGES, self._width).astype(float)
         edges = -(-np.arange(NUM_RANGES + 1) * num_embeddings // NUM_RANGES)
         rows[:, 0] = np.diff(edges) - rows.sum(axis=1)
         in_range = smooth_ranges(self._law, rows[:, : LOW_COUNT + 1], rows[:, LOW_COUNT + 1 :])

@@ -202,10 +202,11 @@ def _lengths(lengths: Any, offsets: Any, num_keys: int, where: str) -> IntArray:
     if not num_keys or len(found) % num_keys:
         message = f"{where}: {len(found)} lengths cannot be shared by {num_keys} features"
         raise InvalidInputError(message)
-    if found.dtype.kind not in "iu" or bool(np.any(found < 0)):
+    counts = found.astype(np.int64)
+    if found.dtype.kind not in "iu" or bool(np.any(counts < 0)):
         message = f"{where}: lengths must be whole numbers from 0"
         raise InvalidInputError(message)
-    return found.astype(np.int64).reshape(num_keys, -1)
+    return counts.reshape(num_keys, -1)
 
 
 def _from_lengths(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +17,11 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from planner.cli.commands import profile
 from planner.cli.console import Settings
+from planner.cli.interrupt import signals_interrupt
 from planner.cli.run import run
 from planner.io import load_problem, load_workload_file
 from planner.problem import PlanningProblem
+from planner.profiling.indices import Indices
 from planner.profiling.stats import load_stats
 from tests.planner.profiling.samples import write_npy, write_tsv, zipf_ids
 
@@ -209,6 +214,30 @@ def test_ctrl_c_says_that_nothing_was_written(
     monkeypatch.setattr("planner.profiling.profiler.profile_files", stop)
     assert shardplan("profile", day) == 4
     assert "stopped by Ctrl-C; nothing was written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")]
+)
+def test_a_signal_ends_the_counting(
+    day: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    word: str,
+) -> None:
+    """DuckDB makes a RuntimeError of what a handler raises in the middle of a query."""
+    slow = "SELECT count(*) FROM (SELECT i * 7919 % 100000007 AS j FROM range(10000000000) t(i))"
+
+    def count(indices: Indices, *args: object) -> None:
+        threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
+        indices._run(slow)
+
+    monkeypatch.setattr(Indices, "count", count)
+    with signals_interrupt():
+        assert shardplan("profile", day) == 4
+    assert f"stopped by {word}; nothing was written" in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == [day.name]
 
 
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

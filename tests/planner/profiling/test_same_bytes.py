@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.profiling.indices import LEAST_MEMORY_BYTES, Indices, open_indices
+from planner.profiling.indices import LEAST_MEMORY_BYTES, open_indices
 from planner.profiling.profiler import ProfileOptions, profile_files
 from planner.profiling.stats import Stats
 from planner.profiling.table_map import ByFeature
@@ -83,21 +81,6 @@ def test_a_stopped_profile_leaves_nothing(
     assert sorted(tmp_path.rglob("*")) == before
     profile_files(days, output, OPTIONS)
     assert output.read_bytes() == reference
-
-
-def test_an_interrupt_ends_the_counting(
-    days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """DuckDB makes a RuntimeError of what a handler of signals raises in the middle of a query."""
-    before = sorted(tmp_path.rglob("*"))
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    slow = "SELECT count(*) FROM (SELECT i * 7919 % 100000007 AS j FROM range(10000000000) t(i))"
-    monkeypatch.setattr(Indices, "highest", lambda indices, name: indices._run(slow))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        profile_files(days, tmp_path / "s.json", OPTIONS)
-    timer.join()
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_more_than_the_memory_goes_to_disk(tmp_path: Path) -> None:
