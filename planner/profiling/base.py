@@ -1,20 +1,21 @@
-"""What readers of raw indices have in common, and the pieces into which files are cut."""
+"""What readers of raw indices have in common."""
 
 from __future__ import annotations
 
 import gzip
-import io
+import importlib
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import BinaryIO, ClassVar, Final, cast, final
+from typing import Any, BinaryIO, ClassVar, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels import units as si
 from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
 
@@ -24,47 +25,49 @@ READ_ERRORS: Final = (OSError, EOFError, zlib.error)
 ARRAY_ERRORS: Final = (ValueError, TokenError, *READ_ERRORS)
 """What numpy raises for a damaged array; it parses the header as Python text."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-
-
-@dataclass(frozen=True, slots=True)
-class Jagged:
-    """Indices of one feature for consecutive samples: ``values`` of all, ``lengths`` of each."""
-
-    values: IntArray
-    lengths: IntArray
+_LEAST_LIMIT_BYTES: Final = si.GIB
+_MOST_PACKING: Final = 100
+"""Indices are packed 2 to 10 times; a file that unpacks to more than this is no data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive samples with all features."""
+    """Consecutive samples: for each feature a column of Arrow, integers or lists of integers.
+
+    ``where`` names the file and the place in it, for messages. ``num_bytes`` is about how much of
+    the file was read for it; progress is counted in it.
+    """
 
     num_samples: int
-    features: Mapping[str, Jagged]
+    features: Mapping[str, Any]
+    where: str
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """A piece of a file: positions ``start .. stop - 1``, and of these at most ``limit`` samples.
+class Block:
+    """Samples ``start .. stop - 1`` of a file, by its reader's count, and of these the first.
 
-    Each reader decides what a position is: a sample, a byte, or the whole file. ``num_bytes`` is
-    about how much has to be read; progress is counted in it.
+    Attributes:
+        start: the first sample.
+        stop: the sample after the last one; None for all that follow.
+        limit: so many samples are read at most; None for all.
     """
 
-    path: Path
-    start: int
-    stop: int
-    num_bytes: int
+    start: int = 0
+    stop: int | None = None
     limit: int | None = None
+
+    def end(self, num_samples: int) -> int:
+        """The sample after the last one, in a file of so many samples."""
+        stop = num_samples if self.stop is None else min(self.stop, num_samples)
+        return stop if self.limit is None else min(stop, self.start + self.limit)
 
 
 class AbstractReader(ABC):
-    """A reader of one format of raw indices.
-
-    Readers are sent to other processes and machines, so they have options, but no open files.
-    """
+    """A reader of one format of raw indices."""
 
     name: ClassVar[str]
-    splits: ClassVar[bool] = True
     ids_are_hashes: ClassVar[bool] = False
 
     @abstractmethod
@@ -89,61 +92,93 @@ class AbstractReader(ABC):
         del path
         return True
 
-    @abstractmethod
-    def num_positions(self, path: Path) -> int:
-        """How many positions the file has; 1 if it cannot be split."""
+    def can_seek(self, path: Path) -> bool:
+        """Whether blocks from the middle of this file can be read; otherwise only the first one."""
+        del path
+        return True
 
     @abstractmethod
     def num_samples(self, path: Path) -> int:
         """Number of samples of the file; an estimate if counting would mean reading all of it."""
 
     @abstractmethod
-    def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """``(stop, samples)``: the position after the first ``limit`` samples; their number."""
-
-    @abstractmethod
-    def read(self, piece: Slice) -> Iterator[Chunk]:
-        """The samples of a piece, in order.
+    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
+        """The samples of a block, in order, with these features.
 
         Raises:
             InvalidInputError: the data break a rule; the message has the file, the place and the
                 rule.
         """
 
-    @final
-    def whole(self, path: Path) -> Slice:
-        """The whole file as one piece."""
-        return Slice(path, 0, self.num_positions(path), path.stat().st_size)
 
-    def can_split(self, path: Path) -> bool:
-        """Whether this file can be read from the middle."""
-        del path
-        return self.splits
-
-
-def limited(chunks: Iterator[Chunk], limit: int | None) -> Iterator[Chunk]:
-    """The first ``limit`` samples."""
-    left = limit
-    for chunk in chunks:
-        if left is None:
-            yield chunk
-            continue
-        if left > 0:
-            yield first_samples(chunk, left)
-        left -= chunk.num_samples
-        if left <= 0:
-            return
+def steps(block: Block, num_samples: int, size: int = CHUNK_SAMPLES) -> Iterator[tuple[int, int]]:
+    """``start, stop`` of the chunks of a block in a file of so many samples."""
+    end = block.end(num_samples)
+    for start in range(block.start, end, size):
+        yield start, min(start + size, end)
 
 
 def first_samples(chunk: Chunk, count: int) -> Chunk:
     """The first ``count`` samples of a chunk."""
     if chunk.num_samples <= count:
         return chunk
-    features = {}
-    for name, jagged in chunk.features.items():
-        lengths = jagged.lengths[:count]
-        features[name] = Jagged(jagged.values[: int(lengths.sum())], lengths)
-    return Chunk(count, features)
+    features = {name: column.slice(0, count) for name, column in chunk.features.items()}
+    return Chunk(count, features, chunk.where, chunk.num_bytes)
+
+
+def arrow() -> Any:
+    """The module pyarrow.
+
+    Raises:
+        InvalidInputError: it is not installed.
+    """
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError as error:
+        message = "raw indices need DuckDB and pyarrow: pip install 'shardplan[data]'"
+        raise InvalidInputError(message) from error
+
+
+def bags(values: NDArray[np.generic], lengths: IntArray) -> Any:
+    """A column of lists: the indices of all samples, and how many each sample has."""
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    return arrow().LargeListArray.from_arrays(ends, values)
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a type of Arrow is one of lists."""
+    types = arrow().types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def check_indices(chunk: Chunk) -> dict[str, int]:
+    """Refuse what cannot be a row; returns the highest index of each feature, -1 without any.
+
+    Raises:
+        InvalidInputError: indices are not integers, negative, above 2^63 - 1, or missing in a list.
+    """
+    compute = importlib.import_module("pyarrow.compute")
+    highest = {}
+    for name, column in chunk.features.items():
+        where = f"{chunk.where}, {name}"
+        values = column.drop_null()
+        values = values.flatten() if is_list(column.type) else values
+        if not arrow().types.is_integer(values.type):
+            message = f"{where}: indices must be integers, not {values.type}"
+            raise InvalidInputError(message)
+        if values.null_count:
+            message = f"{where}: a list holds a missing index"
+            raise InvalidInputError(message)
+        limits = compute.min_max(values).as_py()
+        low, high = (-1 if limits[end] is None else limits[end] for end in ("min", "max"))
+        if low < 0 and len(values):
+            message = f"{where}: index {low} is negative; indices are rows, from 0"
+            raise InvalidInputError(message)
+        if high >= 2**63:
+            message = f"{where}: index {high} is above 2^63 - 1"
+            raise InvalidInputError(message)
+        highest[name] = high
+    return highest
 
 
 def is_gzip(path: Path) -> bool:
@@ -159,58 +194,49 @@ def open_bytes(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
+def raw_position(file: BinaryIO) -> int:
+    """How many bytes of a file that :func:`open_bytes` opened were read, before unpacking."""
+    raw = getattr(file, "fileobj", None)
+    return cast("BinaryIO", raw or file).tell()
+
+
 def read_head(path: Path) -> bytes:
     """The first bytes of a file, decompressed.
 
     Raises:
         InvalidInputError: the file cannot be read, or is empty.
     """
-    try:
-        with open_bytes(path) as file:
-            head = file.read(HEAD_BYTES)
-    except READ_ERRORS as error:
-        reason = getattr(error, "strerror", None) or error
-        message = f"{path}: cannot be read: {reason}"
-        raise InvalidInputError(message) from error
+    head = _read(path, HEAD_BYTES)
     if not head:
         message = f"{path}: the file is empty"
         raise InvalidInputError(message)
     return head
 
 
-def checked_indices(values: NDArray[np.generic], where: str) -> IntArray:
-    """Indices as int64.
-
-    Raises:
-        InvalidInputError: they are not integers, or one is negative.
-    """
-    if values.dtype.kind not in "iu":
-        message = f"{where}: indices must be integers, not {values.dtype}"
-        raise InvalidInputError(message)
-    if values.dtype == np.uint64 and values.size and int(values.max()) >= 2**63:
-        message = f"{where}: index {int(values.max())} is above 2^63 - 1"
-        raise InvalidInputError(message)
-    indices = values.astype(np.int64, copy=False)
-    if indices.size and int(indices.min()) < 0:
-        message = f"{where}: index {int(indices.min())} is negative; indices are rows, from 0"
-        raise InvalidInputError(message)
-    return indices
-
-
-def fixed_lengths(num_samples: int, length: int) -> IntArray:
-    """The same number of indices for every sample."""
-    return np.full(num_samples, length, dtype=np.int64)
-
-
-def read_all(path: Path) -> io.BytesIO:
+def read_all(path: Path) -> bytes:
     """The whole file, decompressed.
 
     Raises:
-        InvalidInputError: the compressed data are damaged.
+        InvalidInputError: the file cannot be read, or unpacks to over a hundred times its size.
     """
+    if not is_gzip(path):
+        return _read(path, -1)
+    limit = int(max(_LEAST_LIMIT_BYTES, _MOST_PACKING * path.stat().st_size))
+    data = _read(path, limit + 1)
+    if len(data) > limit:
+        message = (
+            f"{path}: unpacks to more than {limit} bytes, over {_MOST_PACKING} times its size; "
+            "unpack it with gunzip if it is good"
+        )
+        raise InvalidInputError(message)
+    return data
+
+
+def _read(path: Path, size: int) -> bytes:
     try:
         with open_bytes(path) as file:
-            return io.BytesIO(file.read())
+            return file.read(size)
     except READ_ERRORS as error:
-        message = f"{path}: cannot be read: {error}"
+        reason = getattr(error, "strerror", None) or error
+        message = f"{path}: cannot be read: {reason}"
         raise InvalidInputError(message) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Final
@@ -21,8 +21,7 @@ from costmodels.distribution._hot_share import (
 from costmodels.distribution._mixture import LOW_COUNT, Smoothed, smooth, smooth_ranges
 from costmodels.distribution.empirical import Empirical
 from planner.profiling import stats as schema
-from planner.profiling.counting import Run, merge_runs
-from planner.profiling.partial import BatchSums, TableSums
+from planner.profiling.indices import BatchSums, TableSums
 from planner.profiling.zipf_fit import fit_zipf
 
 NUM_RANGES: Final = 64
@@ -38,27 +37,27 @@ _FEWEST_DRAWS: Final = 1e-4
 _MORE_RANKS: Final = (4, 16, 64)
 
 
-@dataclass(frozen=True, slots=True)
+ByRange = Callable[[int, int], tuple[IntArray, IntArray, IntArray]]
+"""From a table's rows and a number of ranges of ids: range, count, and rows that have both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableWork:
-    """What is known of a table when all units are done.
+    """What was counted of a table, and what is known of it.
 
     Attributes:
-        name: the name of the table, for messages.
-        sums: sums over all units.
-        runs: counts of the table's ids.
+        sums: what was counted.
+        by_range: counts of ids by ranges of ids.
         num_embeddings: number of rows, if the table map has it.
         ids_are_hashes: whether ids are hashes and not rows, so that only their number counts.
         max_ind_range: the number modulo which ids were taken; None if they were taken as they are.
-        budget_bytes: memory for merging.
     """
 
-    name: str
     sums: TableSums
-    runs: tuple[Run, ...]
+    by_range: ByRange
     num_embeddings: int | None
     ids_are_hashes: bool
     max_ind_range: int | None
-    budget_bytes: float
 
 
 def table_stats(work: TableWork) -> schema.TableStats:
@@ -82,7 +81,8 @@ def _linear_algebra() -> Any:
 
 
 def _table_stats(work: TableWork) -> schema.TableStats:
-    counts, rows, highest = _counts_of_counts(work)
+    seen, highest = work.sums.rows_by_count, work.sums.highest
+    counts, rows = (np.array(list(part), dtype=np.int64) for part in (seen, seen.values()))
     hashed = work.num_embeddings is None and (work.ids_are_hashes or highest >= LARGEST_TABLE)
     num_embeddings = _num_embeddings(work, counts, rows, highest, hashed=hashed)
     law = smooth(counts, rows, num_embeddings)
@@ -157,22 +157,6 @@ def _hot_share(
     return schema.HotShare(low_ratio=low, high_ratio=high, samples_needed=needed)
 
 
-def _counts_of_counts(work: TableWork) -> tuple[IntArray, IntArray, int]:
-    """The distinct counts in ascending order, the rows that have each count, and the highest id."""
-    total: Counter[int] = Counter()
-    highest = -1
-    for ids, counts in _blocks(work):
-        values, rows = np.unique(counts, return_counts=True)
-        total.update(dict(zip(values.tolist(), rows.tolist(), strict=True)))
-        highest = int(ids[-1])
-    values = np.array(sorted(total), dtype=np.int64)
-    return values, np.array([total[int(v)] for v in values], dtype=np.int64), highest
-
-
-def _blocks(work: TableWork) -> Iterator[tuple[IntArray, IntArray]]:
-    return merge_runs(work.runs, work.budget_bytes)
-
-
 def _num_embeddings(
     work: TableWork, counts: IntArray, rows: IntArray, highest: int, *, hashed: bool
 ) -> int:
@@ -224,9 +208,7 @@ def _ranges(
     if num_embeddings is None or num_embeddings < NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
         return None, None
     hot_count = _count_of_rank(counts, rows, _HOTTEST_LEFT_OUT)
-    places = _Places(law, hot_count)
-    for ids, seen in _blocks(work):
-        places.add(ids * NUM_RANGES // num_embeddings, seen)
+    places = _Places(law, hot_count, *work.by_range(num_embeddings, NUM_RANGES))
     left = counts <= hot_count
     ratio = _clustering(places.cold, float((counts[left] ** 2.0) @ rows[left]))
     share = places.accesses / places.accesses.sum()
@@ -248,22 +230,20 @@ def _ranges(
 class _Places:
     """Adds up, for each range of ids, the accesses, and the rows by how often they were seen."""
 
-    def __init__(self, law: Smoothed, hot_count: int) -> None:
+    def __init__(
+        self, law: Smoothed, hot_count: int, place: IntArray, seen: IntArray, rows: IntArray
+    ) -> None:
         self._law = law
-        self._hot_count = hot_count
-        self._head_low = law.class_low[law.class_low > LOW_COUNT]
-        self._width = LOW_COUNT + 1 + len(self._head_low)
-        self._rows = np.zeros(NUM_RANGES * self._width, dtype=np.int64)
-        self.accesses = np.zeros(NUM_RANGES)
-        self.cold = np.zeros(NUM_RANGES)
-
-    def add(self, place: IntArray, seen: IntArray) -> None:
-        cold = np.where(seen <= self._hot_count, seen, 0)
-        self.accesses += np.bincount(place, seen, minlength=NUM_RANGES)
-        self.cold += np.bincount(place, cold, minlength=NUM_RANGES)
-        head = LOW_COUNT + np.searchsorted(self._head_low, seen, side="right")
+        head_low = law.class_low[law.class_low > LOW_COUNT]
+        self._width = LOW_COUNT + 1 + len(head_low)
+        cold = np.where(seen <= hot_count, seen, 0)
+        self.accesses = np.bincount(place, seen * rows, minlength=NUM_RANGES)
+        self.cold = np.bincount(place, cold * rows, minlength=NUM_RANGES).astype(float)
+        head = LOW_COUNT + np.searchsorted(head_low, seen, side="right")
         column = np.where(seen <= LOW_COUNT, seen, head)
-        self._rows += np.bincount(place * self._width + column, minlength=len(self._rows))
+        self._rows = np.bincount(
+            place * self._width + column, rows, minlength=NUM_RANGES * self._width
+        )
 
     def smoothed(self, num_embeddings: int) -> FloatArray:
         """``[ranges, bins]`` rows of each bin of the law in each range of ids."""
@@ -334,11 +314,3 @@ def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) ->
         mean_unique_rows=sums.num_unique / sums.num_batches,
         reuse_histogram_ratio=[rows / unique for rows in sums.reuse],
     )
-
-
-def add_up(parts: Sequence[TableSums]) -> TableSums:
-    """The sums of several units."""
-    total = TableSums()
-    for part in parts:
-        total.add(part)
-    return total

@@ -6,7 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.errors import InvalidInputError
-from planner.profiling.partial import TableMap
+
+
+@dataclass(frozen=True, slots=True)
+class TableMap:
+    """Says which features share a table.
+
+    Attributes:
+        tables: name and features of every table, in order.
+        num_embeddings: number of rows of those tables for which it is known.
+    """
+
+    tables: tuple[tuple[str, tuple[str, ...]], ...]
+    num_embeddings: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

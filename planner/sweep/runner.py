@@ -17,10 +17,10 @@ from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.io.plan.result_json import inputs_hash
 from planner.problem import PlanningProblem
-from planner.profiling.workers import WorkerError, require_same_version
 from planner.result import PlanningResult
 from planner.search.construct.handed import HandedPlan
 from planner.settings import SearchSettings
+from planner.support.dask_cluster import WorkerError, require_same_version
 from planner.support.file_errors import writing
 from planner.support.status import Status
 from planner.support.worker_pool import ProcessDiedError, WorkerPool

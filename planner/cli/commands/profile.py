@@ -56,8 +56,7 @@ EXAMPLES = """\b
 Examples:
   shardplan profile day_0_sparse.npy day_1_sparse.npy -o stats.json
   shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
-  shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
-  shardplan profile /data/criteo --dask tcp://head:8786"""
+  shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536"""
 
 
 @click.command(short_help="Measure index statistics per table from raw indices.", epilog=EXAMPLES)
@@ -107,19 +106,10 @@ Examples:
     default="2 GiB",
     show_default=True,
     metavar="SIZE",
-    help="Memory for counting, of all processes together; beyond it, counts go to disk.",
+    help="Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
 )
 @click.option(
-    "--jobs", type=Count(1024), metavar="N", help="Processes to use.  [default: usable cores]"
-)
-@click.option(
-    "--dask", metavar="local|ADDRESS", help="Work on a Dask cluster that shares this disk."
-)
-@click.option(
-    "--resume/--restart",
-    "resume",
-    default=None,
-    help="Continue a stopped profile, or begin anew.  [default: continue if there is one]",
+    "--jobs", type=Count(1024), metavar="N", help="Threads to use.  [default: usable cores]"
 )
 @output_options
 @click.pass_obj
@@ -128,18 +118,19 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
 
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
     .npz, parquet with integer or list columns, and files of torch.save with KeyedJaggedTensors or
-    (indices, offsets, lengths). Counts are exact, however large the data are.
+    (indices, offsets, lengths). Counts are exact, however large the data are: what is more than
+    --memory goes to the disk of the output. It needs DuckDB: pip install 'shardplan[data]'.
 
-    After Ctrl-C or SIGTERM the exit code is 4, and finished parts are kept beside the output: run
-    the same command again to continue.
+    After Ctrl-C or SIGTERM the exit code is 4, and nothing is left behind.
     """
+    from planner.profiling.indices import LEAST_MEMORY_BYTES
     from planner.profiling.profiler import profile_files
     from planner.profiling.readers.criteo_tsv import CriteoTsvReader
+    from planner.profiling.sources import find_sources, folders_inside, unspread_remark
     from planner.profiling.stats import left_out_remark, undersampled_remark
-    from planner.profiling.units import find_sources, folders_inside, unspread_remark
 
     options = _options(flags)
-    readers = _readers(skip_empty=flags["empty"] == "skip")
+    readers = _readers(skip_empty=flags["empty"] == "skip", jobs=options.jobs)
     try:
         with _progress(settings) as progress:
             stats = profile_files(data, output, options, readers=readers, progress=progress)
@@ -147,13 +138,15 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
         interrupt = interrupt_in(error)
         if interrupt is None:
             raise
-        interrupt.add_note("run the same command again to continue")
+        interrupt.add_note("nothing was written")
         raise interrupt from None
     remarks = [left_out_remark(stats.source), undersampled_remark(stats.tables)]
     if (sampled := options.selection.sample_rows) is not None:
         sources = find_sources(data, readers, options.format_name)
         remarks.append(unspread_remark(sources, sampled))
     told = [*folders_inside(data), *(text for text in remarks if text is not None)]
+    if options.memory_bytes < LEAST_MEMORY_BYTES:
+        told.append("--memory: DuckDB was given 256 MiB, the least that it works with")
     if is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
     warn(settings, tuple(told))
@@ -170,13 +163,10 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
 def _options(flags: dict[str, Any]) -> ProfileOptions:
     from planner.io.table_map import parse_table_map
     from planner.profiling.profiler import ProfileOptions
-    from planner.profiling.units import Selection
+    from planner.profiling.sources import Selection
 
     if flags["rows"] is not None and flags["sample_rows"] is not None:
         message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
-        raise click.UsageError(message, click.get_current_context())
-    if flags["jobs"] is not None and flags["dask"] not in (None, "local"):
-        message = "--jobs counts processes of this machine, and --dask has its own; drop one"
         raise click.UsageError(message, click.get_current_context())
     return ProfileOptions(
         format_name=flags["format_name"],
@@ -187,18 +177,16 @@ def _options(flags: dict[str, Any]) -> ProfileOptions:
         selection=Selection(first_samples=flags["rows"], sample_rows=flags["sample_rows"]),
         memory_bytes=flags["memory_bytes"],
         jobs=flags["jobs"] or usable_cores(),
-        dask=flags["dask"],
-        resume=flags["resume"],
     )
 
 
-def _readers(*, skip_empty: bool) -> tuple[Any, ...]:
+def _readers(*, skip_empty: bool, jobs: int) -> tuple[Any, ...]:
     """All formats; the one that needs torch too, which imports it only when it meets a file."""
     from planner.integrations.measure.torch_indices import TorchReader
     from planner.profiling.readers.criteo_tsv import CriteoTsvReader
-    from planner.profiling.units import default_readers
+    from planner.profiling.sources import default_readers
 
-    chosen = CriteoTsvReader(empty_is_zero=not skip_empty)
+    chosen = CriteoTsvReader(empty_is_zero=not skip_empty, jobs=jobs)
     found = (chosen if isinstance(r, CriteoTsvReader) else r for r in default_readers())
     return (TorchReader(), *found)
 

@@ -83,7 +83,7 @@ def command(
         message = "--workers counts processes of this machine, and --dask has its own; drop one"
         raise click.UsageError(message, click.get_current_context())
     questions = Questions(workload, flags)
-    from planner.profiling.workers import dask_client
+    from planner.support.dask_cluster import dask_client
     from planner.sweep import run
     from planner.sweep.outcome import in_order
 

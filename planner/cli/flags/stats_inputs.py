@@ -112,9 +112,9 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     """
     from planner.profiling.applied import some_names
     from planner.profiling.profiler import ProfileOptions, profile_files
+    from planner.profiling.sources import find_sources
     from planner.profiling.stats import load_stats
     from planner.profiling.table_map import ByFeature
-    from planner.profiling.units import find_sources
 
     if path.suffix == _STATS_SUFFIX:
         return load_stats(path)
@@ -141,6 +141,6 @@ def stats_of(path: Path, workload: Workload) -> Stats:
 
 def _readers() -> tuple[Any, ...]:
     from planner.integrations.measure.torch_indices import TorchReader
-    from planner.profiling.units import default_readers
+    from planner.profiling.sources import default_readers
 
     return (TorchReader(), *default_readers())

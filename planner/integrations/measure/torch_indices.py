@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import io
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, final
 
@@ -16,11 +17,11 @@ from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
 from planner.profiling.base import (
     AbstractReader,
+    Block,
     Chunk,
-    Jagged,
-    Slice,
-    checked_indices,
-    limited,
+    bags,
+    check_indices,
+    first_samples,
     read_all,
 )
 from planner.support.versions import once_per_version
@@ -45,7 +46,6 @@ class TorchReader(AbstractReader):
     """
 
     name: ClassVar[str] = "torch"
-    splits: ClassVar[bool] = False
 
     def matches(self, path: Path, head: bytes) -> bool:
         """Whether it has the format's name, or is a zip archive with a pickle."""
@@ -57,22 +57,24 @@ class TorchReader(AbstractReader):
         """The keys of the first batch."""
         return tuple(_load(path)[0].features)
 
-    def num_positions(self, path: Path) -> int:
-        """1, because the file is read as one piece."""
+    def can_seek(self, path: Path) -> bool:
+        """A file is read as a whole."""
         del path
-        return 1
+        return False
 
     def num_samples(self, path: Path) -> int:
         """The number of samples of all batches."""
         return sum(chunk.num_samples for chunk in _load(path))
 
-    def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """The first ``limit`` samples of the file, which is always read as a whole."""
-        return 1, min(limit, self.num_samples(path))
-
-    def read(self, piece: Slice) -> Iterator[Chunk]:
+    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
         """The samples, batch by batch."""
-        return limited(iter(_load(piece.path)), piece.limit)
+        left = block.end(self.num_samples(path))
+        for chunk in _load(path):
+            part = first_samples(chunk, left)
+            left -= part.num_samples
+            yield replace(part, features={name: part.features[name] for name in names})
+            if not left:
+                return
 
 
 @once_per_version(num_kept=2)
@@ -106,7 +108,7 @@ def _unpickle(path: Path) -> Any:
     except ImportError as error:
         message = f"{path}: files of torch.save need torch: pip install 'shardplan[torchrec]'"
         raise InvalidInputError(message) from error
-    data = read_all(path)
+    data = io.BytesIO(read_all(path))
     try:
         return torch.load(data, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -200,7 +202,11 @@ def _lengths(lengths: Any, offsets: Any, num_keys: int, where: str) -> IntArray:
     if not num_keys or len(found) % num_keys:
         message = f"{where}: {len(found)} lengths cannot be shared by {num_keys} features"
         raise InvalidInputError(message)
-    return checked_indices(found, f"{where}: lengths").reshape(num_keys, -1)
+    counts = found.astype(np.int64)
+    if found.dtype.kind not in "iu" or bool(np.any(counts < 0)):
+        message = f"{where}: lengths must be whole numbers from 0"
+        raise InvalidInputError(message)
+    return counts.reshape(num_keys, -1)
 
 
 def _from_lengths(
@@ -213,12 +219,11 @@ def _from_lengths(
     if len(set(keys)) != len(keys):
         message = f"{where}: a feature appears twice in {keys}"
         raise InvalidInputError(message)
-    indices = checked_indices(flat, where)
     ends = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
-    features = {
-        key: Jagged(indices[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)
-    }
-    return Chunk(int(lengths.shape[1]), features)
+    features = {key: bags(flat[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)}
+    chunk = Chunk(int(lengths.shape[1]), features, where, flat.nbytes)
+    check_indices(chunk)
+    return chunk
 
 
 def _array(value: Any, where: str) -> NDArray[np.generic]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, ClassVar, Final, final
+from typing import Any, BinaryIO, ClassVar, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +18,13 @@ from planner.errors import InvalidInputError
 from planner.profiling.base import (
     READ_ERRORS,
     AbstractReader,
+    Block,
     Chunk,
-    Jagged,
-    Slice,
+    arrow,
+    first_samples,
     is_gzip,
-    limited,
     open_bytes,
+    raw_position,
     read_head,
 )
 
@@ -43,6 +47,15 @@ def _hex_values() -> NDArray[np.uint8]:
 _HEX: Final = _hex_values()
 
 
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Whole lines, where they start, and how many bytes of the file they took."""
+
+    lines: bytes
+    offset: int
+    num_bytes: int
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class CriteoTsvReader(AbstractReader):
@@ -54,9 +67,11 @@ class CriteoTsvReader(AbstractReader):
     Args:
         empty_is_zero: whether an empty category is id 0, as DLRM and TorchRec read it; otherwise
             the sample has no index for that feature.
+        jobs: number of threads that read numbers out of text.
     """
 
     empty_is_zero: bool = True
+    jobs: int = 1
 
     name: ClassVar[str] = "criteo_tsv"
     ids_are_hashes: ClassVar[bool] = True
@@ -77,11 +92,7 @@ class CriteoTsvReader(AbstractReader):
             raise InvalidInputError(message)
         return tuple(f"cat_{i}" for i in range(_CATEGORIES))
 
-    def num_positions(self, path: Path) -> int:
-        """A position is a byte; a compressed file has only one."""
-        return path.stat().st_size if self.can_split(path) else 1
-
-    def can_split(self, path: Path) -> bool:
+    def can_seek(self, path: Path) -> bool:
         """Whether the file is not compressed."""
         return not is_gzip(path)
 
@@ -89,56 +100,61 @@ class CriteoTsvReader(AbstractReader):
         """The number of samples, estimated from the length of the first lines."""
         head = read_head(path)
         lines = max(head.count(b"\n"), 1)
-        packing = 1 if self.can_split(path) else 3
+        packing = 1 if self.can_seek(path) else 3
         return max(1, path.stat().st_size * packing * lines // (head.rfind(b"\n") + 1 or len(head)))
 
-    def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """Find the end of the first ``limit`` lines by counting."""
-        samples, stop, last = 0, 0, b"\n"
+    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
+        """So many lines, from the first one that starts where the block does by the estimate."""
+        columns = _num_columns(read_head(path))
+        size, samples, left = path.stat().st_size, self.num_samples(path), block.limit
+        whole = block.stop is None or not self.can_seek(path)
+        stop = None if whole else size * (block.stop or 0) // samples
         with open_bytes(path) as file:
-            while block := file.read(_BLOCK_BYTES):
-                lines = block.count(b"\n")
-                if samples + lines >= limit:
-                    ends = np.flatnonzero(np.frombuffer(block, dtype=np.uint8) == _NEWLINE)
-                    stop += int(ends[limit - samples - 1]) + 1
-                    return (stop if self.can_split(path) else 1), limit
-                samples, stop, last = samples + lines, stop + len(block), block[-1:]
-        samples += last != b"\n"
-        return (stop if self.can_split(path) else 1), samples
+            offset = _to_line_start(file, size * block.start // samples)
+            texts = _texts(file, offset, stop, path)
+            for chunk in self._parsed(texts, columns, path, names):
+                part = chunk if left is None else first_samples(chunk, left)
+                left = None if left is None else left - part.num_samples
+                yield part
+                if left == 0:
+                    return
 
-    def read(self, piece: Slice) -> Iterator[Chunk]:
-        """The lines that start inside the piece."""
-        return limited(self._chunks(piece), piece.limit)
+    def _parsed(
+        self, texts: Iterable[_Text], columns: int, path: Path, names: Sequence[str]
+    ) -> Iterator[Chunk]:
+        """The samples of each text in order; threads parse a few texts ahead."""
+        parse = partial(self._parse, columns=columns, path=path, names=names)
+        if self.jobs == 1:
+            yield from map(parse, texts)
+            return
+        with ThreadPoolExecutor(self.jobs) as pool:
+            waiting: deque[Future[Chunk]] = deque()
+            for text in texts:
+                waiting.append(pool.submit(parse, text))
+                if len(waiting) > self.jobs:
+                    yield waiting.popleft().result()
+            for future in waiting:
+                yield future.result()
 
-    def _chunks(self, piece: Slice) -> Iterator[Chunk]:
-        columns = _num_columns(read_head(piece.path))
-        stop = piece.stop if self.can_split(piece.path) else None
-        with open_bytes(piece.path) as file:
-            offset = _to_line_start(file, piece.start)
-            for block in _blocks(file, offset, stop, piece.path):
-                yield self._parse(block, columns, offset, piece.path)
-                offset += len(block)
-
-    def _parse(self, block: bytes, columns: int, offset: int, path: Path) -> Chunk:
-        data = np.frombuffer(block, dtype=np.uint8)
+    def _parse(self, text: _Text, *, columns: int, path: Path, names: Sequence[str]) -> Chunk:
+        data, offset = np.frombuffer(text.lines, dtype=np.uint8), text.offset
         separators = np.flatnonzero((data == _TAB) | (data == _NEWLINE))
         is_line_end = data[separators] == _NEWLINE
         _check_columns(is_line_end, separators, columns, offset, path)
         ends = separators.reshape(-1, columns)
-        stops = ends[:, -_CATEGORIES:].copy()
-        starts = ends[:, -_CATEGORIES - 1 : -1] + 1
-        stops[:, -1] -= (data[stops[:, -1] - 1] == _RETURN) & (stops[:, -1] > starts[:, -1])
-        values, lengths = _parse_hex(data, starts, stops, offset, path)
-        present = (lengths > 0).astype(np.int64)
-        features = {}
-        for i in range(_CATEGORIES):
-            column, have = values[:, i], present[:, i]
-            if self.empty_is_zero:
-                jagged = Jagged(np.ascontiguousarray(column), np.ones_like(have))
-            else:
-                jagged = Jagged(column[have > 0], np.ascontiguousarray(have))
-            features[f"cat_{i}"] = jagged
-        return Chunk(len(ends), features)
+        features: dict[str, Any] = {}
+        for name in names:
+            number = int(name.removeprefix("cat_"))
+            column = columns - _CATEGORIES + number
+            starts, stops = ends[:, column - 1] + 1, ends[:, column].copy()
+            if column == columns - 1:
+                stops -= (data[stops - 1] == _RETURN) & (stops > starts)
+            values, lengths = _parse_hex(
+                data, starts, stops, f"{path}: category {number} at byte", offset
+            )
+            missing = None if self.empty_is_zero else lengths == 0
+            features[name] = arrow().array(values, mask=missing)
+        return Chunk(len(ends), features, f"{path}: near byte {offset}", text.num_bytes)
 
 
 def _num_columns(head: bytes) -> int:
@@ -147,34 +163,38 @@ def _num_columns(head: bytes) -> int:
 
 def _to_line_start(file: BinaryIO, start: int) -> int:
     """Go to the first line that starts at ``start`` or later; returns its position."""
-    if start == 0:
+    if start <= 0:
         return 0
     file.seek(start - 1)
     return start - 1 + len(file.readline())
 
 
-def _blocks(file: BinaryIO, offset: int, stop: int | None, path: Path) -> Iterator[bytes]:
-    """Whole lines, block by block, that start before ``stop``; the last one ends in a newline."""
-    rest = b""
+def _texts(file: BinaryIO, offset: int, stop: int | None, path: Path) -> Iterator[_Text]:
+    """Whole lines that start before ``stop``; the last one ends in a newline."""
+    rest, told = b"", raw_position(file)
     while stop is None or offset < stop:
-        want = _BLOCK_BYTES if stop is None else min(_BLOCK_BYTES, stop - offset - len(rest))
         try:
-            read = file.read(want) if want > 0 else b""
-            if want > 0 and stop is not None and offset + len(rest) + len(read) >= stop:
-                read += file.readline() if not read.endswith(b"\n") else b""
+            read = file.read(_BLOCK_BYTES)
         except READ_ERRORS as error:
             message = f"{path}: near byte {offset}: cannot be read: {error}"
             raise InvalidInputError(message) from error
-        block = rest + read
-        if not read:
-            if block:
-                yield block + b"\n"
-            return
+        block = rest + read if read or not rest else rest + b"\n"
         cut = block.rfind(b"\n") + 1
-        rest = block[cut:]
-        offset += cut
+        if stop is not None and offset + cut > stop:
+            cut = block.index(b"\n", stop - offset - 1) + 1
         if cut:
-            yield block[:cut]
+            position = raw_position(file)
+            yield _Text(block[:cut], offset, position - told)
+            told = position
+        elif len(block) >= _BLOCK_BYTES:
+            message = (
+                f"{path}: the line at byte {offset} has more than {_BLOCK_BYTES} bytes; lines of "
+                "Criteo files have a few hundred"
+            )
+            raise InvalidInputError(message)
+        if not read:
+            return
+        offset, rest = offset + cut, block[cut:]
 
 
 def _check_columns(
@@ -196,9 +216,9 @@ def _check_columns(
 
 
 def _parse_hex(
-    data: NDArray[np.uint8], starts: IntArray, stops: IntArray, offset: int, path: Path
+    data: NDArray[np.uint8], starts: IntArray, stops: IntArray, where: str, offset: int
 ) -> tuple[IntArray, IntArray]:
-    """Values of all fields, and their lengths in digits."""
+    """Values of all fields of a column, and their lengths in digits."""
     lengths = stops - starts
     values = np.zeros(lengths.shape, dtype=np.int64)
     bad = lengths > _HEX_DIGITS
@@ -209,12 +229,11 @@ def _parse_hex(
         bad |= inside & (digits == _BAD)
         values = np.where(inside, (values << 4) | digits, values)
     if bad.any():
-        row, column = (int(x[0]) for x in np.nonzero(bad))
-        start, stop = int(starts[row, column]), int(stops[row, column])
+        row = int(np.argmax(bad))
+        start, stop = int(starts[row]), int(stops[row])
         text = data[start : min(stop, start + 24)].tobytes().decode("utf-8", "replace")
         message = (
-            f"{path}: category {column} at byte {offset + start} is {text!r}, "
-            "not a hexadecimal number of up to 8 digits"
+            f"{where} {offset + start} is {text!r}, not a hexadecimal number of up to 8 digits"
         )
         raise InvalidInputError(message)
     return values, lengths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, final
@@ -12,17 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import InvalidInputError
-from planner.profiling.base import (
-    ARRAY_ERRORS,
-    CHUNK_SAMPLES,
-    AbstractReader,
-    Chunk,
-    Jagged,
-    Slice,
-    checked_indices,
-    fixed_lengths,
-    limited,
-)
+from planner.profiling.base import ARRAY_ERRORS, AbstractReader, Block, Chunk, arrow, steps
 
 MAGIC: Final = b"\x93NUMPY"
 _DIMENSIONS: Final = (1, 2)
@@ -50,39 +40,19 @@ class NpyReader(AbstractReader):
             return (path.stem,)
         return tuple(f"cat_{i}" for i in range(array.shape[1]))
 
-    def num_positions(self, path: Path) -> int:
-        """The number of samples: a position is a sample."""
-        return int(_open(path).shape[0])
-
     def num_samples(self, path: Path) -> int:
         """Rows of the array."""
-        return self.num_positions(path)
+        return int(_open(path).shape[0])
 
-    def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """The first ``limit`` samples, because a position is a sample."""
-        samples = min(limit, self.num_positions(path))
-        return samples, samples
-
-    def read(self, piece: Slice) -> Iterator[Chunk]:
-        """The rows of the piece, from the memory-mapped file."""
-        return limited(self._chunks(piece), piece.limit)
-
-    def _chunks(self, piece: Slice) -> Iterator[Chunk]:
-        array = _open(piece.path)
-        names = self.feature_names(piece.path)
+    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
+        """Rows of the memory-mapped file."""
+        array = _open(path)
         table = array.reshape(len(array), -1)
-        for start in range(piece.start, piece.stop, CHUNK_SAMPLES):
-            stop = min(start + CHUNK_SAMPLES, piece.stop)
+        order = self.feature_names(path)
+        for start, stop in steps(block, len(table)):
             rows = np.ascontiguousarray(table[start:stop].T)
-            ones = fixed_lengths(stop - start, 1)
-            where = f"{piece.path}: samples {start}..{stop - 1}"
-            yield Chunk(
-                stop - start,
-                {
-                    name: Jagged(checked_indices(rows[i], f"{where}, {name}"), ones)
-                    for i, name in enumerate(names)
-                },
-            )
+            columns = {name: arrow().array(rows[order.index(name)]) for name in names}
+            yield Chunk(stop - start, columns, f"{path}: samples {start}..{stop - 1}", rows.nbytes)
 
 
 def _open(path: Path) -> NDArray[np.generic]:

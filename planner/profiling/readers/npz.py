@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar, Final, final
+from typing import IO, Any, ClassVar, Final, final
 
 import numpy as np
 from numpy.lib import format as npy_format
 
-from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
 from planner.profiling.base import (
     ARRAY_ERRORS,
     CHUNK_SAMPLES,
     READ_ERRORS,
     AbstractReader,
+    Block,
     Chunk,
-    Jagged,
-    Slice,
-    checked_indices,
-    fixed_lengths,
-    limited,
+    arrow,
+    steps,
 )
 
 _ZIP_MAGIC: Final = b"PK\x03\x04"
 _LOCAL_HEADER_BYTES: Final = 30
 _DIMENSIONS: Final = (1, 2)
+_CHUNK_BYTES: Final = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,6 @@ class _Member:
     num_samples: int
     hot_size: int
     dtype: np.dtype[np.generic]
-    data_offset: int | None
 
     @property
     def row_bytes(self) -> int:
@@ -53,8 +50,8 @@ class _Member:
 class NpzReader(AbstractReader):
     """Reads an archive of integer arrays ``[samples, multi-hot size]`` with equally many samples.
 
-    Arrays called ``0``, ``1`` ... become features ``cat_0``, ``cat_1`` ... Archives of
-    ``numpy.savez`` can be read from any sample on, compressed ones only from start to end.
+    Arrays called ``0``, ``1`` ... become features ``cat_0``, ``cat_1`` ... A block in the middle is
+    reached by reading what is before it.
     """
 
     name: ClassVar[str] = "npz"
@@ -71,45 +68,31 @@ class NpzReader(AbstractReader):
         """One name for each array."""
         return tuple(member.feature for member in _members(path))
 
-    def num_positions(self, path: Path) -> int:
-        """The number of samples: a position is a sample."""
-        return _members(path)[0].num_samples
-
     def num_samples(self, path: Path) -> int:
         """Rows of every array."""
-        return self.num_positions(path)
+        return _members(path)[0].num_samples
 
-    def cut(self, path: Path, limit: int) -> tuple[int, int]:
-        """The first ``limit`` samples, because a position is a sample."""
-        samples = min(limit, self.num_positions(path))
-        return samples, samples
-
-    def can_split(self, path: Path) -> bool:
-        """Whether the arrays are not compressed."""
-        return all(member.data_offset is not None for member in _members(path))
-
-    def read(self, piece: Slice) -> Iterator[Chunk]:
+    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
         """The same samples of all arrays, chunk by chunk."""
-        return limited(self._chunks(piece), piece.limit)
-
-    def _chunks(self, piece: Slice) -> Iterator[Chunk]:
-        members = _members(piece.path)
+        members = [member for member in _members(path) if member.feature in names]
+        row_bytes = sum(member.row_bytes for member in members)
+        size = max(1, min(CHUNK_SAMPLES, _CHUNK_BYTES // max(row_bytes, 1)))
         with ExitStack() as stack:
-            files = [_open_at(stack, piece.path, m, piece.start) for m in members]
-            for start in range(piece.start, piece.stop, CHUNK_SAMPLES):
-                stop = min(start + CHUNK_SAMPLES, piece.stop)
-                where = f"{piece.path}: samples {start}..{stop - 1}"
-                features = {
-                    member.feature: Jagged(
-                        _read_rows(file, member, stop - start, where),
-                        fixed_lengths(stop - start, member.hot_size),
-                    )
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            files = [stack.enter_context(archive.open(member.file)) for member in members]
+            for file, member in zip(files, members, strict=True):
+                _header(file)
+                file.seek(block.start * member.row_bytes, 1)
+            for start, stop in steps(block, members[0].num_samples, size):
+                where = f"{path}: samples {start}..{stop - 1}"
+                columns = {
+                    member.feature: _read_rows(file, member, stop - start, where)
                     for member, file in zip(members, files, strict=True)
                 }
-                yield Chunk(stop - start, features)
+                yield Chunk(stop - start, columns, where, (stop - start) * row_bytes)
 
 
-def _read_rows(file: IO[bytes], member: _Member, count: int, where: str) -> IntArray:
+def _read_rows(file: IO[bytes], member: _Member, count: int, where: str) -> Any:
     place = f"{where}, array {member.feature}"
     try:
         data = file.read(count * member.row_bytes)
@@ -119,20 +102,10 @@ def _read_rows(file: IO[bytes], member: _Member, count: int, where: str) -> IntA
     if len(data) != count * member.row_bytes:
         message = f"{place}: the file ends early"
         raise InvalidInputError(message)
-    return checked_indices(np.frombuffer(data, dtype=member.dtype), place)
-
-
-def _open_at(stack: ExitStack, path: Path, member: _Member, start: int) -> IO[bytes]:
-    """Open the data of an array at sample ``start``."""
-    if member.data_offset is not None:
-        plain = stack.enter_context(path.open("rb"))
-        plain.seek(member.data_offset + start * member.row_bytes)
-        return plain
-    archive = stack.enter_context(zipfile.ZipFile(path))
-    packed = stack.enter_context(archive.open(member.file))
-    _header(packed)
-    packed.read(start * member.row_bytes)
-    return packed
+    values = arrow().array(np.frombuffer(data, dtype=member.dtype))
+    if member.hot_size == 1:
+        return values
+    return arrow().FixedSizeListArray.from_arrays(values, member.hot_size)
 
 
 def _members(path: Path) -> list[_Member]:
@@ -158,7 +131,6 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Mem
     name = info.filename.removesuffix(".npy")
     with archive.open(info) as file:
         shape, in_columns, dtype = _header(file)
-        header_bytes = file.tell()
     if dtype.kind not in "iu" or len(shape) not in _DIMENSIONS or (in_columns and len(shape) > 1):
         message = (
             f"{path}: array {name!r} must hold integers in rows, [samples, multi-hot size]; "
@@ -171,7 +143,6 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Mem
         num_samples=shape[0],
         hot_size=shape[1] if len(shape) > 1 else 1,
         dtype=dtype,
-        data_offset=_data_offset(path, info, header_bytes),
     )
 
 
@@ -181,14 +152,3 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic
     if version == (1, 0):
         return npy_format.read_array_header_1_0(file)
     return npy_format.read_array_header_2_0(file)
-
-
-def _data_offset(path: Path, info: zipfile.ZipInfo, header_bytes: int) -> int | None:
-    """Where the data of a stored array begins in the file; None if it is compressed."""
-    if info.compress_type != zipfile.ZIP_STORED:
-        return None
-    with path.open("rb") as file:
-        file.seek(info.header_offset)
-        local = file.read(_LOCAL_HEADER_BYTES)
-    names = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
-    return info.header_offset + _LOCAL_HEADER_BYTES + names + header_bytes

@@ -12,14 +12,12 @@ import numpy as np
 
 from costmodels.datatypes import IntArray
 from costmodels.distribution.zipf import Zipf
-from planner.profiling.base import AbstractReader, Slice
+from planner.profiling.base import AbstractReader, Block, check_indices, is_list
 from planner.profiling.profiler import ProfileOptions
 from planner.profiling.readers.criteo_tsv import CriteoTsvReader
-from planner.profiling.units import Selection
 
 SAMPLES = 6_000
-SMALL_UNITS = Selection(unit_bytes=40_000)
-OPTIONS = ProfileOptions(batch_sizes=(64, 1_000), selection=SMALL_UNITS)
+OPTIONS = ProfileOptions(batch_sizes=(64, 1_000))
 TEXT_OPTIONS = dataclasses.replace(OPTIONS, features=("cat_0", "cat_5"))
 SKIPPING = CriteoTsvReader(empty_is_zero=False)
 
@@ -80,23 +78,26 @@ def write_npz(path: Path, arrays: Sequence[IntArray], *, compressed: bool = Fals
 
 
 def read_bags(
-    reader: AbstractReader, path: Path, pieces: Sequence[Slice] | None = None
+    reader: AbstractReader, path: Path, blocks: Sequence[Block] | None = None
 ) -> dict[str, list[list[int]]]:
     """Every sample's indices per feature, as a reader gives them."""
-    found: dict[str, list[list[int]]] = {name: [] for name in reader.feature_names(path)}
-    for piece in pieces or [reader.whole(path)]:
-        for chunk in reader.read(piece):
-            for name, jagged in chunk.features.items():
-                assert len(jagged.lengths) == chunk.num_samples
-                ends = np.cumsum(jagged.lengths)
-                assert ends[-1] == len(jagged.values)
-                parts = np.split(jagged.values, ends[:-1])
-                found[name] += [part.tolist() for part in parts]
+    names = reader.feature_names(path)
+    found: dict[str, list[list[int]]] = {name: [] for name in names}
+    for block in blocks or [Block()]:
+        for chunk in reader.read(path, block, names):
+            check_indices(chunk)
+            for name, column in chunk.features.items():
+                assert len(column) == chunk.num_samples
+                values = column.to_pylist()
+                if is_list(column.type):
+                    found[name] += [value or [] for value in values]
+                else:
+                    found[name] += [[] if value is None else [value] for value in values]
     return found
 
 
-def halves(reader: AbstractReader, path: Path, parts: int = 2) -> list[Slice]:
-    """A file cut into equal positions."""
-    whole = reader.whole(path)
-    edges = [whole.stop * i // parts for i in range(parts + 1)]
-    return [Slice(path, start, stop, whole.num_bytes // parts) for start, stop in pairwise(edges)]
+def halves(reader: AbstractReader, path: Path, parts: int = 2) -> list[Block]:
+    """A file cut into blocks of equal size."""
+    samples = reader.num_samples(path)
+    edges = [samples * i // parts for i in range(parts + 1)]
+    return [Block(start, stop) for start, stop in pairwise(edges)]

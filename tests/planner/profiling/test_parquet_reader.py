@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from planner.errors import InvalidInputError
+from planner.profiling.base import Block
 from planner.profiling.readers.parquet import ParquetReader
 from tests.planner.profiling.samples import (
     halves,
@@ -54,7 +55,7 @@ def test_parquet(arrow: Any, tmp_path: Path) -> None:
     }
     assert read_bags(reader, path) == expected
     assert read_bags(reader, path, halves(reader, path, 3)) == expected
-    assert reader.cut(path, 10) == (10, 10)
+    assert read_bags(reader, path, [Block(695, limit=10)])["user"] == expected["user"][695:705]
     assert reader.num_samples(path) == count
     assert reader.left_out(path) == ("label: int64", "price: double")
 
@@ -96,7 +97,7 @@ def test_bad_parquet_columns(arrow: Any, tmp_path: Path) -> None:
         ParquetReader().feature_names(path)
     arrow.parquet.write_table(arrow.table({"user": arrow.array([], arrow.int64())}), path)
     with pytest.raises(InvalidInputError, match="has no rows"):
-        ParquetReader().num_positions(path)
+        ParquetReader().num_samples(path)
     arrow.parquet.write_table(arrow.table({"user": [[1, None]]}), path)
     with pytest.raises(InvalidInputError, match="missing index"):
         read_bags(ParquetReader(), path)

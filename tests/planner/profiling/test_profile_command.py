@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +17,11 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from planner.cli.commands import profile
 from planner.cli.console import Settings
+from planner.cli.interrupt import signals_interrupt
 from planner.cli.run import run
 from planner.io import load_problem, load_workload_file
 from planner.problem import PlanningProblem
+from planner.profiling.indices import Indices
 from planner.profiling.stats import load_stats
 from tests.planner.profiling.samples import write_npy, write_tsv, zipf_ids
 
@@ -147,11 +152,12 @@ def test_hashed_categories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert load_stats(output).tables["cat_3"].num_embeddings == 5
 
 
-def test_selected_samples(day: Path) -> None:
+def test_selected_samples(day: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert shardplan("profile", day, "--rows", "100", "-q") == 0
     assert load_stats(Path("stats.json")).source.num_samples == 100
     assert shardplan("profile", day, "--sample-rows", "100", "--memory", "1 MiB") == 0
     assert load_stats(Path("stats.json")).source.num_samples == 100
+    assert "--memory: DuckDB was given 256 MiB" in capsys.readouterr().err
 
 
 def test_a_sample_that_cannot_be_spread_is_said(
@@ -183,8 +189,6 @@ BAD_FLAGS = [
     (["{day}", "--format", "csv"], "csv"),
     (["{day}", "--table-map", "cat_9=x"], "the data has no cat_9"),
     (["{day}", "--features", "cat_9"], "the data has no cat_9"),
-    (["{day}", "--resume"], "nothing to resume"),
-    (["{day}", "--jobs", "2", "--dask", "tcp://head:8786"], "drop one"),
     (["{day}", "--format", "npz"], "not a whole .npz file"),
     ([], "DATA"),
 ]
@@ -201,7 +205,7 @@ def test_bad_flags(
     assert [path.name for path in Path().iterdir()] == [day.name]
 
 
-def test_ctrl_c_says_how_to_continue(
+def test_ctrl_c_says_that_nothing_was_written(
     day: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*args: object, **kwargs: object) -> None:
@@ -209,7 +213,31 @@ def test_ctrl_c_says_how_to_continue(
 
     monkeypatch.setattr("planner.profiling.profiler.profile_files", stop)
     assert shardplan("profile", day) == 4
-    assert "stopped by Ctrl-C; run the same command again to continue" in capsys.readouterr().err
+    assert "stopped by Ctrl-C; nothing was written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")]
+)
+def test_a_signal_ends_the_counting(
+    day: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    word: str,
+) -> None:
+    """DuckDB makes a RuntimeError of what a handler raises in the middle of a query."""
+    slow = "SELECT count(*) FROM (SELECT i * 7919 % 100000007 AS j FROM range(10000000000) t(i))"
+
+    def count(indices: Indices, *args: object) -> None:
+        threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
+        indices._run(slow)
+
+    monkeypatch.setattr(Indices, "count", count)
+    with signals_interrupt():
+        assert shardplan("profile", day) == 4
+    assert f"stopped by {word}; nothing was written" in capsys.readouterr().err
+    assert [path.name for path in Path().iterdir()] == [day.name]
 
 
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

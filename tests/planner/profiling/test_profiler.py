@@ -9,17 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.errors import InvalidInputError
-from planner.profiling import profiler
 from planner.profiling.profiler import profile_files
+from planner.profiling.sources import Selection
 from planner.profiling.stats import TableStats
 from planner.profiling.table_map import ByFeature
-from planner.profiling.units import Selection
 from tests.planner.profiling.samples import (
     OPTIONS,
     SAMPLES,
     SKIPPING,
-    SMALL_UNITS,
     TEXT_OPTIONS,
     write_npy,
     write_npz,
@@ -149,7 +146,7 @@ def test_folded_ids(days: list[Path], tmp_path: Path) -> None:
 
 
 def test_the_first_samples(days: list[Path], tmp_path: Path) -> None:
-    selection = dataclasses.replace(SMALL_UNITS, first_samples=SAMPLES + 100)
+    selection = Selection(first_samples=SAMPLES + 100)
     stats = profile_files(
         days, tmp_path / "s.json", dataclasses.replace(OPTIONS, selection=selection)
     )
@@ -164,7 +161,7 @@ def test_the_first_samples_of_text(tmp_path: Path) -> None:
         write_tsv(tmp_path / "day_0", rows[:300]),
         write_tsv(tmp_path / "day_1.gz", rows[300:]),
     ]
-    selection = Selection(first_samples=410, unit_bytes=10_000)
+    selection = Selection(first_samples=410)
     options = dataclasses.replace(TEXT_OPTIONS, selection=selection)
     stats = profile_files(paths, tmp_path / "s.json", options)
     assert stats.source.num_samples == 410
@@ -172,7 +169,7 @@ def test_the_first_samples_of_text(tmp_path: Path) -> None:
 
 
 def test_samples_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.profiling.units.BLOCK_SAMPLES", 100)
+    monkeypatch.setattr("planner.profiling.sources.BLOCK_SAMPLES", 100)
     paths = [
         write_npy(tmp_path / "a.npy", np.arange(4_000).reshape(-1, 1)),
         write_npy(tmp_path / "b.npy", np.arange(4_000, 5_000).reshape(-1, 1)),
@@ -199,32 +196,9 @@ def test_few_samples_are_spread_too(tmp_path: Path) -> None:
 
 
 def test_text_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.profiling.units.BLOCK_SAMPLES", 50)
+    monkeypatch.setattr("planner.profiling.sources.BLOCK_SAMPLES", 50)
     path = write_tsv(tmp_path / "day_0", [[i + 1] * 26 for i in range(2_000)])
     options = dataclasses.replace(TEXT_OPTIONS, selection=Selection(sample_rows=200))
     stats = profile_files([path], tmp_path / "s.json", options)
     assert 180 <= stats.source.num_samples <= 300
     assert stats.tables["cat_0"].highest_index > 1_400
-
-
-def test_what_was_read_is_kept_where_the_output_cannot_be_written(
-    days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk at the very end costs no reading: the next run continues."""
-    output = tmp_path / "stats.json"
-
-    def full(path: Path, text: str) -> None:
-        assert text
-        message = f"{path}: cannot be written: No space left on device"
-        raise InvalidInputError(message)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(profiler, "write_text_atomic", full)
-        with pytest.raises(InvalidInputError, match="No space left"):
-            profile_files(days, output, OPTIONS)
-    assert not output.exists()
-    with monkeypatch.context() as patch:
-        patch.setattr(profiler, "work_on", None)  # nothing is left to read
-        profile_files(days, output, dataclasses.replace(OPTIONS, resume=True))
-    assert output.exists()
-    assert list(tmp_path.glob(".stats.json.state")) == []

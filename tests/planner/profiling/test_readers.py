@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import io
 import warnings
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.profiling.base import AbstractReader, Slice, read_head
+from planner.profiling.base import AbstractReader, Block, read_head
 from planner.profiling.readers.criteo_tsv import CriteoTsvReader
 from planner.profiling.readers.npy import NpyReader
 from planner.profiling.readers.npz import NpzReader
 from planner.profiling.readers.parquet import ParquetReader
-from planner.profiling.units import default_readers, find_sources, folders_inside
+from planner.profiling.sources import default_readers, find_sources, folders_inside
 from tests.planner.profiling.samples import (
     halves,
     read_bags,
@@ -63,18 +65,17 @@ def test_criteo_without_a_last_newline(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     assert read_bags(reader, path) == whole
     assert read_bags(reader, path, halves(reader, path, 4)) == whole
-    assert reader.cut(path, 100) == (path.stat().st_size, 9)
+    assert read_bags(reader, path, [Block(limit=100)]) == whole
 
 
 @pytest.mark.parametrize("name", ["train.txt", "day_0.gz"])
 def test_criteo_is_cut_at_a_line(tmp_path: Path, name: str) -> None:
     path = write_tsv(tmp_path / name, categories(40))
     reader = CriteoTsvReader()
-    stop, samples = reader.cut(path, 13)
-    assert samples == 13
-    found = read_bags(reader, path, [Slice(path, 0, stop, 1, limit=13)])
-    assert found["cat_3"] == read_bags(reader, path)["cat_3"][:13]
-    assert reader.cut(path, 1_000)[1] == 40
+    for block in (Block(limit=13), Block(0, reader.num_samples(path), 13)):
+        found = read_bags(reader, path, [block])
+        assert found["cat_3"] == read_bags(reader, path)["cat_3"][:13]
+    assert len(read_bags(reader, path, [Block(limit=1_000)])["cat_3"]) == 40
     assert reader.num_samples(path) >= 20
 
 
@@ -84,6 +85,7 @@ def test_criteo_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     whole = read_bags(reader, path)
     monkeypatch.setattr("planner.profiling.readers.criteo_tsv._BLOCK_BYTES", 1_000)
     assert read_bags(reader, path) == whole
+    assert read_bags(CriteoTsvReader(jobs=3), path) == whole
     assert read_bags(reader, path, halves(reader, path, 3)) == whole
 
 
@@ -96,7 +98,7 @@ def test_npy(tmp_path: Path) -> None:
     reader = NpyReader()
     found = read_bags(reader, path, halves(reader, path, 3))
     assert [found[f"cat_{i}"] for i in range(3)] == array.T[:, :, None].tolist()
-    assert reader.cut(path, 10) == (10, 10)
+    assert len(read_bags(reader, path, [Block(5, limit=10)])["cat_0"]) == 10
 
 
 def test_npy_of_one_feature(tmp_path: Path) -> None:
@@ -112,11 +114,10 @@ def test_npz(tmp_path: Path, compressed: bool, monkeypatch: pytest.MonkeyPatch) 
     arrays = [RNG.integers(0, 1_000, (3_000, size)) for size in (3, 1, 20)]
     path = write_npz(tmp_path / "day_0_sparse_multi_hot.npz", arrays, compressed=compressed)
     reader = NpzReader()
-    assert reader.can_split(path) != compressed
     found = read_bags(reader, path, halves(reader, path, 3))
     assert list(found.values()) == [array.tolist() for array in arrays]
     assert reader.num_samples(path) == 3_000
-    assert reader.cut(path, 10) == (10, 10)
+    assert read_bags(reader, path, [Block(5, limit=10)])["cat_2"] == arrays[2][5:15].tolist()
 
 
 def test_npz_of_flat_arrays(tmp_path: Path) -> None:
@@ -167,6 +168,7 @@ BAD_FILES: list[tuple[AbstractReader, str, bytes, str]] = [
     (CriteoTsvReader(), "t", b"1\t2\t3\n", "line 1 has 3 tab-separated columns"),
     (CriteoTsvReader(), "t", GOOD_LINE.replace(b"0a\t", b"0g\t", 1), "'0000000g'"),
     (CriteoTsvReader(), "t", GOOD_LINE.replace(b"0a\n", b"0aa\n"), "up to 8 digits"),
+    (CriteoTsvReader(), "t", GOOD_LINE + b"0" * (1 << 24), "byte 262 has more than 8388608 bytes"),
     (CriteoTsvReader(), "t.gz", gzip.compress(GOOD_LINE * 9_000)[:-500], "cannot be read"),
     (NpyReader(), "x.npy", b"\x93NUMPY\x01\x00", "not a whole .npy file"),
     (NpyReader(), "x.npy", b"\x93NUMPY\x01\x00\x04\x00{'a'", "not a whole .npy file"),
@@ -233,10 +235,15 @@ def test_bad_npz_arrays(tmp_path: Path, arrays: dict[str, object], message: str)
 
 
 def test_a_short_npz_ends_early(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "x.npz", [RNG.integers(0, 9, (100, 4))])
+    path = tmp_path / "x.npz"
+    header, whole = io.BytesIO(), io.BytesIO()
+    np.save(whole, RNG.integers(0, 9, (100, 4)))
+    header.write(whole.getvalue()[:-8])
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("0.npy", header.getvalue())
     reader = NpzReader()
     with pytest.raises(InvalidInputError, match="ends early"):
-        list(reader.read(Slice(path, 0, 5_000, 1)))
+        list(reader.read(path, Block(), ("cat_0",)))
 
 
 def test_parts_without_rows_are_passed_over(tmp_path: Path) -> None:

@@ -1,21 +1,20 @@
-"""The same bytes out, whoever works and however often the work is stopped; or nothing at all."""
+"""The same bytes out, whatever the memory and the threads; or nothing at all."""
 
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.profiling import partial, profiler
-from planner.profiling.profiler import profile_files
+from planner.profiling.indices import LEAST_MEMORY_BYTES, open_indices
+from planner.profiling.profiler import ProfileOptions, profile_files
 from planner.profiling.stats import Stats
 from planner.profiling.table_map import ByFeature
-from planner.profiling.workers import WorkerError
 from tests.planner.cases import first
 from tests.planner.profiling.samples import (
     OPTIONS,
@@ -46,7 +45,7 @@ def test_memory_changes_nothing(
     assert output.read_bytes() == reference
 
 
-def test_processes_change_nothing(days: list[Path], tmp_path: Path, reference: bytes) -> None:
+def test_threads_change_nothing(days: list[Path], tmp_path: Path, reference: bytes) -> None:
     output = tmp_path / "parallel.json"
     told: list[tuple[str, float, float]] = []
     profile_files(
@@ -62,129 +61,48 @@ def test_processes_change_nothing(days: list[Path], tmp_path: Path, reference: b
         assert steps[-1][0] == pytest.approx(steps[-1][1])
 
 
-@pytest.mark.filterwarnings("ignore::Warning")
-def test_dask_changes_nothing(days: list[Path], tmp_path: Path, reference: bytes) -> None:
-    distributed = pytest.importorskip("distributed")
-    output = tmp_path / "dask.json"
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
-    ) as cluster:
-        options = dataclasses.replace(OPTIONS, dask=cluster.scheduler_address)
-        profile_files(days, output, options)
-        assert output.read_bytes() == reference
-        np.save(days[0], np.full((4, 3), -1))
-        with pytest.raises(InvalidInputError, match="negative"):
-            profile_files(days, output, options)
-
-
-@pytest.mark.filterwarnings("ignore::Warning")
-def test_workers_of_another_version_are_refused(
-    days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before any of them is sent what it may not know."""
-    distributed = pytest.importorskip("distributed")
-    monkeypatch.setattr(distributed.Client, "run", lambda *_: {"tcp://worker": "0.0.1"})
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
-    ) as cluster:
-        options = dataclasses.replace(OPTIONS, dask=cluster.scheduler_address)
-        with pytest.raises(InvalidInputError, match=r"workers have shardplan 0\.0\.1"):
-            profile_files(days, tmp_path / "s.json", options)
-
-
-@pytest.mark.filterwarnings("ignore::Warning")
-def test_dask_with_processes_of_its_own(days: list[Path], tmp_path: Path, reference: bytes) -> None:
-    pytest.importorskip("distributed")
-    output = tmp_path / "dask.json"
-    profile_files(days, output, dataclasses.replace(OPTIONS, dask="local", jobs=2))
-    assert output.read_bytes() == reference
-
-
-def test_dask_that_is_not_there(
-    days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("distributed")
-    options = dataclasses.replace(OPTIONS, dask="nonsense://x")
-    with pytest.raises(WorkerError, match="no Dask scheduler answers"):
-        profile_files(days, tmp_path / "s.json", options)
-    assert not (tmp_path / ".s.json.state").exists()
-    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
-    with pytest.raises(InvalidInputError, match=r"shardplan\[dask\]"):
-        profile_files(days, tmp_path / "t.json", options)
-
-
 class Stop(KeyboardInterrupt):
     """Ctrl-C in the middle."""
 
 
-def stop_after(count: int) -> profiler.Progress:
-    calls = 0
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_a_stopped_profile_leaves_nothing(
+    days: list[Path], tmp_path: Path, reference: bytes, count: int
+) -> None:
+    calls = iter(range(100))
 
     def progress(what: str, done: float, total: float) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > count:
+        if next(calls) == count:
             raise Stop
 
-    return progress
-
-
-def test_a_stopped_profile_continues(days: list[Path], tmp_path: Path, reference: bytes) -> None:
-    output = tmp_path / "stopped.json"
-    worked: list[int] = []
-    for count in (1, 2, 4, 3):
-        with pytest.raises(Stop):
-            profile_files(days, output, OPTIONS, progress=stop_after(count))
-        assert not output.exists()
-        state = tmp_path / ".stopped.json.state"
-        worked.append(len(list(state.glob("unit-*"))))
-        assert not list(state.glob(".unit-*"))
-    assert worked == sorted(worked)
-    assert 0 < worked[-1] < 6
-    profile_files(days, output, dataclasses.replace(OPTIONS, resume=True))
-    assert output.read_bytes() == reference
-    assert not (tmp_path / ".stopped.json.state").exists()
-
-
-def test_a_killed_process_continues(days: list[Path], tmp_path: Path, reference: bytes) -> None:
-    output = tmp_path / "killed.json"
-    child = multiprocessing.get_context("spawn").Process(
-        target=profile_until_killed, args=(days, output)
-    )
-    child.start()
-    child.join()
-    assert child.exitcode == -9
-    state = tmp_path / ".killed.json.state"
-    finished = len(list(state.glob("unit-*")))
-    assert finished > 0
-    before = {path: path.stat().st_mtime_ns for path in state.glob("unit-*/*")}
-    seen: list[float] = []
-    profile_files(days, output, OPTIONS, progress=lambda what, done, total: seen.append(done))
-    assert before
-    assert seen[0] > 0
-    assert output.read_bytes() == reference
-
-
-def profile_until_killed(days: list[Path], output: Path) -> None:
-    profile_files(days, output, OPTIONS, progress=kill)
-
-
-def kill(what: str, done: float, total: float) -> None:
-    if done > 50_000:
-        os.kill(os.getpid(), 9)
-
-
-def test_a_stopped_profile_of_other_data(days: list[Path], tmp_path: Path) -> None:
-    output = tmp_path / "s.json"
+    before, output = sorted(tmp_path.rglob("*")), tmp_path / "stopped.json"
     with pytest.raises(Stop):
-        profile_files(days, output, OPTIONS, progress=stop_after(3))
-    other = dataclasses.replace(OPTIONS, max_ind_range=10)
-    with pytest.raises(InvalidInputError, match="add --restart to drop it"):
-        profile_files(days, output, other)
-    stats = profile_files(days, output, dataclasses.replace(other, resume=False))
-    assert stats.source.max_ind_range == 10
-    with pytest.raises(InvalidInputError, match="nothing to resume"):
-        profile_files(days, output, dataclasses.replace(OPTIONS, resume=True))
+        profile_files(days, output, OPTIONS, progress=progress)
+    assert sorted(tmp_path.rglob("*")) == before
+    profile_files(days, output, OPTIONS)
+    assert output.read_bytes() == reference
+
+
+def test_more_than_the_memory_goes_to_disk(tmp_path: Path) -> None:
+    """16 million ids that occur once take more than 256 MiB, which DuckDB then keeps to."""
+    ids = np.random.default_rng(0).permutation(2**24).astype(np.int32)
+    path = write_npy(tmp_path / "day_0_sparse.npy", ids.reshape(-1, 1))
+    options = ProfileOptions(memory_bytes=LEAST_MEMORY_BYTES, batch_sizes=(2048,))
+    table = profile_files([path], tmp_path / "s.json", options).tables["cat_0"]
+    assert table.num_unique_rows == table.num_indices == table.num_embeddings == 2**24
+
+
+def test_a_disk_that_is_full_is_said(days: list[Path], tmp_path: Path) -> None:
+    with open_indices(["a"], tmp_path, 1.0, 1) as indices:
+        indices._run("SET max_temp_directory_size = '1MB'")
+        with pytest.raises(InvalidInputError, match=r"counting stopped: .*; give more --memory"):
+            indices._run("CREATE TABLE t AS SELECT hash(i) AS h FROM range(90000000) x(i)")
+
+
+def test_without_duckdb(days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(InvalidInputError, match=r"shardplan\[data\]"):
+        profile_files(days, tmp_path / "s.json", OPTIONS)
 
 
 # ------------------------------------------------------------------ failures
@@ -195,10 +113,9 @@ def test_bad_data_leaves_nothing(days: list[Path], tmp_path: Path) -> None:
     bad[4_000, 1] = -7
     write_npy(days[1], bad)
     before = sorted(tmp_path.rglob("*"))
-    for jobs in (1, 2):
-        with pytest.raises(InvalidInputError, match=r"day_1_sparse.npy.*cat_1: index -7"):
-            profile_files(days, tmp_path / "a/b/s.json", dataclasses.replace(OPTIONS, jobs=jobs))
-        assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(InvalidInputError, match=r"day_1_sparse.npy.*cat_1: index -7"):
+        profile_files(days, tmp_path / "a/b/s.json", OPTIONS)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_ids_beyond_the_table(days: list[Path], tmp_path: Path) -> None:
@@ -236,19 +153,3 @@ def test_outputs_that_cannot_be(days: list[Path], tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "new" / "s.json")
     assert isinstance(profile_files(days, link, OPTIONS), Stats)
     assert link.is_symlink()
-
-
-def test_a_lost_worker(
-    days: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: bytes
-) -> None:
-    output = tmp_path / "lost.json"
-    monkeypatch.setattr(profiler, "work_on", die)
-    with pytest.raises(WorkerError, match="a worker failed"):
-        profile_files(days, output, dataclasses.replace(OPTIONS, jobs=2))
-    monkeypatch.setattr(profiler, "work_on", partial.work_on)
-    profile_files(days, output, OPTIONS)
-    assert output.read_bytes() == reference
-
-
-def die(unit: object, options: object, folder: Path) -> None:
-    os._exit(3)

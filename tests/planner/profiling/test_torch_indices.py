@@ -13,7 +13,7 @@ import pytest
 
 from planner.errors import InvalidInputError
 from planner.integrations.measure.torch_indices import TorchReader
-from planner.profiling.base import Slice, read_head
+from planner.profiling.base import Block, read_head
 from planner.profiling.profiler import ProfileOptions, profile_files
 from tests.planner.profiling.samples import read_bags
 
@@ -45,8 +45,7 @@ def test_indices_offsets_lengths(tmp_path: Path, name: str) -> None:
     assert reader.matches(path, read_head(path))
     assert read_bags(reader, path) == BAGS
     assert reader.num_samples(path) == 2
-    assert reader.cut(path, 1) == (1, 1)
-    assert read_bags(reader, path, [Slice(path, 0, 1, 1, limit=1)]) == {
+    assert read_bags(reader, path, [Block(limit=1)]) == {
         name: bags[:1] for name, bags in BAGS.items()
     }
 

@@ -1,9 +1,4 @@
-"""From paths to units of work: finds a reader for each file, and cuts the data into units.
-
-A unit is read by one process at a time, and its results are saved when it is done. Units depend
-only on the files, and not on the processes, so that any number of processes gives the same
-statistics.
-"""
+"""Finds a reader for each file, and chooses which of its samples are read."""
 
 from __future__ import annotations
 
@@ -19,9 +14,8 @@ from typing import Final
 from costmodels import discovery
 from planner.errors import InvalidInputError
 from planner.profiling.applied import some_names
-from planner.profiling.base import CHUNK_SAMPLES, AbstractReader, Slice, read_head
+from planner.profiling.base import CHUNK_SAMPLES, AbstractReader, Block, read_head
 
-UNIT_BYTES: Final = 64 * 2**20
 _NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
 BLOCK_SAMPLES: Final = CHUNK_SAMPLES
 """Most samples of a block where samples are spread over the data."""
@@ -38,19 +32,6 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """Consecutive pieces of files."""
-
-    number: int
-    pieces: tuple[tuple[AbstractReader, Slice], ...]
-
-    @property
-    def num_bytes(self) -> int:
-        """About how many bytes have to be read."""
-        return sum(piece.num_bytes for _, piece in self.pieces)
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
     """Which samples are read.
 
@@ -58,12 +39,10 @@ class Selection:
         first_samples: number of samples to read from the start; None for all.
         sample_rows: about how many samples to read, in blocks spread evenly over the data; None for
             all.
-        unit_bytes: about how many bytes a unit reads.
     """
 
     first_samples: int | None = None
     sample_rows: int | None = None
-    unit_bytes: int = UNIT_BYTES
 
 
 def default_readers() -> tuple[AbstractReader, ...]:
@@ -99,24 +78,11 @@ def find_sources(
     return tuple(full or sources)
 
 
-def cut_units(sources: Sequence[Source], selection: Selection) -> tuple[Unit, ...]:
-    """The pieces to read, packed into units of about equal size."""
-    if selection.first_samples is not None:
-        pieces = _first(sources, selection.first_samples)
-    elif selection.sample_rows is not None:
-        pieces = _spread(sources, selection.sample_rows)
-    else:
-        pieces = [(source.reader, source.reader.whole(source.path)) for source in sources]
-    split = [part for reader, piece in pieces for part in _split(reader, piece, selection)]
-    units: list[list[tuple[AbstractReader, Slice]]] = []
-    filled = selection.unit_bytes
-    for reader, piece in split:
-        if filled + piece.num_bytes > selection.unit_bytes:
-            units.append([])
-            filled = 0
-        units[-1].append((reader, piece))
-        filled += piece.num_bytes
-    return tuple(Unit(number, tuple(parts)) for number, parts in enumerate(units))
+def select(sources: Sequence[Source], selection: Selection) -> list[tuple[Source, Block]]:
+    """The blocks to read, in order; ``--rows`` ends where enough samples were read."""
+    if selection.sample_rows is None:
+        return [(source, Block(limit=selection.first_samples)) for source in sources]
+    return _spread(sources, selection.sample_rows)
 
 
 def _source(path: Path, readers: Sequence[AbstractReader]) -> Source:
@@ -198,24 +164,10 @@ def _check_same_features(sources: Sequence[Source]) -> None:
             raise InvalidInputError(message)
 
 
-def _first(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, Slice]]:
-    pieces = []
-    left = count
-    for source in sources:
-        if left <= 0:
-            break
-        stop, samples = source.reader.cut(source.path, left)
-        whole = source.reader.whole(source.path)
-        num_bytes = max(1, whole.num_bytes * stop // max(whole.stop, 1))
-        pieces.append((source.reader, Slice(source.path, 0, stop, num_bytes, left)))
-        left -= samples
-    return pieces
-
-
 def unspread_remark(sources: Sequence[Source], count: int) -> str | None:
     """Of which files a sample of ``count`` has the beginning, such as compressed ones; or None."""
-    cut = {piece.path for _, piece in _spread(sources, count) if piece.limit}
-    packed = [s.path.name for s in sources if s.path in cut and not s.reader.can_split(s.path)]
+    cut = {source.path for source, block in _spread(sources, count) if block.limit}
+    packed = [s.path.name for s in sources if s.path in cut and not s.reader.can_seek(s.path)]
     if not packed:
         return None
     return (
@@ -224,39 +176,20 @@ def unspread_remark(sources: Sequence[Source], count: int) -> str | None:
     )
 
 
-def _spread(sources: Sequence[Source], count: int) -> list[tuple[AbstractReader, Slice]]:
+def _spread(sources: Sequence[Source], count: int) -> list[tuple[Source, Block]]:
     """Blocks at even distances; each file gives samples in proportion to its size."""
     sizes = [source.reader.num_samples(source.path) for source in sources]
     total = sum(sizes)
-    pieces = []
+    found = []
     for source, size in zip(sources, sizes, strict=True):
         share = -(-count * size // total)
         if share >= size:
-            pieces.append((source.reader, source.reader.whole(source.path)))
+            found.append((source, Block()))
             continue
         blocks = max(-(-share // BLOCK_SAMPLES), min(share, -(-_LEAST_BLOCKS * size // total)))
-        blocks = blocks if source.reader.can_split(source.path) else 1
-        whole = source.reader.whole(source.path)
-        edges = [whole.stop * i // blocks for i in range(blocks + 1)]
+        blocks = blocks if source.reader.can_seek(source.path) else 1
+        edges = [size * i // blocks for i in range(blocks + 1)]
         taken = [share * i // blocks for i in range(blocks + 1)]
         for (start, stop), (before, after) in zip(pairwise(edges), pairwise(taken), strict=True):
-            block = after - before
-            num_bytes = max(1, whole.num_bytes * block // size)
-            pieces.append((source.reader, Slice(source.path, start, stop, num_bytes, block)))
-    return pieces
-
-
-def _split(
-    reader: AbstractReader, piece: Slice, selection: Selection
-) -> list[tuple[AbstractReader, Slice]]:
-    """Cut a large piece into several; a piece with a limit on its samples stays whole."""
-    parts = -(-piece.num_bytes // selection.unit_bytes)
-    positions = piece.stop - piece.start
-    bounded = piece.limit is not None and selection.first_samples is None
-    if parts <= 1 or bounded or not reader.can_split(piece.path) or positions < parts:
-        return [(reader, piece)]
-    edges = [piece.start + positions * i // parts for i in range(parts + 1)]
-    return [
-        (reader, Slice(piece.path, start, stop, piece.num_bytes // parts))
-        for start, stop in pairwise(edges)
-    ]
+            found.append((source, Block(start, stop, after - before)))
+    return found

@@ -1,0 +1,77 @@
+"""A Dask cluster, whose workers see the same files under the same paths."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any, Final
+
+from planner.errors import InvalidInputError, PlannerError
+from planner.support.worker_pool import interrupts_blocked
+
+LOCAL: Final = "local"
+_PACKAGE: Final = "shardplan"
+
+
+class WorkerError(PlannerError):
+    """A worker was lost, or the cluster cannot be reached."""
+
+
+@contextmanager
+def dask_client(address: str, jobs: int) -> Iterator[Any]:
+    """A client of a Dask cluster.
+
+    Args:
+        address: of a Dask scheduler, or ``local`` for a cluster of ``jobs`` processes here.
+        jobs: number of processes of a local cluster.
+
+    Raises:
+        InvalidInputError: Dask is not installed.
+        WorkerError: no scheduler answers.
+    """
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError as error:
+        message = "--dask needs Dask: pip install 'shardplan[dask]'"
+        raise InvalidInputError(message) from error
+    if address == LOCAL:
+        with interrupts_blocked():  # the threads of the cluster pass this on to their processes
+            cluster = distributed.LocalCluster(
+                n_workers=jobs,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                silence_logs=logging.CRITICAL,
+            )
+        with cluster, distributed.Client(cluster) as client:
+            yield client
+        return
+    try:
+        client = distributed.Client(address, timeout="10s")
+    except (OSError, TimeoutError, ValueError) as error:
+        message = f"no Dask scheduler answers at {address!r}: {error}"
+        raise WorkerError(message) from error
+    with client:
+        yield client
+
+
+def require_same_version(client: Any) -> None:
+    """Refuse a cluster whose workers cannot load what they are sent; Dask would wait for ever.
+
+    Raises:
+        InvalidInputError: a worker has no shardplan, or another version.
+    """
+    ours = metadata.version(_PACKAGE)
+    try:
+        theirs = set(client.run(metadata.version, _PACKAGE).values())
+    except metadata.PackageNotFoundError as error:
+        message = (
+            f"--dask: a worker of the cluster has no {_PACKAGE}; install {ours} on all of them"
+        )
+        raise InvalidInputError(message) from error
+    if theirs - {ours}:
+        message = f"--dask: workers have {_PACKAGE} {', '.join(sorted(theirs))}, and this is {ours}"
+        raise InvalidInputError(message)
