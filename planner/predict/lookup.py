@@ -52,11 +52,14 @@ _PHASES: Final = {
 }
 """For each phase: number of forward lookups, number of backward lookups, and whether the device is
 idle before the call, so that it has to wait for the host."""
-_IDLE_LAUNCHES: Final = 18.0
-"""How long the host needs until an idle device is busy, in kernel launches.
+_IDLE_CALLS: Final = 8.0
+"""How long the host needs until an idle device is busy, in eager calls.
 
-From eval minus train forwards of the ``calibrate`` rows in device memory: 70 to 110 us.
+From eval minus train forwards of 157 calls on an H200, whose host took 24 us for an eager call: 75
+to 400 us, 8 to 9 eager calls in the median.
 """
+_IDLE_SIGMA: Final = 0.4
+"""Log-standard deviation of the same host time among these calls."""
 _POWER_LAW_SHIFT: Final = 0.5
 """Values of a power law, cut to whole numbers, fall on row k in proportion to (k + 1/2)^-s."""
 _FEW_INDICES: Final = 7e4
@@ -161,6 +164,8 @@ def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[fl
     if call.shard.table.row_update is RowUpdate.PER_INDEX and _PHASES[call.phase][1]:
         parts.append(_PER_INDEX_SIGMA)
         basis = Basis.ANALYTIC
+    if _PHASES[call.phase][2]:
+        parts += [_IDLE_SIGMA, rate_sigma(topology, "host")]
     if is_fbgemm and not is_measured(topology):
         basis = Basis.EXTRAPOLATED
     if not is_fbgemm and num_indices < _FEW_INDICES:
@@ -206,7 +211,7 @@ def call_time(
     else:
         forward_s = math.hypot(forward_s, floor.forward_s) + floor.fetch_s
         backward_s = math.hypot(backward_s, floor.forward_s)
-    idle_s = _IDLE_LAUNCHES * topology.host.eager_call_s
+    idle_s = _IDLE_CALLS * topology.host.eager_call_s
     return forward * forward_s + backward * backward_s + idle * idle_s
 
 
