@@ -17,7 +17,7 @@ from costmodels.calibration.host_calls import HostCalls, host_calls_of
 from costmodels.collective.base import CollectiveCurve
 from costmodels.datatypes import DataType
 from costmodels.errors import CostModelError, InvalidValueError
-from costmodels.fbgemm_constants import FITTED
+from costmodels.training.fbgemm_constants import FITTED
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder, locate

@@ -13,8 +13,8 @@ from costmodels import units
 from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.estimates import Provenance, Source
 from costmodels.fabrics import FABRICS, fabric_link
-from costmodels.fbgemm_constants import FbgemmConstants
 from costmodels.topology import Device, FittedFactors, Host, Link, Topology, with_host_factor
+from costmodels.training.fbgemm_constants import FbgemmConstants
 from planner.errors import InvalidInputError
 from planner.io.library import locate
 from planner.io.numbers import Sourced
