@@ -128,6 +128,17 @@ def sort_time(count: int, device: Device, constants: KernelConstants) -> float:
     return constants.sort_s + constants.sorted_s * count * multiprocessor_ratio(device)
 
 
+def picked_time(operator: Operator, device: Device, constants: KernelConstants) -> float:
+    """Seconds in which the gradients of picked elements are added up in the order of their indices.
+
+    For each element the kernel reads an index and a position of 8 bytes, and reads and writes the
+    gradient; the constant is that of gradients in fp32.
+    """
+    bytes_ratio = (16.0 + 2.0 * operator.dtype.num_bytes) / 24.0
+    each_s = constants.picked_s * bytes_ratio * multiprocessor_ratio(device)
+    return each_s * operator.num_sorted
+
+
 def cast_time(operator: Operator, device: Device, constants: KernelConstants) -> float:
     """Seconds in which autocast casts what a product trains; its gradients take as long."""
     kernels = 2 if operator.has_bias else 1

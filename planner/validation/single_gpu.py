@@ -157,7 +157,7 @@ def _tried_s(case: SingleGpuCase) -> FloatArray:
         a.reshape(-1, 1) for a in np.meshgrid(_LAUNCHES, _BETWEEN_S, indexing="ij")
     )
     pipeline = _pipeline(replace(case.workload, between_steps_s=0.0), case.topology)
-    times = pipeline.stage_times(pipeline.plan_work(_plan(case.workload)))
+    times = pipeline.stage_times(pipeline.plan_work(whole_tables(case.workload)))
     issued = {name: getattr(times, name) * launches for name in _ISSUED}
     issued["copy_host_s"] = issued["copy_host_s"] + between_s
     return pipeline.times_of_stages(replace(times, **issued), (launches.size, 1))
@@ -177,7 +177,7 @@ def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
         latency_s = float(_LAUNCHES[launches]) * topology.device.launch_latency_s
         topology = replace(topology, device=replace(topology.device, launch_latency_s=latency_s))
         workload = replace(workload, between_steps_s=float(_BETWEEN_S[between_s]))
-    return _pipeline(workload, topology).estimate(_plan(workload)).time
+    return _pipeline(workload, topology).estimate(whole_tables(workload)).time
 
 
 def _pipeline(workload: Workload, topology: Topology) -> CostPipeline:
@@ -185,7 +185,7 @@ def _pipeline(workload: Workload, topology: Topology) -> CostPipeline:
     return CostPipeline(workload, topology, default_models(topology))
 
 
-def _plan(workload: Workload) -> Plan:
+def whole_tables(workload: Workload) -> Plan:
     """The plan with every table whole on the only rank."""
     return Plan(
         placements=tuple(
