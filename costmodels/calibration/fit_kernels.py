@@ -47,9 +47,7 @@ class KernelPoint:
     weight: float = 1.0
 
 
-def fit_kernels(
-    points: Sequence[KernelPoint], start: KernelConstants = PRIOR
-) -> KernelConstants:
+def fit_kernels(points: Sequence[KernelPoint], start: KernelConstants = PRIOR) -> KernelConstants:
     """The constants with the least squares of ln(predicted / measured) and of the penalty.
 
     Every constant stays within a factor of 4 of its start, to which the penalty pulls it. A

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from costmodels.datatypes import DataType
 from costmodels.dense._tiles import kernel_streaming_time, multiprocessor_ratio
 from costmodels.dense.constants import KernelConstants
-from costmodels.datatypes import DataType
 from costmodels.operators import Operator
 from costmodels.topology import Device
 from costmodels.training.optimizers import DenseOptimizer

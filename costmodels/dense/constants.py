@@ -1,9 +1,9 @@
 """Constants of the kernels that a GPU runs for the operators of a dense part.
 
 They are fitted to the GPU times of whole training steps, of single products and of their kernels
-on one H200 (configs/published/gpu_h200.jsonl; :mod:`costmodels.calibration.fit_kernels`). On another
-GPU the rates of its system file apply in their place, and times that grow with the number of rows
-are multiplied by ``REFERENCE_MULTIPROCESSORS`` over the number of its multiprocessors.
+on one H200 (configs/published/gpu_h200.jsonl; :mod:`costmodels.calibration.fit_kernels`). On other
+GPUs the rates of their system files apply in their place, and times that grow with the number of
+rows are multiplied by ``REFERENCE_MULTIPROCESSORS`` over the number of their multiprocessors.
 """
 
 from __future__ import annotations
@@ -109,31 +109,31 @@ PRIOR: Final = KernelConstants(
 of queued additions, of normalizations and of sums of one H200; the rates of products whose rows are
 not aligned are those of kernels that load 4 and 2 bytes at a time."""
 KERNELS: Final = KernelConstants(
-    kernel_s=2.52e-06,
-    product_s=2.93e-06,
-    wave_s=4.66e-07,
-    split_s=3.81e-06,
-    outer_s=1.51e-08,
-    vector_s=2.47e-09,
-    vector_ratio=0.574,
-    half_even_ratio=0.411,
-    half_odd_ratio=0.121,
-    tf32_ratio=0.343,
-    sum_s=6.09e-06,
-    sum_row_s=4.98e-10,
-    sum_element_s=9.16e-13,
-    norm_row_s=1.64e-09,
+    kernel_s=2.53e-06,
+    product_s=2.91e-06,
+    wave_s=4.8e-07,
+    split_s=3.89e-06,
+    outer_s=1.52e-08,
+    vector_s=2.48e-09,
+    vector_ratio=0.596,
+    half_even_ratio=0.421,
+    half_odd_ratio=0.124,
+    tf32_ratio=0.362,
+    sum_s=6.03e-06,
+    sum_row_s=5.08e-10,
+    sum_element_s=8.96e-13,
+    norm_row_s=1.63e-09,
     norm_gradient_row_s=8.33e-10,
-    norm_weight_row_s=3.23e-09,
+    norm_weight_row_s=3.22e-09,
     score_s=4.08e-12,
-    score_element_s=1.15e-13,
-    score_gradient_s=1.27e-11,
-    score_gradient_element_s=1.87e-13,
-    picked_s=1.83e-10,
+    score_element_s=1.13e-13,
+    score_gradient_s=1.28e-11,
+    score_gradient_element_s=1.84e-13,
+    picked_s=1.84e-10,
     sorted_s=5.22e-11,
     sort_s=2.91e-05,
-    chunk_s=1.67e-05,
-    pass_s=7.8e-06,
-    chunk_parameters=2.1e+07,
+    chunk_s=1.71e-05,
+    pass_s=7.47e-06,
+    chunk_parameters=2.1e07,
 )
 """The constants that ship, as ``shardplan validate published --what dense --fit`` prints them."""

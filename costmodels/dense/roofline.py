@@ -10,9 +10,17 @@ from typing import ClassVar, Final, final
 
 from costmodels.datatypes import DataType
 from costmodels.dense._attention import attention_time, kernel_time
-from costmodels.dense._kernels import bias_gradient_time, cast_time, input_cast_time, norm_time, picked_time, rows_of, sort_time, update_floor_s
+from costmodels.dense._kernels import (
+    bias_gradient_time,
+    cast_time,
+    input_cast_time,
+    norm_time,
+    picked_time,
+    rows_of,
+    sort_time,
+    update_floor_s,
+)
 from costmodels.dense._tiles import kernel_streaming_time, product_time
-from costmodels.dense.constants import KERNELS, KernelConstants
 from costmodels.dense.base import (
     AbstractDenseModel,
     DenseLayers,
@@ -20,6 +28,7 @@ from costmodels.dense.base import (
     Layer,
     dense_layers,
 )
+from costmodels.dense.constants import KERNELS, KernelConstants
 from costmodels.layers._joins import dot
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind, Product
@@ -33,7 +42,7 @@ from costmodels.sustained import (
 from costmodels.topology import Device, Topology
 from costmodels.workload import DenseParallelism, Pipeline, Workload
 
-_FILLED_RATIO: Final = 0.4
+_FILLED_RATIO: Final = 0.25
 """Share of a step in which products at full rate lower the clock of the device as far as in steps
 that are filled with them. Below it, the clock falls in proportion."""
 

@@ -120,12 +120,7 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         backward_bytes=returned,
         is_vectorized=is_compiled,
     )
-    last: tuple[Operator, ...] = ()
-    if passed and not is_compiled:
-        # The host issues this copy together with the choice of pairs.
-        joined_again = _parts.streamed("dot", (batch, pairs + passed), flow.dtype)
-        last = (replace(joined_again, num_calls=0),)
-    return (concat, product, chosen, *last), _without_vectors(flow, pairs + passed)
+    return (concat, product, chosen), _without_vectors(flow, pairs + passed)
 
 
 def _fused_dot(flow: Flow, num_read: int, num_written: int) -> Operator:
@@ -147,9 +142,7 @@ def cat(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     return (replace(copy, num_calls=2),), _without_vectors(flow, elements)
 
 
-def cross(
-    flow: Flow, num_layers: int, rank: int, *, adds_bias: bool = False
-) -> tuple[Operator, ...]:
+def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
     """Low-rank cross layers x0 * (U (V x) + b) + x (Wang et al. 2021).
 
     After both products of a layer, two kernels read x0, the product and x once and write one
@@ -159,7 +152,6 @@ def cross(
         flow: what reaches the first layer.
         num_layers: number of cross layers.
         rank: rank of U and V.
-        adds_bias: whether a kernel of its own adds the bias, as in TorchRec's DLRM_DCN.
     """
     batch, width, dtype = flow.batch_size, flow.width, flow.dtype
     operators: list[Operator] = []
@@ -175,27 +167,27 @@ def cross(
             num_parameters=width * rank + width,
             saved_elements=kept,
         )
-        terms = _cross_terms(name, flow, adds_bias=adds_bias)
+        terms = _cross_terms(name, flow)
         down = replace(down, left_gradient=i > 0 or not flow.is_input)
         operators += [down, up, replace(terms, num_kernels=2, num_calls=0)]
     return tuple(operators)
 
 
-def _cross_terms(name: str, flow: Flow, *, adds_bias: bool) -> Operator:
+def _cross_terms(name: str, flow: Flow) -> Operator:
     """The product with x0 and the sum of a cross layer, which PyTorch runs in fp32.
 
     Forward these are two kernels that read two tensors and write one. Backward there is a product
     and a sum of gradients that meet, and as much again if x0 has a gradient. Under autocast the
-    input of the products with weights is cast, and so are two gradients. The kernel that adds a
-    bias reads a broadcast tensor, which takes twice as long as its bytes.
+    input of the products with weights is cast, and so are two gradients. Over
+    looked-up vectors the layers are TorchRec's, in which a kernel of its own adds the bias. It
+    reads a broadcast tensor, which takes twice as long as its bytes.
     """
     shape = flow.batch_size, flow.width
     made = _parts.streamed(name, shape, DataType.FP32, reads=4.0, writes=2.0)
     elements = float(math.prod(shape))
     is_half = flow.dtype.num_bytes == DataType.FP16.num_bytes
-    backward = (24.0 if flow.is_input else 48.0) + (12.0 if is_half else 0.0)
-    added = (4.0 if is_half else 0.0) + (16.0 if adds_bias else 0.0)
-    backward += 12.0 if adds_bias else 0.0
+    backward = (24.0 if flow.is_input else 60.0) + (12.0 if is_half else 0.0)
+    added = (4.0 if is_half else 0.0) + (0.0 if flow.is_input else 16.0)
     return replace(
         made,
         read_bytes=made.read_bytes + added * elements,
@@ -224,7 +216,7 @@ def dlrm(
     """
     operators, met = dot(flow) if interaction == "dot" else cat(flow)
     if interaction == "dcn":
-        operators = (*operators, *cross(met, cross_layers, cross_rank, adds_bias=True))
+        operators = (*operators, *cross(met, cross_layers, cross_rank))
     operators = (*operators, *_parts.mlp(name, flow.batch_size, (met.width, *top), flow.dtype))
     return operators, met.after(top[-1])
 

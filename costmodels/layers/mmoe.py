@@ -47,7 +47,9 @@ class Mmoe(AbstractLayer):
         rows, dtype, out = met.positions, met.dtype, self.expert_sizes[-1]
         name, count = self.prefix, self.experts
         expert = _parts.tower(
-            f"{name}.expert", rows, (met.width, *self.expert_sizes),
+            f"{name}.expert",
+            rows,
+            (met.width, *self.expert_sizes),
             dtype,
             keeps_input=False,
             is_input=met.is_input,

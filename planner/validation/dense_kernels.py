@@ -25,18 +25,18 @@ from costmodels.calibration.fit_kernels import KernelPoint, fit_kernels
 from costmodels.datatypes import DataType
 from costmodels.dense.constants import KERNELS, KernelConstants
 from costmodels.dense.roofline import Roofline, interaction_s, product_s
+from costmodels.estimates import Z90, Estimate
 from costmodels.operators import Product
+from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology
 from costmodels.uncertainty import dense_step_sigma
-from costmodels.estimates import Z90, Estimate
-from costmodels.pipeline import CostPipeline
-from planner.models import default_models
-from planner.validation.single_gpu import whole_tables
 from costmodels.workload import Workload
 from planner import io
 from planner.io.documents import Document
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
+from planner.models import default_models
+from planner.validation.single_gpu import whole_tables
 
 _PUBLISHED_MS: Final = (
     ("PyTorch, TF32", "tf32", 22.8),
@@ -63,7 +63,14 @@ _DLRM_WEIGHT: Final = 0.5
 _LEAST_BATCH: Final = 8192
 """Samples from which the DLRMs are fitted to; in smaller steps lookups that are not told matter."""
 _SMALL_WEIGHT: Final = 0.01
-_LOOKUPS: Final = ("split_embedding", "bounds_check", "linearize", "CUB_300001", "permute", "cumsum")
+_LOOKUPS: Final = (
+    "split_embedding",
+    "bounds_check",
+    "linearize",
+    "CUB_300001",
+    "permute",
+    "cumsum",
+)
 """Parts of names of kernels of lookups. FBGEMM's sorts have a namespace of their own."""
 
 

@@ -8,9 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
-from planner.cli.console import say
-from planner.cli.printing.show import print_rows
 from planner.cli.console import Settings, say, write_json
+from planner.cli.printing.show import print_rows
 from planner.validation.dense_kernels import DLRM, DOTS, DensePrediction, PublishedStep
 
 if TYPE_CHECKING:
