@@ -52,19 +52,19 @@ PRIOR_SIGMA: Final = 0.15
 """Standard deviation of ln(share of products) around ``PRIOR`` that the penalty assumes. The
 interval of a predicted step is widened by it on devices to which no share is fitted."""
 SHARES: Final = {
-    "A100 half": Shares(product_ratio=0.847, memory_ratio=0.807, flash_1_ratio=0.668),
-    "H100 half": Shares(product_ratio=0.769, memory_ratio=0.961, flash_1_ratio=0.680),
-    "V100 fp32": Shares(product_ratio=0.980, memory_ratio=0.787),
-    "V100 half": Shares(product_ratio=0.720, memory_ratio=0.787),
+    "A100 half": Shares(product_ratio=0.857, memory_ratio=0.870, flash_1_ratio=0.671),
+    "H100 half": Shares(product_ratio=0.791, memory_ratio=1.025, flash_1_ratio=0.663),
+    "V100 fp32": Shares(product_ratio=0.995, memory_ratio=0.803),
+    "V100 half": Shares(product_ratio=0.743, memory_ratio=0.803),
 }
 """Shares by generation and precision ("half": two bytes or fewer an element), as the command above
 prints them with ``--fit``, rounded to 0.001."""
-UNMEASURED: Final = Shares(product_ratio=0.777, memory_ratio=0.848)
+UNMEASURED: Final = Shares(product_ratio=0.796, memory_ratio=0.894)
 """Shares of generations to which nothing is fitted: the geometric means of the fitted generations
-in half precision. One measurement agrees with 0.777: large products in fp8 on GB200, repeated for
+in half precision. One measurement agrees with 0.796: large products in fp8 on GB200, repeated for
 long on random numbers, reach 2907 TFLOP/s (Azure/AI-benchmarking-guide, ND GB200 v6). That is 0.797
 of the rate of a short burst, which is 0.729 of the 5000 TFLOP/s of the datasheet."""
-UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=0.98)
+UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=0.995)
 """The same for products in fp32, with the share of V100. Products in fp32 do not use the matrix
 units, whose power is what makes a card lower its clock. The steps of BERT on V100, the only ones in
 fp32 to which a share is fitted, therefore nearly reach the rate of a short burst."""

@@ -58,6 +58,10 @@ B200."""
 DENSE_GROUPS: Final = (0.143, 0.017, 0.160, 0.104)
 """The same of the sums of all matrix products of two models, forward and backward, on V100 (traces
 of Lin et al.)."""
+DENSE_FAMILIES: Final = (0.10, 0.13, 0.16, 0.08, 0.02, 0.15, 0.04, 0.06, 0.07, 0.12)
+"""The same of the GPU times of the steps of ten model families on H200, with constants of kernels
+that were fitted without the family: BERT, DCN, GPT, HSTU, Llama, MLP, MMoE, MoE, SASRec and two
+towers. ``shardplan validate published --what dense`` prints them."""
 PLAN_SIGMA: Final = 0.015
 """Error of one plan's time that another plan on the same system does not share. It is at least what
 the same job on identical hardware varies by between sites of MLPerf's rounds: 1.5 % (standard
@@ -151,6 +155,11 @@ def step_sigma(topology: Topology, dtype: DataType) -> float:
     if is_fitted(topology.device, dtype):
         return known
     return math.hypot(known, PRIOR_SIGMA, rate_sigma(topology, "dense"))
+
+
+def dense_step_sigma() -> float:
+    """Log-standard deviation of the GPU time of a dense part of a family that was never seen."""
+    return group_sigma(DENSE_FAMILIES)
 
 
 def rate_sigma(topology: Topology, kind: str) -> float:

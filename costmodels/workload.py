@@ -350,10 +350,13 @@ class Workload:
         """Bytes that the dense optimizer's step reads and writes per parameter.
 
         Where products take two bytes, gradients are copied to fp32 and the updated weights back.
-        The optimizer of DLRMs (``adagrad``) is priced without such copies.
+        Under autocast, operators of the dense part do this (``Operator.is_cast``). The optimizer of
+        DLRMs (``adagrad``) is priced without such copies.
         """
         optimizer, element = self.dense_optimizer, self.dense.dtype.num_bytes
         copies = element < DataType.FP32.num_bytes and optimizer is not DenseOptimizer.ADAGRAD
+        is_autocast = all(getattr(layer, "autocast", True) for layer in self.dense.layers)
+        copies &= self.pipeline is Pipeline.HUGECTR or not is_autocast
         return optimizer.update_bytes + (8.0 if copies else 0.0)
 
     @property

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from costmodels.datatypes import DataType
 from costmodels.dense._tiles import kernel_streaming_time, multiprocessor_ratio
 from costmodels.dense.constants import KernelConstants
-from costmodels.datatypes import DataType
 from costmodels.operators import Operator
 from costmodels.topology import Device
 from costmodels.training.optimizers import DenseOptimizer
@@ -126,6 +126,17 @@ def update_floor_s(
 def sort_time(count: int, device: Device, constants: KernelConstants) -> float:
     """Seconds to sort so many numbers of 8 bytes, with the position of each."""
     return constants.sort_s + constants.sorted_s * count * multiprocessor_ratio(device)
+
+
+def picked_time(operator: Operator, device: Device, constants: KernelConstants) -> float:
+    """Seconds in which the gradients of picked elements are added up in the order of their indices.
+
+    For each element the kernel reads an index and a position of 8 bytes, and reads and writes the
+    gradient; the constant is that of gradients in fp32.
+    """
+    bytes_ratio = (16.0 + 2.0 * operator.dtype.num_bytes) / 24.0
+    each_s = constants.picked_s * bytes_ratio * multiprocessor_ratio(device)
+    return each_s * operator.num_sorted
 
 
 def cast_time(operator: Operator, device: Device, constants: KernelConstants) -> float:

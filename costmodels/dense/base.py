@@ -21,7 +21,14 @@ from costmodels.layers.dlrm import Dlrm
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 from costmodels.operators import Product as Product
 from costmodels.topology import Device, Topology
-from costmodels.workload import DenseArch, HostProfile, InteractionKernel, Pipeline, Pooling, Workload
+from costmodels.workload import (
+    DenseArch,
+    HostProfile,
+    InteractionKernel,
+    Pipeline,
+    Pooling,
+    Workload,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Constants of the kernels that a GPU runs for the operators of a dense part.
 
 They are fitted to the GPU times of whole training steps, of single products and of their kernels
-on one H200 (configs/published/gpu_h200.jsonl; :mod:`costmodels.calibration.fit_kernels`). On another
-GPU the rates of its system file apply in their place, and times that grow with the number of rows
-are multiplied by ``REFERENCE_MULTIPROCESSORS`` over the number of its multiprocessors.
+on one H200 (configs/published/gpu_h200.jsonl; :mod:`costmodels.calibration.fit_kernels`). On other
+GPUs the rates of their system files apply in their place, and times that grow with the number of
+rows are multiplied by ``REFERENCE_MULTIPROCESSORS`` over the number of their multiprocessors.
 """
 
 from __future__ import annotations
@@ -77,32 +77,63 @@ class KernelConstants:
     chunk_parameters: float
 
 
-KERNELS: Final = KernelConstants(
-    kernel_s=1.1e-6,
-    product_s=2.2e-6,
-    wave_s=1.1e-6,
-    split_s=2.5e-6,
-    outer_s=14e-9,
+PRIOR: Final = KernelConstants(
+    kernel_s=1e-6,
+    product_s=2e-6,
+    wave_s=1e-6,
+    split_s=3e-6,
+    outer_s=15e-9,
     vector_s=2.5e-9,
-    vector_ratio=0.65,
-    half_even_ratio=0.27,
-    half_odd_ratio=0.16,
-    tf32_ratio=0.29,
+    vector_ratio=0.6,
+    half_even_ratio=0.3,
+    half_odd_ratio=0.15,
+    tf32_ratio=0.3,
     sum_s=8e-6,
-    sum_row_s=0.55e-9,
+    sum_row_s=0.5e-9,
     sum_element_s=1.0e-12,
     norm_row_s=1.5e-9,
-    norm_gradient_row_s=0.83e-9,
-    norm_weight_row_s=3.1e-9,
-    score_s=3.8e-12,
-    score_element_s=0.098e-12,
-    score_gradient_s=11.8e-12,
-    score_gradient_element_s=0.128e-12,
-    picked_s=0.21e-9,
+    norm_gradient_row_s=0.8e-9,
+    norm_weight_row_s=3e-9,
+    score_s=4e-12,
+    score_element_s=0.1e-12,
+    score_gradient_s=12e-12,
+    score_gradient_element_s=0.15e-12,
+    picked_s=0.2e-9,
     sorted_s=0.06e-9,
     sort_s=40e-6,
-    chunk_s=28e-6,
-    pass_s=9e-6,
+    chunk_s=25e-6,
+    pass_s=8e-6,
     chunk_parameters=21e6,
 )
-"""The constants that ship."""
+"""What a fit starts from and is pulled to, in round numbers. Times per row and per kernel are those
+of queued additions, of normalizations and of sums of one H200; the rates of products whose rows are
+not aligned are those of kernels that load 4 and 2 bytes at a time."""
+KERNELS: Final = KernelConstants(
+    kernel_s=2.53e-06,
+    product_s=2.91e-06,
+    wave_s=4.8e-07,
+    split_s=3.89e-06,
+    outer_s=1.52e-08,
+    vector_s=2.48e-09,
+    vector_ratio=0.596,
+    half_even_ratio=0.421,
+    half_odd_ratio=0.124,
+    tf32_ratio=0.362,
+    sum_s=6.03e-06,
+    sum_row_s=5.08e-10,
+    sum_element_s=8.96e-13,
+    norm_row_s=1.63e-09,
+    norm_gradient_row_s=8.33e-10,
+    norm_weight_row_s=3.22e-09,
+    score_s=4.08e-12,
+    score_element_s=1.13e-13,
+    score_gradient_s=1.28e-11,
+    score_gradient_element_s=1.84e-13,
+    picked_s=1.84e-10,
+    sorted_s=5.22e-11,
+    sort_s=2.91e-05,
+    chunk_s=1.71e-05,
+    pass_s=7.47e-06,
+    chunk_parameters=2.1e07,
+)
+"""The constants that ship, as ``shardplan validate published --what dense --fit`` prints them."""

@@ -10,9 +10,17 @@ from typing import ClassVar, Final, final
 
 from costmodels.datatypes import DataType
 from costmodels.dense._attention import attention_time, kernel_time
-from costmodels.dense._kernels import bias_gradient_time, cast_time, input_cast_time, norm_time, rows_of, sort_time, update_floor_s
-from costmodels.dense._tiles import kernel_streaming_time, multiprocessor_ratio, product_time
-from costmodels.dense.constants import KERNELS, KernelConstants
+from costmodels.dense._kernels import (
+    bias_gradient_time,
+    cast_time,
+    input_cast_time,
+    norm_time,
+    picked_time,
+    rows_of,
+    sort_time,
+    update_floor_s,
+)
+from costmodels.dense._tiles import kernel_streaming_time, product_time
 from costmodels.dense.base import (
     AbstractDenseModel,
     DenseLayers,
@@ -20,6 +28,9 @@ from costmodels.dense.base import (
     Layer,
     dense_layers,
 )
+from costmodels.dense.constants import KERNELS, KernelConstants
+from costmodels.layers._joins import dot
+from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.sustained import (
     BURSTS,
@@ -31,7 +42,7 @@ from costmodels.sustained import (
 from costmodels.topology import Device, Topology
 from costmodels.workload import DenseParallelism, Pipeline, Workload
 
-_FILLED_RATIO: Final = 0.4
+_FILLED_RATIO: Final = 0.25
 """Share of a step in which products at full rate lower the clock of the device as far as in steps
 that are filled with them. Below it, the clock falls in proportion."""
 
@@ -178,9 +189,44 @@ def _owned(workload: Workload, topology: Topology, layers: DenseLayers) -> float
     return trained / max(1, topology.world_size // workload.tensor_parallel)
 
 
-def product_s(product: Product, dtype: DataType, device: Device) -> float:
+def product_s(
+    product: Product, dtype: DataType, device: Device, constants: KernelConstants = KERNELS
+) -> float:
     """Seconds of one matrix product alone, at the full rates of the device."""
-    return product_time(product, dtype, device)
+    return product_time(product, dtype, device, BURSTS, constants)
+
+
+def interaction_s(
+    sizes: tuple[int, int, int],
+    dtype: DataType,
+    kernel: str,
+    device: Device,
+    constants: KernelConstants = KERNELS,
+    *,
+    is_backward: bool,
+) -> float:
+    """Seconds of a dot interaction alone, without the copy that puts its vectors side by side.
+
+    Args:
+        sizes: samples, vectors of a sample, and elements of a vector.
+        dtype: type of the vectors.
+        kernel: ``eager``, ``compiled`` or ``fused``.
+        device: what runs it.
+        constants: of the kernels.
+        is_backward: whether the backward pass is asked for.
+    """
+    batch, vectors, width = sizes
+    flow = Flow(
+        batch_size=batch,
+        dtype=dtype,
+        num_vectors=vectors,
+        num_elements=vectors * width,
+        interaction_kernel=kernel,
+    )
+    operators, _ = dot(flow)
+    run = _Run(device=device, shares=lambda _: BURSTS, slowest_ratio=0.0, constants=constants)
+    seconds = _gradient_s if is_backward else _operator_s
+    return sum(seconds(o, run) for o in operators if o.name != "concat")
 
 
 def attention_s(operator: Operator, device: Device, works: Works, *, is_backward: bool) -> float:
@@ -294,5 +340,5 @@ def _gradient_s(operator: Operator, run: _Run) -> float:
     )
     if operator.num_sorted and operator.kind is OperatorKind.GATHER:
         moved_s += sort_time(operator.num_sorted, device, known)
-        moved_s += known.picked_s * operator.num_sorted * multiprocessor_ratio(device)
+        moved_s += picked_time(operator, device, known)
     return moved_s + max(1, operator.num_kernels) * known.kernel_s

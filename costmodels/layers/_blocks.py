@@ -188,9 +188,7 @@ def norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]
 def _composed_norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
     """A root mean square norm in single kernels: a square, a mean, two products, all in fp32."""
     made = moved(name, (rows, width), style, 28.0, 76.0, saved=8.0, num_kernels=6)
-    made = replace(
-        made, dtype=DataType.FP32, num_parameters=width, parameter_bytes=4.0 * width
-    )
+    made = replace(made, dtype=DataType.FP32, num_parameters=width, parameter_bytes=4.0 * width)
     if style.casts:
         return (made, moved(name, (rows, width), style, _CAST, _CAST))
     return (made,)
@@ -311,10 +309,10 @@ def loss(
 ) -> Operator:
     """Log-softmax and negative log-likelihood of ``rows`` rows over ``width`` classes, in fp32.
 
-    Eager PyTorch first casts logits of two bytes to fp32, unless the loss is that of masked words (``is_cast``
-    false), whose log-softmax is in two bytes and cast by autocast afterwards. Its backward pass fills the gradient, computes that of the log-softmax, and casts
-    it back. Compiled code reads the logits twice in the
-    forward pass. A fused loss (``is_fused``) reads them once in the forward pass, and overwrites
+    Eager PyTorch first casts logits of two bytes to fp32, unless the loss is that of masked words
+    under autocast (``is_cast`` false): their log-softmax is in two bytes, and its result is cast.
+    The backward pass fills the gradient, computes that of the log-softmax, and casts it back.
+    Compiled code reads the logits twice in the forward pass. A fused loss (``is_fused``) reads them once in the forward pass, and overwrites
     them in the backward pass.
     """
     e, kind = style.element, OperatorKind.SOFTMAX

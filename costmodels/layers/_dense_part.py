@@ -121,6 +121,13 @@ class DenseArch:
             len(given) <= 1,
             f"the dense part is given twice, by {' and by '.join(given)}; keep one of them",
         )
+        has_dot = bool(self.top_mlp) and not meets
+        has_dot |= any(type(x).__module__.endswith((".dot", ".dlrm")) for x in self.layers)
+        require(
+            self.interaction_kernel is None or has_dot,
+            f"interaction_kernel {self.interaction_kernel} needs interaction dot with a top_mlp, "
+            "or a layer dot or dlrm; remove it",
+        )
         require(
             not meets or bool(self.top_mlp),
             f"interaction {self.interaction} needs a top_mlp, which it feeds",

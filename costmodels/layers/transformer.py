@@ -369,7 +369,14 @@ class Transformer(AbstractLayer):
         product, *casts = _blocks.linear(name, rows, hidden, classes, plain)
         if self.tied:
             product = replace(product, num_parameters=0, parameter_bytes=0.0)
-        ended = _blocks.loss(name, rows, classes, style, is_fused=self.fused_loss, is_cast=self.causal)
+        ended = _blocks.loss(
+            name,
+            rows,
+            classes,
+            style,
+            is_fused=self.fused_loss,
+            is_cast=self.causal or not self.autocast,
+        )
         return (*found, product, *casts, ended)
 
 

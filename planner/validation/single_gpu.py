@@ -184,6 +184,7 @@ def _pipeline(workload: Workload, topology: Topology) -> CostPipeline:
     return CostPipeline(workload, topology, default_models(topology))
 
 
+@cache
 def _workload(path: Path) -> Workload:
     return io.load_workload(path)
 

@@ -25,6 +25,7 @@ Examples:
   shardplan validate published --what steps
   shardplan validate published --what transformers
   shardplan validate published --what attention
+  shardplan validate published --what dense
   shardplan validate published --what memory
   shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
   shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
@@ -46,18 +47,21 @@ def command() -> None:
 @click.option(
     "--what",
     type=click.Choice(
-        ["systems", "lookups", "single-gpu", "steps", "transformers", "attention", "memory"]
+        [
+            *("systems", "lookups", "dense", "steps", "memory"),
+            *("single-gpu", "transformers", "attention"),
+        ]
     ),
     default="systems",
     show_default=True,
-    help="Measurements: MLPerf systems; FBGEMM's lookups on an H200; three models on one GPU (Lin "
-    "et al. 2022); steps of dense models and of TorchRec on an H200; steps of transformers; "
-    "kernels of HSTU's attention; or device memory of steps.",
+    help="Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps, or their "
+    "device memory, on an H200; three models on one GPU (Lin et al. 2022); steps of transformers; "
+    "or kernels of HSTU's attention.",
 )
 @click.option(
     "--fit",
     is_flag=True,
-    help="Fit the constants of transformers, or of attention, anew and print them.",
+    help="Fit the constants of transformers, attention or dense parts anew and print them.",
 )
 @output_options
 @click.pass_obj
@@ -85,14 +89,21 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
     attention: kernels of HSTU on H100 and GB200, fitted anew without the width of heads, or the
     device, of each case; and whole layers, to which nothing is fitted.
 
+    dense: GPU times of training steps of ten model families on an H200, of the dense kernels of
+    TorchRec's DLRM, and of dot interactions on an H100. The constants of the kernels are fitted
+    anew without the family of each step. Then NVIDIA's DLRM on one A100, to which nothing is
+    fitted.
+
     memory: the peak of device memory of TorchRec's steps and of dense parts on one H200. The ledger
     counts tensors; which ones a DLRM holds was decided with these steps in view.
 
     The measurements and their sources are in configs/published.
     """
-    if fit and what not in ("transformers", "attention"):
-        message = "--fit fits constants of transformers or attention; add --what with one of them"
+    if fit and what not in ("transformers", "attention", "dense"):
+        message = "--fit fits constants of transformers, attention or dense; add --what with one"
         raise InvalidInputError(message)
+    if what == "dense":
+        return _dense(settings, fit=fit)
     if what == "transformers":
         return _transformers(settings, fit=fit)
     if what == "attention":
@@ -183,6 +194,21 @@ def _lookups(settings: Settings) -> int:
         write_json(show.as_json(found))
     else:
         show.print_errors(found)
+    return 0
+
+
+def _dense(settings: Settings, *, fit: bool) -> int:
+    from planner.cli.printing import validate_dense as show
+    from planner.validation import dense_kernels as measured
+
+    if fit:
+        show.print_constants(settings, measured.fitted())
+        return 0
+    found, steps = measured.predictions(), measured.published_steps()
+    if settings.json:
+        write_json(show.as_json(found, steps))
+    else:
+        show.print_cases(found, steps, every=settings.verbose)
     return 0
 
 

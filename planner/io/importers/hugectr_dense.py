@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from costmodels.workload import DataType, DenseArch, Interaction
+from costmodels.workload import DataType, DenseArch, Interaction, InteractionKernel
 from planner.io.importers.base import Reader
 from planner.io.yaml_reader import Keys
 
@@ -77,6 +77,7 @@ def dense_of(
         bottom_mlp=tuple(bottom_mlp),
         top_mlp=tuple(top_mlp),
         interaction=_interaction(has_dot=has_dot or not top_mlp, has_cross=cross is not None),
+        interaction_kernel=InteractionKernel.FUSED if has_dot and top_mlp and not cross else None,
         dcn_num_layers=cross[0] if cross else 0,
         dcn_low_rank_dim=cross[1] if cross else 0,
         dtype=dtype,

@@ -239,6 +239,7 @@ def _dense(
         bottom_mlp=tuple(schema.bottom_mlp),
         top_mlp=tuple(schema.top_mlp),
         interaction=schema.interaction,
+        interaction_kernel=schema.interaction_kernel,
         dcn_num_layers=schema.dcn_num_layers,
         dcn_low_rank_dim=schema.dcn_low_rank_dim,
         dtype=schema.dtype,

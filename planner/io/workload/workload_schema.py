@@ -14,6 +14,7 @@ from costmodels.workload import (
     DenseParallelism,
     HostProfile,
     Interaction,
+    InteractionKernel,
     Optimizer,
     Pipeline,
     Pooling,
@@ -161,6 +162,7 @@ class DenseSchema(Strict):
     bottom_mlp: list[Width] = Field(default_factory=list)
     top_mlp: list[Width] = Field(default_factory=list)
     interaction: Annotated[Interaction, Field(strict=False)] = Interaction.DOT
+    interaction_kernel: Annotated[InteractionKernel, Field(strict=False)] | None = None
     dcn_num_layers: Count = 0
     dcn_low_rank_dim: Count = 0
     dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32

@@ -71,8 +71,8 @@ def test_dot_interaction_by_hand() -> None:
     layers = dense_layers(make_workload(*tables, dense=arch, local_batch_size=10))
     concat, dot, first, last = layers.top
     assert sum(o.moved_bytes for o in concat.operators) == 2 * 4 * 10 * 4 * 64
-    assert dot.products == (Product(m=4, k=64, n=4, count=10),)
-    assert first.products == (Product(m=10, k=6 + 64, n=16),)
+    assert dot.products == (Product(m=4, k=64, n=4, count=10, aligned=4),)
+    assert first.products == (Product(m=10, k=6 + 64, n=16, aligned=2),)
     assert last.num_parameters == 16 + 1
     assert layers.bottom[0].flops == 2 * 10 * 13 * 32
 

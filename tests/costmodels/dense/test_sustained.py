@@ -180,7 +180,7 @@ def test_small_elements_do_not_use_up_fast_memory() -> None:
         return size / kernel_streaming_time(operator.read_bytes, operator, memory, 1.0)
 
     assert rate(DataType.FP16, is_vectorized=True) == pytest.approx(3.2e12, rel=0.05)
-    assert rate(DataType.FP32, is_vectorized=False) == rate(DataType.FP16, is_vectorized=True)
+    assert rate(DataType.FP32, is_vectorized=False) > rate(DataType.FP16, is_vectorized=True)
     assert rate(DataType.FP16, is_vectorized=False) < rate(DataType.FP16, is_vectorized=True)
     faster = replace(device, hbm_bandwidth_bytes_per_s=8e12)
     for is_vectorized in (False, True):
