@@ -54,9 +54,9 @@ def command() -> None:
     ),
     default="systems",
     show_default=True,
-    help="Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps, or their "
-    "device memory, on an H200; three models on one GPU (Lin et al. 2022); steps of transformers; "
-    "or kernels of HSTU's attention.",
+    help="Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and "
+    "their device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
+    "transformers; or kernels of HSTU's attention.",
 )
 @click.option(
     "--fit",
