@@ -36,15 +36,15 @@ class KernelPoint:
         name: of the point.
         family: the model family that it belongs to.
         measured_s: measured seconds of its kernels.
-        predicted: returns the seconds that the model gives with some constants.
-        weight: how much it counts in the fit.
+        predicted_s: returns the seconds that the model gives with some constants.
+        weight_ratio: how much it counts in the fit.
     """
 
     name: str
     family: str
     measured_s: float
-    predicted: Callable[[KernelConstants], float]
-    weight: float = 1.0
+    predicted_s: Callable[[KernelConstants], float]
+    weight_ratio: float = 1.0
 
 
 def fit_kernels(points: Sequence[KernelPoint], start: KernelConstants = PRIOR) -> KernelConstants:
@@ -80,7 +80,7 @@ def _improved(
         near = moved.copy()
         near[i] += _STEP
         slopes[:, i] = (_errors(points, _moved(start, names, near)) - errors) / _STEP
-    weights = np.array([p.weight for p in points]) / _ERROR**2
+    weights = np.array([p.weight_ratio for p in points]) / _ERROR**2
     penalty = 1.0 / _SPREAD**2
     left = slopes.T @ (weights[:, None] * slopes) + (penalty + _RIDGE) * np.eye(len(names))
     right = -slopes.T @ (weights * errors) - penalty * moved
@@ -89,7 +89,7 @@ def _improved(
 
 def _errors(points: Sequence[KernelPoint], constants: KernelConstants) -> FloatArray:
     """ln(predicted / measured) ``[points]``."""
-    return np.array([np.log(p.predicted(constants) / p.measured_s) for p in points])
+    return np.array([np.log(p.predicted_s(constants) / p.measured_s) for p in points])
 
 
 def _moved(start: KernelConstants, names: list[str], moved: FloatArray) -> KernelConstants:

@@ -74,7 +74,7 @@ class KernelConstants:
     sort_s: float
     chunk_s: float
     pass_s: float
-    chunk_parameters: float
+    chunk_parameters: int
 
 
 PRIOR: Final = KernelConstants(
@@ -103,7 +103,7 @@ PRIOR: Final = KernelConstants(
     sort_s=40e-6,
     chunk_s=25e-6,
     pass_s=8e-6,
-    chunk_parameters=21e6,
+    chunk_parameters=21_000_000,
 )
 """What a fit starts from and is pulled to, in round numbers. Times per row and per kernel are those
 of queued additions, of normalizations and of sums of one H200; the rates of products whose rows are
@@ -134,6 +134,6 @@ KERNELS: Final = KernelConstants(
     sort_s=2.91e-05,
     chunk_s=1.71e-05,
     pass_s=7.47e-06,
-    chunk_parameters=2.1e07,
+    chunk_parameters=21_000_000,
 )
 """The constants that ship, as ``shardplan validate published --what dense --fit`` prints them."""

@@ -312,8 +312,8 @@ def loss(
     Eager PyTorch first casts logits of two bytes to fp32, unless the loss is that of masked words
     under autocast (``is_cast`` false): their log-softmax is in two bytes, and its result is cast.
     The backward pass fills the gradient, computes that of the log-softmax, and casts it back.
-    Compiled code reads the logits twice in the forward pass. A fused loss (``is_fused``) reads them once in the forward pass, and overwrites
-    them in the backward pass.
+    Compiled code reads the logits twice in the forward pass. A fused loss (``is_fused``) reads them
+    once in the forward pass, and overwrites them in the backward pass.
     """
     e, kind = style.element, OperatorKind.SOFTMAX
     if is_fused or style.compiled:

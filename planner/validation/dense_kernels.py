@@ -117,8 +117,8 @@ def predictions() -> tuple[DensePrediction, ...]:
     return tuple(
         DensePrediction(
             point=p,
-            shipped_s=p.predicted(KERNELS),
-            left_out_s=p.predicted(without(p.family)),
+            shipped_s=p.predicted_s(KERNELS),
+            left_out_s=p.predicted_s(without(p.family)),
         )
         for p in known
         if p.family != PRODUCTS
@@ -251,7 +251,7 @@ def _point(
 ) -> KernelPoint:
     known = _WEIGHTS.get(family, 1.0) if weight is None else weight
     return KernelPoint(
-        name=name, family=family, measured_s=measured_s, predicted=predicted, weight=known
+        name=name, family=family, measured_s=measured_s, predicted_s=predicted, weight_ratio=known
     )
 
 

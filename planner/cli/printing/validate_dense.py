@@ -27,20 +27,20 @@ def print_cases(
         every: whether every measurement gets a line.
     """
     if every:
-        lines = [
+        cases = [
             (p.point.name, _us(p.point.measured_s), _us(p.shipped_s), _us(p.left_out_s))
             for p in found
         ]
-        columns = ("measurement", "measured us", "shipped", "family left out")
-        print_rows("GPU times of dense parts", columns, lines)
+        named = ("measurement", "measured us", "shipped", "family left out")
+        print_rows("GPU times of dense parts", named, cases)
     rows = []
     for family in dict.fromkeys(p.point.family for p in found):
         known = [p for p in found if p.point.family == family]
         logs = [math.log(p.left_out_s / p.point.measured_s) for p in known]
         rms = math.sqrt(sum(x * x for x in logs) / len(logs))
         rows.append((family, str(len(known)), *_errors(known), f"{rms:.3f}"))
-    columns = ("family", "n", "shipped (bias)", "family left out (bias)", "rms ln")
-    print_rows("GPU times on H200 and H100: mean error", columns, rows)
+    families = ("family", "n", "shipped (bias)", "family left out (bias)", "rms ln")
+    print_rows("GPU times on H200 and H100: mean error", families, rows)
     for name, group in _groups(found).items():
         say(f"{name:24} {_line(group)}")
     lines = [

@@ -49,6 +49,8 @@ QUICK: Final = SearchSettings(max_evaluations=5, with_baselines=False)
 
 WITHOUT_EFFECT: Final = {
     "workload name": "It names the workload.",
+    "workload dense.operators.before_tables[].is_vectorized": "In fp32 all kernels load vectors.",
+    "workload dense.operators.after_tables[].is_vectorized": "In fp32 all kernels load vectors.",
     "workload tables[].name": "It names the table.",
     "workload tables[].module": "TorchRec's plan names tables by their module.",
     "workload tables[].features": "Their number is that of the pooling factors; names are names.",

@@ -178,7 +178,7 @@ def test_the_command_prints_errors_by_model_and_refuses_a_fit_of_systems(
     assert "6ND roofline" in done.out
     refused = run("validate", "published", "--fit")
     assert refused.code == 2
-    assert "--fit fits constants of transformers or attention" in refused.err
+    assert "--fit fits constants of transformers, attention or dense" in refused.err
 
 
 def test_how_the_dense_part_is_trained_reads_back(
