@@ -64,8 +64,7 @@ MODULES: Final[dict[str, tuple[str, str]]] = {
     "bounds": (
         "planner/search/bounds",
         "tests/planner/search/bounds tests/planner/search/test_move_bound.py "
-        "tests/planner/search/test_bound.py tests/planner/search/test_every_rank.py "
-        "tests/planner/search/test_special_ranks.py tests/planner/search/test_makespan.py "
+        "tests/planner/search/test_bound.py tests/planner/search/test_makespan.py "
         "tests/planner/search/test_boxes.py tests/planner/test_api.py",
     ),
     "explain": (

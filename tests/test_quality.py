@@ -219,9 +219,9 @@ print(sorted(set(sys.modules) & set({HEAVY_MODULES!r})))
 
 
 def test_import_planner_is_light() -> None:
-    """So is the process that solves programs beside a search: it loads no cost model."""
+    """So are the modules that solve programs: they load no cost model."""
     solver = """
-import planner.search.common.solver_process
+import planner.search.common.programs
 print([name for name in sorted(sys.modules) if name.startswith("costmodels")])
 """
     done = run_python(f"import planner\n{REPORT_HEAVY}\n{solver}")

@@ -24,7 +24,6 @@ from planner.search.construct.greedy import offer_first
 from planner.search.construct.handed import HandedPlan, offered
 from planner.search.construct.walk import can_price_all, price_all
 from planner.search.improve.improving import Improver
-from planner.search.improve.neighbours import Neighbours
 from planner.search.improve.second_search import SecondSearch
 from planner.search.improve.under_rules import finish_under_rules, start_under_rules
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
@@ -114,7 +113,6 @@ class _Run:
             without=without,
             schedule=schedule,
         )
-        self.neighbours = Neighbours(space, record, schedule)
         self.second: SecondSearch | None = None
         self.waiting: list[Assignment] = []
         """Plans that no descent has begun from yet."""
@@ -136,17 +134,14 @@ class _Run:
         return (
             self.proofs.limit_moves,  # the bound under a limit on moves
             self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
-            self.proofs.advance_programs,  # larger programs for the bound, in another process
+            self.proofs.begin_patterns,  # the bound by patterns, in another process
             self._first_cycles,  # ruin and recreate from the best plan of each set of types
             self._improve_waiting,  # descents from greedy and rounded plans
-            self.neighbours.improve,  # every change of one table, where choices are few
             self._pack,  # the bound by how shards share ranks, and plans from it
             self._split_and_improve,  # boxes, and descents from plans rounded in them
             self._choose_whole_options,  # where there are no boxes: bounds by whole options
             self._refine,  # cycles and sampled prices in turn, while they help
             self._pack_again,  # the same bound by other choices, after which plans are refined
-            self.neighbours.improve,  # again, for the best plan may be another one
-            self._wait_for_programs,  # plans from sampled prices until the programs are solved
             self._begin_anew,  # with other prices and plans, while the gap is wide
         )
 
@@ -158,7 +153,7 @@ class _Run:
             if not self.proofs.none_fits:
                 for phase in self._plans_and_bounds:
                     phase()
-            self.proofs.collect_programs()
+            self.proofs.collect_patterns()
             if self.second is not None and not self.record.proven:
                 plan = self.second.plan(lambda: self.record.cut)
                 if plan is not None:
@@ -242,7 +237,7 @@ class _Run:
             self.improver.cycle(start, schedule.other_cycle_effort, most_s=most_s)
             left_s = schedule.boxes_share * self.meter.spent_s - self.proofs.boxes_s
             starts += self.proofs.split_boxes(most_s=left_s)
-            self.proofs.advance_programs(waits=False)
+            self.proofs.begin_patterns()
         self.improver.improve(starts)
         if self.proofs.boxes_in_a_row < schedule.few_boxes:
             self._split_and_improve()
@@ -288,8 +283,7 @@ class _Run:
                 helped.append(self.record.value < value * (1 - schedule.gain_ratio))
                 if self.proofs.boxes_in_a_row < schedule.few_boxes or way == ways[-1]:
                     self._split_and_improve()
-                self.proofs.advance_programs(waits=False)
-            self.neighbours.improve()
+                self.proofs.begin_patterns()
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
                 factor = schedule.effort_factor
@@ -301,13 +295,6 @@ class _Run:
             for _ in range(self.schedule.packing_rounds):
                 self._pack()
                 self._refine()
-
-    def _wait_for_programs(self) -> None:
-        for _ in range(self.schedule.proof_rounds):
-            is_done = self.record.stopped or self.record.proven
-            if is_done or not self.proofs.advance_programs():
-                break
-            self.improver.explore(1.0)
 
     def _begin_anew(self) -> None:
         """Forget prices, then sample and refine, while the gap is wide."""

@@ -33,7 +33,6 @@ from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
-from planner.search.bounds.rows.every_rank import ranks_interchangeable
 from planner.search.bounds.scope import Name, Scope
 from planner.search.bounds.solution_loads import SolutionLoads
 from planner.search.common.basis import Basis
@@ -49,9 +48,6 @@ _TOLERANCE: Final = 1e-5
 rise for another round. With a smaller share programs are solved more often for the same bound."""
 _ROUNDING: Final = 1e-9
 """Share taken off a bound, because loads are rounded sums of many products."""
-_LARGE: Final = 0.25
-"""Share of a phase's maximum above which a piece is worth a rank with variables of its own. Smaller
-pieces are close to what the means say of them, and such a rank makes programs much larger."""
 
 
 class RankFreeBound:
@@ -106,7 +102,6 @@ class RankFreeBound:
         more: Sequence[Rows] = (),
         rounds: int = 12,
         box: Box | None = None,
-        special: Sequence[int] = (),
         start: Basis | None = None,
     ) -> Relaxation:
         """The bound by the linear program, solved until its bound rises no more.
@@ -117,12 +112,11 @@ class RankFreeBound:
             more: further rows about the options.
             rounds: most programs to solve.
             box: limits of the phases; the bound holds for the plans in it.
-            special: tables of :meth:`tables_with_large_pieces`, for ranks of their own.
             start: the basis of a similar program.
         """
         result = Relaxation(types=types, bound=-math.inf, basis=start)
         for _ in range(rounds):
-            scope = Scope(kept=kept, more=more, box=box, special=special)
+            scope = Scope(kept=kept, more=more, box=box)
             program = self._program(types, scope, whole=False)
             solution = self._solve(program, start=result.basis)
             if solution.infeasible:
@@ -147,7 +141,6 @@ class RankFreeBound:
         rounds: int = 4,
         box: Box | None = None,
         kept: BoolArray | None = None,
-        special: Sequence[int] = (),
     ) -> Relaxation:
         """The bound by the mixed-integer program, in which every table has one whole option.
 
@@ -158,11 +151,10 @@ class RankFreeBound:
             rounds: most programs to solve.
             box: limits of the phases; the bound holds for the plans in it.
             kept: ``[n]`` True for options to choose from; the bound holds for these alone.
-            special: tables of :meth:`tables_with_large_pieces`, for ranks of their own.
         """
         best = Relaxation(types=types, bound=-math.inf)
         for _ in range(rounds):
-            program = self._program(types, Scope(box=box, kept=kept, special=special), whole=True)
+            program = self._program(types, Scope(box=box, kept=kept), whole=True)
             solution = self._solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
@@ -186,53 +178,6 @@ class RankFreeBound:
     def limits(self) -> FloatArray:
         """Device bytes and host bytes of a rank, on average."""
         return self.builder.limits
-
-    def program(
-        self, types: TypeSet | None, *, special: Sequence[int]
-    ) -> tuple[MilpProgram, float]:
-        """A mixed-integer program that another process can solve.
-
-        Args:
-            types: the set of sharding types; None for all plans.
-            special: tables of :meth:`tables_with_large_pieces`, for ranks of their own.
-
-        Returns:
-            The program, and the factor from its bound to a bound of the objective.
-        """
-        program = self._program(types, Scope(special=special), whole=True)
-        return program, self.builder.scale * (1 - _ROUNDING)
-
-    @property
-    def ranks_size(self) -> float:
-        """Number of further variables of :meth:`whole_program`; infinite where ranks differ."""
-        return self.builder.every_rank.size if ranks_interchangeable(self.space) else math.inf
-
-    def whole_program(
-        self, types: TypeSet | None, *, bound: float, incumbent: float
-    ) -> tuple[MilpProgram, float]:
-        """A mixed-integer program that has every rank, to be solved by another process.
-
-        Args:
-            types: the set of sharding types; None for all plans.
-            bound: a proven bound, in the unit of the objective.
-            incumbent: the objective of the best plan; the program is about no worse plans.
-
-        Returns:
-            The program, and the factor from its bound to a bound of the objective.
-        """
-        program = self._program(types, Scope(every_rank=True), whole=True)
-        last, scale = len(program.cost) - 1, self.builder.scale
-        upper = program.upper.copy()
-        upper[last] = incumbent / scale
-        least = Rows(
-            row=np.zeros(1, dtype=np.int64),
-            column=np.array([last]),
-            values=np.ones(1),
-            lower=np.array([bound / scale]),
-            upper=np.array([math.inf]),
-        )
-        program = replace(program, upper=upper, rows=Rows.stack([program.rows, least]))
-        return program, scale * (1 - _ROUNDING)
 
     def least_phase(
         self,
@@ -268,26 +213,6 @@ class RankFreeBound:
         if solution.infeasible:
             return math.inf
         return max(0.0, solution.bound * self.builder.scale * (1 - _ROUNDING))
-
-    def tables_with_large_pieces(self, relaxation: Relaxation, count: int) -> tuple[int, ...]:
-        """The tables with the largest pieces in a solution, the largest first.
-
-        A piece is measured by the largest share that it has of a phase's maximum in the solution;
-        a table by the sum of this over its options, each times the option's own share.
-
-        Args:
-            relaxation: the solution.
-            count: most tables to name; tables with small pieces are left out.
-        """
-        if relaxation.shares is None or relaxation.phases is None:
-            return ()
-        maxima = relaxation.phases[self.model.used][self.model.phase_index]
-        room = np.maximum(maxima, _TOLERANCE * float(maxima.max(initial=0.0)) + 1e-30)
-        share = (self.model.extreme(np.maximum)[:, : len(room)] / room).max(axis=-1)
-        share = np.where(self._uniform, 0.0, share) * relaxation.shares
-        each = np.add.reduceat(share, self.space.first[:-1])
-        order = np.argsort(-each, kind="stable")[:count]
-        return tuple(int(t) for t in order if each[t] > _LARGE)
 
     def largest_loads(self, box: Box) -> FloatArray:
         """``[n, L]`` what each option puts at least on some rank, for each side of a box."""

@@ -7,9 +7,7 @@ The variables of a program are, in this order:
 3. ``u``: the least load that uniform options put on every rank, for each load, P + 2;
 4. ``w``: the mean of all options over ranks, for each tangent, P;
 5. the share of ranks that have each fused call, if there is a box with such calls;
-6. the variables of special ranks (:mod:`~planner.search.bounds.rows.special_ranks`);
-7. the variables of every rank (:mod:`~planner.search.bounds.rows.every_rank`);
-8. ``t``: the objective.
+6. ``t``: the objective.
 
 Every row is built once for each set of tangents, and kept.
 """
@@ -28,9 +26,7 @@ from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import TypeSet, uses
 from planner.search.bounds.room import unlisted_bytes
 from planner.search.bounds.rows.counted import counted
-from planner.search.bounds.rows.every_rank import EveryRank
 from planner.search.bounds.rows.one_place import OnePlace
-from planner.search.bounds.rows.special_ranks import SpecialRanks
 from planner.search.bounds.scope import EVERYTHING, Name, Scope
 from planner.search.common.linear import LinearModel
 from planner.search.common.milp import MilpProgram, Rows
@@ -58,7 +54,6 @@ class RankFreeProgram:
         ranks: of all ranks that uniform options, limits of memory and speeds treat alike, the
             first.
         one_place: rows about what has to be on one rank or one host.
-        every_rank: rows about every rank.
     """
 
     def __init__(self, model: LinearModel) -> None:
@@ -80,9 +75,7 @@ class RankFreeProgram:
         limits = np.unique(own, axis=0, return_inverse=True)[1].reshape(1, -1)
         alike = np.concatenate([self.uniform_rows.reshape(-1, limits.size), limits])
         self.ranks = np.sort(np.unique(alike, axis=1, return_index=True)[1])
-        self._special = SpecialRanks(model, self.uniform)
         self.one_place = OnePlace(model, self.uniform)
-        self.every_rank = EveryRank(model)
         self._calls = [(o.sharding_type, o.kernel) for o in self.space.options]
         self._built: dict[tuple[object, ...], Rows] = {}
 
@@ -140,30 +133,18 @@ class RankFreeProgram:
             rank_rows: on which ranks to look at uniform options, about which loads.
             cuts: of the objective.
             whole: whether every table has one whole option; otherwise options have shares.
-            scope: which plans it is about, and which ranks it looks at.
+            scope: which plans it is about.
         """
-        scale, box, special = self.scale, scope.box, scope.special
+        scale, box = self.scale, scope.box
         calls = () if box is None else box.launches.calls
         own = self._end + len(calls)
-        ranks = own + len(special) * self._special.size
-        size = ranks + (self.every_rank.size if scope.every_rank else 0) + 1
+        size = own + 1
         lower, upper = self._limits_of(types, scope.kept, box, size)
         upper[self._end : own] = 1.0
-        upper[own:ranks] = np.tile(self._special.upper, len(special))
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
         if box is not None and calls:
             parts.append(self._launched(box, scale, size))
-        for i, table in enumerate(special):
-            first = own + i * self._special.size
-            key = ("special", table, first)
-            parts.append(self._once(key, partial(self._on_special, table, first)))
         integer = (np.arange(size) < self.options) & whole
-        if scope.every_rank:
-            base = self.options + len(self.model.used)
-            room = float(self.rank_limits[0, 0] / self.limits[0])
-            every = self.every_rank.rows(ranks, self.options, base, self._unit, device_room=room)
-            parts.append(every)
-            upper[ranks:-1], integer[ranks:-1] = self.every_rank.upper, True
         return MilpProgram(
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
@@ -178,7 +159,7 @@ class RankFreeProgram:
     ) -> tuple[FloatArray, FloatArray]:
         """The least and the largest value of every variable, ``[size]`` each.
 
-        The limits of fused calls, special ranks and every rank are not set here.
+        The limits of fused calls are not set here.
         """
         lower, upper = np.zeros(size), np.full(size, math.inf)
         inside = uses(types, self.space)
@@ -290,12 +271,6 @@ class RankFreeProgram:
     def tangent(self, name: Name) -> int:
         """Position of the load that a row is about."""
         return self.members(int(np.searchsorted(self.model.used, name[1])))[name[2]]
-
-    def _on_special(self, table: int, first: int) -> Rows:
-        """The rows about the rank of a table's largest piece; ``first`` is their first variable."""
-        phase = self.options
-        base = phase + len(self.model.used)
-        return self._special.rows(table, first, phase, base, self.scale)
 
     def _largest(self, name: Name, unit: FloatArray) -> Rows:
         """The row of that name about what has to be on one place."""

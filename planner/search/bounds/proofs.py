@@ -16,7 +16,6 @@ from planner.search.bounds.makespan import Makespan, Packing
 from planner.search.bounds.move_bound import bound_by_moves
 from planner.search.bounds.patterns.beside import PatternsBeside
 from planner.search.bounds.patterns.task import PatternTask
-from planner.search.bounds.proving import Prover, left_s
 from planner.search.bounds.relaxation import (
     Relaxation,
     TypeSet,
@@ -28,6 +27,12 @@ from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import Schedule
 from planner.space.evaluation import Assignment
+
+
+def left_s(record: Record) -> float:
+    """Seconds by the clock that are left to a search; infinite without a time limit."""
+    limit_s = record.evaluate.budget.time_limit_s
+    return math.inf if limit_s is None else max(limit_s - record.evaluate.seconds, 0.01)
 
 
 class Proofs:
@@ -71,7 +76,6 @@ class Proofs:
         self.starts = Starts(self.bounds, record, without)
         self.boxes_s = 0.0
         self._branching: Branching | None = None
-        self._prover: Prover | None = None
         self._patterns: PatternsBeside | None = None
 
     @property
@@ -193,54 +197,29 @@ class Proofs:
         record.raise_bound(found.bound, "packing bound")
         return found
 
-    # -- programs in another process --------------------------------------------------------------
+    # -- in another process -----------------------------------------------------------------------
 
-    def advance_programs(self, *, waits: bool = True) -> bool:
-        """Where there are no boxes: take what programs have proven, and begin the next ones.
-
-        Args:
-            waits: wait for programs that are not done yet; otherwise they go on until the search
-                has done as much work as they may take.
-
-        Returns:
-            Whether there are programs that could still help.
-        """
-        if self._branching is None or self.has_boxes:
-            return False
-        tables, schedule = self._space.num_tables, self._schedule
-        has_patterns = self._begin_patterns()
-        if tables > (schedule.patterns_alone_tables if has_patterns else schedule.whole_tables):
-            return False
-        if self._prover is None:
-            self._prover = Prover(self.bounds, self.relaxed, self._schedule)
-        is_due = waits or self._prover.is_due(self._meter.spent_s)
-        return not is_due or self._prover.advance(self._record)
-
-    def _begin_patterns(self) -> bool:
-        """Whether there is a bound by patterns, which is begun the first time."""
+    def begin_patterns(self) -> None:
+        """Where there are no boxes left: begin the bound by patterns, once, if it is worth it."""
         record, plan = self._record, self._record.best
-        is_first = self._patterns is None and self._prover is None
+        is_due = self._branching is not None and not self.has_boxes and self._patterns is None
         if (
-            is_first
+            is_due
             and plan is not None
             and PatternsBeside.worth_it(self._model, record, self._schedule)
         ):
             task = PatternTask.of(self._model, plan, record.value)
             self._patterns = None if task is None else PatternsBeside(task, record)
-        return self._patterns is not None
 
-    def collect_programs(self) -> None:
-        """Wait for what another process was asked to prove, and take what it proves."""
-        if self._prover is not None:
-            self._prover.collect(self._record)
+    def collect_patterns(self) -> None:
+        """Wait for the bound by patterns, and take it."""
         if self._patterns is not None:
             self._patterns.collect(self._record)
 
     def close(self) -> None:
-        """End the processes beside the search."""
-        for process in (self._prover, self._patterns):
-            if process is not None:
-                process.close()
+        """End the process beside the search."""
+        if self._patterns is not None:
+            self._patterns.close()
 
     @property
     def _least(self) -> Relaxation:

@@ -24,15 +24,11 @@ class Scope:
         kept: ``[n]`` True for options to choose from; None for all.
         box: limits of the phases, and what fused calls cost; None for no limits.
         more: further rows about the options.
-        special: tables for whose largest piece the program has a rank of its own.
-        every_rank: whether the program has every rank; only possible if all are alike.
     """
 
     kept: BoolArray | None = None
     box: Box | None = None
     more: Sequence[Rows] = ()
-    special: Sequence[int] = ()
-    every_rank: bool = False
 
 
 EVERYTHING: Final = Scope()

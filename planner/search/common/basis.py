@@ -6,8 +6,7 @@ the solver begins a program with the basis of the last one, it needs a fraction 
 basis only says where to begin: what a program proves does not depend on it.
 
 This module and those that solve programs import nothing about plans and prices. Without these
-imports, a process that only solves programs (:mod:`planner.search.common.solver_process`) starts in
-half the time.
+imports, a process that only proves starts in half the time.
 """
 
 from __future__ import annotations

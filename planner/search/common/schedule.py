@@ -179,12 +179,6 @@ class Schedule:
     """Effort of the first sampling of prices where no second search samples too, and of the first
     sampling each time the search begins anew. Sampling needs some points before it draws others
     around the best one."""
-    neighbours_share: float = 0.15
-    """Share of all work that one call may take which prices all neighbours of the best plan. It is
-    called several times, and the other ways need work too."""
-    neighbours_entries: int = 4_000_000
-    """Numbers in the work of all choices of all tables, up to which neighbours are listed; all of
-    them are kept in memory. It also bounds the work of one look at all of them."""
 
     # -- until nothing helps ----------------------------------------------------------------------
 
@@ -227,58 +221,17 @@ class Schedule:
     # -- the bound by patterns, where ranks hold few pieces ----------------------------------------
 
     pattern_ranks: int = 32
-    """Fewest ranks for the bound by patterns. With fewer ranks, programs about every rank prove
-    more."""
+    """Fewest ranks for the bound by patterns. With fewer ranks it proves less than boxes."""
     pattern_tables_per_rank: float = 2.0
     """Most tables for each rank. Where ranks hold many pieces, every phase can be balanced, and the
     linear bound is close already."""
     pattern_options: int = 300
     """Most options with pieces on single ranks or hosts. With more of them a target takes longer to
     prove than most searches last."""
-    patterns_alone_tables: int = 16
-    """Tables above which the bound by patterns takes the place of programs with whole options. With
-    fewer tables these programs are small, and prove that a plan is the best one now and then."""
     pattern_work_s: float = 2.0
     """Nominal seconds of work left from which on the bound by patterns is worth its process."""
     pattern_gap_ratio: float = 1e-3
     """Gap, as a share of the plan's value, from which on the bound by patterns begins."""
-
-    # -- mixed-integer programs in another process ------------------------------------------------
-
-    proof_rounds: int = 60
-    """Times at most that the search waits for programs once nothing else helps. Plans from sampled
-    prices are looked for while it waits. The limit only makes sure that it ends."""
-    short_search_s: float = 0.6
-    """Nominal seconds of all work below which programs are begun once, and waited for at the end:
-    one of them takes longer than such a search."""
-    programs_at_once: int = 2
-    """Programs that are sent to the other process together. With more of them sets of sharding
-    types are looked at whose bounds are not the least."""
-    program_s: float = 2.0
-    """Most nominal seconds of a program beside one cycle of the search. Longer programs prove more,
-    and the search waits for them longer."""
-    program_share: float = 0.5
-    """Most of a program as a share of the work left, where that is less than ``program_s``."""
-    program_nodes: int = 4_000
-    """Most nodes of a program, also if more of them would fit into its time."""
-    program_gap_ratio: float = 1e-3
-    """A program ends once its own bound and its own solution are this close, as a share of the
-    solution's value. Then it can raise the bound by no more than that."""
-    special_ranks: tuple[int, ...] = (2, 4, 8)
-    """Ranks with variables of their own at each attempt after the first, which has none. More ranks
-    give higher bounds, by larger programs."""
-    special_variables: int = 12_000
-    """Most variables of special ranks in one program; each rank has one for each option."""
-    ranked_after: tuple[tuple[int, int], ...] = ((1_200, 1), (1_600, 2), (5_000, 4))
-    """Pairs of (variables, attempts): a program with every rank, which has so many further
-    variables at most, comes after so many attempts without it. With more variables than in the last
-    pair solvers do not get beyond the first node, and there is no such program."""
-    ranked_share: float = 0.9
-    """Share of the work left for programs with every rank. What is not proven in time is lost, so
-    they get nearly all."""
-    ranked_gap_ratio: float = 3e-3
-    """Gap, as a share of the plan's value, above which a program with every rank is begun. Such a
-    program takes nearly all work that is left, which is too much for a smaller gap."""
 
 
 USUAL: Final = Schedule()

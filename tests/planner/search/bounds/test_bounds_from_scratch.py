@@ -14,20 +14,17 @@ import pytest
 from scipy.optimize import linprog
 
 from costmodels.datatypes import FloatArray
-from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.objectives import objective_named
 from planner.objectives.iteration import IterationTime
-from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.problem import Constraints, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import TypeSet, type_sets
 from planner.search.bounds.roundable import Roundable
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import solve
 from planner.search.common.schedule import Schedule
 from planner.search.construct.walk import every_assignment
-from planner.solving.prepare import search_space
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 
@@ -224,71 +221,6 @@ def least_of_plans(bounds: RankFreeBound, types: TypeSet) -> float:
     return best
 
 
-@pytest.mark.parametrize("scarce", [False, True])
-@pytest.mark.parametrize(
-    ("hosts", "local", "kinds"),
-    [
-        (1, 3, (ShardingType.TABLE_WISE, ShardingType.ROW_WISE)),
-        (2, 2, (ShardingType.TABLE_WISE, ShardingType.TABLE_ROW_WISE)),
-        (2, 2, (ShardingType.TABLE_ROW_WISE, ShardingType.DATA_PARALLEL)),
-    ],
-)
-def test_programs_with_every_rank_find_the_best_plan(
-    hosts: int, local: int, kinds: tuple[ShardingType, ...], scarce: bool
-) -> None:
-    """Exactly, where the pieces of an option are alike: nothing is left for a plan to gain."""
-    tables = tuple(cases.table(f"t{i}", 300_000 + 90_000 * i, 64, 3.0 + 2 * i) for i in range(4))
-    problem = PlanningProblem(
-        workload=cases.workload(tables, batch=4096),
-        topology=cases.topology(hosts, local),
-        constraints=Constraints(
-            sharding_types=kinds, kernels=(ComputeKernel.FUSED, ComputeKernel.DENSE)
-        ),
-    )
-    space = search_space(problem, CostPipeline)
-    if scarce:  # no two of the largest on one rank
-        large = np.minimum.reduceat(space.largest_device, space.first[:-1])
-        space.pipeline.device_limits[:] = max(1.9 * large.max(), 1.0)
-    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
-    for types in type_sets(space):
-        linear = bounds.relax(types, rounds=ROUNDS).bound
-        best = least_of_plans(bounds, types)
-        program, unit = bounds.whole_program(types, bound=0.0, incumbent=10.0)
-        solution = solve(program)
-        assert solution.infeasible == math.isinf(best)
-        if solution.infeasible:
-            continue
-        assert solution.bound * unit == pytest.approx(best, rel=2e-3)
-        assert linear <= best * (1 + 1e-9)
-        below, unit = bounds.whole_program(types, bound=0.0, incumbent=0.99 * best)
-        assert solve(below).infeasible, "no plan is below the best one"
-        whole = bounds.solve_whole(types, rounds=ROUNDS).bound
-        special = bounds.solve_whole(types, rounds=ROUNDS, special=(0, 1, 2, 3)).bound
-        assert whole <= special * (1 + 2e-3)
-        assert special <= best * (1 + 1e-9)
-
-
-def test_special_ranks_see_two_shards_that_only_together_are_too_much() -> None:
-    """Three equal tables on two ranks: two of them share a rank, which means cannot tell.
-
-    Each table's largest piece is on some rank; the other two then fill the other rank twice, or
-    come to it. The mean is 1.5 pieces a rank, and so is what any single piece allows.
-    """
-    tables = tuple(cases.table(f"t{i}", 500_000, 64, 8.0) for i in range(3))
-    only = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
-    space = cases.space(cases.workload(tables, batch=4096), cases.topology(1, 2), only)
-    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
-    (types,) = type_sets(space)
-    best = least_of_plans(bounds, types)
-    plain = bounds.solve_whole(types, rounds=ROUNDS).bound
-    special = bounds.solve_whole(types, rounds=ROUNDS, special=(0, 1, 2)).bound
-    ranked, unit = bounds.whole_program(types, bound=plain, incumbent=2 * best)
-    base = bounds.model.objective.always().base
-    assert (plain - base) == pytest.approx(1.5 / 2 * (best - base), rel=2e-3)
-    assert plain * (1 - 1e-6) <= special <= best * (1 + 1e-9)
-    assert solve(ranked).bound * unit == pytest.approx(best, rel=2e-3)
-
-
 @pytest.mark.parametrize("slack", [0.0, 0.3])
 @pytest.mark.parametrize("seed", [0, 2])
 def test_packable_options_are_no_larger_than_the_room(seed: int, slack: float) -> None:
@@ -326,19 +258,6 @@ def test_packable_options_are_no_larger_than_the_room(seed: int, slack: float) -
             count = (found.shares * shards) @ large[:, where]
             assert (count <= space.world_size * (1 + 1e-5)).all()
     assert found.bound >= relaxed.bound * (1 - 1e-3)
-
-
-def test_tables_with_the_largest_pieces_come_first() -> None:
-    """By their share of a phase's maximum; less than a quarter of it is not worth a rank."""
-    widths = (96, 256, 128, 4)
-    tables = tuple(cases.table(f"t{i}", 200_000, w, 8.0) for i, w in enumerate(widths))
-    only = Constraints(sharding_types=(ShardingType.TABLE_WISE,), kernels=(ComputeKernel.FUSED,))
-    space = cases.space(cases.workload(tables, batch=4096), cases.topology(1, 2), only)
-    bounds = RankFreeBound(LinearModel(space, objective_named("phases", space)))
-    found = bounds.relax(type_sets(space)[0], rounds=ROUNDS)
-    assert bounds.tables_with_large_pieces(found, 4) == (1, 2, 0)
-    assert bounds.tables_with_large_pieces(found, 1) == (1,)
-    assert bounds.tables_with_large_pieces(replace(found, shares=None), 4) == ()
 
 
 @pytest.mark.parametrize("width", [1.01, 1.3])

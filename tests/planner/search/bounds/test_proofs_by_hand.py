@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -13,21 +11,14 @@ from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Table
 from planner.errors import InfeasibleError
-from planner.objectives import objective_named
 from planner.options.enumeration import enumerate_options
 from planner.problem import Constraints, PlanningProblem
-from planner.search.base import Record
-from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.cutting_stock import CELLS, worth_by_size
 from planner.search.bounds.feasibility import least_excess_bytes, require_feasible
 from planner.search.bounds.makespan import Makespan
-from planner.search.bounds.proving import Prover
-from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
+from planner.search.bounds.relaxation import Relaxation
 from planner.search.bounds.room import Room
-from planner.search.common.linear import LinearModel
-from planner.search.common.milp import MilpProgram, Solution
-from planner.search.common.solver_process import solutions
-from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 from tests.planner.fullest_device import FullestDevice
 
@@ -259,115 +250,6 @@ def test_ranks_needed(sizes: tuple[int, ...], amounts: tuple[float, ...], needed
 
 
 # ------------------------------------------------------------------ programs beside the search
-
-
-class Inline:
-    """Programs are solved when their results are asked for; it keeps how many there were."""
-
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-        self.closed = False
-        self._task: tuple[list[MilpProgram], float, float] | None = None
-
-    def start(self, programs: list[MilpProgram], *, time_limit_s: float, gap_ratio: float) -> None:
-        self.batches.append(len(programs))
-        self._task = programs, time_limit_s, gap_ratio
-
-    def result(self, _: object) -> list[Solution]:
-        assert self._task is not None
-        return list(solutions(self._task))
-
-    def close(self) -> None:
-        self.closed = True
-
-
-class Asked(RankFreeBound):
-    """It keeps the tables with special ranks that were asked for; every rank is None."""
-
-    def __init__(self, model: LinearModel) -> None:
-        super().__init__(model)
-        self.asked: list[tuple[int, ...] | None] = []
-
-    def program(self, types, *, special):  # type: ignore[no-untyped-def]
-        self.asked.append(tuple(special))
-        return super().program(types, special=special)
-
-    def whole_program(self, types, *, bound, incumbent):  # type: ignore[no-untyped-def]
-        self.asked.append(None)
-        return super().whole_program(types, bound=bound, incumbent=incumbent)
-
-
-def proven(
-    monkeypatch: pytest.MonkeyPatch, space: SearchSpace, *, slack: float
-) -> tuple[Asked, Inline, float, float]:
-    """What is asked for until nothing is left: programs, batches, the bound and the best value."""
-    objective = objective_named("phases", space)
-    best = cases.least_value(space, objective)
-    bounds = Asked(LinearModel(space, objective))
-    inline = Inline()
-    monkeypatch.setattr("planner.search.bounds.proving.SolverProcess", lambda: inline)
-    relaxed: dict[TypeSet | None, Relaxation] = {t: bounds.relax(t) for t in type_sets(space)}
-    prover = Prover(bounds, relaxed)
-    while prover.start(best * slack, math.inf):
-        assert prover.finish(lambda: False) > 0
-        assert len(inline.batches) < 50
-    prover.close()
-    assert inline.closed
-    return bounds, inline, prover.bound, best
-
-
-def test_whole_options_then_every_rank_prove_three_equal_tables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    space = space_of(alike(3), cases.topology(1, 2))
-    bounds, inline, bound, best = proven(monkeypatch, space, slack=1.0)
-    assert bounds.asked[:2] == [(), None], "whole options, then every rank"
-    assert set(inline.batches) == {1}
-    assert bound == pytest.approx(best, rel=2e-3)
-
-
-def test_special_ranks_where_ranks_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More of them at each attempt, as long as there are tables with large pieces."""
-    tables = tuple(cases.table(f"t{i}", 400_000 + i, 64, 8.0) for i in range(3))
-    space = space_of(tables, cases.topology(1, 2))
-    space.pipeline.device_limits[0] *= 2.0
-    bounds, _, bound, best = proven(monkeypatch, space, slack=1.0)
-    assert None not in bounds.asked
-    assert [len(special or ()) for special in bounds.asked] == [0, 2, 3]
-    assert bound <= best * (1 + 1e-9)
-
-
-def test_nothing_is_proven_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An incumbent at the bound, or below it, leaves nothing to ask for."""
-    space = space_of(alike(2), cases.topology(1, 2))
-    bounds, inline, bound, best = proven(monkeypatch, space, slack=1.0 - 1e-3)
-    assert bound == pytest.approx(best, rel=1e-2)
-    assert bounds.asked == []
-    assert inline.batches == []
-
-
-def test_a_record_is_never_told_more_than_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a bad plan: the bound is what programs prove, and their work is counted."""
-    space = space_of(alike(3), cases.topology(1, 2))
-    objective = objective_named("phases", space)
-    best = cases.least_value(space, objective)
-    monkeypatch.setattr("planner.search.bounds.proving.SolverProcess", Inline)
-    record = Record(Evaluator(space, objective, Budget()))
-    worst = Assignment(options=(0, 0, 0), places=((0,), (0,), (0,)))
-    record.consider(worst, "all on one rank")
-    assert record.value > 1.01 * best
-    bounds = RankFreeBound(LinearModel(space, objective))
-    prover = Prover(bounds, {types: bounds.relax(types) for types in type_sets(space)})
-    meter = record.evaluate.meter
-    spent_s = meter.spent_s
-    assert prover.advance(record)
-    assert meter.spent_s == spent_s, "what is not done yet costs nothing"
-    prover.collect(record)
-    assert meter.spent_s > spent_s
-    assert record.bound is not None
-    assert record.bound == pytest.approx(prover.bound, rel=1e-9)
-    assert 0.5 * best < record.bound <= best * (1 + 1e-9)
-    prover.close()
 
 
 # ------------------------------------------------------------------ room

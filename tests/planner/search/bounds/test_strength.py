@@ -26,7 +26,6 @@ from planner.search.bounds.feasibility import require_feasible
 from planner.search.bounds.quick import linear_floor
 from planner.search.bounds.relaxation import type_sets
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import solve
 from planner.solving.prepare import search_space
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
@@ -60,36 +59,19 @@ def space_of(name: str) -> SearchSpace:
 
 PROVEN = {
     ("whole tables or rows", "linear"): 0.9691,
-    ("whole tables or rows", "special linear"): 0.9749,
     ("whole tables or rows", "whole"): 0.9720,
-    ("whole tables or rows", "special whole"): 0.9749,
-    ("whole tables or rows", "every rank"): 0.9998,
     ("ranks or hosts", "linear"): 0.9887,
-    ("ranks or hosts", "special linear"): 0.9888,
     ("ranks or hosts", "whole"): 0.9887,
-    ("ranks or hosts", "special whole"): 0.9904,
-    ("ranks or hosts", "every rank"): 0.9998,
     ("columns or hosts", "linear"): 0.9773,
-    ("columns or hosts", "special linear"): 0.9869,
     ("columns or hosts", "whole"): 0.9800,
-    ("columns or hosts", "special whole"): 0.9917,
 }
 
 
-def proven(bounds: RankFreeBound, how: str, best: float) -> float:
+def proven(bounds: RankFreeBound, how: str) -> float:
     """The least bound over all sets of sharding types."""
-    special = (0, 1, 2) if how.startswith("special") else ()
     found = []
     for types in type_sets(bounds.space):
-        if how.endswith("linear"):
-            found.append(bounds.relax(types, special=special).bound)
-        elif how.endswith("whole"):
-            found.append(bounds.solve_whole(types, special=special).bound)
-        else:
-            bounds.relax(types)
-            program, unit = bounds.whole_program(types, bound=0.0, incumbent=2 * best)
-            solution = solve(program)
-            found.append(math.inf if solution.infeasible else solution.bound * unit)
+        found.append((bounds.relax if how == "linear" else bounds.solve_whole)(types).bound)
     return min(found)
 
 
@@ -99,10 +81,9 @@ def test_programs_prove_as_much_as_they_did(name: str) -> None:
     objective = objective_named("phases", space)
     best = cases.least_value(space, objective)
     bounds = RankFreeBound(LinearModel(space, objective))
-    for how in ("linear", "special linear", "whole", "special whole", "every rank"):
-        if (name, how) in PROVEN:
-            share = proven(bounds, how, best) / best
-            assert PROVEN[name, how] <= share <= 1 + 1e-9, how
+    for how in ("linear", "whole"):
+        share = proven(bounds, how) / best
+        assert PROVEN[name, how] <= share <= 1 + 1e-9, how
 
 
 SPLIT = {

@@ -37,7 +37,6 @@ FORCED = replace(
     USUAL,
     pattern_ranks=2,
     pattern_tables_per_rank=9.0,
-    patterns_alone_tables=0,
     pattern_work_s=0.0,
     pattern_gap_ratio=0.0,
 )
@@ -356,7 +355,7 @@ def test_a_search_with_patterns_beside_it_is_never_proven_wrong() -> None:
     assert found.bound is not None
     assert 0.5 * best.values[0] < found.bound <= best.values[0] * (1 + 1e-9)
     assert any(line.phase == "patterns" for line in found.progress)
-    assert found.bound > 0.99 * found.values[0]
+    assert found.bound > 0.98 * found.values[0]
 
 
 def test_a_proof_takes_no_more_work_than_it_is_given() -> None:
