@@ -69,10 +69,8 @@ PROVEN = {
 
 def proven(bounds: RankFreeBound, how: str) -> float:
     """The least bound over all sets of sharding types."""
-    found = []
-    for types in type_sets(bounds.space):
-        found.append((bounds.relax if how == "linear" else bounds.solve_whole)(types).bound)
-    return min(found)
+    prove = bounds.relax if how == "linear" else bounds.solve_whole
+    return min(prove(types).bound for types in type_sets(bounds.space))
 
 
 @pytest.mark.parametrize("name", KINDS)
