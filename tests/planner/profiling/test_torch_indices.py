@@ -146,6 +146,18 @@ def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         TorchReader().feature_names(path)
 
 
+def test_a_small_file_that_unpacks_to_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.pt.gz"
+    path.write_bytes(gzip.compress(bytes(10**7)))
+    with pytest.raises(InvalidInputError, match=r"not tensors written by torch\.save"):
+        TorchReader().feature_names(path)
+    monkeypatch.setattr("planner.profiling.base._LEAST_LIMIT_BYTES", 1e6)
+    with pytest.raises(InvalidInputError, match=r"unpacks to more than 1000000 bytes"):
+        TorchReader().feature_names(path)
+
+
 def test_no_bytes_end_in_another_error(tmp_path: Path) -> None:
     """Bytes 0 to 255 ended in an IndexError: the unpickler takes any bytes for commands."""
     rng, path = random.Random(0), tmp_path / "x.pt"
