@@ -8,8 +8,9 @@ of them a step needs depends on the software, so each software has a named profi
 
 The counts of ``eager`` are those of PyTorch and TorchRec themselves: the time of each kind of
 operator on tensors of eight elements on a CPU, over that of an ``add_``; TorchRec's sharded modules
-and its train pipeline on one gloo rank; and the kernels of steps on a GPU. No time of a step on a
-GPU is among them. ``shardplan validate published --what steps`` prints what they err by.
+and its train pipeline on one gloo rank; and the kernels of steps on a GPU. Python's share is that
+of five traces. No wall of a step was fitted; but counts were rounded, and that of the wrapped model
+was added, with the errors in sight. ``shardplan validate published --what steps`` prints them.
 """
 
 from __future__ import annotations

@@ -32,20 +32,20 @@ def measure_host(device: torch.device | str | None = None) -> HostCalls:
     Args:
         device: None for a GPU where there is one, else the CPU.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    values = torch.zeros(8, device=device)
-    layer, samples = nn.Linear(8, 8).to(device), torch.randn(8, 8, device=device)
+    measured = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    values = torch.zeros(8, device=measured)
+    layer, samples = nn.Linear(8, 8).to(measured), torch.randn(8, 8, device=measured)
 
     def one_pass() -> None:
         layer(samples).sum().backward()
 
-    if device.type == "cuda":
-        machine = f"host of {torch.cuda.get_device_name(device)}"
+    if measured.type == "cuda":
+        machine = f"host of {torch.cuda.get_device_name(measured)}"
     else:
-        machine = f"eager calls on {device.type}"
+        machine = f"eager calls on {measured.type}"
     return HostCalls(
-        eager_call_s=_seconds(lambda: values.add_(1), _CALLS, device),
-        eager_pass_s=_seconds(one_pass, _PASSES, device),
+        eager_call_s=_seconds(lambda: values.add_(1), _CALLS, measured),
+        eager_pass_s=_seconds(one_pass, _PASSES, measured),
         machine=f"{machine}, PyTorch {torch.__version__.partition('+')[0]}",
     )
 
