@@ -43,7 +43,7 @@ SCHEMAS: Final = {
     "system": leaves(io.system_json_schema()),
 }
 CONSTRAINTS: Final = leaves(io.constraints_json_schema())
-BUSY: Final = {**TABLES[0], "embedding_dim": 256, "pooling_factor": 60.0}
+BUSY: Final = {**TABLES[0], "embedding_dim": 256, "pooling_factor": 600.0}
 MODEL: Final = {**DOCUMENTS["dlrm"]["workload"], "tables": [BUSY, *TABLES[1:6]]}
 QUICK: Final = SearchSettings(max_evaluations=5, with_baselines=False)
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from costmodels.distribution.zipf import Zipf
+from costmodels.lookup.roofline import Roofline
 from costmodels.sharding import ShardingType
+from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Feature, Pipeline, Pooling, Table, Workload
 from planner import load_system, solve
@@ -116,7 +118,9 @@ def test_the_bound_of_all_plans_stands_beside_the_plan_that_runs(
     told: Callable[[], PlanningResult],
 ) -> None:
     workload, topology = drawn(36)
-    found = solve(PlanningProblem(workload=workload, topology=topology), search=SEARCH)
+    models = CostModels(lookup=Roofline())
+    problem = PlanningProblem(workload=workload, topology=topology, models=models)
+    found = solve(problem, search=SEARCH)
     first = told()
     assert not runs(first.plan, first.problem.workload), "the case shows nothing"
     assert runs(found.plan, found.problem.workload)
