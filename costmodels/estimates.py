@@ -110,7 +110,7 @@ class RankEstimate:
 
     Attributes:
         rank: its number.
-        compute_s: its compute stream is busy.
+        compute_s: kernels that are no collectives run on its compute stream.
         communication_s: some exchange of it runs.
         exposed_s: some exchange runs and its compute stream idles.
         idle_s: its compute stream idles.

@@ -7,7 +7,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import CriticalStep, RankEstimate, StageTime
 from costmodels.iteration._events import Simulation
-from costmodels.iteration.base import Program, Stream
+from costmodels.iteration.base import INPUT_COPY, Program, Stream
 
 
 def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalStep, ...]:
@@ -69,12 +69,16 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
     on_compute = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
     moving = np.array([s.collective for s in program.steps])
     computing = start[on_compute], finish[on_compute]
-    busy = (computing[1] - computing[0]).sum(axis=0)
+    spans = computing[1] - computing[0]
+    busy = spans.sum(axis=0)
+    # A copy of inputs on the compute stream keeps it busy and computes nothing, as in traces.
+    copies = np.array([s.name == INPUT_COPY for s in program.steps])[on_compute]
+    computed = spans[~copies].sum(axis=0)
     intervals = _disjoint(start[moving], finish[moving])
     communication = (intervals[1] - intervals[0]).sum(axis=0)
     exposed = np.maximum(0.0, communication - _common(*computing, *intervals))
     idle = np.maximum(0.0, simulation.iteration_time_s - busy)
-    columns = (busy, communication, exposed, idle, _slack(program, simulation))
+    columns = (computed, communication, exposed, idle, _slack(program, simulation))
     return tuple(
         RankEstimate(
             rank=rank,

@@ -14,7 +14,7 @@ from costmodels.errors import InvalidValueError
 from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
 from costmodels.iteration._events import Simulation, simulate
 from costmodels.iteration._traced import traced
-from costmodels.iteration.base import Program, Step, Stream
+from costmodels.iteration.base import INPUT_COPY, Program, Step, Stream
 from costmodels.pipeline import CostPipeline, pipeline_named
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
@@ -169,8 +169,15 @@ def test_rank_accounts_of_random_plans(case: tuple[Workload, Topology, Plan]) ->
     total = simulation.iteration_time_s
     ranks = rank_estimates(program, simulation)
     assert [r.rank for r in ranks] == list(range(topology.world_size))
+    spans = simulation.finish_s - simulation.start_s
+    copied = [
+        span
+        for step, span in zip(program.steps, spans, strict=True)
+        if step.name == INPUT_COPY and step.stream is Stream.COMPUTE
+    ]
     for r in ranks:
-        assert r.compute_s + r.idle_s == pytest.approx(total, rel=1e-9)
+        copy_s = sum(float(span[r.rank]) for span in copied)
+        assert r.compute_s + copy_s + r.idle_s == pytest.approx(total, rel=1e-9)
         assert 0 <= r.exposed_s <= r.communication_s * (1 + 1e-12)
         assert 0 <= r.slack_s <= r.idle_s * (1 + 1e-9) + 1e-15
     if topology.world_size == 1:
