@@ -34,11 +34,12 @@ from costmodels.uncertainty import (
     UNSCALED,
     Scale,
     faster_probability,
+    host_is_assumed,
     rate_sigma,
     sampled_factors,
     sigmas,
 )
-from costmodels.workload import Pipeline, Pooling, Workload
+from costmodels.workload import HostProfile, Pipeline, Pooling, Workload
 
 
 class CostPipeline:
@@ -407,6 +408,13 @@ class CostPipeline:
         host_s = sum(float(np.max(s.host_s)) for s in program.steps)
         if host_s >= 0.95 * time_s:
             notes.append("launch bound: the host thread, not the devices, sets the iteration time")
+            if host_is_assumed(self.topology) and self.workload.issued_by is HostProfile.EAGER:
+                call_us = self.topology.host.eager_call_s * 1e6
+                notes.append(
+                    f"host.eager_call was not measured: {call_us:.3g} us an eager call are "
+                    "assumed, and hosts differ by a factor of seven; `shardplan calibrate --host` "
+                    "measures it in seconds"
+                )
         return tuple(notes)
 
 

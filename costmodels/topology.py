@@ -17,6 +17,11 @@ from costmodels.workload import DataType
 PASS_RATIO: Final = 15.0
 """A tiny forward and backward pass over an eager call, where it was not measured: 15.0 on the host
 of an H200, 14.4 on a CPU."""
+SLOWEST_DISPATCH_S: Final = 10.8e-6
+"""The most that a dispatch is taken to cost where the pass was not measured: that of the H200's
+host, a virtual machine at 2.1 GHz. A longer call is one whose launch takes longer. An eager call
+took 24 us there and 39 us on another machine with the same processor, and a kernel of a TorchRec
+step cost the host 53 us there and 67 us on the other: as much more as the launch."""
 PASS_DISPATCHES: Final = 24.9
 """Dispatches of that pass: 14.4 on a CPU, and 10.5 to hand the backward pass to the thread of the
 device and back. The latter is what is missing on the host of the H200 if its dispatches are to
@@ -123,8 +128,8 @@ class Host:
         eager_call_s: one eager call of a tiny kernel, issued back to back: an in-place addition on
             eight elements, and the record of an event.
         eager_pass_s: forward and backward pass of a linear layer of 8 by 8 on 8 samples and the sum
-            of its result; None if it was not measured. It is then taken as
-            :data:`PASS_RATIO` eager calls.
+            of its result; None if it was not measured. It is then taken as :data:`PASS_RATIO`
+            eager calls, with dispatches of at most :data:`SLOWEST_DISPATCH_S`.
 
     Raises:
         InvalidValueError: a rate is not above 0, or a size or time is negative.
@@ -146,6 +151,8 @@ class Host:
         call_s = self.eager_call_s
         pass_s = PASS_RATIO * call_s if self.eager_pass_s is None else self.eager_pass_s
         rest = (pass_s - PASS_LAUNCHES * call_s) / (PASS_DISPATCHES - PASS_LAUNCHES)
+        if self.eager_pass_s is None:
+            rest = min(rest, SLOWEST_DISPATCH_S)
         return min(max(rest, _LEAST_DISPATCH * call_s), (1.0 - _LEAST_DISPATCH) * call_s)
 
     @property

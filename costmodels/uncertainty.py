@@ -176,10 +176,17 @@ def rate_sigma(topology: Topology, kind: str) -> float:
 
 def _host_rate_sigma(topology: Topology) -> float:
     """Log-standard deviation of the calls of the host, by their source."""
-    sources = [p.source for p in topology.provenance if p.name == "host.eager_call"]
-    if Source.DEFAULT in sources:
+    if host_is_assumed(topology):
         return _UNMEASURED_HOST_SIGMA
+    sources = [p.source for p in topology.provenance if p.name == "host.eager_call"]
     return RELATIVE_SIGMA[sources[0] if sources else Source.USER]
+
+
+def host_is_assumed(topology: Topology) -> bool:
+    """Whether what an eager call costs the host is a default, not measured on a machine."""
+    return any(
+        p.name == "host.eager_call" and p.source is Source.DEFAULT for p in topology.provenance
+    )
 
 
 def group_sigma(groups: Sequence[float]) -> float:

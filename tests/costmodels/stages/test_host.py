@@ -13,7 +13,7 @@ from costmodels.layers.transformer import Transformer
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.stages.host import _UNPROFILED, PROFILES, HostCosts, input_bytes, is_cast
-from costmodels.topology import with_host_factor
+from costmodels.topology import Host, with_host_factor
 from costmodels.training.optimizers import DenseOptimizer
 from costmodels.workload import DataType, DenseArch, HostProfile, Pipeline, Workload
 from planner.io.library import configs_folder
@@ -268,3 +268,19 @@ def test_profiles_differ_as_their_software_does() -> None:
     assert time_s(later) - time_s(workload) == pytest.approx(0.5, rel=1e-2)
     with pytest.raises(InvalidValueError, match="contradicts host_profile"):
         replace(workload, cuda_graph=True, host_profile=HostProfile.EAGER_2021)
+
+
+def test_a_slower_host_whose_pass_is_unknown_is_slower_in_launches() -> None:
+    """Two machines with one processor: 24 and 39 us a call, 53 and 67 us of host a kernel."""
+
+    def host(call_s: float) -> Host:
+        return replace(make_host(), eager_call_s=call_s, eager_pass_s=None)
+
+    calls = (1e-6, 5e-6, 24e-6, 39e-6, 100e-6)
+    for call_s in calls:
+        assert host(call_s).dispatch_s + host(call_s).launch_s == pytest.approx(call_s)
+    dispatches = [host(call_s).dispatch_s for call_s in calls]
+    launches = [host(call_s).launch_s for call_s in calls]
+    assert dispatches == sorted(dispatches)
+    assert launches == sorted(launches)
+    assert launches[3] - launches[2] == pytest.approx((67 - 53) * 1e-6, rel=0.15)
