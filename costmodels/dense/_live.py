@@ -111,6 +111,9 @@ def _result_bytes(operator: Operator) -> float:
 def _input_gradient_bytes(operator: Operator, given: float) -> float:
     """Bytes of the gradients of what an operator reads, parameters excepted.
 
+    Elementwise kernels have two inputs at most; an operator that is several of them reads more in
+    time than is there at once.
+
     Args:
         operator: the operator.
         given: bytes that the operator before it has written.
@@ -120,8 +123,8 @@ def _input_gradient_bytes(operator: Operator, given: float) -> float:
     product = operator.product
     if product is None:
         read = operator.read_bytes
-        is_alone = operator.kind is not OperatorKind.ELEMENTWISE
-        return max(min(read, _most_bytes(operator)) if is_alone else read, given)
+        inputs = 2.0 if operator.kind is OperatorKind.ELEMENTWISE else 1.0
+        return max(min(read, inputs * _most_bytes(operator)), given)
     left = product.m * product.k if operator.left_gradient else 0
     is_weight = operator.num_parameters > 0 or not operator.right_gradient
     right = 0 if is_weight else product.k * product.n
