@@ -270,6 +270,38 @@ class LookupShards:
         """``[n]`` whether a shard is looked up by this kernel."""
         return np.asarray(self.kernel == KERNELS.index(kernel))
 
+    def unique_rows(self) -> FloatArray:
+        """Expected distinct rows ``[n]`` of each shard in a call."""
+        return self.laws.unique_rows_in_range(
+            self.law, self.num_table_indices, self.row_offset, self.num_rows
+        )
+
+    def misses(self, unique: FloatArray, cache_bytes: float) -> FloatArray:
+        """Rows ``[n]`` that a cache on the device fetches in a call.
+
+        Each distinct row is fetched at least once.
+
+        The rows of a shard compete with those of the same shard only. A shard with a share of the
+        rows of its table is taken to see the law of the whole table, with a cache larger by that
+        share.
+
+        Args:
+            unique: ``[n]`` expected distinct rows of each shard in the call.
+            cache_bytes: size of the cache.
+        """
+        share = self.rows_ratio
+        held = cache_bytes / self.row_bytes / share
+        misses = share * self.laws.expected_misses(self.law, self.num_table_indices, held)
+        return np.minimum(np.maximum(misses, unique), self.num_indices)
+
+    def missing_rows(self) -> FloatArray:
+        """Distinct rows ``[n]`` of a batch that a cache in front of host memory does not hold."""
+        held = self.cache_load_factor_ratio * self.tables.num_embeddings[self.table]
+        missing = self.laws.expected_unique_misses(
+            self.law, self.num_table_indices, held, self.lookahead_batches
+        )
+        return np.asarray(self.rows_ratio * missing)
+
 
 _BACKWARD_KERNELS: Final = 3.0
 """Kernels of a backward lookup that follow each other: sort, run lengths, update."""

@@ -246,7 +246,8 @@ def _bag_length(shards: LookupShards) -> FloatArray:
 def _chain_s(shards: LookupShards, topology: Topology) -> FloatArray:
     """Seconds ``[n]`` in which a bag of each shard reads its rows one after the other."""
     c = _constants(topology)
-    missed = _misses(shards, _CACHE_SHARE * topology.device.l2_capacity_bytes) / shards.num_indices
+    held = _CACHE_SHARE * topology.device.l2_capacity_bytes
+    missed = shards.misses(shards.unique_rows(), held) / shards.num_indices
     each_s = c.chain_hit_s + c.chain_miss_s * missed
     return np.asarray(_bag_length(shards) * (1.0 + shards.num_cols / _CHUNK) * each_s)
 
@@ -258,29 +259,10 @@ def _lines(num_bytes: FloatArray, line_bytes: int) -> FloatArray:
     return np.where(num_bytes > 0, touched, 0.0)
 
 
-def _unique(shards: LookupShards) -> FloatArray:
-    """Expected distinct rows ``[n]`` of each shard in a call."""
-    return shards.laws.unique_rows_in_range(
-        shards.law, shards.num_table_indices, shards.row_offset, shards.num_rows
-    )
-
-
-def _misses(shards: LookupShards, cache_bytes: float) -> FloatArray:
-    """Rows ``[n]`` that a cache on the device fetches, each distinct row at least once.
-
-    A shard with a share of the rows of its table is taken to see the law of the whole table, with a
-    cache larger by that share.
-    """
-    share = shards.rows_ratio
-    held = cache_bytes / shards.row_bytes / share
-    misses = share * shards.laws.expected_misses(shards.law, shards.num_table_indices, held)
-    return np.minimum(np.maximum(misses, _unique(shards)), shards.num_indices)
-
-
 def _work(shards: LookupShards, topology: Topology) -> FloatArray:
     """Work ``[n, NUM_LOOKUP_WORK]`` of shards that all have rows and receive indices."""
     work = np.zeros((len(shards), NUM_LOOKUP_WORK))
-    c, unique, output = _constants(topology), _unique(shards), _output_bytes(shards)
+    c, unique, output = _constants(topology), shards.unique_rows(), _output_bytes(shards)
     work[:, LookupWork.INDICES] = shards.num_indices
     work[:, LookupWork.STREAM_DRAM] = c.output_passes_ratio * shards.num_bags * output
     work[:, LookupWork.FORWARD_ROWS_L2] = _forward_s(shards, c) * c.l2_bandwidth_bytes_per_s
@@ -358,7 +340,7 @@ def _add_host_rows(
     work: FloatArray, shards: LookupShards, topology: Topology, unique: FloatArray
 ) -> None:
     """Fill in the rows of ``fused_uvm``, which are read and updated over the link to the host."""
-    missed = _misses(shards, min(_LINK_CACHE_BYTES, topology.device.l2_capacity_bytes))
+    missed = shards.misses(unique, min(_LINK_CACHE_BYTES, topology.device.l2_capacity_bytes))
     work[:, LookupWork.FORWARD_HOST_LINK] = _read_on_host(shards, topology, missed)
     work[:, LookupWork.BACKWARD_HOST_LINK] = _updated_on_host(shards, topology, unique)
 
@@ -368,7 +350,7 @@ def _add_device_rows(
 ) -> None:
     """Fill in rows in device memory, and what a cache exchanges with the host."""
     c, row = _constants(topology), shards.row_bytes
-    missed = _misses(shards, _CACHE_SHARE * topology.device.l2_capacity_bytes)
+    missed = shards.misses(unique, _CACHE_SHARE * topology.device.l2_capacity_bytes)
     read = missed * _lines(row, _LINE_BYTES)
     work[:, LookupWork.FORWARD_ROWS_DRAM] = c.forward_row_passes_ratio * read
     state = _lines(shards.state_bytes_per_row, _SECTOR_BYTES)
@@ -397,10 +379,7 @@ def _add_cache(
     tables = shards.tables
     share = shards.rows_ratio
     held = shards.cache_load_factor_ratio * tables.num_embeddings[shards.table]
-    missing = share * shards.laws.expected_unique_misses(
-        shards.law, shards.num_table_indices, held, shards.lookahead_batches
-    )
-    missing = np.minimum(missing, unique)
+    missing = np.minimum(shards.missing_rows(), unique)
     inserted = np.minimum(missing, np.maximum(share * held - (unique - missing), 0.0))
     direct = missing - inserted
     read = direct * shards.num_indices / np.maximum(unique, 1e-9)

@@ -178,10 +178,7 @@ def shard_features(shard: LookupShard) -> FloatArray:
 def shards_features(shards: LookupShards) -> FloatArray:
     """:func:`shard_features` of many shards, ``[n, NUM_FEATURES]``."""
     law, indices, bags = shards.law, shards.num_indices, shards.num_bags
-    unique = shards.laws.unique_rows_in_range(
-        law, shards.num_table_indices, shards.row_offset, shards.num_rows
-    )
-    unique = np.maximum(unique, _SMALLEST)
+    unique = np.maximum(shards.unique_rows(), _SMALLEST)
     mean_bag, reuse = indices / np.maximum(bags, 1.0), indices / unique
     sizes = (bags, shards.num_rows, mean_bag, shards.num_cols, unique, reuse)
     logs = np.log(np.maximum(np.stack(sizes, axis=-1), _SMALLEST))

@@ -163,9 +163,7 @@ def _traffic(shards: LookupShards, topology: Topology) -> FloatArray:
     work[:, LookupWork.FORWARD_ROWS_L2] = indices * shards.row_bytes
     work[:, LookupWork.BACKWARD_GRADIENTS_L2] = np.where(each, 0.0, indices - first) * gradient
     work[:, LookupWork.BACKWARD_ROWS_DRAM] = first * gradient
-    unique = shards.laws.unique_rows_in_range(
-        shards.law, shards.num_table_indices, shards.row_offset, shards.num_rows
-    )
+    unique = shards.unique_rows()
     in_host_memory = shards.runs(ComputeKernel.FUSED_UVM)
     for where, add in ((in_host_memory, _add_host_rows), (~in_host_memory, _add_device_rows)):
         if where.any():
@@ -184,23 +182,6 @@ def _streamed(shards: LookupShards) -> FloatArray:
     )
     indices = shards.num_indices * (shards.index_bytes + weight)
     return np.asarray(indices + shards.num_bags * (_OFFSET_BYTES + output))
-
-
-def _misses(shards: LookupShards, unique: FloatArray, cache_bytes: float) -> FloatArray:
-    """Rows ``[n]`` that a cache on the device fetches in a call, each distinct row at least once.
-
-    The rows of a shard compete with those of the same shard only. A shard with a share of the rows
-    of its table is taken to see the law of the whole table, with a cache larger by that share.
-
-    Args:
-        shards: the shards.
-        unique: ``[n]`` expected distinct rows of each shard in the call.
-        cache_bytes: size of the cache.
-    """
-    share = shards.rows_ratio
-    held = cache_bytes / shards.row_bytes / share
-    misses = share * shards.laws.expected_misses(shards.law, shards.num_table_indices, held)
-    return np.minimum(np.maximum(misses, unique), shards.num_indices)
 
 
 def _updates_each(shards: LookupShards) -> BoolArray:
@@ -229,7 +210,7 @@ def _add_host_rows(
     """Fill in the rows of ``fused_uvm``, which are read and updated over the link to the host."""
     device, row = topology.device, shards.row_bytes
     half = device.row_half_bytes
-    misses = _misses(shards, unique, min(_HELD_BYTES, device.l2_capacity_bytes))
+    misses = shards.misses(unique, min(_HELD_BYTES, device.l2_capacity_bytes))
     whole = row + shards.state_bytes_per_row + half
     updated = np.where(_updates_each(shards), misses, unique)
     work[:, LookupWork.FORWARD_HOST_LINK] = misses * (row + half)
@@ -244,7 +225,7 @@ def _add_device_rows(
     """Fill in rows in device memory, and what a cache exchanges with the host."""
     device, row, state = topology.device, shards.row_bytes, shards.state_bytes_per_row
     half, rho = device.row_half_bytes, device.update_efficiency_ratio
-    misses = _misses(shards, unique, device.l2_capacity_bytes)
+    misses = shards.misses(unique, device.l2_capacity_bytes)
     work[:, LookupWork.FORWARD_ROWS_DRAM] = misses * (row + half)
     updated = np.where(_updates_each(shards), misses, unique)
     whole = updated * (row + state + half)
@@ -259,18 +240,7 @@ def _add_device_rows(
     work[:, LookupWork.BACKWARD_ROWS_DRAM] = np.hypot(moved, _atomics(shards, topology))
     if cached.any():
         outside = np.where(state > 0, 2.0 * updated * (state + half) / _BOTH_WAYS, 0.0)
-        moved = 2.0 * _missing(shards.chosen(cached)) * (row[cached] + half) / _BOTH_WAYS
+        moved = 2.0 * shards.chosen(cached).missing_rows() * (row[cached] + half) / _BOTH_WAYS
         work[cached, LookupWork.CACHE_INDICES] = shards.num_indices[cached]
         work[cached, LookupWork.FORWARD_HOST_LINK] = moved
         work[cached, LookupWork.BACKWARD_HOST_LINK] = outside[cached]
-
-
-def _missing(shards: LookupShards) -> FloatArray:
-    """Distinct rows ``[n]`` of a batch that a cache in front of host memory does not hold."""
-    tables = shards.tables
-    cached = shards.cache_load_factor_ratio * tables.num_embeddings[shards.table]
-    share = shards.num_rows / tables.num_embeddings[shards.table]
-    misses = shards.laws.expected_unique_misses(
-        shards.law, shards.num_table_indices, cached, shards.lookahead_batches
-    )
-    return np.asarray(share * misses)
