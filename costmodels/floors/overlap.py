@@ -26,13 +26,12 @@ Both together are beside the top for X + A - 2 G seconds at least, so that r / (
 place of r / (1 + r).
 
 **Limits.** A stage begins when its first operator is issued, and the host issues the exchange after
-the last one of the forward pass: s is at most h + one issue later than u, with h the host time of
-the other operators. Between two exchanges of indices it may need one more issue. So X counts up to C
-less h and so many issues. If h is longer than the forward pass, u is the moment at which its last
-operator is issued instead, h is 0, and C are the seconds of the backward pass. An all-reduce does
-not wait for its host if a piece takes longer than to issue the rest of the piece and one collective.
-Otherwise it begins at most one issue later than A supposes, and so does every other one: A is then
-less by one issue.
+the last one of the forward pass: s is at most h and one issue later than u, with h the host time of
+the other operators. Between two exchanges of indices it may need one more issue. So X counts up to
+C less h and so many issues. If h is longer than the forward pass, u is the moment at which its last
+operator is issued instead, h is 0, and C is the backward pass alone. An all-reduce does not wait
+for its host if a piece takes longer than to issue the rest of the piece and one collective. If one
+does, each begins at most one issue later than A supposes: A is then less by one issue.
 
 The bound with X falls as the top begins later, but less than it rises with u. It is therefore a
 chain of steps of which those before the top count a little less than in full (:class:`SlowedTop`).
@@ -46,8 +45,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.iteration._closed_form import schedule
 from costmodels.iteration._builder import ISSUED
+from costmodels.iteration._closed_form import schedule
 from costmodels.iteration.base import GRADIENT_ALL_REDUCE, INPUT_DIST, Program, Stream
 
 _ROUNDING: Final = 1e-12
