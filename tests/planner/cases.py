@@ -253,7 +253,7 @@ def first(values: Iterable[object], count: int) -> list[object]:
 def printed(code: str, *, hash_seeds: Sequence[str]) -> set[str]:
     """What ``code`` prints in a new process for each PYTHONHASHSEED; one text if they agree.
 
-    Variables that choose the kernels of linear algebra are passed on. Other kernels round otherwise,
+    Variables that choose the kernels of linear algebra are passed on. Others round otherwise,
     and which of two equally good plans is found then differs, as it may on another machine.
     """
     algebra = {k: v for k, v in os.environ.items() if k.startswith(("OPENBLAS_", "NVPL_BLAS_"))}
