@@ -196,12 +196,16 @@ def _call(table: Table, phase: str, num_indices: float, num_bags: float) -> Look
 
 @functools.cache
 def residual_groups() -> dict[str, tuple[float, ...]]:
-    """Root mean square errors, as in an iteration, of the groups behind the intervals."""
+    """Root mean square errors, as in an iteration, of the groups behind the intervals.
+
+    Calls that wait for the host are left out: the host of the run is not known.
+    """
     h100, v100 = load_system(SYSTEM), load_system(V100_SYSTEM, gpus=1)
     logs: dict[str, dict[tuple[str, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in points().rows:
         call = lookup_call(row)
-        if isinstance(call, LookupCall) and row["role"] == "calibrate":
+        is_fitted = row["role"] == "calibrate" and row["phase"] != "eval forward"
+        if isinstance(call, LookupCall) and is_fitted:
             run = row["point_id"].rsplit("-", 1)[0]
             error = _log_error((call,), h100, float(row["time_us"]))
             logs[row["location"]][row["optimizer"], run].append(error)

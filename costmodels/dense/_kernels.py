@@ -115,8 +115,10 @@ def update_floor_s(
     """Seconds of an optimizer's kernels beside their bytes.
 
     Each block works on a chunk of 65,536 elements, so that a kernel waits for its last blocks; and
-    a launch holds a limited number of chunks.
+    a launch holds a limited number of chunks. Nothing runs where nothing is trained.
     """
+    if parameters <= 0:
+        return 0.0
     launches = max(1.0, parameters / constants.chunk_parameters)
     if optimizer is DenseOptimizer.ADAM:
         return constants.chunk_s * launches

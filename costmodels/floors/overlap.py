@@ -25,9 +25,13 @@ and with A in place of X. There G also holds how much later than rank q any othe
 Both together are beside the top for X + A - 2 G seconds at least, so that r / (1 + 2 r) takes the
 place of r / (1 + r).
 
-**Limits.** The host issues the exchange right after the top, so s is at most one issue later than
-u. Between two exchanges of indices it may need one more issue. So X counts up to C less so many
-issues. An all-reduce does not wait for its host if a piece takes longer than one issue.
+**Limits.** A stage begins when its first operator is issued, and the host issues the exchange after
+the last one of the forward pass: s is at most h and one issue later than u, with h the host time of
+the other operators. Between two exchanges of indices it may need one more issue. So X counts up to
+C less h and so many issues. If h is longer than the forward pass, u is the moment at which its last
+operator is issued instead, h is 0, and C is the backward pass alone. An all-reduce does not wait
+for its host if a piece takes longer than to issue the rest of the piece and one collective. If one
+does, each begins at most one issue later than A supposes: A is then less by one issue.
 
 The bound with X falls as the top begins later, but less than it rises with u. It is therefore a
 chain of steps of which those before the top count a little less than in full (:class:`SlowedTop`).
@@ -41,6 +45,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.iteration._builder import ISSUED
 from costmodels.iteration._closed_form import schedule
 from costmodels.iteration.base import GRADIENT_ALL_REDUCE, INPUT_DIST, Program, Stream
 
@@ -71,12 +76,14 @@ class TopOverlap:
 
     Attributes:
         slowdown_ratio: r, seconds of compute lost per second of communication beside it.
-        forward: position in the program of the forward pass of the top.
+        forward: position in the program of the step at which the top begins.
         pieces: positions of the pieces of its backward pass.
-        forward_s, backward_s: seconds of both passes with nothing beside them; together C.
+        forward_s, backward_s: seconds of both passes from there on, with nothing beside them;
+            together C.
         all_reduces_s: A, seconds in which all-reduces run beside the backward pass.
         exchange: position of the first exchange of indices; None if the iteration waits for it.
-        issues_s: seconds in which a host issues all exchanges of indices.
+        issues_s: seconds in which a host issues the rest of the forward pass and all exchanges of
+            indices.
     """
 
     slowdown_ratio: float
@@ -137,33 +144,48 @@ def top_overlap(program: Program, name: str, *, issue_s: float, num_types: int) 
         num_types: the most sharding types of a plan, each with an exchange of indices of its own.
     """
     steps = program.steps
-    forward = _named(program, f"{name} forward", Stream.COMPUTE)
+    forward = _named(program, f"{name} forward", Stream.COMPUTE)[-1]
     pieces = _named(program, f"{name} backward", Stream.COMPUTE)
     reduced = _named(program, GRADIENT_ALL_REDUCE, Stream.COMMUNICATION)
     sent = _named(program, INPUT_DIST, Stream.DATA_DIST)
+    forward_s, rest_s = float(np.min(steps[forward].duration_s)), _rest_s(program, forward)
+    if forward_s < rest_s:
+        forward, forward_s, rest_s = forward + 1, 0.0, 0.0
     pieces_s = [float(np.min(steps[i].duration_s)) for i in pieces]
-    waits = min(pieces_s) < issue_s
+    waits = any(
+        s < _rest_s(program, i) + issue_s
+        for i, s, _ in zip(pieces, pieces_s, reduced, strict=False)
+    )
+    reduced_s = _all_reduces_s(program, pieces, reduced) - (issue_s if waits else 0.0)
     return TopOverlap(
         slowdown_ratio=program.overlap_slowdown_ratio,
-        forward=forward[-1],
+        forward=forward,
         pieces=pieces,
-        forward_s=float(np.min(steps[forward[-1]].duration_s)),
+        forward_s=forward_s,
         backward_s=sum(pieces_s),
-        all_reduces_s=0.0 if waits else _all_reduces_s(program, pieces, reduced),
-        exchange=sent[0] if sent and sent[0] > forward[-1] else None,
-        issues_s=issue_s * num_types,
+        all_reduces_s=max(reduced_s, 0.0),
+        exchange=sent[0] if sent and sent[0] > forward else None,
+        issues_s=rest_s + issue_s * num_types,
     )
 
 
 def _named(program: Program, start: str, stream: Stream) -> tuple[int, ...]:
-    """Positions of the steps of a stream whose names begin so."""
-    every = enumerate(program.steps)
-    return tuple(i for i, s in every if s.stream is stream and s.name.startswith(start))
+    """Positions of the steps of a stream whose names begin so, without the ends of their issue."""
+    return tuple(
+        i
+        for i, s in enumerate(program.steps)
+        if s.stream is stream and s.name.startswith(start) and not s.name.endswith(ISSUED)
+    )
+
+
+def _rest_s(program: Program, step: int) -> float:
+    """Seconds in which the host issues a stage after its first operators (:data:`ISSUED`)."""
+    return float(np.max(program.steps[step + 1].host_s))
 
 
 def _all_reduces_s(program: Program, pieces: Sequence[int], reduced: Sequence[int]) -> float:
     """Seconds in which all-reduces run beside the pieces, if nothing waits for a host."""
-    chosen = sorted((*pieces, *reduced))
+    chosen = sorted((*pieces, *(i + 1 for i in pieces), *reduced))
     place = {i: n for n, i in enumerate(chosen)}
     steps = tuple(
         replace(

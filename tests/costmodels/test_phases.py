@@ -15,6 +15,8 @@ from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.floors.leaves import leaf
 from costmodels.floors.phases import ALL_REDUCE
+from costmodels.lookup.base import AbstractLookupModel
+from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import KERNELS, NUM_COLUMNS, lookup_columns
@@ -22,6 +24,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
+from costmodels.training.fbgemm_constants import FbgemmConstants
 from costmodels.workload import DenseArch, Pipeline, Workload
 from tests.strategies import (
     make_host,
@@ -61,20 +64,46 @@ def test_tangents_hold_where_a_rank_also_carries_what_others_send() -> None:
     assert (tangents <= pipeline.phase_times(work) * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("law", [Fbgemm(), Roofline()], ids=["fbgemm", "roofline"])
 @pytest.mark.parametrize("kind", list(Pipeline))
-def test_the_bound_is_tight_where_nothing_overlaps_and_nothing_is_launched(kind: Pipeline) -> None:
+def test_the_bound_is_tight_where_nothing_overlaps_and_nothing_is_launched(
+    kind: Pipeline, law: AbstractLookupModel
+) -> None:
     """One table on one of two ranks, no host time and no latencies."""
     table = make_table(num_embeddings=10**6)
     topology = make_topology(local_world_size=2)
     free = dataclasses.replace(topology.device, kernel_latency_s=0.0)
     link = dataclasses.replace(topology.host_link, latency_s=0.0)
     host = make_host(eager_call_s=0.0)
-    topology = dataclasses.replace(topology, device=free, host_link=link, host=host)
+    waits = ("forward_floor_s", "backward_floor_s", "chain_hit_s", "chain_miss_s")
+    topology = dataclasses.replace(
+        topology,
+        device=free,
+        host_link=link,
+        host=host,
+        lookup_constants=FbgemmConstants(**dict.fromkeys(waits, 0.0)),
+    )
     workload = make_workload(table, local_batch_size=8192, pipeline=kind)
     plan = Plan(placements=(make_placement(table, ShardingType.TABLE_WISE, topology),))
-    pipeline = CostPipeline(workload, topology, CostModels(lookup=Roofline()))
+    pipeline = CostPipeline(workload, topology, CostModels(lookup=law))
     work = pipeline.plan_work(plan)
     assert bound(pipeline, work) > 0.8 * float(pipeline.iteration_times(work))
+
+
+@pytest.mark.parametrize("kind", [Pipeline.NONE, Pipeline.SPARSE_DIST])
+def test_the_floor_of_an_iteration_holds_the_floors_of_a_fused_call(kind: Pipeline) -> None:
+    """FBGEMM's kernels take 0.1 ms for any call: the floor is the iteration itself."""
+    table = make_table(num_embeddings=10**6)
+    topology = make_topology(local_world_size=2, host=make_host(eager_call_s=0.0))
+    workload = make_workload(table, local_batch_size=8192, pipeline=kind)
+    plan = Plan(placements=(make_placement(table, ShardingType.TABLE_WISE, topology),))
+    pipeline = CostPipeline(workload, topology, CostModels(lookup=Fbgemm()))
+    work = pipeline.plan_work(plan)
+    floor = pipeline.floor.of(frozenset({ShardingType.TABLE_WISE}), fetches=False)
+    slowest = pipeline.phase_times(work).max(axis=0)[None, floor.phases]
+    found_s = float(floor.seconds(floor.leaf_seconds(slowest))[0])
+    assert found_s == pytest.approx(float(pipeline.iteration_times(work)), rel=1e-6)
+    assert found_s > bound(pipeline, work) + 1e-4
 
 
 def test_a_slow_rank_does_not_slow_its_cache_fetch() -> None:

@@ -251,12 +251,17 @@ def first(values: Iterable[object], count: int) -> list[object]:
 
 
 def printed(code: str, *, hash_seeds: Sequence[str]) -> set[str]:
-    """What ``code`` prints in a new process for each PYTHONHASHSEED; one text if they agree."""
+    """What ``code`` prints in a new process for each PYTHONHASHSEED; one text if they agree.
+
+    Variables that choose the kernels of linear algebra are passed on. Others round otherwise,
+    and which of two equally good plans is found then differs, as it may on another machine.
+    """
+    algebra = {k: v for k, v in os.environ.items() if k.startswith(("OPENBLAS_", "NVPL_BLAS_"))}
     return {
         subprocess.run(
             [sys.executable, "-c", code],
             cwd=ROOT,
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            env={**algebra, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=True,

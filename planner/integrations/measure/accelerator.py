@@ -23,6 +23,7 @@ import torch
 
 from costmodels.units import US
 from planner.integrations.measure.calibrate import machine_name
+from planner.support.cores import usable_cores
 
 Step = Callable[[int], object]
 """Work to be timed; its argument counts the calls, so that inputs can take turns."""
@@ -226,7 +227,7 @@ def _software() -> dict[str, Any]:
     found: dict[str, Any] = {
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "cpus": os.cpu_count(),
+        "cpus": usable_cores(),
         "measured": datetime.now(UTC).date().isoformat(),
     }
     for key, names in _PACKAGES:

@@ -88,10 +88,15 @@ def _made_up(rng: np.random.Generator, hosts: int, local: int) -> Topology:
         l2_capacity_bytes=float(rng.choice([0.0, 0.0625, 40.0])) * MIB,
         row_half_bytes=float(rng.choice([0.0, 32.0, 200.0])),
         kernel_latency_s=float(rng.choice([0.0, 2.0, 10.0])) * US,
+    )
+    call_s = float(rng.choice([0.0, 1.0, 5.0])) * US
+    device = replace(
+        device,
         overlap_slowdown_ratio=float(rng.choice([0.0, 0.0, 0.15, 0.4])),
         num_multiprocessors=int(rng.choice([0, 108])),
     )
     host = make_host(
+        eager_call_s=call_s,
         ddr_capacity_bytes=float(rng.choice([0.0, 8.0, 1000.0], p=[0.1, 0.3, 0.6])) * GIB,
         device_link_bandwidth_bytes_per_s=float(rng.choice([5.0, 20.0, 60.0])) * GB,
     )

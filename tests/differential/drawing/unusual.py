@@ -266,13 +266,14 @@ def lean(rng: np.random.Generator, case: Case) -> Case:
     """
     topology = case.topology
     device = replace(topology.device, kernel_latency_s=0.0)
+    host = replace(topology.host, eager_call_s=0.0, eager_pass_s=None)
     kept = {
         name: replace(getattr(topology, name), latency_s=0.0)
         for name in ("host_link", "domain_link", "network_link")
         if rng.random() < 0.8
     }
     curves = () if rng.random() < 0.7 else topology.collective_curves
-    topology = replace(topology, device=device, collective_curves=curves, **kept)
+    topology = replace(topology, device=device, host=host, collective_curves=curves, **kept)
     batch = int(rng.choice([1, 500, 20_000, 200_000]))
     made = every_day(replace(case, topology=topology), local_batch_size=batch)
     return _with_samples(case, made)

@@ -117,7 +117,14 @@ OPERATORS: list[Json] = [
         "parameter_bytes": 1_048_576.0,
         "deviation_ratio": 0.1,
     },
-    {"name": "gelu", "kind": "elementwise", "shape": [1024, 512], "function": "gelu", **_MOVED},
+    {
+        "name": "gelu",
+        "kind": "elementwise",
+        "shape": [1024, 512],
+        "function": "gelu",
+        "dtype": "fp16",
+        **_MOVED,
+    },
     {"name": "heads", "kind": "attention", "shape": [256, 512, 512, 64, 64], "dtype": "fp16"},
     {
         "name": "rows",
@@ -175,6 +182,7 @@ DOCUMENTS: dict[str, Json] = {
     ),
     "operators": _document(_workload(LISTED), ALIKE),
     "layers": _document(_workload({"layers": [{"kind": "mlp", "sizes": [64, 1]}]}), ALIKE),
+    "kernels of 2021": _document(_workload(DOT, host_profile="eager_2021"), ALIKE),
     "language model": _document(_LANGUAGE, ALIKE),
     "cores": _document({**_workload(LISTED), "tables": []}, CORES, gpus=2),
 }

@@ -87,7 +87,8 @@ def other_values(allowed: list[Json], old: Any) -> list[Any]:
         elif kind in ("integer", "number") and not isinstance(old, str | list):
             low = part.get("minimum", part.get("exclusiveMinimum", 0))
             scaled = [max(low, factor * (old or 1)) for factor in _FACTORS]
-            found += [max(low, int(v)) if kind == "integer" else v for v in scaled]
+            is_whole = kind == "integer" or isinstance(old, int)
+            found += [max(low, int(v)) if is_whole else v for v in scaled]
         elif kind == "string" and "examples" in part:
             number, unit = _QUANTITY.match(str(old or part["examples"][0])).groups()  # type: ignore[union-attr]
             found += [f"{factor * float(number)!r} {unit}".strip() for factor in _FACTORS]

@@ -49,8 +49,6 @@ QUICK: Final = SearchSettings(max_evaluations=5, with_baselines=False)
 
 WITHOUT_EFFECT: Final = {
     "workload name": "It names the workload.",
-    "workload dense.operators.before_tables[].is_vectorized": "In fp32 all kernels load vectors.",
-    "workload dense.operators.after_tables[].is_vectorized": "In fp32 all kernels load vectors.",
     "workload tables[].name": "It names the table.",
     "workload tables[].module": "TorchRec's plan names tables by their module.",
     "workload tables[].features": "Their number is that of the pooling factors; names are names.",
@@ -63,8 +61,6 @@ WITHOUT_EFFECT: Final = {
     "system name": "It names the system.",
     "system description": "It describes the system.",
     "system device.name": "It names the device.",
-    "system device.row_half": "Of kernels other than FBGEMM's, see lookup/roofline.py.",
-    "system device.update_efficiency": "Of kernels other than FBGEMM's, see lookup/roofline.py.",
     "system host.ddr_bandwidth": "Topologies for TorchRec have it; times rest on the link alone.",
 }
 """Leaves that change nothing in what is told of a plan, and why."""

@@ -204,7 +204,10 @@ def test_chords_meet_the_models_as_boxes_narrow() -> None:
 
 
 def test_boxes_close_much_of_the_gap() -> None:
-    """On two hosts, where latency is most of a small exchange, they are what makes the bound."""
+    """On two hosts, where latency is most of a small exchange, they are what makes the bound.
+
+    What every plan has alike, calls of the host and floors of kernels, is no part of the gap.
+    """
     space = _space(cases.synthetic(26, seed=1, batch=512), _system("h100_sxm", 2, 8))
     objective = objective_named("iteration", space)
     assert isinstance(objective, IterationTime)
@@ -220,7 +223,8 @@ def test_boxes_close_much_of_the_gap() -> None:
     before = branching.bound(record.value)
     for _ in range(25):
         branching.step(record.value, whole_limit_s=None)
-    assert branching.bound(record.value) > 1.1 * before
+    alike_s = space.pipeline.base_s
+    assert branching.bound(record.value) - alike_s > 1.14 * (before - alike_s)
 
 
 @given(planned_workloads())

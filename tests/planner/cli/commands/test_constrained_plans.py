@@ -21,7 +21,7 @@ def test_constraints_that_a_plan_breaks_are_said(
         """
     rules = """
         constraints:
-          - {tables: [a], sharding_types: [row_wise]}
+          - {tables: [a], sharding_types: [column_wise]}
           - {tables: [b], ranks: [7]}
           - {device_memory: 1 MiB}
           - {device_memory: 1 GiB, ranks: [0, 9]}

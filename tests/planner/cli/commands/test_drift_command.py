@@ -154,11 +154,15 @@ def test_raw_data_and_tables_that_are_too_small(
 
 
 def test_the_statistics_of_then_can_be_named(
-    run: Run, made: tuple[Path, Path], system_file: Path, days: tuple[Path, ...]
+    run: Run, tmp_path: Path, system_file: Path, days: tuple[Path, ...]
 ) -> None:
-    asked = ("drift", *made, "--system", system_file, "--evaluations", 8, "--threshold", "99%")
+    """The plan was made with them, and its file predicts what they say."""
     bare = WORKLOAD.replace(", distribution: {kind: zipf, exponent: 0.4}", "")
-    made[0].write_text(bare.replace(", distribution: {kind: zipf, exponent: 1.3}", ""))
+    workload = tmp_path / "w.yaml"
+    workload.write_text(bare.replace(", distribution: {kind: zipf, exponent: 1.3}", ""))
+    on = ("--system", system_file, "--evaluations", 8)
+    assert run("plan", workload, *on, "--stats", days[1], "-o", tmp_path / "run").code == 0
+    asked = ("drift", workload, tmp_path / "run" / "plan.json", *on, "--threshold", "99%")
     same = run(*asked, "--before", days[1], "--stats", days[1], "--json")
     told = json.loads(same.out)
     assert told["days"][0]["tables"] == []

@@ -72,12 +72,16 @@ def test_the_floor_waits_for_the_longest_dense_part(seed: int) -> None:
 
 
 def test_slow_ranks_look_up_less() -> None:
-    """Half as fast, a rank of the best plan gets about half the work, and the gap is small."""
+    """Half as fast, a rank of the best plan gets about half the work, and the gap is small.
+
+    The batch is so large that work outweighs the floors of fused calls: the best plan has tables
+    cut by rows beside whole ones, and no bound knows that the slowest rank has both calls.
+    """
     system = replace(load_system("h100_sxm", gpus=8), speed_by_rank_ratio=(1.0, 0.5) * 4)
-    workload = cases.synthetic(40, seed=3, batch=2048)
+    workload = cases.synthetic(40, seed=3, batch=8192)
     result = plan(workload, system, max_evaluations=800, with_baselines=False)
     assert result.gap_ratio is not None
-    assert result.gap_ratio < 0.06
+    assert result.gap_ratio < 0.05
     space = cases.space(workload, system)
     work = space.work(space.assignment(result.plan))
     seconds = space.pipeline.phase_times(work)[:, 1]
