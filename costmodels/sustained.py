@@ -52,19 +52,19 @@ PRIOR_SIGMA: Final = 0.15
 """Standard deviation of ln(share of products) around ``PRIOR`` that the penalty assumes. The
 interval of a predicted step is widened by it on devices to which no share is fitted."""
 SHARES: Final = {
-    "A100 half": Shares(product_ratio=0.857, memory_ratio=0.870, flash_1_ratio=0.671),
-    "H100 half": Shares(product_ratio=0.791, memory_ratio=1.025, flash_1_ratio=0.663),
-    "V100 fp32": Shares(product_ratio=0.995, memory_ratio=0.803),
-    "V100 half": Shares(product_ratio=0.743, memory_ratio=0.803),
+    "A100 half": Shares(product_ratio=0.855, memory_ratio=0.871, flash_1_ratio=0.674),
+    "H100 half": Shares(product_ratio=0.791, memory_ratio=1.023, flash_1_ratio=0.663),
+    "V100 fp32": Shares(product_ratio=0.997, memory_ratio=0.807),
+    "V100 half": Shares(product_ratio=0.743, memory_ratio=0.807),
 }
 """Shares by generation and precision ("half": two bytes or fewer an element), as the command above
 prints them with ``--fit``, rounded to 0.001."""
-UNMEASURED: Final = Shares(product_ratio=0.796, memory_ratio=0.894)
+UNMEASURED: Final = Shares(product_ratio=0.795, memory_ratio=0.896)
 """Shares of generations to which nothing is fitted: the geometric means of the fitted generations
-in half precision. One measurement agrees with 0.796: large products in fp8 on GB200, repeated for
+in half precision. One measurement agrees with 0.795: large products in fp8 on GB200, repeated for
 long on random numbers, reach 2907 TFLOP/s (Azure/AI-benchmarking-guide, ND GB200 v6). That is 0.797
 of the rate of a short burst, which is 0.729 of the 5000 TFLOP/s of the datasheet."""
-UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=0.995)
+UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=0.997)
 """The same for products in fp32, with the share of V100. Products in fp32 do not use the matrix
 units, whose power is what makes a card lower its clock. The steps of BERT on V100, the only ones in
 fp32 to which a share is fitted, therefore nearly reach the rate of a short burst."""
@@ -115,7 +115,7 @@ _SOFTMAX: Final[dict[tuple[int, bool], Works]] = {
     (2, False): (ScoreWork(product_ratio=0.75), ScoreWork(product_ratio=0.6)),
     (2, True): (ScoreWork(product_ratio=0.45), ScoreWork(product_ratio=0.4)),
     (3, True): (
-        ScoreWork(product_ratio=0.885, score_flops=276.0),
+        ScoreWork(product_ratio=0.885, score_flops=266.0),
         ScoreWork(product_ratio=0.65),
     ),
 }
@@ -129,7 +129,7 @@ or later. The values are not fitted, but chosen inside published ranges:
 - Large products reach 87 % of the peak of an A100 and 80 % of that of an H100, by which these
   figures are divided.
 
-Where heads are narrow, version 3 is limited by the activation of scores. It is taken to cost 276
+Where heads are narrow, version 3 is limited by the activation of scores. It is taken to cost 266
 FLOP a score forward, the mean of the two generations of ``POINTWISE``. Heads of 128 elements then
 reach 80 % of the rate of large products."""
 _SOFTMAX_2_B200: Final[Works] = (
@@ -142,12 +142,12 @@ results of ND GB200 v6 and ND H100 v5). Backward was not measured; it is taken t
 forward by the same factor as on H100."""
 POINTWISE: Final[dict[str, Works]] = {
     "B200": (
-        ScoreWork(product_ratio=1.0, score_flops=274.0, block_s=5.55e-6),
-        ScoreWork(product_ratio=0.73, score_flops=701.0, block_s=1.147e-5),
+        ScoreWork(product_ratio=1.0, score_flops=263.0, block_s=5.82e-6),
+        ScoreWork(product_ratio=0.734, score_flops=685.0, block_s=1.185e-5),
     ),
     "H100": (
-        ScoreWork(product_ratio=0.891, score_flops=278.0, block_s=3.39e-6),
-        ScoreWork(product_ratio=0.558, score_flops=0.0, block_s=4.83e-6),
+        ScoreWork(product_ratio=0.895, score_flops=268.0, block_s=3.77e-6),
+        ScoreWork(product_ratio=0.561, score_flops=1.0, block_s=5.4e-6),
     ),
 }
 """Attention without softmax (HSTU), by generation of the device. ``shardplan validate published

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.dense.constants import PRIOR, KernelConstants
+from costmodels.dense._constants import PRIOR, KernelConstants
 from costmodels.errors import require
 
 FIXED: Final = frozenset({"chunk_parameters"})

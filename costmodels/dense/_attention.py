@@ -18,8 +18,8 @@ import math
 from typing import Final
 
 from costmodels.datatypes import DataType
+from costmodels.dense._constants import KERNELS, KernelConstants
 from costmodels.dense._tiles import multiprocessor_ratio
-from costmodels.dense.constants import KERNELS, KernelConstants
 from costmodels.operators import Operator
 from costmodels.sustained import BURSTS, Shares, Works, pointwise_works, softmax_works
 from costmodels.topology import Device
@@ -59,11 +59,17 @@ def attention_time(
         works = pointwise_works(operator.flash_version, device)
     else:
         works = softmax_works(operator.flash_version, device, shares)
-    return kernel_time(operator, device, shares, works, is_backward=is_backward)
+    return kernel_time(operator, device, shares, works, constants, is_backward=is_backward)
 
 
 def kernel_time(
-    operator: Operator, device: Device, shares: Shares, works: Works, *, is_backward: bool
+    operator: Operator,
+    device: Device,
+    shares: Shares,
+    works: Works,
+    constants: KernelConstants,
+    *,
+    is_backward: bool,
 ) -> float:
     """:func:`attention_time` by a kernel with the given work per score, ``works``."""
     heads, queries, keys, _, _ = operator.shape
@@ -77,7 +83,7 @@ def kernel_time(
         compute_s += work.block_s * _blocks(operator) / device.num_multiprocessors
     compute_s *= _waves_ratio(operator, device)
     moved = operator.moved_bytes * (_BACKWARD_MOVED if is_backward else 1.0)
-    return math.hypot(compute_s, moved / device.hbm_bandwidth_bytes_per_s) + KERNELS.product_s
+    return math.hypot(compute_s, moved / device.hbm_bandwidth_bytes_per_s) + constants.product_s
 
 
 def _wide_time(

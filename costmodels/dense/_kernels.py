@@ -1,7 +1,7 @@
 """Seconds of kernels that bytes alone do not explain: sums over rows, norms, casts and updates.
 
 Narrow rows keep few threads busy, so that norms and the gradients of biases take a time for each
-row, however few bytes it has (:mod:`costmodels.dense.constants`).
+row, however few bytes it has (:mod:`costmodels.dense._constants`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import math
 from typing import Final
 
 from costmodels.datatypes import DataType
+from costmodels.dense._constants import KernelConstants
 from costmodels.dense._tiles import kernel_streaming_time, multiprocessor_ratio
-from costmodels.dense.constants import KernelConstants
 from costmodels.operators import Operator
 from costmodels.topology import Device
 from costmodels.training.optimizers import DenseOptimizer
@@ -117,7 +117,7 @@ def update_floor_s(
     Each block works on a chunk of 65,536 elements, so that a kernel waits for its last blocks; and
     a launch holds a limited number of chunks. Nothing runs where nothing is trained.
     """
-    if parameters <= 0:
+    if not parameters:
         return 0.0
     launches = max(1.0, parameters / constants.chunk_parameters)
     if optimizer is DenseOptimizer.ADAM:
@@ -125,9 +125,9 @@ def update_floor_s(
     return constants.pass_s * _PASSES[optimizer] * launches
 
 
-def sort_time(count: int, device: Device, constants: KernelConstants) -> float:
+def sort_time(count: int, constants: KernelConstants) -> float:
     """Seconds to sort so many numbers of 8 bytes, with the position of each."""
-    return constants.sort_s + constants.sorted_s * count * multiprocessor_ratio(device)
+    return constants.sort_s + constants.sorted_s * count
 
 
 def picked_time(operator: Operator, device: Device, constants: KernelConstants) -> float:

@@ -7,7 +7,7 @@ the device. A tile with half the height and half the width reaches 0.7 times tha
 few tiles and a long inner dimension k is also split along k, and the partial sums are added up.
 
 The seconds of the matrix units and those of memory are joined as a 1.6-norm. To these come the
-least time of a kernel, and a second kernel if k is split (:mod:`costmodels.dense.constants`). The
+least time of a kernel, and a second kernel if k is split (:mod:`costmodels.dense._constants`). The
 factor 0.75 and the norm were chosen by the 76 products of one H200 in
 configs/published/gpu_h200.jsonl, with a mean absolute logarithmic error of 0.11. The efficiency is
 a number of each device.
@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Final
 
 from costmodels.datatypes import DataType
-from costmodels.dense.constants import KERNELS, REFERENCE_MULTIPROCESSORS, KernelConstants
+from costmodels.dense._constants import KERNELS, REFERENCE_MULTIPROCESSORS, KernelConstants
 from costmodels.operators import Operator, Product
 from costmodels.sustained import BURSTS, Shares, generation_of
 from costmodels.topology import Device
@@ -128,8 +128,9 @@ def _aligned_ratio(
     """Rate of a product over that of one whose rows are multiples of 16 bytes.
 
     From H100 on, fast kernels load tiles by a unit that needs such rows, and a library takes the
-    kernels of older devices for all others. On those devices rows matter little: padding the
-    vocabulary of GPT-2 from 50,257 to 50,304 made its steps on A100 4 % shorter.
+    kernels of older devices for all others. On those devices rows matter little: a step of
+    GPT-2 on an A100 took 96 ms with a vocabulary of 50,257, and 93 ms with one of 50,304
+    (karpathy/build-nanogpt; configs/published/transformers.csv).
     """
     if generation_of(device) not in _LOADS_TILES:
         return 1.0

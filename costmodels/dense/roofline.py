@@ -10,6 +10,7 @@ from typing import ClassVar, Final, final
 
 from costmodels.datatypes import DataType
 from costmodels.dense._attention import attention_time, kernel_time
+from costmodels.dense._constants import KERNELS, KernelConstants
 from costmodels.dense._kernels import (
     bias_gradient_time,
     cast_time,
@@ -28,7 +29,6 @@ from costmodels.dense.base import (
     Layer,
     dense_layers,
 )
-from costmodels.dense.constants import KERNELS, KernelConstants
 from costmodels.layers._joins import dot
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator, OperatorKind, Product
@@ -118,7 +118,7 @@ class Roofline(AbstractDenseModel):
         is_capped: bool = False,
     ) -> tuple[float, ...]:
         """:func:`_stages` of a workload; ``shares`` and ``is_capped`` are arguments of that."""
-        layers, constants = dense_layers(workload), self.constants
+        layers, constants = dense_layers(workload), self.constants.on(topology.device)
         owned = _owned(workload, topology, layers)
         updated = workload.dense_update_bytes * owned
         is_fused = workload.pipeline is Pipeline.HUGECTR
@@ -193,7 +193,7 @@ def product_s(
     product: Product, dtype: DataType, device: Device, constants: KernelConstants = KERNELS
 ) -> float:
     """Seconds of one matrix product alone, at the full rates of the device."""
-    return product_time(product, dtype, device, BURSTS, constants)
+    return product_time(product, dtype, device, BURSTS, constants.on(device))
 
 
 def interaction_s(
@@ -224,14 +224,16 @@ def interaction_s(
         interaction_kernel=kernel,
     )
     operators, _ = dot(flow)
-    run = _Run(device=device, shares=lambda _: BURSTS, slowest_ratio=0.0, constants=constants)
+    known = constants.on(device)
+    run = _Run(device=device, shares=lambda _: BURSTS, slowest_ratio=0.0, constants=known)
     seconds = _gradient_s if is_backward else _operator_s
     return sum(seconds(o, run) for o in operators if o.name != "concat")
 
 
 def attention_s(operator: Operator, device: Device, works: Works, *, is_backward: bool) -> float:
     """Seconds of one fused attention alone, by a kernel with the work per score ``works``."""
-    return kernel_time(operator, device, BURSTS, works, is_backward=is_backward)
+    known = KERNELS.on(device)
+    return kernel_time(operator, device, BURSTS, works, known, is_backward=is_backward)
 
 
 def slowest_sigmas(ranks: int) -> float:
@@ -298,7 +300,7 @@ def _operator_s(operator: Operator, run: _Run) -> float:
         return norm_time(operator, device, shares.memory_ratio, known, is_backward=False)
     moved_s = kernel_streaming_time(operator.moved_bytes, operator, device, shares.memory_ratio)
     if operator.num_sorted and operator.kind is not OperatorKind.GATHER:
-        moved_s += sort_time(operator.num_sorted, device, known)
+        moved_s += sort_time(operator.num_sorted, known)
     return moved_s + operator.num_kernels * known.kernel_s
 
 
@@ -339,6 +341,6 @@ def _gradient_s(operator: Operator, run: _Run) -> float:
         _backward_bytes(operator), operator, device, shares.memory_ratio
     )
     if operator.num_sorted and operator.kind is OperatorKind.GATHER:
-        moved_s += sort_time(operator.num_sorted, device, known)
+        moved_s += sort_time(operator.num_sorted, known)
         moved_s += picked_time(operator, device, known)
     return moved_s + max(1, operator.num_kernels) * known.kernel_s

@@ -7,7 +7,7 @@ lookups that are among the 15 longest are left out; shorter ones cannot be told 
 matters for small batches. Products and interactions were timed by events, which add
 ``_EVENT_S`` to each time.
 
-The constants of :class:`costmodels.dense.constants.KernelConstants` are fitted to all of these, or
+The constants of :class:`costmodels.dense._constants.KernelConstants` are fitted to all of these, or
 to all but one family.
 """
 
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from costmodels.calibration.fit_kernels import KernelPoint, fit_kernels
 from costmodels.datatypes import DataType
-from costmodels.dense.constants import KERNELS, KernelConstants
+from costmodels.dense._constants import KERNELS, KernelConstants
 from costmodels.dense.roofline import Roofline, interaction_s, product_s
 from costmodels.estimates import Z90, Estimate
 from costmodels.operators import Product

@@ -14,7 +14,9 @@ one micro-batch, with its part of the optimizer's step. The rows are:
 Rows that print no gradient accumulation are taken to have one micro-batch, because their times
 exceed those of the later release by the optimizer's step. MPT on A100 with 40 GB was measured with
 a PyTorch older than 2.1, so that its checkpoints compute whole blocks again. BERT was pre-trained
-with compiled blocks from NVIDIA's release 21.11 on, as its README says.
+with compiled blocks from NVIDIA's release 21.11 on, as its README says. All rows of BERT ran the
+scripts of NVIDIA/DeepLearningExamples (DLPerf and Lambda run them too), which pad the vocabulary of
+30,522 words to 30,528, a multiple of 8 (run_pretraining.py and run_squad.py).
 
 Nothing is fitted to the rows of transformers_unfitted.csv, which come from other sources: Llama 3
 and 2, GPT-3 5B and Nemotron-15B as NVIDIA prints them for H100, B200, GB200 and GB300

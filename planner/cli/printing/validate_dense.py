@@ -13,7 +13,7 @@ from planner.cli.printing.show import print_rows
 from planner.validation.dense_kernels import DLRM, DOTS, DensePrediction, PublishedStep
 
 if TYPE_CHECKING:
-    from costmodels.dense.constants import KernelConstants
+    from costmodels.dense._constants import KernelConstants
 
 
 def print_cases(

@@ -68,6 +68,8 @@ _NAMES: Final = {
     OperatorKind.OTHER: """topk sort argsort _fft_r2c _fft_c2r _fft_c2c bucketize searchsorted isin
         multinomial randperm mode""",
 }
+SORTS: Final = ("topk", "sort", "argsort")
+"""Operators that sort as many elements as they return, or a little more."""
 KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 
 

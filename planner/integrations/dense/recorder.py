@@ -43,6 +43,7 @@ class Recorder(TorchDispatchMode):
         self.unused = dict(parameters)
         self.total_saved_bytes = 0.0
         self._parameters = frozenset(parameters)
+        self._cast: set[int] = set()
         self._looked_up: set[int] = set()
         self._saved: set[int] = set()
         self._pending_bytes = 0.0
@@ -167,6 +168,8 @@ class Recorder(TorchDispatchMode):
         read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         made = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
         self._alive += made
+        if self._casts_parameter(func, read, made):
+            return out
         is_after = any(_storage(x) in self._looked_up for x in read)
         self._follow(read, made)
         if is_after:
@@ -179,6 +182,22 @@ class Recorder(TorchDispatchMode):
         return out
 
     # -- private --------------------------------------------------------------------------------
+
+    def _casts_parameter(
+        self, func: Any, read: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> bool:
+        """Whether autocast casts a trained tensor here, which is told of the product that reads it.
+
+        The product then counts the elements and bytes of the tensor.
+        """
+        if kinds.operator_name(func) != "_to_copy" or _storage(read[0]) not in self._parameters:
+            return False
+        if read[0].element_size() <= made[0].element_size():
+            return False
+        given, cast = _storage(read[0]), _storage(made[0])
+        self._cast.add(cast)
+        self.unused[cast] = self.unused.pop(given, (0, 0.0))
+        return True
 
     def _follow(self, read: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         """Mark results inside a ``torch.autograd.Function`` whose operands need gradients.
@@ -250,6 +269,7 @@ class Recorder(TorchDispatchMode):
             first = kinds.PRODUCTS[name]
             pair = args[first], args[first + 1]
             kinds.refuse_mixed(name, path, pair)
+            figures["is_cast"] = any(_storage(x) in self._cast for x in pair)
             return kinds.product(name, path, pair, self._needs(pair), **figures)
         if name == kinds.CONVOLUTION:
             is_transposed, groups = (
@@ -258,6 +278,7 @@ class Recorder(TorchDispatchMode):
             tensors = (args[0], args[1], out)
             needs = self._needs(tensors[:2])
             figures["is_transposed"] = is_transposed
+            figures["is_cast"] = _storage(args[1]) in self._cast
             return kinds.convolution(path, tensors, groups, needs, **figures)
         if kinds.is_attention(name):
             causal = _named(func, args, kwargs, "is_causal")
@@ -265,6 +286,8 @@ class Recorder(TorchDispatchMode):
             return kinds.attention(path, read, **figures)
         if kind is None:
             self._remark(func, name, kinds.counted_flop(func, args, kwargs, out))
+        if name in kinds.SORTS:
+            figures["num_sorted"] = _numel(made[0])
         largest = max((*read, *made) if kind is not OperatorKind.GATHER else made, key=_numel)
         return Operator(
             name=path,

@@ -44,6 +44,7 @@ class OperatorSchema(Strict):
     is_vectorized: bool = False
     deviation_ratio: _Amount = 0.0
     most_ratio: _Amount = 0.0
+    is_cast: bool = False
     function: Annotated[str, Field(max_length=64)] = ""
 
 

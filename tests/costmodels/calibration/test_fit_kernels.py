@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodels.calibration.fit_kernels import KernelPoint, fit_kernels
-from costmodels.dense.constants import PRIOR, KernelConstants
+from costmodels.dense._constants import PRIOR, KernelConstants
 from costmodels.errors import InvalidValueError
 
 

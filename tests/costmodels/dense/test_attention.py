@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.dense._attention import attention_time, kernel_time
+from costmodels.dense._constants import KERNELS
 from costmodels.dense.base import dense_names, dense_operators
 from costmodels.dense.roofline import Roofline
 from costmodels.errors import InvalidValueError
@@ -126,7 +127,7 @@ def test_no_kernel_beats_the_device_and_more_work_takes_longer(
     ):
         assert attention_time(more, H100, is_backward=is_backward) >= time_s
     for works in POINTWISE.values():
-        named = kernel_time(one, H100, BURSTS, works, is_backward=is_backward)
+        named = kernel_time(one, H100, BURSTS, works, KERNELS, is_backward=is_backward)
         assert named == time_s or works is not POINTWISE["H100"]
 
 

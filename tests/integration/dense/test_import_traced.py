@@ -79,7 +79,10 @@ def test_a_traced_dlrm_costs_what_its_keys_cost(
     tmp_path: Path,
     pipeline: str,
 ) -> None:
-    """The whole estimate of one plan, by the keys that are read off the model and by its trace."""
+    """The whole estimate of one plan, by the keys that are read off the model and by its trace.
+
+    A trace lists PyTorch's own kernels of the interaction, which a key names for HugeCTR.
+    """
     traced, keyed, folder = tmp_path / "traced.yaml", tmp_path / "keyed.yaml", tmp_path / "run"
     batch = ("--batch-size", "512")
     for output, more in ((keyed, ()), (traced, ("--inputs", f"{code}:dlrm_inputs"))):
@@ -88,7 +91,8 @@ def test_a_traced_dlrm_costs_what_its_keys_cost(
         assert "training.dense_optimizer: adagrad" in done.err
         text = output.read_text()
         assert "pipeline: sparse_dist" in text
-        output.write_text(text.replace("pipeline: sparse_dist", f"pipeline: {pipeline}"))
+        text = text.replace("pipeline: sparse_dist", f"pipeline: {pipeline}")
+        output.write_text(text.replace("  bottom_mlp", "  interaction_kernel: eager\n  bottom_mlp"))
     assert "bottom_mlp" in keyed.read_text()
     assert "operators:" in traced.read_text()
     planned = run("plan", keyed, *SYSTEM, "-o", folder, "-q", "--evaluations", 5)

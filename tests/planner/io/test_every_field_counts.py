@@ -72,6 +72,7 @@ WORDS: Final[dict[str, list[Any]]] = {
     "workload dense.operators.after_tables[].shape": [[2, 1024, 512, 512]],
     "workload dense.operators.before_tables[].function": ["exp"],
     "workload dense.operators.after_tables[].function": ["exp"],
+    "workload training.batch_size_per_rank": [256],
     "workload training.batch_shares": [[1, 2, 1, 1, 1, 1, 1, 1]],
     "workload tables[].features": [["other"]],
     "workload tables[].distribution.rows_per_range": [[[10.0, 100.0, 890.0], [0.0, 0.0, 0.0]]],

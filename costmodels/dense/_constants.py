@@ -3,16 +3,24 @@
 They are fitted to the GPU times of whole training steps, of single products and of their kernels
 on one H200 (configs/published/gpu_h200.jsonl; :mod:`costmodels.calibration.fit_kernels`). On other
 GPUs the rates of their system files apply in their place, and times that grow with the number of
-rows are multiplied by ``REFERENCE_MULTIPROCESSORS`` over the number of their multiprocessors.
+rows are multiplied by ``REFERENCE_MULTIPROCESSORS`` over the number of their multiprocessors. The
+least times of kernels grow with the device's time from one kernel to the next, and those of a sort
+with the time in which the device sorts an index (:meth:`KernelConstants.on`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from costmodels.topology import Device
 
 REFERENCE_MULTIPROCESSORS: Final = 132
 """Multiprocessors of the H200, to which the times per row, element and score belong."""
+REFERENCE_LATENCY_S: Final = 1.88e-6
+"""``kernel_latency`` of the H200: 50 queued additions of 8 elements take so long each."""
+REFERENCE_SORT_RATE_PER_S: Final = 5e9
+"""``sort_rate`` of the H200's system file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +28,8 @@ class KernelConstants:
     """What kernels take beside their FLOP and bytes.
 
     Attributes:
-        kernel_s: the least time of a kernel that is no product.
-        product_s: the least time of a matrix product or a fused attention.
+        kernel_s: the least time of a kernel that is no product, with the gap before it.
+        product_s: the least time of a matrix product or a fused attention, with the gap before it.
         wave_s: seconds in which the tiles of a wave are filled and written.
         split_s: seconds of the kernel that adds up the parts of a split inner dimension.
         outer_s: seconds of each outer product of two vectors in a batched product.
@@ -75,6 +83,17 @@ class KernelConstants:
     chunk_s: float
     pass_s: float
     chunk_parameters: int
+
+    def on(self, device: Device) -> KernelConstants:
+        """The constants of a device with its own ``kernel_latency`` and ``sort_rate``."""
+        later = device.kernel_latency_s / REFERENCE_LATENCY_S
+        longer = REFERENCE_SORT_RATE_PER_S / device.sort_rate_per_s
+        return replace(
+            self,
+            kernel_s=self.kernel_s * later,
+            product_s=self.product_s * later,
+            sorted_s=self.sorted_s * longer,
+        )
 
 
 PRIOR: Final = KernelConstants(
