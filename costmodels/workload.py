@@ -46,6 +46,12 @@ class Pipeline(StrEnum):
     LOOKAHEAD = "lookahead"
 
 
+_FOREACH_ADAGRAD: Final = 52.0
+"""Bytes that PyTorch's Adagrad reads and writes per parameter. Its five kernels add the squared
+gradient to the state (3 passes of 4 bytes), take the square root (2), add epsilon (2), scale the
+gradient (2) and update the weight (4)."""
+
+
 class HostProfile(StrEnum):
     """Which software issues the work of a training step, and so how long the host takes for it.
 
@@ -351,9 +357,11 @@ class Workload:
 
         Where products take two bytes, gradients are copied to fp32 and the updated weights back.
         Under autocast, operators of the dense part do this (``Operator.is_cast``). The optimizer of
-        DLRMs (``adagrad``) is priced without such copies.
+        DLRMs (``adagrad``) is priced without such copies; it is one kernel in HugeCTR alone.
         """
         optimizer, element = self.dense_optimizer, self.dense.dtype.num_bytes
+        if optimizer is DenseOptimizer.ADAGRAD and self.pipeline is not Pipeline.HUGECTR:
+            return _FOREACH_ADAGRAD
         copies = element < DataType.FP32.num_bytes and optimizer is not DenseOptimizer.ADAGRAD
         is_autocast = all(getattr(layer, "autocast", True) for layer in self.dense.layers)
         copies &= self.pipeline is Pipeline.HUGECTR or not is_autocast

@@ -211,6 +211,7 @@ def _described(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator
         width=arch.num_dense_features,
         has_old_bias=workload.issued_by is HostProfile.EAGER_2021,
         interaction_kernel=_interaction_kernel(workload).value,
+        piece_bytes=_piece_bytes(workload),
     )
     built = _built(arch, before, num_vectors, num_elements)
     return built.before, built.after
@@ -222,6 +223,13 @@ def _interaction_kernel(workload: Workload) -> InteractionKernel:
         return workload.dense.interaction_kernel
     is_fused = workload.pipeline is Pipeline.HUGECTR
     return InteractionKernel.FUSED if is_fused else InteractionKernel.EAGER
+
+
+def _piece_bytes(workload: Workload) -> int:
+    """:attr:`Flow.piece_bytes`: HugeCTR and the DLRM of 2021 join all vectors at once."""
+    is_torchrec = workload.pipeline is not Pipeline.HUGECTR
+    is_torchrec &= workload.issued_by is not HostProfile.EAGER_2021
+    return workload.output_dtype.num_bytes if is_torchrec and workload.tables else 0
 
 
 @functools.lru_cache(maxsize=64)
@@ -294,6 +302,7 @@ def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) ->
         width=sizes[-1],
         is_input=not arch.bottom_mlp,
         interaction_kernel=before.interaction_kernel,
+        piece_bytes=before.piece_bytes,
         num_vectors=num_vectors,
         num_elements=num_elements,
     )

@@ -103,7 +103,6 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         wide = math.ceil((pairs + passed) / _FUSED_MULTIPLE) * _FUSED_MULTIPLE
         return (_fused_dot(flow, batch * elements, batch * wide),), _without_vectors(flow, wide)
     is_compiled = flow.interaction_kernel == "compiled"
-    concat = replace(_parts.streamed("concat", (batch, elements), flow.dtype), num_calls=2)
     product = _parts.batched("dot", (batch, vectors, width, vectors), flow.dtype)
     # Both operands are the joined vectors: one tensor, or two copies in two bytes. The gradient of
     # the row of pairs stays until the layers before the tables have taken their part of it.
@@ -120,7 +119,49 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         backward_bytes=returned,
         is_vectorized=is_compiled,
     )
-    return (concat, product, chosen), _without_vectors(flow, pairs + passed)
+    return (
+        *_collected(flow, is_cast=True),
+        product,
+        chosen,
+        *_parts_of_row(flow, pairs + passed),
+    ), _without_vectors(flow, pairs + passed)
+
+
+def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
+    """All vectors side by side; they are copied even if there is only one.
+
+    TorchRec's DLRM joins the looked-up vectors of all features, and then the dense vector with
+    them. The gradients of the features are joined in turn; that of the dense vector is a view.
+
+    Args:
+        flow: what reaches the interaction.
+        is_cast: whether autocast casts the vectors for a product of them with themselves: both
+            operands, and both gradients.
+    """
+    batch, elements = flow.batch_size, flow.num_elements + flow.width
+    if not flow.piece_bytes or not flow.num_vectors:
+        copy = _parts.streamed("concat", (batch, elements), flow.dtype)
+        return (replace(copy, num_calls=2),)
+    dtype = DataType.FP32 if flow.piece_bytes == DataType.FP32.num_bytes else flow.dtype
+    pieces = _parts.streamed("concat", (batch, flow.num_elements), dtype)
+    pieces = replace(
+        pieces, num_joined=flow.num_vectors, backward_bytes=pieces.moved_bytes, num_calls=1
+    )
+    copy = _parts.streamed("concat", (batch, elements), dtype)
+    copy = replace(copy, backward_bytes=2.0 * batch * flow.width * dtype.num_bytes)
+    if not is_cast or dtype is flow.dtype:
+        return pieces, copy
+    casts = _parts.streamed("concat", (batch, elements), dtype, reads=2.0, writes=1.0)
+    casts = replace(casts, num_kernels=2, num_calls=0, backward_bytes=1.5 * casts.moved_bytes)
+    return pieces, copy, casts
+
+
+def _parts_of_row(flow: Flow, width: int) -> tuple[Operator, ...]:
+    """The copy of pairs and dense vector to one row, and that of the gradient of the pairs."""
+    if not flow.piece_bytes:
+        return ()
+    row = _parts.streamed("pairs", (flow.batch_size, width), flow.dtype)
+    return (replace(row, num_calls=0, backward_bytes=row.moved_bytes),)
 
 
 def _fused_dot(flow: Flow, num_read: int, num_written: int) -> Operator:
@@ -136,10 +177,8 @@ def _fused_dot(flow: Flow, num_read: int, num_written: int) -> Operator:
 
 
 def cat(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
-    """All vectors side by side; they are copied even if there is only one."""
-    elements = flow.num_elements + flow.width
-    copy = _parts.streamed("concat", (flow.batch_size, elements), flow.dtype)
-    return (replace(copy, num_calls=2),), _without_vectors(flow, elements)
+    """All vectors side by side (:func:`_collected`)."""
+    return _collected(flow), _without_vectors(flow, flow.num_elements + flow.width)
 
 
 def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
