@@ -14,6 +14,7 @@ from costmodels.errors import InvalidValueError, require
 from costmodels.fields import settle
 from costmodels.layers._dense_part import NO_DENSE_PART
 from costmodels.layers._dense_part import DenseArch as DenseArch
+from costmodels.layers._dense_part import Framework as Framework
 from costmodels.layers._dense_part import Interaction as Interaction
 from costmodels.layers._dense_part import InteractionKernel as InteractionKernel
 from costmodels.layers._dense_part import OperatorList as OperatorList
@@ -299,6 +300,10 @@ class Workload:
             "cuda_graph true contradicts host_profile eager_2021; remove one of them",
         )
         require(
+            not self.dense.compiled or self.pipeline is not Pipeline.HUGECTR,
+            "dense.compiled contradicts pipeline hugectr, which has kernels of its own; remove it",
+        )
+        require(
             self.dense_parallelism is DenseParallelism.DDP or self.pipeline is not Pipeline.HUGECTR,
             "dense_parallelism fsdp contradicts pipeline hugectr, which keeps the dense part "
             "whole; change one of them",
@@ -366,6 +371,14 @@ class Workload:
         is_autocast = all(getattr(layer, "autocast", True) for layer in self.dense.layers)
         copies &= self.pipeline is Pipeline.HUGECTR or not is_autocast
         return optimizer.update_bytes + (8.0 if copies else 0.0)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the dense part may run in a framework whose steps were never measured."""
+        framework = self.dense.framework
+        if framework is None:
+            return not self.tables and self.pipeline is not Pipeline.HUGECTR
+        return framework is Framework.OTHER
 
     @property
     def issued_by(self) -> HostProfile:

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from costmodels.datatypes import DataType, FloatArray
+from costmodels.dense._compiled import compiled
 from costmodels.dense._repeats import in_blocks
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
@@ -195,6 +196,8 @@ def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Ope
     before, after = _described(workload)
     if workload.pipeline is Pipeline.HUGECTR:
         return _fused(before), _fused(after)
+    if workload.dense.compiled:
+        return compiled(before), compiled(after)
     return before, after
 
 
@@ -221,8 +224,9 @@ def _interaction_kernel(workload: Workload) -> InteractionKernel:
     """Which kernels run the interaction ``dot``: those that are given, or those of the pipeline."""
     if workload.dense.interaction_kernel is not None:
         return workload.dense.interaction_kernel
-    is_fused = workload.pipeline is Pipeline.HUGECTR
-    return InteractionKernel.FUSED if is_fused else InteractionKernel.EAGER
+    if workload.pipeline is Pipeline.HUGECTR:
+        return InteractionKernel.FUSED
+    return InteractionKernel.COMPILED if workload.dense.compiled else InteractionKernel.EAGER
 
 
 def _piece_bytes(workload: Workload) -> int:
@@ -287,7 +291,11 @@ def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -
     if not arch.layers:
         return _dlrm(arch, before, num_vectors, num_elements)
     tables = Flow(batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements)
-    return build_layers(arch.layers, before, tables)
+    layers = arch.layers
+    if arch.compiled:
+        # Such layers say by themselves what a compiler joins.
+        layers = tuple(replace(x, compiled=True) if hasattr(x, "compiled") else x for x in layers)
+    return build_layers(layers, before, tables)
 
 
 def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -> Built:
