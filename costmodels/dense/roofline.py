@@ -11,6 +11,7 @@ from typing import ClassVar, Final, final
 from costmodels.datatypes import DataType
 from costmodels.dense._attention import attention_time, kernel_time
 from costmodels.dense._kernels import (
+    TINY_S,
     bias_gradient_time,
     bucket_time,
     cast_time,
@@ -135,19 +136,19 @@ class Roofline(AbstractDenseModel):
             layers, topology.device, slowest, updated, dtype, shares, is_capped, constants
         )
         if not is_fused:
-            top_s += _LOSS_KERNELS[0] * constants.kernel_s
-            top_backward_s += _LOSS_KERNELS[1] * constants.kernel_s
+            top_s += _LOSS_KERNELS[0] * TINY_S
+            top_backward_s += _LOSS_KERNELS[1] * TINY_S
         if reduces:
-            top_backward_s += _buckets_s(layers.top, topology.device, constants)
-            bottom_backward_s += _buckets_s(layers.bottom, topology.device, constants)
+            top_backward_s += _buckets_s(layers.top, topology.device)
+            bottom_backward_s += _buckets_s(layers.bottom, topology.device)
         return bottom_s, top_s, top_backward_s, bottom_backward_s, optimizer_s + floor_s
 
 
 @lru_cache(maxsize=256)
-def _buckets_s(layers: tuple[Layer, ...], device: Device, constants: KernelConstants) -> float:
+def _buckets_s(layers: tuple[Layer, ...], device: Device) -> float:
     """Seconds in which the gradients of layers are copied to the buckets of an all-reduce."""
     trained = [o for layer in layers for o in layer.operators if o.num_parameters]
-    return sum(o.num_repeats * bucket_time(o, device, constants) for o in trained)
+    return sum(o.num_repeats * bucket_time(o, device) for o in trained)
 
 
 @lru_cache(maxsize=256)
