@@ -377,7 +377,8 @@ class Workload:
         """Whether the dense part may run in a framework whose steps were never measured."""
         framework = self.dense.framework
         if framework is None:
-            return not self.tables and self.pipeline is not Pipeline.HUGECTR
+            is_dense_only = not self.tables and self.pipeline is not Pipeline.HUGECTR
+            return self.dense.is_given and (is_dense_only or self.dense.compiled)
         return framework is Framework.OTHER
 
     @property

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from costmodels.datatypes import DataType, FloatArray
-from costmodels.dense._compiled import compiled
+from costmodels.dense._compiled import compiled, in_one_kernel
 from costmodels.dense._repeats import in_blocks
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
@@ -250,22 +250,9 @@ def _fused(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
             kept[-1] = replace(kept[-1], saved_bytes=saved)
         else:
             dtype = kept[-1].dtype if kept else operator.dtype
-            joined = _in_one_kernel(operator, dtype)
+            joined = in_one_kernel(operator, dtype)
             kept.append(replace(joined, is_vectorized=True, is_cast=False))
     return tuple(kept)
-
-
-def _in_one_kernel(operator: Operator, dtype: DataType) -> Operator:
-    """The terms of a cross layer as HugeCTR runs them: they read three tensors and write one.
-
-    They have the type of the product before them (``dtype``).
-    """
-    if operator.kind is not OperatorKind.ELEMENTWISE or not operator.name.startswith("cross."):
-        return operator
-    size = math.prod(operator.shape) * float(dtype.num_bytes)
-    return replace(
-        operator, dtype=dtype, read_bytes=3.0 * size, written_bytes=size, backward_bytes=None
-    )
 
 
 def _is_activation(operator: Operator, before: Operator) -> bool:

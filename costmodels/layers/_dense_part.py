@@ -96,7 +96,8 @@ class DenseArch:
             torch.compile does. Layers that can be compiled one by one are then compiled, and so is
             the interaction, unless ``interaction_kernel`` says otherwise.
         framework: which framework runs the dense part; None if that is not known. A model without
-            tables then gets the interval of ``other``, and one with tables that of ``measured``.
+            tables, or with ``compiled``, then gets the interval of ``other``, and any other one
+            that of ``measured``.
         dcn_num_layers: cross layers of the interaction ``dcn``; 0 for the others.
         dcn_low_rank_dim: rank of the weights of those layers.
         dtype: element type of weights and activations.
