@@ -241,10 +241,13 @@ def _fused(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     """The operators as HugeCTR runs them.
 
     An activation is part of the kernel of the product before it, forward and backward, which
-    cuBLASLt offers; such activations are left out. All other kernels load vectors.
+    cuBLASLt offers; such activations are left out. Lookups write all vectors to one tensor, so that
+    none are joined before. All other kernels load vectors.
     """
     kept: list[Operator] = []
     for operator in operators:
+        if operator.num_joined:
+            continue
         if kept and _is_activation(operator, kept[-1]):
             saved = kept[-1].saved_bytes + operator.saved_bytes
             kept[-1] = replace(kept[-1], saved_bytes=saved)

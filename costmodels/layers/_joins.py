@@ -41,14 +41,13 @@ def need(name: str, flow: Flow) -> None:
 def joined(flow: Flow, name: str = "concat") -> tuple[tuple[Operator, ...], Flow]:
     """Joins the looked-up vectors and what comes from the layer before to one row per sample.
 
-    The host splits what the tables gave and joins it. These are two calls, but one kernel, which
-    copies. Without looked-up vectors nothing is done.
+    The host splits what the tables gave and joins it (:func:`_collected`). Without looked-up
+    vectors nothing is done.
     """
     if not flow.num_elements:
         return (), flow
     width = flow.num_elements + flow.width * flow.length
-    copy = _parts.streamed(name, (flow.batch_size, width), flow.dtype)
-    return (replace(copy, num_calls=2),), _without_vectors(flow, width)
+    return _collected(flow, name), _without_vectors(flow, width)
 
 
 def positions(
@@ -127,31 +126,34 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     ), _without_vectors(flow, pairs + passed)
 
 
-def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
+def _collected(flow: Flow, name: str = "concat", *, is_cast: bool = False) -> tuple[Operator, ...]:
     """All vectors side by side; they are copied even if there is only one.
 
-    TorchRec's DLRM joins the looked-up vectors of all features, and then the dense vector with
-    them. The gradients of the features are joined in turn; that of the dense vector is a view.
+    These are two calls, but one kernel, which copies. Models of TorchRec join the looked-up vectors
+    of all features first, and then the dense vector with them. The gradients of the features are
+    joined in turn; that of the dense vector is a view.
 
     Args:
-        flow: what reaches the interaction.
+        flow: what reaches the layer.
+        name: name of the operators.
         is_cast: whether autocast casts the vectors for a product of them with themselves: both
             operands, and both gradients.
     """
-    batch, elements = flow.batch_size, flow.num_elements + flow.width
+    batch, dense = flow.batch_size, flow.width * flow.length
+    elements = flow.num_elements + dense
     if not flow.piece_bytes or not flow.num_vectors:
-        copy = _parts.streamed("concat", (batch, elements), flow.dtype)
+        copy = _parts.streamed(name, (batch, elements), flow.dtype)
         return (replace(copy, num_calls=2),)
     dtype = DataType.FP32 if flow.piece_bytes == DataType.FP32.num_bytes else flow.dtype
-    pieces = _parts.streamed("concat", (batch, flow.num_elements), dtype)
+    pieces = _parts.streamed(name, (batch, flow.num_elements), dtype)
     pieces = replace(
         pieces, num_joined=flow.num_vectors, backward_bytes=pieces.moved_bytes, num_calls=1
     )
-    copy = _parts.streamed("concat", (batch, elements), dtype)
-    copy = replace(copy, backward_bytes=2.0 * batch * flow.width * dtype.num_bytes)
-    if not is_cast or dtype is flow.dtype:
+    copy = _parts.streamed(name, (batch, elements), dtype)
+    copy = replace(copy, backward_bytes=2.0 * batch * dense * dtype.num_bytes)
+    if not is_cast or dtype.num_bytes == flow.dtype.num_bytes:
         return pieces, copy
-    casts = _parts.streamed("concat", (batch, elements), dtype, reads=2.0, writes=1.0)
+    casts = _parts.streamed(name, (batch, elements), dtype, reads=2.0, writes=1.0)
     casts = replace(casts, num_kernels=2, num_calls=0, backward_bytes=1.5 * casts.moved_bytes)
     return pieces, copy, casts
 
@@ -161,7 +163,7 @@ def _parts_of_row(flow: Flow, width: int) -> tuple[Operator, ...]:
     if not flow.piece_bytes:
         return ()
     row = _parts.streamed("pairs", (flow.batch_size, width), flow.dtype)
-    return (replace(row, num_calls=0, backward_bytes=row.moved_bytes),)
+    return (replace(row, num_calls=0, num_joined=2, backward_bytes=row.moved_bytes),)
 
 
 def _fused_dot(flow: Flow, num_read: int, num_written: int) -> Operator:
