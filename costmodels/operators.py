@@ -105,6 +105,8 @@ class Operator:
             count them all the same, as ``torch.utils.flop_counter`` does.
         num_sorted: elements that are picked by an index. The backward pass sorts their indices, in
             order to add up the gradients of equal ones.
+        num_joined: tensors that it joins. The kernel takes a time for each of them; the backward
+            pass joins their gradients.
         backward_bytes: device bytes that the backward pass of an operator that is no product reads
             and writes; None means twice those of the forward pass.
         is_recomputed: whether the backward pass runs the operator forward once more, because its
@@ -141,6 +143,7 @@ class Operator:
     right_gradient: bool = True
     is_causal: bool = False
     num_sorted: int = 0
+    num_joined: int = 0
     backward_bytes: float | None = None
     is_recomputed: bool = False
     flash_version: int = 2
@@ -163,7 +166,7 @@ class Operator:
         good = all(0 <= size <= _MOST for size in self.shape)
         require(good, f"{where}: sizes of the shape must be 0..2^53, got {self.shape}")
         require(1 <= self.num_repeats <= _MOST, f"{where}: repeats must be 1..2^53")
-        for key in ("num_parameters", "num_kernels", "num_calls", "num_sorted"):
+        for key in ("num_parameters", "num_kernels", "num_calls", "num_sorted", "num_joined"):
             value = getattr(self, key)
             require(0 <= value <= _MOST, f"{where}: {key} must be 0..2^53, got {value}")
         for key in (

@@ -279,6 +279,7 @@ class CostPipeline:
             collective_spread_ratio=spread,
             sustained_dtype=self.workload.dense.dtype,
             sustained_ratio=self._sustained_ratio,
+            is_foreign=self.workload.is_foreign,
         )
         missed = self.lookup.sigma_ratio(self.topology)
         if missed is not None and not self.models.sigmas_ratio:

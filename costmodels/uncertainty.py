@@ -25,7 +25,7 @@ import numpy as np
 from costmodels.datatypes import DataType, FloatArray
 from costmodels.errors import require
 from costmodels.estimates import RELATIVE_SIGMA, Z90, Source
-from costmodels.sustained import PRIOR_SIGMA, STEP_GROUPS, is_fitted
+from costmodels.sustained import PRIOR_SIGMA, STEP_GROUPS, generation_of, is_fitted
 from costmodels.topology import FITTED_KINDS, Topology
 
 
@@ -58,10 +58,19 @@ B200."""
 DENSE_GROUPS: Final = (0.143, 0.017, 0.160, 0.104)
 """The same of the sums of all matrix products of two models, forward and backward, on V100 (traces
 of Lin et al.)."""
+FRAMEWORK_GROUPS: Final = (0.150, 0.292, 0.121, 0.213)
+"""The same of training steps of BERT in frameworks to which nothing was fitted: TensorFlow 2 and 1
+with XLA, OneFlow and MXNet (configs/published/transformers_frameworks.csv). ``shardplan validate
+published --what transformers`` prints them. Two others of 2020 that join no kernels, TensorFlow
+without XLA and PaddlePaddle, took half as long again in fp32, and two to three times as long in
+fp16; they are not counted."""
 DENSE_FAMILIES: Final = (0.136, 0.131, 0.152, 0.087, 0.022, 0.134, 0.027, 0.084, 0.083, 0.115)
 """The same of the GPU times of the steps of ten model families on H200, with constants of kernels
 that were fitted without the family: BERT, DCN, GPT, HSTU, Llama, MLP, MMoE, MoE, SASRec and two
 towers. ``shardplan validate published --what dense`` prints them."""
+_MEASURED_GENERATION: Final = "H100"
+"""Generation of the cards whose kernels were measured: H100 and H200. The errors on V100
+(``DENSE_GROUPS``) stand for those on all other generations."""
 PLAN_SIGMA: Final = 0.015
 """Error of one plan's time that another plan on the same system does not share. It is at least what
 the same job on identical hardware varies by between sites of MLPerf's rounds: 1.5 % (standard
@@ -121,6 +130,7 @@ def sigmas(
     collective_spread_ratio: float | None = None,
     sustained_dtype: DataType = DataType.FP32,
     sustained_ratio: float = 0.0,
+    is_foreign: bool = False,
 ) -> tuple[tuple[str, float], ...]:
     """Log-standard deviation of each kind of time of a whole plan.
 
@@ -130,19 +140,22 @@ def sigmas(
         sustained_dtype: type of the products.
         sustained_ratio: how far the dense part is from a short burst (0) to one that fills the
             whole step (1); its spread is interpolated between those of the two.
+        is_foreign: whether the dense part may run in a framework that was never measured.
     """
     if topology.calibration or not topology.provenance:
         return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in KINDS)
     model = {
         "lookup": group_sigma(LOOKUP_GROUPS),
         "collective": group_sigma(COLLECTIVE_GROUPS),
-        "dense": group_sigma(DENSE_GROUPS),
+        "dense": group_sigma(_dense_groups(topology)),
         "host": math.hypot(group_sigma(HOST_GROUPS), _CARRIED_HOST_SIGMA),
     }
     found = {kind: math.hypot(model[kind], rate_sigma(topology, kind)) for kind in KINDS}
     if sustained_ratio:
         filled = step_sigma(topology, sustained_dtype)
         found["dense"] += sustained_ratio * (filled - found["dense"])
+    if is_foreign:
+        found["dense"] = math.hypot(found["dense"], group_sigma(FRAMEWORK_GROUPS))
     if collective_spread_ratio is not None:
         found["collective"] = math.log1p(collective_spread_ratio) / Z90
     return tuple(found.items())
@@ -159,6 +172,12 @@ def step_sigma(topology: Topology, dtype: DataType) -> float:
     if is_fitted(topology.device, dtype):
         return known
     return math.hypot(known, PRIOR_SIGMA, rate_sigma(topology, "dense"))
+
+
+def _dense_groups(topology: Topology) -> tuple[float, ...]:
+    """The groups of dense parts whose errors those of a further one resemble."""
+    is_measured = generation_of(topology.device) == _MEASURED_GENERATION
+    return DENSE_FAMILIES if is_measured else DENSE_GROUPS
 
 
 def dense_step_sigma() -> float:

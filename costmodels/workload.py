@@ -14,6 +14,7 @@ from costmodels.errors import InvalidValueError, require
 from costmodels.fields import settle
 from costmodels.layers._dense_part import NO_DENSE_PART
 from costmodels.layers._dense_part import DenseArch as DenseArch
+from costmodels.layers._dense_part import Framework as Framework
 from costmodels.layers._dense_part import Interaction as Interaction
 from costmodels.layers._dense_part import InteractionKernel as InteractionKernel
 from costmodels.layers._dense_part import OperatorList as OperatorList
@@ -44,6 +45,12 @@ class Pipeline(StrEnum):
     PREFETCH_SPARSE_DIST = "prefetch_sparse_dist"
     HUGECTR = "hugectr"
     LOOKAHEAD = "lookahead"
+
+
+_FOREACH_ADAGRAD: Final = 52.0
+"""Bytes that PyTorch's Adagrad reads and writes per parameter. Its five kernels add the squared
+gradient to the state (3 passes of 4 bytes), take the square root (2), add epsilon (2), scale the
+gradient (2) and update the weight (4)."""
 
 
 class HostProfile(StrEnum):
@@ -293,6 +300,10 @@ class Workload:
             "cuda_graph true contradicts host_profile eager_2021; remove one of them",
         )
         require(
+            not self.dense.compiled or self.pipeline is not Pipeline.HUGECTR,
+            "dense.compiled contradicts pipeline hugectr, which has kernels of its own; remove it",
+        )
+        require(
             self.dense_parallelism is DenseParallelism.DDP or self.pipeline is not Pipeline.HUGECTR,
             "dense_parallelism fsdp contradicts pipeline hugectr, which keeps the dense part "
             "whole; change one of them",
@@ -351,13 +362,24 @@ class Workload:
 
         Where products take two bytes, gradients are copied to fp32 and the updated weights back.
         Under autocast, operators of the dense part do this (``Operator.is_cast``). The optimizer of
-        DLRMs (``adagrad``) is priced without such copies.
+        DLRMs (``adagrad``) is priced without such copies; it is one kernel in HugeCTR alone.
         """
         optimizer, element = self.dense_optimizer, self.dense.dtype.num_bytes
+        if optimizer is DenseOptimizer.ADAGRAD and self.pipeline is not Pipeline.HUGECTR:
+            return _FOREACH_ADAGRAD
         copies = element < DataType.FP32.num_bytes and optimizer is not DenseOptimizer.ADAGRAD
         is_autocast = all(getattr(layer, "autocast", True) for layer in self.dense.layers)
         copies &= self.pipeline is Pipeline.HUGECTR or not is_autocast
         return optimizer.update_bytes + (8.0 if copies else 0.0)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the dense part may run in a framework whose steps were never measured."""
+        framework = self.dense.framework
+        if framework is None:
+            is_dense_only = not self.tables and self.pipeline is not Pipeline.HUGECTR
+            return self.dense.is_given and (is_dense_only or self.dense.compiled)
+        return framework is Framework.OTHER
 
     @property
     def issued_by(self) -> HostProfile:

@@ -12,8 +12,9 @@ from costmodels.datatypes import FloatArray
 from costmodels.dense._constants import PRIOR, KernelConstants
 from costmodels.errors import require
 
-FIXED: Final = frozenset({"chunk_parameters"})
-"""Constants that are known from the source code of the kernels and are not fitted."""
+FIXED: Final = frozenset({"chunk_parameters", "join_s", "join_ratio"})
+"""Constants that are not fitted: they are known from the source code of the kernels, or measured
+kernel by kernel."""
 _SPREAD: Final = 0.7
 """Standard deviation of ln(constant) around its start that the penalty of the fit assumes."""
 _ERROR: Final = 0.1

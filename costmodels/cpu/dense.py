@@ -158,14 +158,15 @@ def layer_counts(layers: tuple[Layer, ...], element_bytes: float) -> np.ndarray:
 
     A fused attention counts as its two products. An operator that directly follows a product, such
     as an activation, is part of it. What all other operators write, such as a concatenation or a
-    norm, counts as joined elements.
+    norm, counts as joined elements. Copies before the last one (``Operator.num_joined``) do not:
+    the constants were calibrated with that one alone.
 
     Args:
         layers: the layers.
         element_bytes: bytes of an element.
     """
     listed = [o for layer in layers for o in layer.operators]
-    operators = [o for o in listed if _multiplies(o) or o.moved_bytes]
+    operators = [o for o in listed if _multiplies(o) or (o.moved_bytes and not o.num_joined)]
     products = [p for layer in layers for p in layer.products]
     products += [p for o in operators for p in _attention_products(o)]
     joined = sum(

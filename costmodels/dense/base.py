@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from costmodels.datatypes import DataType, FloatArray
+from costmodels.dense._compiled import compiled, in_one_kernel
 from costmodels.dense._repeats import in_blocks
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
@@ -195,6 +196,8 @@ def dense_operators(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Ope
     before, after = _described(workload)
     if workload.pipeline is Pipeline.HUGECTR:
         return _fused(before), _fused(after)
+    if workload.dense.compiled:
+        return compiled(before), compiled(after)
     return before, after
 
 
@@ -211,6 +214,7 @@ def _described(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator
         width=arch.num_dense_features,
         has_old_bias=workload.issued_by is HostProfile.EAGER_2021,
         interaction_kernel=_interaction_kernel(workload).value,
+        piece_bytes=_piece_bytes(workload),
     )
     built = _built(arch, before, num_vectors, num_elements)
     return built.before, built.after
@@ -220,8 +224,16 @@ def _interaction_kernel(workload: Workload) -> InteractionKernel:
     """Which kernels run the interaction ``dot``: those that are given, or those of the pipeline."""
     if workload.dense.interaction_kernel is not None:
         return workload.dense.interaction_kernel
-    is_fused = workload.pipeline is Pipeline.HUGECTR
-    return InteractionKernel.FUSED if is_fused else InteractionKernel.EAGER
+    if workload.pipeline is Pipeline.HUGECTR:
+        return InteractionKernel.FUSED
+    return InteractionKernel.COMPILED if workload.dense.compiled else InteractionKernel.EAGER
+
+
+def _piece_bytes(workload: Workload) -> int:
+    """:attr:`Flow.piece_bytes`: HugeCTR and the DLRM of 2021 join all vectors at once."""
+    is_torchrec = workload.pipeline is not Pipeline.HUGECTR
+    is_torchrec &= workload.issued_by is not HostProfile.EAGER_2021
+    return workload.output_dtype.num_bytes if is_torchrec and workload.tables else 0
 
 
 @functools.lru_cache(maxsize=64)
@@ -229,31 +241,21 @@ def _fused(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
     """The operators as HugeCTR runs them.
 
     An activation is part of the kernel of the product before it, forward and backward, which
-    cuBLASLt offers; such activations are left out. All other kernels load vectors.
+    cuBLASLt offers; such activations are left out. Lookups write all vectors to one tensor, so that
+    none are joined before. All other kernels load vectors.
     """
     kept: list[Operator] = []
     for operator in operators:
+        if operator.num_joined:
+            continue
         if kept and _is_activation(operator, kept[-1]):
             saved = kept[-1].saved_bytes + operator.saved_bytes
             kept[-1] = replace(kept[-1], saved_bytes=saved)
         else:
             dtype = kept[-1].dtype if kept else operator.dtype
-            joined = _in_one_kernel(operator, dtype)
+            joined = in_one_kernel(operator, dtype)
             kept.append(replace(joined, is_vectorized=True, is_cast=False))
     return tuple(kept)
-
-
-def _in_one_kernel(operator: Operator, dtype: DataType) -> Operator:
-    """The terms of a cross layer as HugeCTR runs them: they read three tensors and write one.
-
-    They have the type of the product before them (``dtype``).
-    """
-    if operator.kind is not OperatorKind.ELEMENTWISE or not operator.name.startswith("cross."):
-        return operator
-    size = math.prod(operator.shape) * float(dtype.num_bytes)
-    return replace(
-        operator, dtype=dtype, read_bytes=3.0 * size, written_bytes=size, backward_bytes=None
-    )
 
 
 def _is_activation(operator: Operator, before: Operator) -> bool:
@@ -279,7 +281,11 @@ def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -
     if not arch.layers:
         return _dlrm(arch, before, num_vectors, num_elements)
     tables = Flow(batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements)
-    return build_layers(arch.layers, before, tables)
+    layers = arch.layers
+    if arch.compiled:
+        # Such layers say by themselves what a compiler joins.
+        layers = tuple(replace(x, compiled=True) if hasattr(x, "compiled") else x for x in layers)
+    return build_layers(layers, before, tables)
 
 
 def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -> Built:
@@ -294,6 +300,7 @@ def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) ->
         width=sizes[-1],
         is_input=not arch.bottom_mlp,
         interaction_kernel=before.interaction_kernel,
+        piece_bytes=before.piece_bytes,
         num_vectors=num_vectors,
         num_elements=num_elements,
     )

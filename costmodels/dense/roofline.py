@@ -12,7 +12,9 @@ from costmodels.datatypes import DataType
 from costmodels.dense._attention import attention_time, kernel_time
 from costmodels.dense._constants import KERNELS, KernelConstants
 from costmodels.dense._kernels import (
+    TINY_S,
     bias_gradient_time,
+    bucket_time,
     cast_time,
     input_cast_time,
     norm_time,
@@ -42,6 +44,9 @@ from costmodels.sustained import (
 from costmodels.topology import Device, Topology
 from costmodels.workload import DenseParallelism, Pipeline, Workload
 
+_LOSS_KERNELS: Final = (6, 5)
+"""Kernels over one number per sample, forward and backward, of the binary cross entropy that
+PyTorch computes after a DLRM. Those of other models are taken to be as many."""
 _FILLED_RATIO: Final = 0.25
 """Share of a step in which products at full rate lower the clock of the device as far as in steps
 that are filled with them. Below it, the clock falls in proportion."""
@@ -125,10 +130,25 @@ class Roofline(AbstractDenseModel):
         floor_s = 0.0 if is_fused else update_floor_s(workload.dense_optimizer, owned, constants)
         slowest = slowest_sigmas(topology.world_size)
         dtype = workload.dense.dtype
-        found = _stages(
+        # TorchRec wraps the dense part for an all-reduce of its gradients, on one rank too.
+        reduces = bool(workload.tables) and not is_fused
+        bottom_s, top_s, top_backward_s, bottom_backward_s, optimizer_s = _stages(
             layers, topology.device, slowest, updated, dtype, shares, is_capped, constants
         )
-        return (*found[:-1], found[-1] + floor_s)
+        if not is_fused:
+            top_s += _LOSS_KERNELS[0] * TINY_S
+            top_backward_s += _LOSS_KERNELS[1] * TINY_S
+        if reduces:
+            top_backward_s += _buckets_s(layers.top, topology.device)
+            bottom_backward_s += _buckets_s(layers.bottom, topology.device)
+        return bottom_s, top_s, top_backward_s, bottom_backward_s, optimizer_s + floor_s
+
+
+@lru_cache(maxsize=256)
+def _buckets_s(layers: tuple[Layer, ...], device: Device) -> float:
+    """Seconds in which the gradients of layers are copied to the buckets of an all-reduce."""
+    trained = [o for layer in layers for o in layer.operators if o.num_parameters]
+    return sum(o.num_repeats * bucket_time(o, device) for o in trained)
 
 
 @lru_cache(maxsize=256)
@@ -255,6 +275,7 @@ class _Run:
         shares: returns the shares of the rates for operators of a type.
         slowest_ratio: how far the work of the slowest rank is above the mean, in standard
             deviations of the work.
+        constants: of the kernels.
     """
 
     device: Device
@@ -298,10 +319,20 @@ def _operator_s(operator: Operator, run: _Run) -> float:
         return attention_time(operator, device, shares, known, is_backward=False)
     if operator.kind is OperatorKind.NORM and not operator.is_vectorized:
         return norm_time(operator, device, shares.memory_ratio, known, is_backward=False)
-    moved_s = kernel_streaming_time(operator.moved_bytes, operator, device, shares.memory_ratio)
+    moved_s = _moved_s(operator.moved_bytes, operator, run)
     if operator.num_sorted and operator.kind is not OperatorKind.GATHER:
         moved_s += sort_time(operator.num_sorted, known)
     return moved_s + operator.num_kernels * known.kernel_s
+
+
+def _moved_s(num_bytes: float, operator: Operator, run: _Run) -> float:
+    """Seconds in which kernels move bytes; one that joins tensors takes a time for each of them."""
+    ratio, joined = run.shares(operator.dtype).memory_ratio, operator.num_joined
+    if not joined:
+        return kernel_streaming_time(num_bytes, operator, run.device, ratio)
+    ratio *= run.constants.join_ratio
+    moved_s = kernel_streaming_time(num_bytes, operator, run.device, ratio)
+    return moved_s + run.constants.join_s * joined
 
 
 def _trained_s(operator: Operator, run: _Run) -> float:
@@ -337,9 +368,7 @@ def _gradient_s(operator: Operator, run: _Run) -> float:
     if operator.kind is OperatorKind.REDUCTION and not operator.is_vectorized:
         rows, columns = rows_of(operator.shape)
         return bias_gradient_time(rows, columns, operator.dtype, device, known)
-    moved_s = kernel_streaming_time(
-        _backward_bytes(operator), operator, device, shares.memory_ratio
-    )
+    moved_s = _moved_s(_backward_bytes(operator), operator, run)
     if operator.num_sorted and operator.kind is OperatorKind.GATHER:
         moved_s += sort_time(operator.num_sorted, known)
         moved_s += picked_time(operator, device, known)

@@ -39,6 +39,17 @@ class InteractionKernel(StrEnum):
     FUSED = "fused"
 
 
+class Framework(StrEnum):
+    """Which framework trains the dense part; it decides how wide intervals are.
+
+    ``measured``: PyTorch, TorchRec and HugeCTR, whose steps the constants were compared with.
+    ``other``: TensorFlow, JAX and all others, whose kernels differ.
+    """
+
+    MEASURED = "measured"
+    OTHER = "other"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorList:
     """The operators of a dense part for one batch size, such as those of a traced module.
@@ -81,6 +92,12 @@ class DenseArch:
         interaction: how the dense vector and the looked-up vectors are combined.
         interaction_kernel: which kernels run the interaction ``dot``, also in layers; None for
             those of the pipeline: fused with HugeCTR's, eager with all others.
+        compiled: whether a compiler joins the kernels between products of the whole dense part, as
+            torch.compile does. Layers that can be compiled one by one are then compiled, and so is
+            the interaction, unless ``interaction_kernel`` says otherwise.
+        framework: which framework runs the dense part; None if that is not known. A model without
+            tables, or with ``compiled``, then gets the interval of ``other``, and any other one
+            that of ``measured``.
         dcn_num_layers: cross layers of the interaction ``dcn``; 0 for the others.
         dcn_low_rank_dim: rank of the weights of those layers.
         dtype: element type of weights and activations.
@@ -96,6 +113,8 @@ class DenseArch:
     top_mlp: tuple[int, ...] = ()
     interaction: Interaction = Interaction.DOT
     interaction_kernel: InteractionKernel | None = None
+    compiled: bool = False
+    framework: Framework | None = None
     dcn_num_layers: int = 0
     dcn_low_rank_dim: int = 0
     dtype: DataType = DataType.FP32

@@ -41,14 +41,13 @@ def need(name: str, flow: Flow) -> None:
 def joined(flow: Flow, name: str = "concat") -> tuple[tuple[Operator, ...], Flow]:
     """Joins the looked-up vectors and what comes from the layer before to one row per sample.
 
-    The host splits what the tables gave and joins it. These are two calls, but one kernel, which
-    copies. Without looked-up vectors nothing is done.
+    The host splits what the tables gave and joins it (:func:`_collected`). Without looked-up
+    vectors nothing is done.
     """
     if not flow.num_elements:
         return (), flow
     width = flow.num_elements + flow.width * flow.length
-    copy = _parts.streamed(name, (flow.batch_size, width), flow.dtype)
-    return (replace(copy, num_calls=2),), _without_vectors(flow, width)
+    return _collected(flow, name), _without_vectors(flow, width)
 
 
 def positions(
@@ -103,7 +102,6 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         wide = math.ceil((pairs + passed) / _FUSED_MULTIPLE) * _FUSED_MULTIPLE
         return (_fused_dot(flow, batch * elements, batch * wide),), _without_vectors(flow, wide)
     is_compiled = flow.interaction_kernel == "compiled"
-    concat = replace(_parts.streamed("concat", (batch, elements), flow.dtype), num_calls=2)
     product = _parts.batched("dot", (batch, vectors, width, vectors), flow.dtype)
     # Both operands are the joined vectors: one tensor, or two copies in two bytes. The gradient of
     # the row of pairs stays until the layers before the tables have taken their part of it.
@@ -120,7 +118,52 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
         backward_bytes=returned,
         is_vectorized=is_compiled,
     )
-    return (concat, product, chosen), _without_vectors(flow, pairs + passed)
+    return (
+        *_collected(flow, is_cast=True),
+        product,
+        chosen,
+        *_parts_of_row(flow, pairs + passed),
+    ), _without_vectors(flow, pairs + passed)
+
+
+def _collected(flow: Flow, name: str = "concat", *, is_cast: bool = False) -> tuple[Operator, ...]:
+    """All vectors side by side; they are copied even if there is only one.
+
+    These are two calls, but one kernel, which copies. Models of TorchRec join the looked-up vectors
+    of all features first, and then the dense vector with them. The gradients of the features are
+    joined in turn; that of the dense vector is a view.
+
+    Args:
+        flow: what reaches the layer.
+        name: name of the operators.
+        is_cast: whether autocast casts the vectors for a product of them with themselves: both
+            operands, and both gradients.
+    """
+    batch, dense = flow.batch_size, flow.width * flow.length
+    elements = flow.num_elements + dense
+    if not flow.piece_bytes or not flow.num_vectors:
+        copy = _parts.streamed(name, (batch, elements), flow.dtype)
+        return (replace(copy, num_calls=2),)
+    dtype = DataType.FP32 if flow.piece_bytes == DataType.FP32.num_bytes else flow.dtype
+    pieces = _parts.streamed(name, (batch, flow.num_elements), dtype)
+    pieces = replace(
+        pieces, num_joined=flow.num_vectors, backward_bytes=pieces.moved_bytes, num_calls=1
+    )
+    copy = _parts.streamed(name, (batch, elements), dtype)
+    copy = replace(copy, backward_bytes=2.0 * batch * dense * dtype.num_bytes)
+    if not is_cast or dtype.num_bytes == flow.dtype.num_bytes:
+        return pieces, copy
+    casts = _parts.streamed(name, (batch, elements), dtype, reads=2.0, writes=1.0)
+    casts = replace(casts, num_kernels=2, num_calls=0, backward_bytes=1.5 * casts.moved_bytes)
+    return pieces, copy, casts
+
+
+def _parts_of_row(flow: Flow, width: int) -> tuple[Operator, ...]:
+    """The copy of pairs and dense vector to one row, and that of the gradient of the pairs."""
+    if not flow.piece_bytes:
+        return ()
+    row = _parts.streamed("pairs", (flow.batch_size, width), flow.dtype)
+    return (replace(row, num_calls=0, num_joined=2, backward_bytes=row.moved_bytes),)
 
 
 def _fused_dot(flow: Flow, num_read: int, num_written: int) -> Operator:
@@ -136,10 +179,8 @@ def _fused_dot(flow: Flow, num_read: int, num_written: int) -> Operator:
 
 
 def cat(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
-    """All vectors side by side; they are copied even if there is only one."""
-    elements = flow.num_elements + flow.width
-    copy = _parts.streamed("concat", (flow.batch_size, elements), flow.dtype)
-    return (replace(copy, num_calls=2),), _without_vectors(flow, elements)
+    """All vectors side by side (:func:`_collected`)."""
+    return _collected(flow), _without_vectors(flow, flow.num_elements + flow.width)
 
 
 def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
@@ -180,14 +221,16 @@ def _cross_terms(name: str, flow: Flow) -> Operator:
     and a sum of gradients that meet, and as much again if x0 has a gradient. Under autocast the
     input of the products with weights is cast, and so are two gradients. Over
     looked-up vectors the layers are TorchRec's, in which a kernel of its own adds the bias. It
-    reads a broadcast tensor, which takes twice as long as its bytes.
+    reads a broadcast tensor, which takes 1.5 times as long as its bytes, and with mixed types
+    twice to three times as long.
     """
     shape = flow.batch_size, flow.width
     made = _parts.streamed(name, shape, DataType.FP32, reads=4.0, writes=2.0)
     elements = float(math.prod(shape))
     is_half = flow.dtype.num_bytes == DataType.FP16.num_bytes
-    backward = (24.0 if flow.is_input else 60.0) + (12.0 if is_half else 0.0)
-    added = (4.0 if is_half else 0.0) + (0.0 if flow.is_input else 16.0)
+    backward = (24.0 if flow.is_input else 48.0) + (12.0 if is_half else 0.0)
+    bias = 0.0 if flow.is_input else (16.0 if is_half else 12.0)
+    added = (4.0 if is_half else 0.0) + bias
     return replace(
         made,
         read_bytes=made.read_bytes + added * elements,

@@ -27,6 +27,8 @@ class Flow:
             more than two axes in a kernel of its own.
         interaction_kernel: which kernels run the interaction ``dot``: ``eager``, ``compiled`` or
             ``fused``.
+        piece_bytes: bytes of an element of the looked-up vectors where these come as one tensor
+            for each feature, which the model joins first, as TorchRec's DLRM does; 0 otherwise.
         split: how many ranks share each layer (tensor parallelism).
     """
 
@@ -39,6 +41,7 @@ class Flow:
     num_elements: int = 0
     has_old_bias: bool = False
     interaction_kernel: str = "eager"
+    piece_bytes: int = 0
     split: int = 1
 
     @property

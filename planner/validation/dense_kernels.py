@@ -2,10 +2,10 @@
 
 The measurements are in configs/published: gpu_h200.jsonl has training steps of ten families of
 models without tables, TorchRec's DLRM and single products; gpu_h100_interaction.jsonl has dot
-interactions. A step's GPU time is the sum of its kernels without copies. Of a DLRM, the kernels of
-lookups that are among the 15 longest are left out; shorter ones cannot be told and remain, which
-matters for small batches. Products and interactions were timed by events, which add
-``_EVENT_S`` to each time.
+interactions, and steps of an MLP as CUDA graphs. A step's GPU time is the sum of its kernels
+without copies. That of a DLRM includes its lookups, whose price by the shipped law is added to that
+of the dense part. Products and interactions were timed by events, which add ``_EVENT_S`` to each
+time.
 
 The constants of :class:`costmodels.dense._constants.KernelConstants` are fitted to all of these, or
 to all but one family.
@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from costmodels.calibration.fit_kernels import KernelPoint, fit_kernels
 from costmodels.datatypes import DataType
@@ -36,7 +38,7 @@ from planner.io.documents import Document
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
 from planner.models import default_models
-from planner.validation.single_gpu import whole_tables
+from planner.validation.measured_steps import Row, load_rows, step_of, whole_tables
 
 _PUBLISHED_MS: Final = (
     ("PyTorch, TF32", "tf32", 22.8),
@@ -57,21 +59,14 @@ DOTS: Final = "dot"
 """Family of dot interactions."""
 DLRM: Final = "DLRM"
 """How the names of the families of TorchRec's DLRM begin."""
-_WEIGHTS: Final = {PRODUCTS: 0.1, DOTS: 0.5}
+GRAPHS: Final = "MLP graph"
+"""Family of steps of an MLP as CUDA graphs, whose inputs lie on the device. PyTorch's Adam is
+``capturable`` in them: it has more kernels, over single numbers."""
+_WEIGHTS: Final = {PRODUCTS: 0.1, DOTS: 0.5, GRAPHS: 0.0}
 """How much a point of a family counts in the fit; a step counts 1."""
+_MLP_INPUT, _MLP_SIZES = 3584, (1024, 1024, 512, 256, 1)
+"""Widths of that MLP."""
 _DLRM_WEIGHT: Final = 0.5
-_LEAST_BATCH: Final = 8192
-"""Samples from which the DLRMs are fitted to; in smaller steps lookups that are not told matter."""
-_SMALL_WEIGHT: Final = 0.01
-_LOOKUPS: Final = (
-    "split_embedding",
-    "bounds_check",
-    "linearize",
-    "CUB_300001",
-    "permute",
-    "cumsum",
-)
-"""Parts of names of kernels of lookups. FBGEMM's sorts have a namespace of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +91,9 @@ class DensePrediction:
 
 def points() -> tuple[KernelPoint, ...]:
     """Everything that was measured, in file order."""
-    folder = configs_folder() / "published"
     h200, h100 = _system("h200_sxm"), _system("h100_sxm")
-    return (*_of_h200(_rows(folder / _STEPS), h200), *_of_h100(_rows(folder / _DOTS), h100))
+    rows = _rows(configs_folder() / "published" / _DOTS)
+    return (*_of_h200(h200), *_of_h100(rows, h100))
 
 
 def fitted() -> KernelConstants:
@@ -192,23 +187,28 @@ def _system(name: str) -> Topology:
     return io.load_system(name, gpus=1)
 
 
-def _of_h200(rows: list[dict[str, Any]], system: Topology) -> Iterator[KernelPoint]:
-    for row in rows:
-        if row["block"] == "dense" and "kernel_us" in row:
-            step = partial(_step_s, _workload(row, _layers(row)), system)
-            yield _point(row["id"], row["kind"], 1e-6 * row["kernel_us"], step)
-        elif row["block"] == "dlrm" and "kernels" in row and "torchrec" in row["backend"]:
-            lookups_us = sum(k[2] for k in row["kernels"] if any(x in k[0] for x in _LOOKUPS))
-            measured_s = 1e-6 * (row["kernel_us"] - lookups_us)
-            weight = _DLRM_WEIGHT if row["B"] >= _LEAST_BATCH else _SMALL_WEIGHT
-            step = partial(_step_s, _workload(row, _dlrm(row)), system)
-            yield _point(row["id"], f"{DLRM} {row['inter']}", measured_s, step, weight)
-        elif row.get("what") in ("gemm", "gemm_shape"):
+def _of_h200(system: Topology) -> Iterator[KernelPoint]:
+    for row in load_rows(_STEPS, "dense", "dlrm"):
+        is_dlrm = row["block"] == "dlrm"
+        if "kernel_us" not in row or (is_dlrm and "torchrec" not in row["backend"]):
+            continue
+        workload = step_of(row)
+        family, weight, lookup_s = row.get("kind", ""), 1.0, 0.0
+        if is_dlrm:
+            family, weight = f"{DLRM} {row['inter']}", _DLRM_WEIGHT
+            lookup_s = _lookup_s(workload, system)
+        step = partial(_step_s, workload, system, lookup_s)
+        yield _point(row["id"], family, 1e-6 * row["kernel_us"], step, weight)
+    for row in load_rows(_STEPS, "ceilings"):
+        if row.get("what") in ("gemm", "gemm_shape"):
             yield _product(row, system)
 
 
 def _of_h100(rows: list[dict[str, Any]], system: Topology) -> Iterator[KernelPoint]:
     for row in rows:
+        if "graph_us" in row:
+            step = partial(_step_s, _mlp(row["B"]), system, 0.0)
+            yield _point(f"{GRAPHS} {row['B']}", GRAPHS, 1e-6 * row["graph_us"], step)
         if not row["what"].startswith("dot"):
             continue
         dtype = DataType.BF16 if "bfloat16" in row["dtype"] else DataType.TF32
@@ -232,7 +232,26 @@ def _of_h100(rows: list[dict[str, Any]], system: Topology) -> Iterator[KernelPoi
             yield _point(name, DOTS, 1e-6 * row[key] - _EVENT_S, seconds)
 
 
-def _product(row: dict[str, Any], system: Topology) -> KernelPoint:
+def _mlp(batch_size: int) -> Workload:
+    """The MLP that was captured as a CUDA graph."""
+    value = {
+        "name": GRAPHS,
+        "training": {
+            "batch_size_per_rank": batch_size,
+            "pipeline": "none",
+            "dense_optimizer": "adam_foreach",
+            "cuda_graph": True,
+        },
+        "dense": {
+            "dtype": "tf32",
+            "num_dense_features": _MLP_INPUT,
+            "layers": [{"kind": "mlp", "sizes": list(_MLP_SIZES)}],
+        },
+    }
+    return workload_file_of(Document(Path(GRAPHS), value, {})).workload
+
+
+def _product(row: Row, system: Topology) -> KernelPoint:
     m, k, n = (row[key] for key in "MKN") if "M" in row else (row["n"],) * 3
     product, dtype = Product(m=m, k=k, n=n), DataType(row.get("dtype") or row["prec"])
 
@@ -255,97 +274,18 @@ def _point(
     )
 
 
-def _step_s(workload: Workload, system: Topology, constants: KernelConstants) -> float:
-    """GPU seconds of the dense part and its optimizer in one step."""
+def _step_s(
+    workload: Workload, system: Topology, lookup_s: float, constants: KernelConstants
+) -> float:
+    """GPU seconds of the dense part and its optimizer in one step, and of lookups beside them."""
     times = Roofline(constants=constants).times(workload, system)
     forward_s = times.bottom_forward_s + times.top_forward_s
     backward_s = times.top_backward_s + times.bottom_backward_s
-    return float(forward_s + backward_s + times.optimizer_s)
+    return float(forward_s + backward_s + times.optimizer_s) + lookup_s
 
 
-def _workload(row: dict[str, Any], parts: dict[str, Any]) -> Workload:
-    optimizer = row.get("dense_opt") or row["opt"]
-    training = {
-        "batch_size_per_rank": row["B"],
-        "pipeline": "none",
-        "dense_optimizer": optimizer,
-    }
-    value = {"name": row["id"], "training": training, **parts}
-    return workload_file_of(Document(Path(row["id"]), value, {})).workload
-
-
-def _dlrm(row: dict[str, Any]) -> dict[str, Any]:
-    dense = {
-        "num_dense_features": row["dense"],
-        "bottom_mlp": row["bottom"],
-        "top_mlp": row["top"],
-        "interaction": row["inter"],
-        "dtype": row["prec"],
-    }
-    if row["inter"] == "dcn":
-        dense |= {"dcn_num_layers": row["cross"], "dcn_low_rank_dim": row["rank"]}
-    table = {"name": "t", "num_embeddings": 1000, "embedding_dim": row["D"], "pooling_factor": 1}
-    tables = [{**table, "name": f"t{i}"} for i in range(row["ntables"])]
-    return {"dense": dense, "tables": tables}
-
-
-def _layers(row: dict[str, Any]) -> dict[str, Any]:
-    width = row.get("feat") or (0 if "vocab" in row else row["seq"] * row["hidden"])
-    return {
-        "dense": {
-            "dtype": row["prec"],
-            "num_dense_features": width,
-            "layers": _LAYERS[row["kind"]](row),
-        }
-    }
-
-
-def _transformer(row: dict[str, Any], **keys: object) -> list[dict[str, Any]]:
-    sizes = {key: row[key] for key in ("layers", "hidden", "heads", "ffn", "seq")}
-    autocast = {"autocast": True} if row["prec"] == "bf16" else {}
-    return [{"kind": "transformer", **sizes, **autocast, **keys}]
-
-
-def _llama(row: dict[str, Any]) -> list[dict[str, Any]]:
-    keys = {"vocabulary": row["vocab"], "kv_heads": row["kv"], "causal": True, "gated": True}
-    plain = {"bias": False, "rotary": True, "tied": False, "joint_qkv": False}
-    return _transformer(row, **keys, **plain)
-
-
-def _hstu(row: dict[str, Any]) -> list[dict[str, Any]]:
-    sizes = {key: row[key] for key in ("layers", "hidden", "heads", "seq")}
-    return [{"kind": "hstu", **sizes, "causal": True}]
-
-
-def _mmoe(row: dict[str, Any]) -> list[dict[str, Any]]:
-    sizes = {"expert_sizes": row["es"], "tower_sizes": row["ts"]}
-    return [{"kind": "mmoe", "experts": row["experts"], "tasks": row["tasks"], **sizes}]
-
-
-def _moe(row: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"kind": "moe", **{key: row[key] for key in ("experts", "top", "ffn")}}]
-
-
-def _mlp(row: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"kind": "mlp", "sizes": row["sizes"]}]
-
-
-def _dcn(row: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"kind": "dcn", "num_layers": row["cross"], "low_rank": row["rank"]}, *_mlp(row)]
-
-
-_LAYERS: Final[dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]]] = {
-    "mlp": _mlp,
-    "dcn": _dcn,
-    "mmoe": _mmoe,
-    "moe": _moe,
-    "two_tower": lambda row: [{"kind": "two_tower", "sizes": row["sizes"]}],
-    "sasrec": lambda row: _transformer(row, causal=row["causal"]),
-    "hstu": _hstu,
-    "bert": lambda row: _transformer(
-        row, vocabulary=row["vocab"], joint_qkv=False, head_transform=True
-    ),
-    "gpt": lambda row: _transformer(row, vocabulary=row["vocab"], causal=True),
-    "llama": _llama,
-}
-"""The layers of a workload file for each family of steps."""
+def _lookup_s(workload: Workload, system: Topology) -> float:
+    """GPU seconds of the lookups of one step, forward and backward."""
+    pipeline = CostPipeline(workload, system, default_models(system))
+    times = pipeline.stage_times(pipeline.plan_work(whole_tables(workload)))
+    return float(np.max(times.lookup_forward_s) + np.max(times.lookup_backward_s))

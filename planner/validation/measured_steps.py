@@ -57,7 +57,12 @@ def _dense_only(row: Row) -> dict[str, Any]:
         "pipeline": "none",
         "dense_optimizer": row["opt"],
     }
-    dense = {"dtype": row["prec"], "num_dense_features": width, "layers": _layers(row)}
+    dense = {
+        "dtype": row["prec"],
+        "framework": "measured",
+        "num_dense_features": width,
+        "layers": _layers(row),
+    }
     return {"name": row["id"], "training": training, "dense": dense}
 
 

@@ -50,7 +50,7 @@ from costmodels.sharding import Plan
 from costmodels.sustained import PRIOR, Shares, group_of
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
-from costmodels.workload import Workload
+from costmodels.workload import Framework, Workload
 from planner import io
 from planner.io.documents import Document
 from planner.io.library import configs_folder
@@ -62,6 +62,10 @@ _FILE: Final = "transformers.csv"
 """Steps to which shares are fitted."""
 UNFITTED: Final = "transformers_unfitted.csv"
 """Steps to which nothing is fitted."""
+FRAMEWORKS: Final = "transformers_frameworks.csv"
+"""Steps of BERT on V100 and A100 in frameworks other than PyTorch, from the same survey. Their
+family is the framework. Cards with 16 GB are priced as those with 32 GB, and the host issues
+nothing, as these frameworks run whole graphs."""
 AS_SHIPPED: Final = "as shipped (fitted to all)"
 """The name of the predictions with the shipped shares."""
 NAIVE: Final = "6ND roofline"
@@ -290,12 +294,13 @@ def _system(name: str, gpus: int, gpus_per_host: int) -> Topology:
 
 def _case(row: dict[str, str], path: Path) -> TransformerCase:
     """The case of a row of the file ``path``."""
+    framework = Framework.OTHER if path.name == FRAMEWORKS else Framework.MEASURED
     document = Document(
         path,
         {
             "name": row["case"],
             "training": json.loads(row["training"]),
-            "dense": json.loads(row["dense"]),
+            "dense": {**json.loads(row["dense"]), "framework": framework.value},
         },
         {},
     )

@@ -149,6 +149,7 @@ def _transformers(settings: Settings, *, fit: bool) -> int:
         show.print_cases(found, every=settings.verbose)
         show.print_errors(found)
         show.print_unfitted_groups(others, every=settings.verbose)
+        show.print_frameworks(measured.unfitted(measured.FRAMEWORKS))
     return 0
 
 

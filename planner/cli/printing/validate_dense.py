@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from planner.cli.console import Settings, say, write_json
 from planner.cli.printing.show import print_rows
-from planner.validation.dense_kernels import DLRM, DOTS, DensePrediction, PublishedStep
+from planner.validation.dense_kernels import DLRM, DOTS, GRAPHS, DensePrediction, PublishedStep
 
 if TYPE_CHECKING:
     from costmodels.dense._constants import KernelConstants
+
+
+_GROUPS = {DOTS: "dot interactions", GRAPHS: "steps as CUDA graphs"}
+"""How families that are no dense steps are called."""
 
 
 def print_cases(
@@ -103,11 +107,14 @@ def as_json(found: Sequence[DensePrediction], steps: Sequence[PublishedStep]) ->
 
 
 def _groups(found: Sequence[DensePrediction]) -> dict[str, list[DensePrediction]]:
-    """Dense steps, steps of DLRMs, and interactions."""
-    dlrms = [p for p in found if p.point.family.startswith(DLRM)]
-    dots = [p for p in found if p.point.family == DOTS]
-    rest = [p for p in found if p not in dlrms and p not in dots]
-    return {"dense steps": rest, "DLRM, dense kernels": dlrms, "dot interactions": dots}
+    """Dense steps, steps of DLRMs, interactions, and steps as graphs."""
+    groups: dict[str, list[DensePrediction]] = {}
+    for p in found:
+        name = (
+            "DLRM, all kernels" if p.point.family.startswith(DLRM) else _GROUPS.get(p.point.family)
+        )
+        groups.setdefault(name or "dense steps", []).append(p)
+    return groups
 
 
 def _summary(pairs: Iterable[tuple[float, DensePrediction]]) -> ErrorSummary:

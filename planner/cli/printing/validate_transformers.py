@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -88,6 +89,28 @@ def print_unfitted_groups(found: Sequence[Prediction], *, every: bool) -> None:
     _print_mean(found)
 
 
+def print_frameworks(found: Sequence[Prediction]) -> None:
+    """Errors of steps in other frameworks; the last column is what sets the width of intervals."""
+    groups: dict[str, list[Prediction]] = {}
+    for p in found:
+        groups.setdefault(p.case.family, []).append(p)
+    rows = []
+    for name, members in groups.items():
+        errors = np.array([p.error_ratio for p in members])
+        rows.append(
+            (
+                name,
+                f"{len(members)}",
+                f"{100 * np.mean(np.abs(errors)):.1f} % ({100 * np.mean(errors):+.0f})",
+                f"{sum(_is_inside(p) for p in members)}",
+                f"{math.sqrt(float(np.mean(np.log1p(errors) ** 2))):.3f}",
+            )
+        )
+    columns = ("framework", "rows", "error (bias)", "inside", "rms ln")
+    print_rows("Steps of BERT in other frameworks, nothing fitted", columns, rows)
+    _print_mean(found)
+
+
 def print_unfitted(title: str, found: Sequence[Prediction]) -> None:
     """Cases to which nothing is fitted, and the mean of their errors."""
     rows = [
@@ -109,7 +132,11 @@ def print_unfitted(title: str, found: Sequence[Prediction]) -> None:
 def _print_mean(found: Sequence[Prediction]) -> None:
     inside = sum(_is_inside(p) for p in found)
     mean = float(np.mean([abs(p.error_ratio) for p in found]))
-    say(f"MAPE {100 * mean:.1f} %   inside {inside} of {len(found)}")
+    width = float(np.median([p.predicted.high_s / p.predicted.low_s for p in found]))
+    say(
+        f"MAPE {100 * mean:.1f} %   inside {inside} of {len(found)}"
+        f"   median interval: high = {width:.2f} low"
+    )
 
 
 def _is_inside(p: Prediction) -> bool:

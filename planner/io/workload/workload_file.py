@@ -240,6 +240,8 @@ def _dense(
         top_mlp=tuple(schema.top_mlp),
         interaction=schema.interaction,
         interaction_kernel=schema.interaction_kernel,
+        compiled=schema.compiled,
+        framework=schema.framework,
         dcn_num_layers=schema.dcn_num_layers,
         dcn_low_rank_dim=schema.dcn_low_rank_dim,
         dtype=schema.dtype,

@@ -12,6 +12,7 @@ from costmodels.workload import (
     DataType,
     DenseOptimizer,
     DenseParallelism,
+    Framework,
     HostProfile,
     Interaction,
     InteractionKernel,
@@ -163,6 +164,8 @@ class DenseSchema(Strict):
     top_mlp: list[Width] = Field(default_factory=list)
     interaction: Annotated[Interaction, Field(strict=False)] = Interaction.DOT
     interaction_kernel: Annotated[InteractionKernel, Field(strict=False)] | None = None
+    compiled: bool = False
+    framework: Annotated[Framework, Field(strict=False)] | None = None
     dcn_num_layers: Count = 0
     dcn_low_rank_dim: Count = 0
     dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32

@@ -165,7 +165,7 @@ def _dense(dense: DenseArch) -> dict[str, Any]:
         "top_mlp": list(dense.top_mlp),
         "interaction": dense.interaction.value,
     }
-    values |= _interaction_kernel(dense)
+    values |= _kernels(dense)
     if dense.dcn_num_layers or dense.dcn_low_rank_dim:
         values["dcn_num_layers"] = dense.dcn_num_layers
         values["dcn_low_rank_dim"] = dense.dcn_low_rank_dim
@@ -173,11 +173,16 @@ def _dense(dense: DenseArch) -> dict[str, Any]:
     return values
 
 
-def _interaction_kernel(dense: DenseArch) -> dict[str, Any]:
-    """The entry of the kernels of the interaction, if they are given."""
-    if dense.interaction_kernel is None:
-        return {}
-    return {"interaction_kernel": dense.interaction_kernel.value}
+def _kernels(dense: DenseArch) -> dict[str, Any]:
+    """The entries of the software that runs the dense part, as far as they are given."""
+    given: dict[str, Any] = {}
+    if dense.interaction_kernel is not None:
+        given["interaction_kernel"] = dense.interaction_kernel.value
+    if dense.compiled:
+        given["compiled"] = True
+    if dense.framework is not None:
+        given["framework"] = dense.framework.value
+    return given
 
 
 def _listed(dense: DenseArch) -> dict[str, Any]:
@@ -185,7 +190,7 @@ def _listed(dense: DenseArch) -> dict[str, Any]:
     values: dict[str, Any] = {"dtype": dense.dtype.value}
     if dense.num_dense_features:
         values["num_dense_features"] = dense.num_dense_features
-    values |= _interaction_kernel(dense)
+    values |= _kernels(dense)
     if dense.layers:
         values["layers"] = [entry_of(layer) for layer in dense.layers]
     if dense.operators is not None:

@@ -69,8 +69,11 @@ def test_dot_interaction_by_hand() -> None:
     tables = (make_table("t0", features=features), make_table("t1"))
     arch = DenseArch(num_dense_features=13, bottom_mlp=(32, 64), top_mlp=(16, 1))
     layers = dense_layers(make_workload(*tables, dense=arch, local_batch_size=10))
-    concat, dot, first, last = layers.top
-    assert sum(o.moved_bytes for o in concat.operators) == 2 * 4 * 10 * 4 * 64
+    concat, dot, pairs, first, last = layers.top
+    # The three looked-up vectors are joined, and then the dense vector with them.
+    assert [o.moved_bytes for o in concat.operators] == [2 * 4 * 10 * n * 64 for n in (3, 4)]
+    assert [o.num_joined for o in concat.operators] == [3, 0]
+    assert sum(o.moved_bytes for o in pairs.operators) == 2 * 4 * 10 * (6 + 64)
     assert dot.products == (Product(m=4, k=64, n=4, count=10, aligned=4),)
     assert first.products == (Product(m=10, k=6 + 64, n=16, aligned=2),)
     assert last.num_parameters == 16 + 1

@@ -31,6 +31,7 @@ from costmodels.workload import (
     DataType,
     DenseArch,
     Feature,
+    HostProfile,
     Interaction,
     InteractionKernel,
     OperatorList,
@@ -88,7 +89,11 @@ def in_operators(workload: Workload) -> Workload:
     arch = workload.dense
     if workload.pipeline is Pipeline.HUGECTR and arch.interaction is Interaction.DOT:
         arch = replace(arch, interaction_kernel=InteractionKernel.FUSED)
-    before, after = dense_operators(replace(workload, dense=arch, pipeline=Pipeline.NONE))
+    eager = replace(workload, dense=arch, pipeline=Pipeline.NONE)
+    if workload.pipeline is Pipeline.HUGECTR:
+        # PyTorch of 2021 joins all vectors in one copy, too.
+        eager = replace(eager, host_profile=HostProfile.EAGER_2021, cuda_graph=False)
+    before, after = dense_operators(eager)
     listed = OperatorList(
         local_batch_size=workload.local_batch_size, before_tables=before, after_tables=after
     )
