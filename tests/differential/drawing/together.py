@@ -43,6 +43,8 @@ _ROWS = (1, 1, 2, 3, 5, 7, 10**7, 2**31)
 _DIMS = (1, 3, 4, 4, 4, 8, 8, 20, 1024, 4096, 16384)
 _POOLINGS = (0.0, 1e-6, 0.01, 1.0, 1000.0, 1e5)
 _WIDTHS = (1, 2, 3, 5, 6, 12, 1000)
+_STORED = tuple(d.value for d in DataType if d is not DataType.FP4)
+"""Types of tables, outputs and gradients; products alone may be in fp4."""
 _PATTERNS = ("*", "t?", "t[01]", "t[!0]", "*1", "t0", "t2")
 
 
@@ -81,7 +83,7 @@ def odd_workload(rng: np.random.Generator, workload: Workload) -> Workload:
     tables = tuple(_odd_table(rng, t) if rng.random() < 0.3 else t for t in workload.tables)
     if rng.random() < 0.35:
         tables = _with_shared_features(rng, tables)
-    dtypes = [DataType(str(d)) for d in rng.choice([d.value for d in DataType], size=2)]
+    dtypes = [DataType(str(d)) for d in rng.choice(_STORED, size=2)]
     if rng.random() < 0.3:
         workload = replace(workload, output_dtype=dtypes[0], gradient_dtype=dtypes[1])
     if rng.random() < 0.2:
@@ -104,7 +106,7 @@ def _odd_table(rng: np.random.Generator, table: Table) -> Table:
         features = tuple(
             replace(f, pooling_factor=x) for f, x in zip(features, factors, strict=True)
         )
-    dtype = DataType(str(rng.choice([d.value for d in DataType])))
+    dtype = DataType(str(rng.choice(_STORED)))
     law = table.distribution if rows == table.num_embeddings else _law(rng, rows)
     return replace(
         table,
