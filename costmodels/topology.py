@@ -127,7 +127,8 @@ class Host:
             :data:`PASS_RATIO` eager calls.
 
     Raises:
-        InvalidValueError: a rate is not above 0, or a size or time is negative.
+        InvalidValueError: a rate is not above 0, a size or time is negative, or a pass is shorter
+            than a call.
     """
 
     ddr_capacity_bytes: float
@@ -157,7 +158,12 @@ class Host:
         """Check that times on it are finite."""
         require(self.ddr_capacity_bytes >= 0, "ddr_capacity must not be negative")
         require(self.eager_call_s >= 0, "eager_call must not be negative")
-        require((self.eager_pass_s or 0.0) >= 0, "eager_pass must not be negative")
+        require(
+            self.eager_pass_s is None or self.eager_pass_s >= self.eager_call_s,
+            f"eager_pass ({self.eager_pass_s} s) must not be less than eager_call "
+            f"({self.eager_call_s} s), because a pass consists of calls; leave it out, or measure "
+            "both with 'shardplan calibrate --host'",
+        )
         rates = (self.ddr_bandwidth_bytes_per_s, self.device_link_bandwidth_bytes_per_s)
         require(all(r > 0 for r in rates), "host bandwidths must be above 0")
 

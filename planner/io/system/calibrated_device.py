@@ -239,7 +239,10 @@ def _write(path: Path, base: str | Path, found: _Found, measured: MeasuredRows) 
     ]
     try:
         validate(SystemSchema, system_of(path, "\n".join(whole)))
-    except InvalidInputError as error:
+        if (calls := found.calls) is not None:
+            host = load_system(start).host
+            replace(host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
+    except (InvalidInputError, CostModelError) as error:
         message = f"{measured.path}: the rows give a number that no system has: {error}"
         raise InvalidInputError(message) from error
     write_texts_atomic({**texts, path: "\n".join(lines) + "\n"})

@@ -142,4 +142,4 @@ def test_bytes_rounded_below_nothing_take_as_long_as_none() -> None:
     Seed 77208 of ``tests.differential.run --together``.
     """
     for law in (Law(1e-5, 1e11), Law(1e-5, 1e11, 1e-6)):
-        assert law.time_s(np.array([-2e-10, 0.0])).tolist() == [1e-5, 1e-5]
+        assert law.time_s(np.array([-2e-10, 0.0])) == pytest.approx(1e-5)

@@ -163,7 +163,7 @@ def test_dispatches_and_launches_follow_from_a_call_and_a_pass() -> None:
     """The H200's host: 24.0 and 360.6 us are 10.7 us a dispatch and 13.2 us a launch."""
     host = make_host(eager_call_s=23.97e-6, eager_pass_s=360.6e-6)
     assert host.dispatch_s == pytest.approx(10.77e-6, rel=1e-3)
-    for pass_s, share in ((0.0, 0.1), (1.0, 0.9)):
+    for pass_s, share in ((23.97e-6, 0.1), (1.0, 0.9)):
         assert replace(host, eager_pass_s=pass_s).dispatch_s == pytest.approx(share * 23.97e-6)
     for h in (host, make_host()):
         twice = with_host_factor(make_topology(host=h), 2.0).host
@@ -268,3 +268,10 @@ def test_profiles_differ_as_their_software_does() -> None:
     assert time_s(later) - time_s(workload) == pytest.approx(0.5, rel=1e-2)
     with pytest.raises(InvalidValueError, match="contradicts host_profile"):
         replace(workload, cuda_graph=True, host_profile=HostProfile.EAGER_2021)
+
+
+def test_a_pass_that_is_shorter_than_a_call_is_refused() -> None:
+    """It was taken as one of 1.7 calls or more, and nobody was told."""
+    with pytest.raises(InvalidValueError, match="must not be less than eager_call"):
+        make_host(eager_call_s=1e-5, eager_pass_s=1e-6)
+    make_host(eager_call_s=0.0, eager_pass_s=0.0)

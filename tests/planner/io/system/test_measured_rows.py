@@ -289,6 +289,7 @@ def test_a_base_of_cores_or_the_base_itself_is_refused(tmp_path: Path) -> None:
         ("env", {"mem": 1.0}, "device.hbm_capacity"),
         ("link", {"h2d_us": 1e9}, "host.device_link_bandwidth"),
         ("eager add_ of 8 elements, back to back", {"wall_us": 1e9}, "host.eager_call"),
+        ("eager linear+sum forward backward", {"wall_us": 1.0}, "eager_pass .* less than"),
     ],
 )
 def test_a_system_that_nobody_could_read_is_not_written(
