@@ -132,7 +132,8 @@ class Host:
             eager calls, with dispatches of at most :data:`SLOWEST_DISPATCH_S`.
 
     Raises:
-        InvalidValueError: a rate is not above 0, or a size or time is negative.
+        InvalidValueError: a rate is not above 0, a size or time is negative, or a pass is shorter
+            than a call.
     """
 
     ddr_capacity_bytes: float
@@ -164,7 +165,12 @@ class Host:
         """Check that times on it are finite."""
         require(self.ddr_capacity_bytes >= 0, "ddr_capacity must not be negative")
         require(self.eager_call_s >= 0, "eager_call must not be negative")
-        require((self.eager_pass_s or 0.0) >= 0, "eager_pass must not be negative")
+        require(
+            self.eager_pass_s is None or self.eager_pass_s >= self.eager_call_s,
+            f"eager_pass ({self.eager_pass_s} s) must not be less than eager_call "
+            f"({self.eager_call_s} s), because a pass consists of calls; leave it out, or measure "
+            "both with 'shardplan calibrate --host'",
+        )
         rates = (self.ddr_bandwidth_bytes_per_s, self.device_link_bandwidth_bytes_per_s)
         require(all(r > 0 for r in rates), "host bandwidths must be above 0")
 

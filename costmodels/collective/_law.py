@@ -109,8 +109,11 @@ class Law(NamedTuple):
     protocol_s: float | None = None
 
     def time_s(self, num_bytes: FloatArray) -> FloatArray:
-        """Seconds ``[...]`` for bytes ``[...]`` on the busiest link of a rank."""
-        x = np.asarray(num_bytes, dtype=float) / self.rate
+        """Seconds ``[...]`` for bytes ``[...]`` on the busiest link of a rank.
+
+        Bytes that are left when all shards were taken away again may be rounded to below 0.
+        """
+        x = np.maximum(np.asarray(num_bytes, dtype=float), 0.0) / self.rate
         if self.protocol_s is not None:
             lost = np.divide(x, x + self.protocol_s, out=np.zeros_like(x), where=x > 0.0)
             return np.asarray(self.floor_s + x + self.protocol_s * np.sqrt(lost))

@@ -103,7 +103,16 @@ def read_yaml(path: Path) -> Document:
         InvalidInputError: the file is not well formed, or has something that
             :mod:`planner.io.yaml_reader` refuses.
     """
-    value, lines = parse_yaml(read_text(path), str(path))
+    return as_yaml(path, read_text(path))
+
+
+def as_yaml(path: Path, text: str) -> Document:
+    """The mapping of a YAML file with this text.
+
+    Raises:
+        InvalidInputError: as for :func:`read_yaml`.
+    """
+    value, lines = parse_yaml(text, str(path))
     if value is None:
         msg = f"{path}: is empty; 'shardplan init' writes a file to start from"
         raise InvalidInputError(msg)

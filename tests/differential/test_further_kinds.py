@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodels.workload import DataType
 from tests.differential.as_large import as_large
 from tests.differential.asking import Run
 from tests.differential.check import EVALUATIONS, assert_sound, check
@@ -74,6 +75,14 @@ def test_calibrated_machines_differ_and_are_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", first(range(80), 4))
 def test_kinds_met_together(seed: int) -> None:
     assert_sound(draw_together(seed), seed)
+
+
+def test_no_table_that_is_drawn_holds_fp4() -> None:
+    """Two of these drawings ended with an error, because products alone may be in fp4."""
+    for seed in (5, 6):
+        types = {t.dtype for t in draw_together(seed).workload.tables}
+        assert types
+        assert DataType.FP4 not in types
 
 
 @pytest.mark.parametrize("seeds", first([(20, 25, 45), range(60)], 1))

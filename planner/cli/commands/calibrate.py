@@ -330,6 +330,7 @@ def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
                 "fit": [asdict(e) for e in result.errors],
                 "lookups": [asdict(e) for e in result.lookup_errors],
                 "kept": list(result.kept),
+                "other_card": result.other_card,
                 "failed": list(measured.failed),
             }
         )
@@ -342,6 +343,8 @@ def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
     _tell_failed(settings, measured)
     for line in result.kept:
         remark(settings, f"from the base: {line}")
+    if result.other_card:
+        remark(settings, f"{result.other_card}: caches and links stay those of the base")
     remark(settings, f"wrote {shown_paths(result.written)}")
     return 0
 

@@ -17,13 +17,14 @@ from costmodels.calibration.host_calls import HostCalls, host_calls_of
 from costmodels.collective.base import CollectiveCurve
 from costmodels.datatypes import DataType
 from costmodels.errors import CostModelError, InvalidValueError
+from costmodels.topology import Device
 from costmodels.training.fbgemm_constants import FITTED
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder, locate
 from planner.io.problems import validate
 from planner.io.system.collective_curves import CurveRecord, curves_text
-from planner.io.system.inherited import read_system
+from planner.io.system.inherited import read_system, system_of
 from planner.io.system.measured_rows import MeasuredRows
 from planner.io.system.system_file import load_system
 from planner.io.system.system_schema import DeviceSchema, SystemSchema
@@ -58,6 +59,7 @@ class Written:
         errors: how well each law fits.
         lookup_errors: those of lookups, each predicted by a fit to others.
         kept: what the rows do not say, so that the numbers of the base stay.
+        other_card: how the measured card differs from that of the base; empty if it does not.
     """
 
     written: tuple[Path, ...]
@@ -65,6 +67,7 @@ class Written:
     errors: tuple[FitError, ...]
     lookup_errors: tuple[BlockError, ...]
     kept: tuple[str, ...]
+    other_card: str
 
 
 def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Written:
@@ -76,7 +79,8 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         measured: rows of a GPU.
 
     Raises:
-        InvalidInputError: the rows are those of CPU cores, or the base or a file is not usable.
+        InvalidInputError: the rows are those of CPU cores or give a number that no system has, or
+            the base or a file is not usable. Nothing is written then.
     """
     if not measured.environment.get("gpu"):
         message = (
@@ -101,7 +105,19 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
         errors=(uneven,) if uneven is not None else (),
         lookup_errors=lookups.errors if lookups else (),
         kept=_unsaid(found),
+        other_card=_other_card(load_system(base).device, rates, measured.environment["gpu"]),
     )
+
+
+def _other_card(base: Device, rates: Rates, card: str) -> str:
+    """How a measured card differs from the base's, by the first word of its name or its size."""
+    told = f"the rows are of {card!r}"
+    if base.name.upper().partition("-")[0] not in re.findall("[A-Z0-9]+", card.upper()):
+        return f"{told}, the base has {base.name}"
+    counts = rates.num_multiprocessors, base.num_multiprocessors
+    if all(counts) and counts[0] != counts[1]:
+        return f"{told} with {counts[0]} multiprocessors, {base.name} of the base has {counts[1]}"
+    return ""
 
 
 def _calls(measured: MeasuredRows) -> HostCalls | None:
@@ -115,7 +131,7 @@ def _calls(measured: MeasuredRows) -> HostCalls | None:
 
 def _note(text: str) -> str:
     """Text as the source of a number in a file."""
-    return _NOT_IN_NOTES.sub("", text)
+    return "".join(c for c in _NOT_IN_NOTES.sub("", text) if c.isprintable())
 
 
 def _check_base(path: Path, base: Path) -> None:
@@ -195,7 +211,7 @@ def _write(path: Path, base: str | Path, found: _Found, measured: MeasuredRows) 
     """Write ``path``, and beside it the measured curves of collectives if there are any.
 
     Raises:
-        InvalidInputError: the base is no system, or a file cannot be written.
+        InvalidInputError: the base is no system, the rows give none, or a file cannot be written.
     """
     start = locate(base, "systems")
     device = validate(SystemSchema, read_system(start)).device
@@ -218,6 +234,17 @@ def _write(path: Path, base: str | Path, found: _Found, measured: MeasuredRows) 
         kept = [_relative(path, name) for name in load_system(start).collective_curves]
         names = ", ".join(scalar_text(name) for name in (beside.name, *kept))
         lines.append(f"collective_curves: [{names}]")
+    whole = [
+        f"base: {scalar_text(str(start.resolve()))}" if x.startswith("base: ") else x for x in lines
+    ]
+    try:
+        validate(SystemSchema, system_of(path, "\n".join(whole)))
+        if (calls := found.calls) is not None:
+            host = load_system(start).host
+            replace(host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
+    except (InvalidInputError, CostModelError) as error:
+        message = f"{measured.path}: the rows give a number that no system has: {error}"
+        raise InvalidInputError(message) from error
     write_texts_atomic({**texts, path: "\n".join(lines) + "\n"})
     return (path, *texts)
 

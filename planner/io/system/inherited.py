@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from planner.errors import InvalidInputError
-from planner.io.documents import Document, read_yaml
+from planner.io.documents import Document, as_yaml, read_text, read_yaml
 from planner.io.library import configs_folder, locate
 from planner.io.yaml_reader import Keys
 
@@ -23,11 +23,20 @@ def read_system(path: Path) -> Document:
     Raises:
         InvalidInputError: a file cannot be read, or is its own base through others.
     """
-    return _read(path, ())
+    return system_of(path, read_text(path))
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> Document:
-    document = read_yaml(path)
+def system_of(path: Path, text: str) -> Document:
+    """The system of a file with this text, which need not be written yet.
+
+    Raises:
+        InvalidInputError: as for :func:`read_system`.
+    """
+    return _read(path, text, ())
+
+
+def _read(path: Path, text: str, above: tuple[Path, ...]) -> Document:
+    document = as_yaml(path, text)
     base = document.value.get("base")
     if base is None:
         return document
@@ -42,7 +51,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> Document:
             "stands for itself"
         )
         raise InvalidInputError(message)
-    below = _beside(_read(found, (*above, path)))
+    below = _beside(_read(found, read_text(found), (*above, path)))
     own = {key: value for key, value in document.value.items() if key != "base"}
     origins = {
         keys: f"{below.path}:{line}"

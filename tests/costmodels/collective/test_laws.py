@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodels.collective._group import Group
-from costmodels.collective._law import fabric_law
+from costmodels.collective._law import Law, fabric_law
 from costmodels.collective.base import Basis, Collective, CollectiveCurve, GrowingPart
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
@@ -134,3 +134,12 @@ def test_an_empty_all_to_all_inside_a_host_costs_what_was_measured_there() -> No
     inside = model.fixed_s(topology, ranks=8, across_hosts=False)
     assert inside == pytest.approx(10 * US, rel=0.01)
     assert model.fixed_s(topology, ranks=16, across_hosts=True) > 1.5 * inside
+
+
+def test_bytes_rounded_below_nothing_take_as_long_as_none() -> None:
+    """A search that took all shards away again had -2e-10 bytes left, and their time was no number.
+
+    Seed 77208 of ``tests.differential.run --together``.
+    """
+    for law in (Law(1e-5, 1e11), Law(1e-5, 1e11, 1e-6)):
+        assert law.time_s(np.array([-2e-10, 0.0])) == pytest.approx(1e-5)

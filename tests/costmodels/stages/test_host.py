@@ -163,7 +163,7 @@ def test_dispatches_and_launches_follow_from_a_call_and_a_pass() -> None:
     """The H200's host: 24.0 and 360.6 us are 10.7 us a dispatch and 13.2 us a launch."""
     host = make_host(eager_call_s=23.97e-6, eager_pass_s=360.6e-6)
     assert host.dispatch_s == pytest.approx(10.77e-6, rel=1e-3)
-    for pass_s, share in ((0.0, 0.1), (1.0, 0.9)):
+    for pass_s, share in ((23.97e-6, 0.1), (1.0, 0.9)):
         assert replace(host, eager_pass_s=pass_s).dispatch_s == pytest.approx(share * 23.97e-6)
     for h in (host, make_host()):
         twice = with_host_factor(make_topology(host=h), 2.0).host
@@ -284,3 +284,10 @@ def test_a_slower_host_whose_pass_is_unknown_is_slower_in_launches() -> None:
     assert dispatches == sorted(dispatches)
     assert launches == sorted(launches)
     assert launches[3] - launches[2] == pytest.approx((67 - 53) * 1e-6, rel=0.15)
+
+
+def test_a_pass_that_is_shorter_than_a_call_is_refused() -> None:
+    """It was taken as one of 1.7 calls or more, and nobody was told."""
+    with pytest.raises(InvalidValueError, match="must not be less than eager_call"):
+        make_host(eager_call_s=1e-5, eager_pass_s=1e-6)
+    make_host(eager_call_s=0.0, eager_pass_s=0.0)

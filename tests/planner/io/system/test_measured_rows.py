@@ -281,3 +281,48 @@ def test_a_base_of_cores_or_the_base_itself_is_refused(tmp_path: Path) -> None:
     cores.write_text(own.read_text() + "collective_curves: []\ncalibration: a.json\n")
     with pytest.raises(InvalidInputError, match="CPU cores"):
         fit_and_write(tmp_path / "x.yaml", cores, measured)
+
+
+@pytest.mark.parametrize(
+    ("what", "changed", "said"),
+    [
+        ("env", {"mem": 1.0}, "device.hbm_capacity"),
+        ("link", {"h2d_us": 1e9}, "host.device_link_bandwidth"),
+        ("eager add_ of 8 elements, back to back", {"wall_us": 1e9}, "host.eager_call"),
+        ("eager linear+sum forward backward", {"wall_us": 1.0}, "eager_pass .* less than"),
+    ],
+)
+def test_a_system_that_nobody_could_read_is_not_written(
+    tmp_path: Path, what: str, changed: dict[str, float], said: str
+) -> None:
+    """The file was left behind, over the one that was there, and only then it was refused."""
+    rows = [json.loads(line) for line in CEILINGS]
+    rows = [{**row, **changed} if row["what"] == what else row for row in rows]
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: before\n")
+    with pytest.raises(InvalidInputError, match=f"rows.jsonl: .*{said}"):
+        fit_and_write(path, "h200_sxm", read_rows(written(tmp_path, *rows)))
+    assert path.read_text() == "name: before\n"
+
+
+def test_control_characters_in_the_name_of_a_card_stay_out_of_its_system(tmp_path: Path) -> None:
+    rows = written(tmp_path, {**ENVIRONMENT, "gpu": "NVIDIA\u202e H200\x07"}, *CEILINGS[1:])
+    fit_and_write(tmp_path / "mine.yaml", "h200_sxm", read_rows(rows))
+    assert "(measured, NVIDIA H200, torch" in (tmp_path / "mine.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("card", "base", "said"),
+    [
+        ("NVIDIA H200", "h200_sxm", ""),
+        ("NVIDIA H200", "a100_80gb_sxm", "the base has A100-SXM4-80GB"),
+        ("NVIDIA GH200 480GB", "h200_sxm", "the base has H200-SXM-141GB"),
+        ("NVIDIA H100 80GB HBM3", "h100_pcie", "with 132 multiprocessors"),
+    ],
+)
+def test_rows_of_another_card_than_that_of_the_base_are_told(
+    tmp_path: Path, card: str, base: str, said: str
+) -> None:
+    rows = written(tmp_path, {**ENVIRONMENT, "gpu": card}, *CEILINGS[1:])
+    told = fit_and_write(tmp_path / "mine.yaml", base, read_rows(rows)).other_card
+    assert (said in told) if said else told == ""
