@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +28,7 @@ from planner.result import (
 )
 from planner.rules.moved_bytes import received_bytes
 from planner.rules.unmet import rule_names, unmet_rules
-from planner.search.base import OPTIMALITY_GAP, AbstractStrategy, SearchOutcome, Termination
+from planner.search.base import OPTIMALITY_GAP, SearchOutcome, Termination
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
 from planner.search.improve.simplify import EQUAL, simplified
@@ -35,6 +36,7 @@ from planner.search.improve.staying import staying
 from planner.settings import SearchSettings
 from planner.solving.prepare import searched_options, with_context
 from planner.solving.pricing import objective_value
+from planner.space.budget import Deadline
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.digits import counted, significant
@@ -44,6 +46,14 @@ from planner.torchrec_terms.maxima import ColumnMaxima
 Point = tuple[float, Assignment]
 """A plan with its value."""
 
+BASELINES: Final = (
+    TORCHREC_BASELINE,
+    "split_hottest",
+    "size_lookup_greedy",
+    "lookup_greedy",
+    "size_greedy",
+)
+"""Strategies whose plans are reported beside the best one."""
 NO_SEARCH: Final = "none"
 """The name of the strategy of a result for which nothing was searched."""
 _WITHOUT_TABLES: Final = ("iteration", "phases")
@@ -52,26 +62,26 @@ RUNNERS_UP: Final = 3
 
 
 def answer(
-    strategy: str | AbstractStrategy,
+    settings: SearchSettings,
     outcome: SearchOutcome,
     points: dict[str, Point | None],
     evaluate: Evaluator,
-    seed: int,
+    deadline: Deadline,
 ) -> PlanningResult:
-    """The result of a search, with the plans of the baselines.
+    """The result of a search, with the plans of the baselines that there is time to price.
 
     Args:
-        strategy: that of the search; for ``auto`` the best baseline may replace its plan.
+        settings: of the search; for strategy ``auto`` the best baseline may replace its plan.
         outcome: what the search found and proved.
         points: value and assignment of each baseline, None where it found no plan that fits.
         evaluate: has priced the plans of the search.
-        seed: of the search.
+        deadline: the clock of the search.
 
     Raises:
         InfeasibleError: it is proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
     """
-    space = evaluate.space
+    space, strategy = evaluate.space, settings.strategy
     known = [p for p in points.values() if p is not None]
     if strategy == "auto":
         outcome = _no_worse(outcome, known)
@@ -86,14 +96,20 @@ def answer(
         outcome = _with_best(outcome, evaluate, stayed)
     outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
-    found = [candidate(space, a, name) for a in outcome.assignments[: 1 + RUNNERS_UP]]
-    baselines = {n: _baseline(space, n, point) for n, point in points.items()}
+    found = [candidate(space, outcome.assignments[0], name)]
+    baselines: dict[str, Candidate | None] = {}
+    for n, point in points.items():
+        if deadline.can_price:
+            baselines[n] = _baseline(space, n, point)
+    others = outcome.assignments[1 : 1 + RUNNERS_UP]
+    found += [candidate(space, a, name) for a in others if deadline.can_price]
+    missing = [n for n in BASELINES if settings.with_baselines and n not in baselines]
     return with_context(
         space,
         PlanningResult(
             problem=space.problem,
             best=found[0],
-            solver=_report(name, outcome, evaluate, seed),
+            solver=_report(name, outcome, evaluate, settings.seed),
             runners_up=tuple(found[1:]),
             baselines=tuple(b for b in baselines.values() if b is not None),
             unfit_baselines=tuple(n for n, b in baselines.items() if b is None),
@@ -101,7 +117,8 @@ def answer(
                 *remarks,
                 *stays,
                 *_beyond_reserve(found[0], evaluate.objective),
-                *_cut_walk(space, points),
+                *_cut_walk(space, baselines),
+                *_without_time(missing),
                 *runtime_warnings(found[0].plan, space.problem.workload),
                 *found[0].estimate.warnings,
             ),
@@ -180,8 +197,15 @@ def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate |
     return Candidate(name=name, plan=plan, estimate=pipeline.estimate(plan), memory=memory)
 
 
-def _cut_walk(space: SearchSpace, points: dict[str, Point | None]) -> tuple[str, ...]:
-    if TORCHREC_BASELINE not in points or not torchrec_default(space.problem).is_cut:
+def _without_time(missing: Sequence[str]) -> tuple[str, ...]:
+    """A warning on baselines that a time limit left out."""
+    if not missing:
+        return ()
+    return (f"the time limit left no time to compare with {', '.join(missing)}; give it more",)
+
+
+def _cut_walk(space: SearchSpace, priced: Collection[str]) -> tuple[str, ...]:
+    if TORCHREC_BASELINE not in priced or not torchrec_default(space.problem).is_cut:
         return ()
     text = (
         "TorchRec's own plan is the best that the first part of its search finds; the whole search "
