@@ -67,7 +67,7 @@ def load_file(path: Path, base: Callable[..., T]) -> Callable[[], T]:
         os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     try:
         module = importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         msg = f"{path}: cannot be run: {type(error).__name__}: {error}"
         raise UnknownNameError(msg) from error
     if Path(module.__file__ or "").resolve() != path.resolve():

@@ -120,9 +120,10 @@ def _made(family: str, name: str, own: object) -> object:
         return own
     try:
         return kind()
-    except TypeError as error:
+    except (Exception, SystemExit) as error:
+        raised = "" if isinstance(error, TypeError) else f"{type(error).__name__}: "
         msg = (
-            f"--model {family}={name}: {error}; a model that is named has to work without "
+            f"--model {family}={name}: {raised}{error}; a model that is named has to work without "
             "arguments, so give its fields defaults, or pass an instance as models="
         )
         raise InvalidInputError(msg) from error

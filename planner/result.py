@@ -118,6 +118,13 @@ class Candidate:
     memory: MemoryLedger
 
 
+LEAST_GAIN_RATIO: Final = 1e-3
+"""A move has to save this share of an iteration: less is far below what predictions can tell."""
+PAYBACK_S: Final = 3600.0
+"""Within so many seconds of training a move has to have saved the time that it takes. Data drift by
+the day, and after some days the next plan moves tables again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshard:
     """What the move from the plan in use to a new plan takes, and what it saves per iteration.
@@ -152,6 +159,13 @@ class Reshard:
         """Seconds of training on the new plan that save the time of the move; None for never."""
         count = self.payback_iterations
         return None if count is None else count * (self.before_s - self.saved_s)
+
+    @property
+    def pays(self) -> bool:
+        """Whether the move is worth making: :data:`LEAST_GAIN_RATIO` and :data:`PAYBACK_S`."""
+        payback_s = self.payback_s
+        gains = self.saved_s >= LEAST_GAIN_RATIO * self.before_s
+        return gains and payback_s is not None and payback_s <= PAYBACK_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
@@ -13,6 +13,7 @@ from costmodels.fields import settle
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.lookup.roofline import Roofline as LookupRoofline
+from costmodels.stages.own_models import own_description
 
 
 def _fbgemm() -> Fbgemm:
@@ -32,6 +33,8 @@ class CostModels:
             take no time.
         sigmas_ratio: log-standard deviation of each kind of time, if a calibration gives it.
         spread_ratio: joint spread of the kinds of time, if runs give it, as in ``FittedFactors``.
+        description: what tells models of users from others, before any of them prices a plan and
+            keeps results; empty where none is a user's.
 
     Raises:
         InvalidValueError: a field is of another kind.
@@ -43,10 +46,13 @@ class CostModels:
     exchange: AbstractExchangeModel | None = None
     sigmas_ratio: tuple[tuple[str, float], ...] = ()
     spread_ratio: tuple[tuple[float, ...], ...] = ()
+    description: str = field(init=False, repr=False, compare=False, default="")
 
     def __post_init__(self) -> None:
-        """Refuse what is no model of its family, such as a name."""
+        """Refuse what is no model of its family, such as a name, and describe what users wrote."""
         settle(self, "models: ")
+        parts = [getattr(self, f.name) for f in fields(self) if f.init]
+        object.__setattr__(self, "description", own_description(parts))
 
     @property
     def sources(self) -> tuple[str, ...]:

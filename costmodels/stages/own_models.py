@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Final
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -22,8 +24,10 @@ from costmodels.discovery import model_words, of_users
 from costmodels.errors import InvalidValueError
 from costmodels.exchange import AbstractExchangeModel
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK, AbstractLookupModel
-from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
+
+if TYPE_CHECKING:
+    from costmodels.stages.models import CostModels
 
 _FAMILIES: Final = (
     AbstractLookupModel,
@@ -35,19 +39,21 @@ _PLANS: Final = 2
 """For how many plans at once times are asked."""
 
 
-def described(models: CostModels) -> str:
+def own_description(parts: Sequence[object]) -> str:
     """A text that is the same for the same models in every process, and no other.
 
     It has the fields of the models; for models of users also the content of the file that defines
-    them, because a changed formula is another model.
+    them, because a changed formula is another model. It is empty where no model is a user's.
+
+    Args:
+        parts: the fields of ``CostModels``.
     """
-    values = [getattr(models, field.name) for field in fields(models)]
-    if not any(isinstance(value, _FAMILIES) and of_users(value) for value in values):
-        return repr(models)
+    if not any(isinstance(value, _FAMILIES) and of_users(value) for value in parts):
+        return ""
     try:
-        return ", ".join(map(_described, values))
-    except RecursionError:  # something holds itself
-        return repr(models)
+        return ", ".join(map(_described, parts))
+    except (RecursionError, ValueError):  # something holds itself, or what is not there yet
+        return repr(parts)
 
 
 def _described(value: object) -> str:
@@ -59,6 +65,8 @@ def _described(value: object) -> str:
     if isinstance(value, np.ndarray):  # its own text leaves numbers out
         content = value.tolist() if value.dtype.hasobject else value.tobytes()
         return f"{value.dtype}{value.shape}{hashlib.sha256(repr(content).encode()).hexdigest()}"
+    if isinstance(value, FunctionType):
+        return _function_text(value)
     if isinstance(value, dict):
         parts = (f"{_described(key)}: {_described(held)}" for key, held in value.items())
         return f"dict({', '.join(parts)})"
@@ -71,15 +79,32 @@ def _described(value: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}({_described(held)}) of {_content_hash(kind)}"
 
 
+def _function_text(function: FunctionType) -> str:
+    """What a function computes: its code with that of functions in it, and the values it holds."""
+    codes, content = [function.__code__], hashlib.sha256()
+    while codes:
+        code = codes.pop()
+        constants = [
+            sorted(map(repr, c)) if isinstance(c, frozenset) else c
+            for c in code.co_consts
+            if not isinstance(c, CodeType)
+        ]
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
+        content.update(repr((code.co_code, code.co_names, constants)).encode())
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    values = _described([function.__defaults__, function.__kwdefaults__, held])
+    return f"{function.__module__}.{function.__qualname__}({values}) of {content.hexdigest()}"
+
+
 def _names(value: Any) -> list[str]:
     """The attributes that tell a value from others of its class, without results it has kept."""
-    if is_dataclass(value):
-        return [field.name for field in fields(value)]
     kind, names = type(value), set(getattr(value, "__dict__", ()))
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())
         names |= {slots} if isinstance(slots, str) else set(slots)
     kept = {n for n in names if isinstance(getattr(kind, n, None), cached_property)}
+    if is_dataclass(value):
+        kept |= {field.name for field in fields(value) if not field.compare}
     return sorted(names - kept - {"__dict__", "__weakref__"})
 
 

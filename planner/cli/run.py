@@ -40,8 +40,10 @@ def run(args: Sequence[str] | None = None) -> int:
         try:
             code = cli.main(args, prog_name="shardplan", standalone_mode=False, obj=settings)
             sys.stdout.flush()
-        except SystemExit:  # rich raises it if the reader of a pipe has ended
-            return 0
+        except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # rich's, if a reader has ended
+                return 0
+            return report_error(error, settings, own_models(args))
         except (KeyboardInterrupt, click.Abort) as interrupt:
             return report_interrupt(interrupt, settings)
         except Exception as error:
@@ -70,7 +72,9 @@ def own_models(args: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(text for text in given if "=" in text and text.endswith(".py"))
 
 
-def report_error(error: Exception, settings: Settings, models: Sequence[str] = ()) -> int:
+def report_error(
+    error: Exception | SystemExit, settings: Settings, models: Sequence[str] = ()
+) -> int:
     """Print an error for people, and return its exit code.
 
     Args:
@@ -86,7 +90,7 @@ def report_error(error: Exception, settings: Settings, models: Sequence[str] = (
     return _report(error, settings, models)
 
 
-def _report(error: Exception, settings: Settings, models: Sequence[str]) -> int:
+def _report(error: Exception | SystemExit, settings: Settings, models: Sequence[str]) -> int:
     if settings.debug:
         complain("".join(traceback.format_exception(error)).rstrip("\n"))
     if isinstance(error, click.ClickException):

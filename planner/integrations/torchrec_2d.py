@@ -21,7 +21,7 @@ from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.key_value import refuse_key_values
 from planner.result import PlanningResult
-from planner.tuning.groups import group_topology, sync_time_s
+from planner.tuning.groups import group_constraints, group_topology, sync_time_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +131,8 @@ def _choice(
     time_limit_s: float,
     between_hosts: bool,  # noqa: FBT001 - one of two layouts
 ) -> GroupChoice:
-    result = api.plan(
-        model.workload, group, constraints=model.constraints, time_limit_s=time_limit_s
-    )
+    rules = group_constraints(model.constraints, group, between_hosts=between_hosts)
+    result = api.plan(model.workload, group, constraints=rules, time_limit_s=time_limit_s)
     copies = topology.world_size // group.world_size
     sync_s = sync_time_s(
         topology, group.world_size, result.best.memory, between_hosts=between_hosts

@@ -16,13 +16,14 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from costmodels.sharding import SPREAD, Plan, ShardingType, Spread, place
 from costmodels.torchrec_estimates import TorchrecMachine
+from planner.errors import StoppedError
 from planner.options.torchrec_menu import DEFAULT_TYPES, DefaultOption, Shard, default_options
 from planner.problem import PlanningProblem
 
@@ -90,8 +91,9 @@ class _NoRoomError(Exception):
     """A shard fits on no rank."""
 
 
-@lru_cache(maxsize=2)
-def torchrec_default(problem: PlanningProblem) -> TorchrecDefault:
+def torchrec_default(
+    problem: PlanningProblem, late: Callable[[], bool] = lambda: False
+) -> TorchrecDefault:
     """The plan that TorchRec's planner makes for a workload on a system.
 
     The plan can break rules that TorchRec does not have: named ranks, groups, counts, and limits on
@@ -99,8 +101,23 @@ def torchrec_default(problem: PlanningProblem) -> TorchrecDefault:
 
     Args:
         problem: workload, system and constraints.
+        late: called again and again; True ends the walk.
+
+    Raises:
+        StoppedError: ``late`` was True before there was a plan.
     """
-    return _Walk(problem).best()
+
+    def stop() -> None:
+        if late():
+            message = "stopped before TorchRec's plan was made"
+            raise StoppedError(message)
+
+    return _walk(problem).best(stop)
+
+
+@lru_cache(maxsize=2)
+def _walk(problem: PlanningProblem) -> _Walk:
+    return _Walk(problem)
 
 
 class _Walk:
@@ -112,16 +129,27 @@ class _Walk:
         self._machine = TorchrecMachine.of(topology)
         self._limits = self._machine.device_limits_bytes(problem.workload)
         self._room = sum(self._limits)
-        self._options = default_options(problem, self._machine)
+        self._options: list[list[DefaultOption]] | None = None
+        self._found: TorchrecDefault | None = None
         self._best: tuple[float, list[DefaultOption], list[tuple[int, ...]]] | None = None
         self._placed = 0
 
-    def best(self) -> TorchrecDefault:
+    def best(self, stop: Callable[[], None]) -> TorchrecDefault:
+        """The result, which is kept; ``stop`` may raise to end the walk before."""
+        if self._found is None:
+            self._best, self._placed = None, 0
+            self._found = self._walked(stop)
+        return self._found
+
+    def _walked(self, stop: Callable[[], None]) -> TorchrecDefault:
         """Try proposals until there are no more, or too many shards have been placed."""
+        if self._options is None:
+            self._options = default_options(self._problem, self._machine, stop)
         if min(self._limits) < 0 or not all(self._options):
             return TorchrecDefault(plan=None)
         is_cut = False
-        for proposal in self._proposals():
+        for proposal in self._proposals(self._options):
+            stop()
             if self._placed > _MOST_PLACED:
                 is_cut = True
                 break
@@ -134,13 +162,13 @@ class _Walk:
 
     # -- proposals --------------------------------------------------------------------------------
 
-    def _proposals(self) -> Iterator[_Proposal]:
-        by_depth = [sorted(o, key=lambda x: x.largest_s) for o in self._options]
+    def _proposals(self, options: Sequence[Sequence[DefaultOption]]) -> Iterator[_Proposal]:
+        by_depth = [sorted(o, key=lambda x: x.largest_s) for o in options]
         if math.prod(len(o) for o in by_depth) <= _MOST_GRID:
             for at in itertools.product(*(range(len(o)) for o in by_depth)):
                 yield _Proposal.of(by_depth, list(at))
         yield from _greedy(by_depth)
-        yield from _greedy([sorted(o, key=lambda x: x.total_s) for o in self._options])
+        yield from _greedy([sorted(o, key=lambda x: x.total_s) for o in options])
         for kind in DEFAULT_TYPES:
             alike = [[o for o in own if o.option.sharding_type is kind] for own in by_depth]
             if all(alike):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
@@ -128,17 +128,25 @@ def _option(cut: _Cut, figures: _Figures) -> DefaultOption:
 
 
 def default_options(
-    problem: PlanningProblem, machine: TorchrecMachine
+    problem: PlanningProblem, machine: TorchrecMachine, stop: Callable[[], None]
 ) -> list[list[DefaultOption]]:
     """The options of each table, in the order of TorchRec's enumerator.
 
     Args:
         problem: workload, system and constraints.
         machine: the system as TorchRec's topology describes it.
+        stop: called for every table; what it raises ends the listing.
     """
-    cuts = [list(_cuts(problem, i, t)) for i, t in enumerate(problem.workload.tables)]
+    cuts = []
+    for index, table in enumerate(problem.workload.tables):
+        stop()
+        cuts.append(list(_cuts(problem, index, table)))
     figures = _figures(problem, machine, itertools.chain(*cuts))
-    return [[_option(cut, figures) for cut in own] for own in cuts]
+    listed = []
+    for own in cuts:
+        stop()
+        listed.append([_option(cut, figures) for cut in own])
+    return listed
 
 
 def _cuts(problem: PlanningProblem, index: int, table: Table) -> Iterator[_Cut]:

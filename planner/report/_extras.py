@@ -46,6 +46,8 @@ def move(result: PlanningResult) -> Fact:
     reshard = result.reshard
     if reshard is None:
         return Fact(label="Move", parts=())
+    if not reshard.moved_tables and not reshard.recut_tables:
+        return Fact(label="Move", parts=("none: stay with the plan in use, no move pays",))
     tables = f"{reshard.moved_tables} of {len(result.problem.workload.tables)} tables"
     recut = (
         [f"{reshard.recut_tables} more change in place: no rank receives any of them"]
@@ -62,8 +64,9 @@ def move(result: PlanningResult) -> Fact:
         parts.append("not faster than the plan in use")
     else:
         gain = format_share(reshard.saved_s / reshard.before_s) if reshard.before_s > 0 else "-"
+        verdict = "it pays" if reshard.pays else "it does not pay"
         parts.append(
-            f"saves {gain} of each iteration: paid back after "
+            f"saves {gain} of each iteration: {verdict}, paid back after "
             f"{reshard.payback_iterations:,} iterations"
         )
     return Fact(label="Move", parts=tuple(parts))

@@ -17,12 +17,13 @@ from planner.search.base import (
     StopCallback,
 )
 from planner.search.bounds.proofs import Proofs
+from planner.search.bounds.quick import price_all_above_floor
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL, Schedule
 from planner.search.construct.greedy import offer_first
 from planner.search.construct.handed import HandedPlan, offered
-from planner.search.construct.walk import can_price_all, price_all
+from planner.search.construct.walk import can_price_all
 from planner.search.improve.improving import Improver
 from planner.search.improve.second_search import SecondSearch
 from planner.search.improve.under_rules import finish_under_rules, start_under_rules
@@ -72,7 +73,7 @@ class Auto(AbstractStrategy):
         schedule = self._schedule
         has_all = SearchPart.EXHAUSTIVE not in self._without and space.listing.has_every_kernel
         if has_all and can_price_all(space, evaluate.meter.left_s, schedule):
-            price_all(space, record)
+            price_all_above_floor(space, record)
         else:
             start_under_rules(space, record, seed=seed, schedule=schedule)
             if SearchPart.GREEDY not in self._without:

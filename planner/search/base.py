@@ -197,7 +197,7 @@ class Record:
 
     def raise_bound(self, bound: float, phase: str) -> None:
         """Take a proven lower bound of the objective, if it is higher than the last one."""
-        if self.bound is None or bound > self.bound:
+        if bound > (-np.inf if self.bound is None else self.bound):
             self.bound = bound
             self.report(phase)
 

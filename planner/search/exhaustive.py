@@ -12,7 +12,8 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.construct.walk import count_assignments, price_all
+from planner.search.bounds.quick import price_all_above_floor
+from planner.search.construct.walk import count_assignments
 from planner.space.evaluation import Evaluator, SearchSpace
 
 MOST_ASSIGNMENTS: Final = 2_000_000
@@ -51,5 +52,5 @@ class Exhaustive(AbstractStrategy):
             )
             raise InvalidInputError(msg)
         record = Record(evaluate, progress, should_stop)
-        price_all(space, record)
+        price_all_above_floor(space, record)
         return record.outcome(proves=space.listing.has_every_kernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import final
 
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, StoppedError
 from planner.options.torchrec_default import torchrec_default
 from planner.search.base import (
     AbstractStrategy,
@@ -42,8 +42,9 @@ class TorchrecGreedy(AbstractStrategy):
         """Make TorchRec's plan; the seed has no effect."""
         del seed
         record = Record(evaluate, progress, should_stop)
-        found = torchrec_default(space.problem).plan
-        if found is not None:
-            with contextlib.suppress(InvalidInputError):  # its option of a table is not listed
+        # Late, or its option of a table is not listed.
+        with contextlib.suppress(StoppedError, InvalidInputError):
+            found = torchrec_default(space.problem, lambda: record.cut).plan
+            if found is not None:
                 record.consider(space.assignment(found), "torchrec_greedy")
         return record.outcome(proves=False)

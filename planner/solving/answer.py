@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,24 +18,42 @@ from planner.options.contradictions import constraint_problems
 from planner.options.runtime_warnings import runtime_warnings
 from planner.options.torchrec_default import torchrec_default
 from planner.problem import PlanningProblem
-from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, SolverReport
+from planner.result import (
+    LEAST_GAIN_RATIO,
+    PAYBACK_S,
+    TORCHREC_BASELINE,
+    Candidate,
+    PlanningResult,
+    SolverReport,
+)
+from planner.rules.moved_bytes import received_bytes
 from planner.rules.unmet import rule_names, unmet_rules
-from planner.search.base import AbstractStrategy, SearchOutcome
+from planner.search.base import OPTIMALITY_GAP, SearchOutcome, Termination
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
-from planner.search.improve.simplify import simplified
+from planner.search.improve.simplify import EQUAL, simplified
 from planner.search.improve.staying import staying
 from planner.settings import SearchSettings
 from planner.solving.prepare import searched_options, with_context
 from planner.solving.pricing import objective_value
+from planner.space.budget import Deadline
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
+from planner.support.digits import counted, significant
 from planner.support.status import Status
 from planner.torchrec_terms.maxima import ColumnMaxima
 
 Point = tuple[float, Assignment]
 """A plan with its value."""
 
+BASELINES: Final = (
+    TORCHREC_BASELINE,
+    "split_hottest",
+    "size_lookup_greedy",
+    "lookup_greedy",
+    "size_greedy",
+)
+"""Strategies whose plans are reported beside the best one."""
 NO_SEARCH: Final = "none"
 """The name of the strategy of a result for which nothing was searched."""
 _WITHOUT_TABLES: Final = ("iteration", "phases")
@@ -43,26 +62,26 @@ RUNNERS_UP: Final = 3
 
 
 def answer(
-    strategy: str | AbstractStrategy,
+    settings: SearchSettings,
     outcome: SearchOutcome,
     points: dict[str, Point | None],
     evaluate: Evaluator,
-    seed: int,
+    deadline: Deadline,
 ) -> PlanningResult:
-    """The result of a search, with the plans of the baselines.
+    """The result of a search, with the plans of the baselines that there is time to price.
 
     Args:
-        strategy: that of the search; for ``auto`` the best baseline may replace its plan.
+        settings: of the search; for strategy ``auto`` the best baseline may replace its plan.
         outcome: what the search found and proved.
         points: value and assignment of each baseline, None where it found no plan that fits.
         evaluate: has priced the plans of the search.
-        seed: of the search.
+        deadline: the clock of the search.
 
     Raises:
         InfeasibleError: it is proven that no plan fits.
         NoPlanFoundError: the search ended without a plan that fits.
     """
-    space = evaluate.space
+    space, strategy = evaluate.space, settings.strategy
     known = [p for p in points.values() if p is not None]
     if strategy == "auto":
         outcome = _no_worse(outcome, known)
@@ -70,26 +89,36 @@ def answer(
     best = outcome.assignments[0]
     if strategy == "auto" and space.problem.move_limit is None and not evaluate.late:
         outcome = _with_best(outcome, evaluate, simplified(space, evaluate, best))
+    stays: tuple[str, ...] = ()
     if strategy == "auto" and space.problem.move_limit is not None:
-        in_use = space.problem.move_limit.start
-        outcome = _with_best(outcome, evaluate, staying(space, evaluate, best, in_use))
+        stayed = staying(space, evaluate, best, space.problem.move_limit)
+        stays = _left_out(space, best, stayed, evaluate)
+        outcome = _with_best(outcome, evaluate, stayed)
     outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
-    found = [candidate(space, a, name) for a in outcome.assignments[: 1 + RUNNERS_UP]]
-    baselines = {n: _baseline(space, n, point) for n, point in points.items()}
+    found = [candidate(space, outcome.assignments[0], name)]
+    baselines: dict[str, Candidate | None] = {}
+    for n, point in points.items():
+        if deadline.can_price:
+            baselines[n] = _baseline(space, n, point)
+    others = outcome.assignments[1 : 1 + RUNNERS_UP]
+    found += [candidate(space, a, name) for a in others if deadline.can_price]
+    missing = [n for n in BASELINES if settings.with_baselines and n not in baselines]
     return with_context(
         space,
         PlanningResult(
             problem=space.problem,
             best=found[0],
-            solver=_report(name, outcome, evaluate, seed),
+            solver=_report(name, outcome, evaluate, settings.seed),
             runners_up=tuple(found[1:]),
             baselines=tuple(b for b in baselines.values() if b is not None),
             unfit_baselines=tuple(n for n, b in baselines.items() if b is None),
             warnings=(
                 *remarks,
+                *stays,
                 *_beyond_reserve(found[0], evaluate.objective),
-                *_cut_walk(space, points),
+                *_cut_walk(space, baselines),
+                *_without_time(missing),
                 *runtime_warnings(found[0].plan, space.problem.workload),
                 *found[0].estimate.warnings,
             ),
@@ -112,13 +141,41 @@ def _beyond_reserve(best: Candidate, objective: AbstractObjective) -> tuple[str,
 
 
 def _with_best(outcome: SearchOutcome, evaluate: Evaluator, best: Assignment) -> SearchOutcome:
-    """The outcome with another plan, as good as its best one, in the place of that."""
+    """The outcome with another plan in the place of its best one, and none that is better."""
     if best == outcome.assignments[0]:
         return outcome
+    value, others = evaluate.value(best), zip(outcome.values, outcome.assignments, strict=True)
+    kept = [pair for pair in list(others)[1:] if pair[0] >= value]
+    gap = 0.0 if outcome.bound is None else value - outcome.bound
+    loses_proof = outcome.termination is Termination.OPTIMAL and gap > OPTIMALITY_GAP * abs(value)
     return replace(
         outcome,
-        values=(evaluate.value(best), *outcome.values[1:]),
-        assignments=(best, *outcome.assignments[1:]),
+        values=(value, *(v for v, _ in kept)),
+        assignments=(best, *(a for _, a in kept)),
+        termination=Termination.GAP if loses_proof else outcome.termination,
+    )
+
+
+def _left_out(
+    space: SearchSpace, found: Assignment, stayed: Assignment, evaluate: Evaluator
+) -> tuple[str, ...]:
+    """A remark on moves that were left out although they would save something."""
+    value, least = evaluate.value(stayed), evaluate.value(found)
+    if value <= least * EQUAL or space.problem.move_limit is None:
+        return ()
+    held, workload = space.problem.move_limit.present, space.problem.workload
+    tables, freed = 0, 0.0
+    for table in workload.tables:
+        sizes = [
+            received_bytes(held.placement(table.name), p.placement(table.name), table, workload)
+            for p in (space.plan(found), space.plan(stayed))
+        ]
+        tables, freed = tables + (sizes[0] > sizes[1]), freed + sizes[0] - sizes[1]
+    return (
+        f"moving {counted(tables, 'more table')}, {format_bytes(freed)}, would save "
+        f"{significant(100 * (value - least) / value, 2)} % of each iteration, which does not "
+        f"pay: moves have to save {LEAST_GAIN_RATIO:.1%} together, and their own time within "
+        f"{PAYBACK_S:,.0f} s of training",
     )
 
 
@@ -140,8 +197,15 @@ def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate |
     return Candidate(name=name, plan=plan, estimate=pipeline.estimate(plan), memory=memory)
 
 
-def _cut_walk(space: SearchSpace, points: dict[str, Point | None]) -> tuple[str, ...]:
-    if TORCHREC_BASELINE not in points or not torchrec_default(space.problem).is_cut:
+def _without_time(missing: Sequence[str]) -> tuple[str, ...]:
+    """A warning on baselines that a time limit left out."""
+    if not missing:
+        return ()
+    return (f"the time limit left no time to compare with {', '.join(missing)}; give it more",)
+
+
+def _cut_walk(space: SearchSpace, priced: Collection[str]) -> tuple[str, ...]:
+    if TORCHREC_BASELINE not in priced or not torchrec_default(space.problem).is_cut:
         return ()
     text = (
         "TorchRec's own plan is the best that the first part of its search finds; the whole search "

@@ -17,11 +17,18 @@ from planner.options.work import ListingProgress
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
 from planner.search.auto import Auto
-from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
+from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress, Termination
 from planner.search.bounds.feasibility import require_feasible
 from planner.search.construct.handed import HandedPlan
 from planner.settings import SearchSettings
-from planner.solving.answer import RUNNERS_UP, Point, answer, answer_without_tables, candidate
+from planner.solving.answer import (
+    BASELINES,
+    RUNNERS_UP,
+    Point,
+    answer,
+    answer_without_tables,
+    candidate,
+)
 from planner.solving.prepare import search_objective, search_space
 from planner.space.budget import Deadline, default_evaluations
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
@@ -29,14 +36,6 @@ from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.collector import collector_paused
 from planner.support.kinds import require_kind
 
-BASELINES: Final = (
-    TORCHREC_BASELINE,
-    "split_hottest",
-    "size_lookup_greedy",
-    "lookup_greedy",
-    "size_greedy",
-)
-"""Strategies whose plans are reported beside the best one."""
 _DEFAULT: Final = "auto"
 """The strategy that can begin with handed plans."""
 _LEAST_S: Final = 0.2
@@ -94,7 +93,7 @@ class Run:
         space, evaluate, outcome = self.search()
         is_compared = self.settings.with_baselines
         points = self.baselines(space, evaluate.objective) if is_compared else {}
-        return answer(self.settings.strategy, outcome, points, evaluate, self.settings.seed)
+        return answer(self.settings, outcome, points, evaluate, self.deadline)
 
     def again(
         self, narrower: PlanningProblem, found: Plan, *, started: float
@@ -148,11 +147,19 @@ class Run:
     def baselines(
         self, space: SearchSpace, objective: AbstractObjective
     ) -> dict[str, Point | None]:
-        """The best plan of each baseline strategy; None where it found no plan that fits."""
+        """The best plan of each baseline strategy; None where it found no plan that fits.
+
+        A baseline that the clock leaves no time for is not among them.
+        """
         points: dict[str, Point | None] = {}
         for left, name in zip(range(len(BASELINES), 0, -1), BASELINES, strict=True):
-            evaluate = Evaluator(space, objective, self.deadline.for_baseline(space, left))
+            budget = self.deadline.for_baseline(space, left, alone=name == TORCHREC_BASELINE)
+            if budget.time_limit_s == 0.0:
+                continue
+            evaluate = Evaluator(space, objective, budget)
             outcome = strategy_named(name).search(space, evaluate, seed=self.settings.seed)
+            if outcome.termination is Termination.TIME_LIMIT and not outcome.values:
+                continue
             points[name] = (outcome.values[0], outcome.assignments[0]) if outcome.values else None
         return points
 

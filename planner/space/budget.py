@@ -107,13 +107,21 @@ class Deadline:
         kept_s = self._plans * self._pricing_s + min(share, _BASELINE_LIMIT_S * self._baselines)
         return max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self.limit_s)
 
-    def for_baseline(self, space: SearchSpace, left: int) -> Budget:
-        """The budget of the next baseline, if ``left`` baselines have still to run."""
+    @property
+    def can_price(self) -> bool:
+        """Whether there is time to price one more plan in full."""
+        return self.left_s >= self._pricing_s
+
+    def for_baseline(self, space: SearchSpace, left: int, *, alone: bool = False) -> Budget:
+        """The budget of the next baseline, if ``left`` baselines have still to run.
+
+        One that runs ``alone`` may take all the time that is left but that of pricing.
+        """
         most = priced_plans(_BASELINE_WORK_S, space.pipeline)
         limit_s = None
         if self.limit_s is not None:
-            each = (self.left_s - left * self._pricing_s) / left
-            limit_s = min(max(each, 0.0), _BASELINE_LIMIT_S)
+            whole_s = max(self.left_s - left * self._pricing_s, 0.0)
+            limit_s = whole_s if alone else min(whole_s / left, _BASELINE_LIMIT_S)
         return Budget(time_limit_s=limit_s, max_evaluations=most)
 
 

@@ -13,12 +13,12 @@ from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
-from planner.errors import InvalidInputError
+from planner.errors import InfeasibleError, InvalidInputError
 from planner.models import pipeline_of
 from planner.options.enumeration import CACHE_LOAD_FACTORS, enumerate_options
 from planner.options.memory import surely_crowded
 from planner.problem import Constraints, PlanningProblem, TableConstraint
-from planner.tuning.groups import group_topology, least_sync_s
+from planner.tuning.groups import group_problem, least_sync_s
 from planner.tuning.setups import OWN_CODECS, Menu, Setup, changed, cluster_name, group_sizes
 
 COLUMN_WIDTHS: Final = (4, 8, 16, 32, 64, 128)
@@ -96,6 +96,17 @@ class DesignSpace:
         return {cluster_name(p.topology): p for p in self.problems}
 
     @property
+    def refused_groups(self) -> tuple[str, ...]:
+        """For each size of groups in which the constraints cannot be kept, which rule and why."""
+        found = []
+        for name, size in dict.fromkeys((s.cluster, s.group_size) for s in self.setups):
+            try:
+                _group(self._by_name[name], size)
+            except InfeasibleError as error:
+                found.append(f"no groups of {size} ranks: {error}")
+        return tuple(found)
+
+    @property
     def base(self) -> Setup:
         """The setup with the first value of every list, which changes nothing."""
         return self.setups[0]
@@ -117,8 +128,12 @@ class DesignSpace:
         return self._by_name[setup.cluster]
 
     def restricted(self, setup: Setup) -> PlanningProblem:
-        """The problem of one group of ranks under a setup."""
-        problem = self.problem_of(setup)
+        """The problem of one group of ranks under a setup.
+
+        Raises:
+            InfeasibleError: the constraints leave a table no place in groups of this size.
+        """
+        problem = _group(self.problem_of(setup), setup.group_size)
         rule = TableConstraint(
             pattern="*",
             min_column_width=setup.min_column_width,
@@ -128,7 +143,6 @@ class DesignSpace:
         return replace(
             problem,
             workload=changed(problem.workload, setup),
-            topology=_group(problem.topology, setup.group_size),
             constraints=replace(constraints, tables=(*constraints.tables, rule)),
         )
 
@@ -328,14 +342,16 @@ def _require_alike(topology: Topology, workload: Workload) -> None:
         raise InvalidInputError(message)
 
 
-def _group(topology: Topology, group_size: int) -> Topology:
-    """The system as one group of ranks sees it.
+def _group(problem: PlanningProblem, group_size: int) -> PlanningProblem:
+    """The problem of one group of ranks.
 
     Raises:
         InvalidInputError: groups of this size have different numbers of ranks on different hosts.
+        InfeasibleError: the constraints leave a table no place in such a group.
     """
-    group = group_topology(topology, group_size)
+    group = group_problem(problem, group_size)
     if group is None:
+        topology = problem.topology
         message = (
             f"groups of {group_size} of {topology.world_size} ranks have uneven numbers of ranks "
             f"on hosts of {topology.local_world_size}; use another size"

@@ -23,7 +23,7 @@ from planner.io.library import locate
 from planner.io.workload.starter import listed_text, placeholder_text
 from planner.options.broken_constraints import broken_constraints
 from planner.options.global_batch import rank_batch
-from planner.problem import PlanningProblem
+from planner.problem import Constraints, PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport
 from planner.support.atomic import write_text_atomic
@@ -103,6 +103,7 @@ def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
         return inputs
     problem = inputs.problem
     added = io.load_constraints(path, [t.name for t in problem.workload.tables])
+    added = _in_group(added, problem.topology)
     alone = replace(problem, constraints=added)
     broken = [text for plan in inputs.plans for text in broken_constraints(alone, plan)]
     warnings = inputs.warnings
@@ -171,6 +172,15 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
         f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
     )
     raise InvalidInputError(message)
+
+
+def _in_group(constraints: Constraints, topology: Topology) -> Constraints:
+    """The constraints of a job as the plan of one of its groups has to keep them."""
+    if topology.whole is None:
+        return constraints
+    from planner.tuning.groups import group_constraints
+
+    return group_constraints(constraints, topology)
 
 
 def system_names() -> tuple[str, ...]:
@@ -317,7 +327,7 @@ def _problem(file: io.WorkloadFile, topology: Topology, flags: ProblemFlags) -> 
     return PlanningProblem(
         workload=_with_flags(file.workload, topology, flags),
         topology=_priced(topology, flags),
-        constraints=file.constraints,
+        constraints=_in_group(file.constraints, topology),
         models=_models(topology, flags),
     )
 

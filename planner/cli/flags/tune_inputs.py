@@ -348,7 +348,7 @@ def _sized(flags: ProblemFlags, gpus: int | None) -> ProblemFlags:
 def load_space(
     workload: Path, clusters: Sequence[ProblemFlags], menu: Menu
 ) -> tuple[DesignSpace, tuple[str, ...]]:
-    """The design space on these clusters, and warnings on what the workload does not say.
+    """The design space on these clusters, and warnings on what is left open or ruled out.
 
     Args:
         workload: the workload file.
@@ -364,4 +364,5 @@ def load_space(
     inputs = [load_problem(workload, flags) for flags in clusters]
     problems = tuple(i.problem for i in inputs)
     warnings = tuple(dict.fromkeys(text for i in inputs for text in i.warnings))
-    return design_space(*problems, menu=menu), warnings
+    space = design_space(*problems, menu=menu)
+    return space, warnings + space.refused_groups

@@ -15,7 +15,6 @@ import numpy as np
 
 import costmodels
 from costmodels.estimates import IterationEstimate, MemoryLedger
-from costmodels.stages.own_models import described
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.io.plan.plan_file import plan_to_json
@@ -118,7 +117,7 @@ def inputs_hash(problem: PlanningProblem) -> str:
     text = json.dumps(_canonical(replace(problem, models=None)), sort_keys=True)
     text += measured_hash(problem.topology)
     if problem.models is not None:
-        text += described(problem.models)
+        text += problem.models.description or repr(problem.models)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

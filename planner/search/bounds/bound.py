@@ -70,6 +70,7 @@ class RankFreeBound:
         optional: TypeSet = frozenset(),
         meter: Meter | None = None,
         cut: Callable[[], bool] = lambda: False,
+        left_s: Callable[[], float] = lambda: math.inf,
         schedule: Schedule = USUAL,
     ) -> None:
         """Begin with the rows about means alone.
@@ -80,10 +81,11 @@ class RankFreeBound:
                 a type would start are not counted.
             meter: is told of the work done.
             cut: whether the user or the clock ends the search; asked after each linear program.
+            left_s: seconds by the clock that are left, after which a program ends as it is.
             schedule: up to how many tables linear programs are worth their time.
         """
         self.optional = optional
-        self._cut, self.schedule = cut, schedule
+        self._cut, self._left_s, self.schedule = cut, left_s, schedule
         self._meter = Meter() if meter is None else meter
         self.model = model
         self.space = model.space
@@ -122,6 +124,8 @@ class RankFreeBound:
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             if solution.x is None:
+                proven = self._relaxation(solution, types).bound
+                result = replace(result, bound=max(result.bound, proven))
                 break
             last, result = result.bound, self._relaxation(solution, types)
             new = self._add_rows(solution.x, types, box)
@@ -241,7 +245,8 @@ class RankFreeBound:
         nodes = self._meter.left_s / node_s(program)
         if program.integer.any() and nodes < (program.max_nodes or math.inf):
             program = replace(program, max_nodes=max(int(nodes), 1))
-        solution = solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio, start=start)
+        limit_s = min(time_limit_s, self._left_s())
+        solution = solve(program, time_limit_s=limit_s, gap_ratio=gap_ratio, start=start)
         self._meter.spend(effort_of(program, solution))
         return solution
 

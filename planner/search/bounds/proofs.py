@@ -70,6 +70,7 @@ class Proofs:
             optional=usual_optional_types(model.space, schedule),
             meter=self._meter,
             cut=lambda: record.cut,
+            left_s=lambda: left_s(record),
             schedule=schedule,
         )
         self.relaxed: dict[TypeSet | None, Relaxation] = {}

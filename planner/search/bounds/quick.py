@@ -1,17 +1,20 @@
-"""Bounds by linear programs alone, without a search for plans."""
+"""Bounds by linear programs alone, without a search for plans or before a walk over all plans."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.relaxation import type_sets, usual_optional_types
 from planner.search.common.linear import LinearModel
+from planner.search.construct.walk import price_all
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective
 
@@ -41,12 +44,36 @@ def linear_floor(space: SearchSpace, objective: AbstractObjective) -> Floor:
     option with the fewest device bytes.
     """
     model = LinearModel(space, objective)
-    bounds = RankFreeBound(model, optional=usual_optional_types(space))
-    value = bounds.relax(None).bound
-    if objective.sees_types and math.isfinite(value):
-        sets = type_sets(space, bounds.optional)
-        value = max(value, min(bounds.relax(types, rounds=_ROUNDS).bound for types in sets))
+    value = _linear_bound(model)
     least = np.minimum.reduceat(model.mean[:, model.num_tangents], space.first[:-1]).sum()
     unlisted = RankFreeProgram(model).unlisted_bytes / space.world_size
     limits = space.pipeline.device_limits
     return Floor(value=float(value), free_bytes=float(limits.mean() + unlisted - least))
+
+
+def price_all_above_floor(space: SearchSpace, record: Record) -> None:
+    """Price every assignment; a search that has to end before has a bound all the same.
+
+    Under a time limit linear programs come before the walk, because they take a small part of its
+    time. Otherwise only the user can end the walk early, and one program follows then.
+    """
+    model = LinearModel(space, record.evaluate.objective)
+    if record.evaluate.budget.time_limit_s is not None:
+        record.raise_bound(_linear_bound(model, lambda: record.cut), "linear bound")
+    price_all(space, record)
+    if record.bound is None:
+        record.raise_bound(_linear_bound(model, lambda: True), "linear bound")
+
+
+def _linear_bound(model: LinearModel, cut: Callable[[], bool] = lambda: False) -> float:
+    """The bound over all sets of sharding types, of all at once if ``cut`` says True before."""
+    bounds = RankFreeBound(model, optional=usual_optional_types(model.space), cut=cut)
+    value = bounds.relax(None).bound
+    if not model.objective.sees_types or not math.isfinite(value) or cut():
+        return value
+    least = math.inf
+    for types in type_sets(model.space, bounds.optional):
+        least = min(least, bounds.relax(types, rounds=_ROUNDS).bound)
+        if cut():
+            return value
+    return max(value, least)

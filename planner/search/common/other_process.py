@@ -176,7 +176,7 @@ def serve(answer: Callable[[Any], Iterator[object]], ask: BinaryIO, reply: Binar
             for found in answer(request):
                 pickle.dump(found, reply)
                 reply.flush()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             blamed = error if isinstance(error, CostModelError) else None
             pickle.dump(Failure(text=traceback.format_exc(), error=blamed), reply)
         pickle.dump(None, reply)

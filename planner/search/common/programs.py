@@ -20,7 +20,7 @@ from costmodels.datatypes import FloatArray, IntArray
 from planner.search.common.basis import Basis, row_names
 from planner.search.common.milp import MilpProgram, Rows, Solution
 from planner.search.common.quiet import QUIET
-from planner.search.common.safe_bounds import safe_bound
+from planner.search.common.safe_bounds import first_prices, safe_bound
 from planner.space.effort import program_s
 
 WHOLE_TOLERANCE: Final = 2e-6
@@ -165,7 +165,7 @@ def _solved(
         if not whole and best.HasField("dual_solution"):
             prices = dense_of(best.dual_solution.dual_values, len(program.rows.lower)) * row_scale
     if not whole:
-        proposed = np.zeros(len(program.rows.lower)) if prices is None else prices
+        proposed = first_prices(program) if prices is None else prices
         bound, reduced = safe_bound(program, proposed)
         if math.isinf(bound) and bound > 0:
             none = replace(nothing, bound=bound, infeasible=True)

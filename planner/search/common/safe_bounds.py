@@ -32,6 +32,9 @@ _SHRINK: Final = 1.0 - 1e-12
 """Prices that are scaled down are made smaller by this further factor, so that rounding leaves no
 reduced cost below 0. It costs the bound as small a share."""
 
+_PAYING_ROUNDS: Final = 3
+"""Rounds in which first prices are passed on: from the objective to phases, from those to means."""
+
 
 def safe_bound(program: MilpProgram, prices: FloatArray) -> tuple[float, FloatArray]:
     """The bound that row prices prove, and the reduced costs that go with it.
@@ -57,6 +60,31 @@ def safe_bound(program: MilpProgram, prices: FloatArray) -> tuple[float, FloatAr
     terms = np.where(y == 0, 0.0, y * np.where(y == 0, 0.0, limits))
     total, sizes = float(terms.sum()) + least, float(np.abs(terms).sum()) + size
     return total - float(_rounding(len(terms) + len(d) + 2)) * sizes, _above_least(program, low)
+
+
+def first_prices(program: MilpProgram) -> FloatArray:
+    """Row prices of a program that no solver has finished, which prove more than none at all.
+
+    Variables without an upper limit are paid for in turn, the last one first, which is the
+    objective in programs that minimise a maximum: what a variable costs becomes the price of the
+    row with the most coefficients among those that hold it from below. Variables that such a row
+    has on its other side are paid for in the next round.
+    """
+    rows, y = program.rows, np.zeros(len(program.rows.lower))
+    length = np.bincount(rows.row, minlength=len(y))
+    holds = np.where(
+        rows.values > 0, np.isfinite(rows.lower[rows.row]), np.isfinite(rows.upper[rows.row])
+    )
+    endless = np.flatnonzero(np.isinf(program.upper))[::-1]
+    entries = {column: np.flatnonzero(rows.column == column) for column in endless}
+    for column in np.tile(endless, _PAYING_ROUNDS):
+        mine = entries[column]
+        cost = program.cost[column] - float(y[rows.row[mine]] @ rows.values[mine])
+        below = mine[holds[mine] & (rows.values[mine] != 0)]
+        if cost > 0 and len(below):
+            entry = below[int(np.argmax(length[rows.row[below]]))]
+            y[rows.row[entry]] += cost / rows.values[entry]
+    return y
 
 
 def _usable(program: MilpProgram, prices: FloatArray) -> FloatArray:

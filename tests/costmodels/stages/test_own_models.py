@@ -22,7 +22,6 @@ from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupS
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.stages.models import CostModels
-from costmodels.stages.own_models import described
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import load_system, load_workload, plan
@@ -274,15 +273,15 @@ def long(value: float) -> FloatArray:
 )
 def test_whatever_a_model_holds_tells_it_from_others(made: Callable[[float], Any]) -> None:
     """Unlike models with one hash would be given the results of each other."""
-    one, same_one, other = (described(models_of(Layers(made(v)))) for v in (1.0, 1.0, 2.0))
+    one, same_one, other = (models_of(Layers(made(v))).description for v in (1.0, 1.0, 2.0))
     assert one == same_one != other
 
 
 def test_what_has_no_text_of_its_own_is_never_taken_for_another() -> None:
     """Functions are told apart, also where that means to search again."""
-    one, other = (described(models_of(Layers(f))) for f in (lambda: 1.0, lambda: 2.0))
+    one, other = (models_of(Layers(f)).description for f in (lambda: 1.0, lambda: 2.0))
     assert one != other
     holder = Helper(None)
     holder.value = holder
-    assert described(models_of(Layers(holder)))
-    assert described(CostModels()) == repr(CostModels())
+    assert models_of(Layers(holder)).description
+    assert not CostModels().description

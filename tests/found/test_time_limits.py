@@ -1,0 +1,116 @@
+"""A time limit holds for programs, baselines and reports too; all by a clock of the tests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import planner.search.bounds.bound as bound_module
+from costmodels.pipeline import CostPipeline
+from planner import api, io
+from planner.errors import StoppedError
+from planner.options.torchrec_default import torchrec_default
+from planner.problem import PlanningProblem
+from planner.search.bounds.bound import RankFreeBound
+from planner.search.bounds.scope import Scope
+from planner.search.common.linear import LinearModel
+from planner.search.common.programs import Solution
+from planner.search.common.safe_bounds import first_prices, safe_bound
+from planner.settings import SearchSettings
+from planner.solving.prepare import search_objective, search_space
+from planner.space.budget import Deadline
+
+
+@pytest.fixture(scope="module")
+def problem() -> PlanningProblem:
+    return io.load_problem("small_demo", "h100_sxm", gpus=8)
+
+
+def bounds_of(problem: PlanningProblem, **options: object) -> RankFreeBound:
+    space = search_space(problem, CostPipeline, every_kernel=False)
+    objective = search_objective("iteration", space, SearchSettings().robust)
+    return RankFreeBound(LinearModel(space, objective), **options)  # type: ignore[arg-type]
+
+
+def test_a_linear_program_gets_the_seconds_that_are_left(
+    problem: PlanningProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GLOP ran as long as it liked: 6 s after the end of a search of 10,000 tables."""
+    limits: list[float] = []
+    solve = bound_module.solve
+
+    def limited(*args: object, time_limit_s: float, **options: object) -> Solution:
+        limits.append(time_limit_s)
+        return solve(*args, time_limit_s=time_limit_s, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bound_module, "solve", limited)
+    bounds_of(problem, left_s=lambda: 7.0).relax(None)
+    assert limits
+    assert set(limits) == {7.0}
+    limits.clear()
+    bounds_of(problem).relax(None)
+    assert set(limits) == {math.inf}
+
+
+def test_a_program_that_the_clock_cuts_still_proves_something(problem: PlanningProblem) -> None:
+    """The prices that are computed without a solver prove nearly what its first program proves."""
+    bounds = bounds_of(problem)
+    program = bounds._program(None, Scope(), whole=False)
+    floor = safe_bound(program, first_prices(program))[0] * bounds.builder.scale
+    solved = bounds_of(problem).relax(None, rounds=1).bound
+    assert 0.9 * solved <= floor <= solved * (1 + 1e-6)
+    nothing = safe_bound(program, np.zeros(len(program.rows.lower)))[0] * bounds.builder.scale
+    assert nothing < 0.1 * solved
+
+
+def test_without_a_solution_the_floor_is_the_bound(
+    problem: PlanningProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*args: object, **options: object) -> Solution:
+        return Solution(bound=0.5, x=None, reduced_costs=None)
+
+    monkeypatch.setattr(bound_module, "solve", cut)
+    bounds = bounds_of(problem)
+    assert bounds.relax(None).bound == pytest.approx(0.5 * bounds.builder.scale)
+
+
+def test_torchrec_s_plan_is_left_as_it_is_when_time_is_over(problem: PlanningProblem) -> None:
+    """It took 20 s for 10,000 tables, whatever the limit."""
+    asked = replace(problem, workload=replace(problem.workload, name="not walked before"))
+    calls: list[int] = []
+    with pytest.raises(StoppedError):
+        torchrec_default(asked, lambda: calls.append(1) is None)
+    assert len(calls) == 1
+    whole = torchrec_default(asked)
+    assert whole.plan is not None
+    assert torchrec_default(asked, lambda: True) is whole  # what is known takes no time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that a deadline has left each time it is asked, the last one for ever."""
+    left: list[float] = [100.0]
+    monkeypatch.setattr(Deadline, "left_s", property(lambda _: left[0]))
+    return left
+
+
+def test_what_follows_the_search_is_left_out_by_name(
+    problem: PlanningProblem, clock: list[float]
+) -> None:
+    """The search ends as late as the limit; no baseline is made, and one plan is priced."""
+    clock[0] = -1.0
+    search = SearchSettings(time_limit_s=100.0, max_evaluations=50)
+    result = api.solve(problem, search=search)
+    assert result.baselines == ()
+    assert result.unfit_baselines == ()
+    assert result.runners_up == ()
+    told = [text for text in result.warnings if "left no time to compare with" in text]
+    assert len(told) == 1
+    assert "torchrec_greedy, split_hottest" in told[0]
+    clock[0] = 100.0
+    whole = api.solve(problem, search=search)
+    assert len(whole.baselines) + len(whole.unfit_baselines) == 5
+    assert not [text for text in whole.warnings if "left no time" in text]
