@@ -48,7 +48,7 @@ from planner.integrations.drop_in.arguments import (
 from planner.integrations.drop_in.collective import limit_within, plan_on_first_rank
 from planner.integrations.drop_in.headroom import require_headroom
 from planner.integrations.drop_in.log import planning_block
-from planner.integrations.drop_in.memory import counts_dense_part, default_reservation, their_count
+from planner.integrations.drop_in.memory import default_reservation, their_count
 from planner.integrations.drop_in.remarks import narrow_outputs, topology_warnings
 from planner.integrations.drop_in.request import Request, Sharders
 from planner.integrations.drop_in.rival import LazyEnumerator, Rival, rival_plan
@@ -324,15 +324,16 @@ class ShardPlanner(EmbeddingShardingPlanner):
         self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
     ) -> Plan:
         """The plan of the file, or else the best one found; TorchRec can run either."""
-        device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
+        device = OUR_DEVICE[self._topology.compute_device]
         if self._plan_file is not None:
-            return load_for_model(self._plan_file, model, topology, device, self._constraints)
+            return load_for_model(
+                self._plan_file, model, memories.ledger, device, self._constraints
+            )
         said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
-        workload = model.workload
-        if not self._default_reservation and counts_dense_part(self._storage_reservation):
-            workload = replace(workload, reserved_bytes=memories.kept_bytes)
+        workload, memories = memories.for_the_rest(model.workload)
+        topology = memories.ledger
         size = len(workload.tables) * topology.world_size
         limits = search_limits(model, self._topology, self._user_enumerator, module, sharders)
         self._rival = rival_plan(

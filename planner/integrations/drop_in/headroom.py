@@ -72,6 +72,18 @@ def with_headroom(topology: Topology, headroom_ratio: float) -> Topology:
     )
 
 
+def with_more_memory(topology: Topology, more_bytes: float) -> Topology:
+    """The topology with so many bytes more on each of its devices."""
+    capacity = topology.device.hbm_capacity_bytes + more_bytes
+    return replace(
+        topology,
+        device=replace(topology.device, hbm_capacity_bytes=capacity),
+        hbm_capacity_by_rank_bytes=tuple(
+            c + more_bytes for c in topology.hbm_capacity_by_rank_bytes
+        ),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _State:
     """A plan as placements, with the work of each of them."""

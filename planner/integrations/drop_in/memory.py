@@ -18,7 +18,10 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
+from torchrec.distributed.planner.storage_reservations import (
+    FixedPercentageStorageReservation,
+    HeuristicalStorageReservation,
+)
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 
 from costmodels.datatypes import FloatArray
@@ -185,9 +188,11 @@ def default_reservation() -> StorageReservation:
         return HeuristicalStorageReservation(percentage=MARGIN_RATIO)
 
 
-def counts_dense_part(reservation: StorageReservation) -> bool:
-    """Whether a storage reservation already keeps room for the dense part."""
-    return getattr(reservation, "_dense_storage", None) is not None
+class LeftToOurCount(FixedPercentageStorageReservation):
+    """Keeps nothing, because our ledger counts what is not a table; for users who chose none."""
+
+    def __init__(self) -> None:
+        super().__init__(percentage=0.0)
 
 
 def is_shortage(pipeline: KeyValuePipeline) -> bool:

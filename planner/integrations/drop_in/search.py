@@ -19,6 +19,7 @@ from torchrec.distributed.planner.types import PlannerErrorType, StorageReservat
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
 from costmodels.errors import CostModelError
+from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
@@ -33,10 +34,12 @@ from planner.integrations.drop_in.headroom import (
     fullest_ratio,
     roomier,
     with_headroom,
+    with_more_memory,
 )
 from planner.integrations.drop_in.memory import (
     AS_THE_WORKLOAD,
     MARGIN_RATIO,
+    LeftToOurCount,
     TheirCount,
     TorchrecMemoryPipeline,
     described,
@@ -74,6 +77,8 @@ class Memories:
         whole: before TorchRec's default reservation, which its objectives take off themselves; None
             if the user chose a reservation, which is already taken off then.
         headroom_ratio: the share that the user keeps free; it is already taken off all of them.
+        reserved_bytes: what a reservation that the user chose keeps of a device, for all that is
+            not a table; None if our count decides that.
         theirs: how TorchRec's count of memory differs from ours.
     """
 
@@ -83,7 +88,31 @@ class Memories:
     kept_bytes: float
     whole: Topology | None = None
     headroom_ratio: float = 0.0
+    reserved_bytes: float | None = None
     theirs: TheirCount = AS_THE_WORKLOAD
+
+    def for_the_rest(self, workload: Workload) -> tuple[Workload, Memories]:
+        """The workload, and memories from which its dense part is not taken off a second time.
+
+        TorchRec's planner takes whatever a reservation leaves for room for tables. So the dense
+        part has the room that a chosen reservation keeps, of whatever kind it is, and our ledger
+        has both: what is left for tables, and its own count of the dense part.
+        """
+        if self.reserved_bytes is None:
+            return workload, self
+        unseen_bytes = workload.reserved_bytes - self.kept_bytes
+        counted = replace(workload, reserved_bytes=self.kept_bytes)
+        dense = dense_bytes(counted, self.ledger)
+        rest = dense + unseen_bytes
+        if rest > self.reserved_bytes:
+            logger.warning(
+                "%s keeps %s, and by our count all that is not a table needs %s: training may run "
+                "out of memory",
+                described(self.reservation),
+                format_bytes(self.reserved_bytes),
+                format_bytes(rest),
+            )
+        return counted, replace(self, ledger=with_more_memory(self.ledger, dense))
 
 
 def memories_left(
@@ -110,15 +139,19 @@ def memories_left(
     """
     theirs: Topology | None = None
     whole: Topology | None = None
+    reserved_bytes: float | None = None
     if by_user:
         ours = theirs = left_by(reservation)
+        if not isinstance(reservation, LeftToOurCount):
+            all_of_it = left_by(LeftToOurCount()).hbm_capacities()
+            reserved_bytes = float((all_of_it - ours.hbm_capacities()).min())
     else:
         try:
             theirs = left_by(reservation)
         except (TorchrecPlannerError, PlannerError) as error:
             logger.debug("TorchRec's reservation leaves nothing: %s", error)
         ours = left_by(FixedPercentageStorageReservation(percentage=MARGIN_RATIO))
-        whole = left_by(FixedPercentageStorageReservation(percentage=0.0))
+        whole = left_by(LeftToOurCount())
     return Memories(
         ledger=with_headroom(ours, headroom_ratio),
         torchrec=None if theirs is None else with_headroom(theirs, headroom_ratio),
@@ -126,6 +159,7 @@ def memories_left(
         kept_bytes=kept_bytes,
         whole=None if whole is None else with_headroom(whole, headroom_ratio),
         headroom_ratio=headroom_ratio,
+        reserved_bytes=reserved_bytes,
     )
 
 
@@ -231,7 +265,7 @@ def _best_by_torchrec(
             "use objective 'iteration'"
         )
         raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
-    topology = memories.whole or memories.ledger
+    topology = memories.whole or memories.torchrec or memories.ledger
     counted = replace(workload, reserved_bytes=memories.kept_bytes)
     pricing = replace(rating, is_reserved=memories.whole is None)
     try:
