@@ -345,7 +345,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         )
         self.result = soundest_plan(
             workload,
-            replace(memories, theirs=their_count(model.tables, self._constraints)),
+            replace(memories, theirs=their_count(model.tables, workload, self._constraints)),
             limits,
             lambda: search_left(self._search, self._planning_limit_s, self._started_s, size),
             self._rival.plan,

@@ -40,7 +40,7 @@ from planner.integrations.translate.modules import (
     table_configs,
     tower_of,
 )
-from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
+from planner.integrations.translate.optimizer import optimizer_name, planned_optimizers
 from planner.integrations.translate.settings import DATA_TYPES, require_constraints
 from planner.problem import Constraints
 
@@ -154,14 +154,16 @@ def describe_model(
     dense = hints.dense or dense_arch(module)
     unseen = dense_reserve_bytes(module, [f.parameter for f in found]) if dense is None else 0.0
     warnings += [_UNSEEN_DENSE] if unseen else []
-    optimizer = planned_optimizer(optimizer_name(f.parameter, f.sharder, f.module) for f in found)
+    optimizers = planned_optimizers(
+        {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
+    )
     output_dtype, narrowed = planned_output_dtype(found, given, hints)
     workload = Workload(
         name=hints.name,
-        tables=_told(found, output_dtype),
+        tables=optimizers.set_in(_told(found, output_dtype)),
         local_batch_size=batch_size,
         dense=dense or DenseArch(),
-        optimizer=optimizer.priced_as,
+        optimizer=optimizers.most,
         output_dtype=output_dtype,
         pipeline=hints.pipeline,
         reserved_bytes=hints.reserved_bytes + unseen,
@@ -170,8 +172,8 @@ def describe_model(
         workload=workload,
         constraints=_limits(found, given, compute_device, world_size, batch_size),
         tables=tuple(found),
-        warnings=(*warnings, *narrowed, *optimizer.warnings),
-        knows_optimizer=optimizer.is_known,
+        warnings=(*warnings, *narrowed, *optimizers.warnings),
+        knows_optimizer=optimizers.is_known,
     )
 
 
@@ -243,6 +245,7 @@ def _shardable_tables(
                     inputs=torchrec_inputs(
                         name,
                         limit,
+                        parameter,
                         owner,
                         sharder,
                         batch_size,

@@ -187,7 +187,7 @@ def best_plan(
         rival: TorchRec's own plan. It is reported among the baselines, and is the best plan if it
             fits and is predicted to be at least as fast.
         key_values: how key-value tables are run, by name.
-        knows_optimizer: whether the cost of the workload's optimizer is known.
+        knows_optimizer: whether the cost of each table's optimizer is known.
         rating: makes the pipeline for one of TorchRec's objectives.
 
     Raises:
