@@ -215,7 +215,7 @@ def _on_one_rank(
         return
     kernel = ComputeKernel.FUSED
     for kind in _BY_RANK:
-        if not _is_allowed(constraints, table.name, kind, kernel):
+        if not is_allowed(constraints, table.name, kind, kernel):
             continue
         option = ShardingOption(
             table=table.name,
@@ -233,9 +233,10 @@ def _on_one_rank(
             )
 
 
-def _is_allowed(
+def is_allowed(
     constraints: Constraints, table: str, kind: ShardingType, kernel: ComputeKernel
 ) -> bool:
+    """Whether the constraints leave a table a sharding type with a kernel."""
     if kind not in constraints.sharding_types or kernel not in constraints.kernels:
         return False
     return all(

@@ -45,6 +45,7 @@ from planner.integrations.drop_in.memory import (
     described,
     is_shortage,
 )
+from planner.integrations.drop_in.nearer import host_bytes, in_nearer_memory
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.integrations.translate.key_value import KeyValuePipeline, KeyValueTable
 from planner.models import default_models, models_of
@@ -346,9 +347,11 @@ def _roomiest(
     make_pipeline: Callable[..., CostPipeline],
     key_values: Mapping[str, KeyValueTable],
 ) -> PlanningResult:
-    """The result with the plan that leaves most memory free, among those about as fast.
+    """The result with the plan in the nearest and emptiest memory, among those about as fast.
 
     These are plans that are at most 1 % slower than the best one, and not slower than TorchRec's.
+    Of these, the one with the fewest bytes in host memory is taken; its tables go from there to
+    device memory if they have room; and then it is made to leave most device memory free.
     """
     if result.solver.objective != _TIME:
         return result
@@ -356,14 +359,17 @@ def _roomiest(
     pipeline = make_pipeline(problem.workload, problem.topology, default_models(problem.topology))
     theirs = [c.estimate.time.time_s for c in result.baselines if c.name == RIVAL]
     most_s = min([best.estimate.time.time_s * (1.0 + SLOWER_RATIO), *theirs])
-    filled = fullest_ratio(pipeline, best.plan)
-    start, emptiest = best, filled
+    filled, far = fullest_ratio(pipeline, best.plan), host_bytes(pipeline, best.plan)
+    start, emptiest, least = best, filled, far
     others = (*result.runners_up, *result.baselines)
     for other in (c for c in others if runs(c.plan, problem.workload)):
-        share = fullest_ratio(pipeline, other.plan)
-        if other.estimate.time.time_s <= most_s and share < emptiest - LEAST_GAIN_RATIO:
-            start, emptiest = other, share
-    found = roomier(start.plan, pipeline, problem.constraints, most_s=most_s, fixed=key_values)
+        share, beyond = fullest_ratio(pipeline, other.plan), host_bytes(pipeline, other.plan)
+        is_emptier = beyond == least and share < emptiest - LEAST_GAIN_RATIO
+        if other.estimate.time.time_s <= most_s and (beyond < least or is_emptier):
+            start, emptiest, least = other, share, beyond
+    moving = {"most_s": most_s, "fixed": key_values}
+    nearer = in_nearer_memory(start.plan, pipeline, problem.constraints, **moving)
+    found = roomier(nearer, pipeline, problem.constraints, **moving)
     if found == best.plan:
         return result
     chosen = Candidate(
@@ -372,10 +378,15 @@ def _roomiest(
         estimate=pipeline.estimate(found),
         memory=pipeline.memory(found),
     )
-    remark = (
-        f"a plan predicted {_slower(chosen, best)} than the fastest one was taken, because its "
-        f"fullest rank uses {fullest_ratio(pipeline, found):.0%} of the memory for embeddings "
+    why = (
+        f"its fullest rank uses {fullest_ratio(pipeline, found):.0%} of the memory for embeddings "
         f"instead of {filled:.0%}"
+    )
+    kept = host_bytes(pipeline, found)
+    if kept < far:
+        why = f"it has {format_bytes(kept)} of tables in host memory instead of {format_bytes(far)}"
+    remark = (
+        f"a plan predicted {_slower(chosen, best)} than the fastest one was taken, because {why}"
     )
     return replace(result, best=chosen, warnings=(*result.warnings, remark))
 
