@@ -23,7 +23,11 @@ from planner.integrations.drop_in.remarks import (
     planned_output_dtype,
 )
 from planner.integrations.translate.codecs import communication_of, row_to_fill
-from planner.integrations.translate.constraints import in_other_group, table_constraints
+from planner.integrations.translate.constraints import (
+    in_other_group,
+    stand_in_warnings,
+    table_constraints,
+)
 from planner.integrations.translate.dense import dense_arch, dense_reserve_bytes
 from planner.integrations.translate.features import features_of, torchrec_inputs, uses_index_dedup
 from planner.integrations.translate.hints import NO_HINTS, WorkloadHints
@@ -151,6 +155,7 @@ def describe_model(
     if not found:
         return None
     warnings = assumption_warnings(found, given, hints, batch_size)
+    warnings += stand_in_warnings(found, given, compute_device)
     dense = hints.dense or dense_arch(module)
     unseen = dense_reserve_bytes(module, [f.parameter for f in found]) if dense is None else 0.0
     warnings += [_UNSEEN_DENSE] if unseen else []

@@ -35,14 +35,11 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
+from planner.integrations.torchrec_plan import KEY_VALUE_KERNELS as KERNELS
 
-ON_SSD: Final = "key_value"
-"""The kernel of an ordinary table whose rows are on an SSD."""
-
-VIRTUAL: Final = ("dram_virtual_table", "ssd_virtual_table", "dram_ssd_virtual_table")
-"""The kernels of virtual tables; the first one is used if no constraint names another."""
-
-KERNELS: Final = (ON_SSD, *VIRTUAL)
+ON_SSD, *VIRTUAL = KERNELS
+"""The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
+first of these is used if no constraint names another."""
 
 MOST_ROWS: Final = 2**48
 """A table is priced with at most this many rows; virtual tables can have up to 2^63 ids."""
