@@ -18,6 +18,8 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Pooling, Table, Workload
 from planner.errors import InvalidInputError
+from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
+from planner.integrations.dense.trace import trace_dense
 from planner.integrations.drop_in.remarks import (
     assumption_warnings,
     planned_output_dtype,
@@ -60,8 +62,8 @@ __all__ = [
 ]
 
 _UNSEEN_DENSE: Final = (
-    "the dense part is not a DLRM: its memory is reserved but its time is not predicted; pass "
-    "hints=WorkloadHints(dense=...) to predict it"
+    "the dense part is not a DLRM: its memory is reserved but its time is not predicted; to trace "
+    "it, pass hints=WorkloadHints(inputs=lambda batch: ...), the arguments of the model's forward"
 )
 
 
@@ -156,7 +158,7 @@ def describe_model(
         return None
     warnings = assumption_warnings(found, given, hints, batch_size)
     warnings += stand_in_warnings(found, given, compute_device)
-    dense = hints.dense or dense_arch(module)
+    dense = _dense_part(module, hints, batch_size)
     unseen = dense_reserve_bytes(module, [f.parameter for f in found]) if dense is None else 0.0
     warnings += [_UNSEEN_DENSE] if unseen else []
     optimizers = planned_optimizers(
@@ -201,6 +203,20 @@ def table_bytes(
             if not getattr(configs.get(name), "use_virtual_table", False):
                 total += parameter.numel() * parameter.element_size()
     return float(total)
+
+
+def _dense_part(module: nn.Module, hints: WorkloadHints, batch_size: int) -> DenseArch | None:
+    """The dense part: as given, traced with the given inputs, or read from a DLRM; or None.
+
+    Raises:
+        InvalidInputError: it cannot be traced.
+    """
+    if hints.dense is not None or hints.inputs is None:
+        return hints.dense or dense_arch(module)
+    hush_fx()
+    inputs = synchronized(hints.inputs(batch_size))
+    trace = trace_dense(module, inputs, batch_size=batch_size, lookups=lookups_of(module))
+    return DenseArch(operators=trace.operators)
 
 
 # ------------------------------------------------------------------ tables
