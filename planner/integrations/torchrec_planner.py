@@ -51,7 +51,7 @@ from planner.integrations.drop_in.log import planning_block
 from planner.integrations.drop_in.memory import default_reservation, their_count
 from planner.integrations.drop_in.remarks import narrow_outputs, topology_warnings
 from planner.integrations.drop_in.request import Request, Sharders
-from planner.integrations.drop_in.rival import LazyEnumerator, Rival, rival_plan
+from planner.integrations.drop_in.rival import LazyEnumerator, Rival, quiet, rival_plan
 from planner.integrations.drop_in.saved_plan import load_for_model, stored_options
 from planner.integrations.drop_in.search import Memories, require_room
 from planner.integrations.drop_in.sound_plans import soundest_plan
@@ -291,7 +291,8 @@ class ShardPlanner(EmbeddingShardingPlanner):
         sharding_plan = options_to_sharding_plan(options, self._topology)
         if not has_other_groups(self._constraints, device):
             validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
-        validate_rank_assignment(sharding_plan, self._topology)
+        with quiet():
+            validate_rank_assignment(sharding_plan, self._topology)
         validate_compute_kernels(options)
         seconds = time.perf_counter() - self._started_s
         self._log_stats(sharding_plan, options, sharders, seconds)
@@ -342,6 +343,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
             enumerator=self._enumerator,
             ours=topology,
             limits=limits,
+            limit_s=self._planning_limit_s,
         )
         self.result = soundest_plan(
             workload,

@@ -23,7 +23,7 @@ from costmodels.workload import Pooling, Table
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import WHOLE_CACHE, is_priced_as_another, our_kernel
 from planner.integrations.translate.key_value import KERNELS
-from planner.integrations.translate.settings import fused_setting
+from planner.integrations.translate.settings import fused_setting, is_of_torchrec
 from planner.options.narrowing import without_types
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
@@ -274,8 +274,7 @@ def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> lis
 
 
 def _device_to_ask(method: Callable[..., object], compute_device: str) -> str:
-    own = str(getattr(method, "__module__", "")).startswith("torchrec.")
-    return "cuda" if own and compute_device == "cpu" else compute_device
+    return "cuda" if is_of_torchrec(method) and compute_device == "cpu" else compute_device
 
 
 def _asked(

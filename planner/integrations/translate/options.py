@@ -34,6 +34,7 @@ from planner.integrations.torchrec_plan import (
 from planner.integrations.torchrec_workload import ShardableTable
 from planner.integrations.translate.constraints import kernel_names
 from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.modules import table_configs
 
 
 def to_sharding_options(
@@ -101,8 +102,11 @@ def _option(
     plan: Plan, table: ShardableTable, given: ParameterConstraints, batch_size: int, device: str
 ) -> ShardingOption:
     placed = plan.placement(table.table.name)
+    config = (table_configs(table.module) or {}).get(table.parameter_name)
+    # Only options of torchrec 1.9 have it.
+    stashed = bool(getattr(config, "stash_weights", False))
     names = kernel_names(table.sharder, given, str(placed.sharding_type), device)
-    return ShardingOption(
+    option = ShardingOption(
         name=table.parameter_name,
         tensor=table.parameter,
         module=(table.path, table.module),
@@ -124,6 +128,9 @@ def _option(
         output_dtype=given.output_dtype,
         key_value_params=given.key_value_params,
     )
+    if stashed:
+        option.stash_weights = True
+    return option
 
 
 def _run_as_key_value(
