@@ -126,6 +126,7 @@ class Table:
         row_update: the kernel that updates rows in the backward pass.
         deduplicates_indices: whether each rank exchanges every distinct row of its batch only once;
             for unpooled tables.
+        optimizer: what updates its rows; None for the optimizer of the workload.
 
     Raises:
         InvalidValueError: a size is out of range, or two fields contradict each other.
@@ -156,6 +157,7 @@ class Table:
     communication: Communication | None = None
     row_update: RowUpdate = RowUpdate.DEDUPLICATED
     deduplicates_indices: bool = False
+    optimizer: Optimizer | None = None
 
     def __post_init__(self) -> None:
         """Check shape and features."""
@@ -214,7 +216,7 @@ class Workload:
             whole number, or one when it is multiplied by ``tensor_parallel``: 0.5 for one sample on
             two ranks.
         dense: the layers that are not tables.
-        optimizer: of the tables; its state is kept beside the weights.
+        optimizer: of the tables that name none; its state is kept beside the weights.
         output_dtype: type of the looked-up vectors that are exchanged, and of their gradients.
         gradient_dtype: type in which ranks reduce the gradients of the dense part.
         index_bytes: bytes of one index, 4 or 8.
@@ -342,10 +344,15 @@ class Workload:
         msg = f"the workload {self.name!r} has no table {name!r}"
         raise InvalidValueError(msg)
 
+    def optimizer_of(self, table: Table) -> Optimizer:
+        """What updates the rows of a table: its own optimizer, or that of the workload."""
+        return table.optimizer or self.optimizer
+
     def trained_row_bytes(self, table: Table, column_widths: Sequence[int] = ()) -> float:
         """Bytes of the weights and the optimizer state of a row, cut into columns or whole."""
         widths = column_widths or (table.embedding_dim,)
-        return table.row_bytes + sum(self.optimizer.state_bytes_per_row(width) for width in widths)
+        state = self.optimizer_of(table).state_bytes_per_row
+        return table.row_bytes + sum(state(width) for width in widths)
 
     def trained_bytes(self, table: Table, column_widths: Sequence[int] = ()) -> float:
         """Bytes of the weights and the optimizer state of all rows of ``table``."""

@@ -193,6 +193,7 @@ def tables(draw: DrawFn, name: str = "t0", *, max_rows: int = 50_000) -> Table:
         pooling=pooling,
         is_weighted=draw(st.booleans()),
         row_update=draw(st.sampled_from([RowUpdate.DEDUPLICATED, *RowUpdate])),
+        optimizer=draw(st.sampled_from([None, None, *Optimizer])),
         deduplicates_indices=pooling is Pooling.NONE and draw(st.booleans()),
     )
 

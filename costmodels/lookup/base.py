@@ -103,7 +103,8 @@ class TableColumns:
     """What shards need to know of their tables, as arrays ``[T]`` with one entry for each table.
 
     ``laws`` holds the index distributions of all tables, equal ones only once; ``law[i]`` is the
-    position of that of table i.
+    position of that of table i. ``optimizer[i]`` is the position of its own optimizer among all
+    kinds, or -1 if it has none of its own.
     """
 
     tables: tuple[Table, ...]
@@ -120,6 +121,7 @@ class TableColumns:
     embedding_dim: IntArray
     pooling_factor: FloatArray
     element_bytes: FloatArray
+    optimizer: IntArray
 
     @staticmethod
     def of(tables: Sequence[Table]) -> TableColumns:
@@ -142,6 +144,10 @@ class TableColumns:
             embedding_dim=np.array([t.embedding_dim for t in tables], dtype=np.int64),
             pooling_factor=np.array([t.pooling_factor for t in tables], dtype=float),
             element_bytes=np.array([t.dtype.num_bytes for t in tables], dtype=float),
+            optimizer=np.array(
+                [-1 if t.optimizer is None else _OPTIMIZERS.index(t.optimizer) for t in tables],
+                dtype=np.int64,
+            ),
         )
 
 
@@ -154,6 +160,7 @@ class LookupShards:
         table: ``[n]`` position of each shard's table in ``tables``.
         kernel: ``[n]`` position of each shard's kernel in ``KERNELS``.
         cache_load_factor_ratio: ``[n]``; 0 without a cache.
+        optimizer: of the tables that have none of their own.
     """
 
     tables: TableColumns
@@ -210,7 +217,7 @@ class LookupShards:
             num_bags=float(self.num_bags[index]),
             output_element_bytes=self.output_element_bytes,
             index_bytes=self.index_bytes,
-            optimizer=self.optimizer,
+            optimizer=self.tables.tables[int(self.table[index])].optimizer or self.optimizer,
             lookahead_batches=self.lookahead_batches,
             cache_load_factor_ratio=ratio if kernel is ComputeKernel.FUSED_UVM_CACHING else None,
         )
@@ -262,9 +269,9 @@ class LookupShards:
     @property
     def state_bytes_per_row(self) -> FloatArray:
         """``[n]`` bytes of the optimizer state of one row of each shard."""
-        widths, index = np.unique(self.num_cols, return_inverse=True)
-        state = [self.optimizer.state_bytes_per_row(int(width)) for width in widths]
-        return np.array(state, dtype=float)[index]
+        own = self.tables.optimizer[self.table]
+        kind = np.where(own < 0, _OPTIMIZERS.index(self.optimizer), own)
+        return np.asarray(_STATE_PER_ROW[kind] + _STATE_PER_COLUMN[kind] * self.num_cols)
 
     def runs(self, kernel: ComputeKernel) -> BoolArray:
         """``[n]`` whether a shard is looked up by this kernel."""
@@ -303,6 +310,12 @@ class LookupShards:
         return np.asarray(self.rows_ratio * missing)
 
 
+_OPTIMIZERS: Final = tuple(Optimizer)
+_STATE_PER_ROW: Final = np.array([o.state_bytes_per_row(0) for o in _OPTIMIZERS])
+_STATE_PER_COLUMN: Final = (
+    np.array([o.state_bytes_per_row(1) for o in _OPTIMIZERS]) - _STATE_PER_ROW
+)
+"""Bytes of state of each row, and of each column of a row: the state is linear in the columns."""
 _BACKWARD_KERNELS: Final = 3.0
 """Kernels of a backward lookup that follow each other: sort, run lengths, update."""
 _CACHE_KERNELS: Final = 25.0

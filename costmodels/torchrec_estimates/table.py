@@ -81,7 +81,7 @@ class TorchrecTable:
             all_to_all_bytes=exchanged,
             row_sum_bytes=summed,
             output_bytes=float(element),
-            optimizer_ratio=_optimizer_ratio(workload.optimizer, table.embedding_dim),
+            optimizer_ratio=_optimizer_ratio(workload.optimizer_of(table), table.embedding_dim),
             prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
         )
 
@@ -118,13 +118,15 @@ class TorchrecInputs:
     """The inputs of a table on one rank, if its user tells TorchRec others than the model has.
 
     For example, the user may give one pooling factor for a table with two features; to TorchRec's
-    planner the table then has one feature. The fields are those of :class:`TorchrecTable`.
+    planner the table then has one feature. Its planner also counts the state of an optimizer that
+    it finds on the parameter, by its class. The fields are those of :class:`TorchrecTable`.
     """
 
     num_ids: float
     num_outputs: float
     is_weighted: bool
     prefetches: bool
+    optimizer_ratio: float
 
     def read(self, table: TorchrecTable) -> TorchrecTable:
         """The table with these inputs."""
@@ -134,6 +136,7 @@ class TorchrecInputs:
             num_outputs=self.num_outputs,
             is_weighted=self.is_weighted,
             prefetches=self.prefetches,
+            optimizer_ratio=self.optimizer_ratio,
         )
 
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingPlan
 
+from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.integrations.drop_in.effort import evaluations_within
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.key_value import refuse_key_values
@@ -69,7 +71,8 @@ def group_choices(
         topology: all ranks of the job, as one of our systems.
         sync_interval: steps from one sync to the next.
         sizes: ranks per group to try; empty for all divisors of the number of ranks.
-        time_limit_s: seconds of search for each size.
+        time_limit_s: nominal seconds of search for each size. They are counted in work, so that a
+            busy machine finds the same plans, only later.
 
     Raises:
         InvalidInputError: a size does not divide the number of ranks, the interval is below 1, or
@@ -132,7 +135,8 @@ def _choice(
     between_hosts: bool,  # noqa: FBT001 - one of two layouts
 ) -> GroupChoice:
     rules = group_constraints(model.constraints, group, between_hosts=between_hosts)
-    result = api.plan(model.workload, group, constraints=rules, time_limit_s=time_limit_s)
+    most = evaluations_within(time_limit_s, model.workload, group, CostPipeline)
+    result = api.plan(model.workload, group, constraints=rules, max_evaluations=most)
     copies = topology.world_size // group.world_size
     sync_s = sync_time_s(
         topology, group.world_size, result.best.memory, between_hosts=between_hosts

@@ -52,6 +52,7 @@ from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
+from planner.integrations.drop_in.effort import evaluations_within
 from planner.integrations.parts.option_workload import (
     Key,
     key_of,
@@ -182,7 +183,8 @@ class ImprovedPlan:
         sharders: sharders of the model; TorchRec's default if None.
         system: a system of ours (or its name) whose rates are used; TorchRec's if None.
         hints: index distributions, dense part and pipeline.
-        time_limit_s: seconds of search.
+        time_limit_s: nominal seconds of search, counted in work, so that a busy machine finds the
+            same plan, only later.
 
     ``before_s`` and ``after_s`` are the predicted iteration times of both plans of the last call.
     """
@@ -230,7 +232,9 @@ class ImprovedPlan:
                 pipeline.workload,
                 self._topology,
                 constraints=table_constraints(requests, self._theirs.compute_device),
-                time_limit_s=self._time_limit_s,
+                max_evaluations=evaluations_within(
+                    self._time_limit_s, pipeline.workload, self._topology, CostPipeline
+                ),
             )
         except (InfeasibleError, NoPlanFoundError) as error:
             logger.warning("the plan is kept as it is: %s", error)

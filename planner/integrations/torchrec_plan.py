@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -35,16 +35,48 @@ QUANTIZED: Final = {
 }
 """Kernels of quantized modules, with the kernels that keep weights in the same memory."""
 
+KEY_VALUE_KERNELS: Final = (
+    "key_value",
+    "dram_virtual_table",
+    "ssd_virtual_table",
+    "dram_ssd_virtual_table",
+)
+"""Kernels of key-value tables (:mod:`planner.integrations.translate.key_value`)."""
+
+_FARTHEST_FIRST: Final = (ComputeKernel.FUSED_UVM_CACHING, ComputeKernel.FUSED_UVM)
+
 _TRAINED: Final = {name: kernel for kernel, name in QUANTIZED.items()}
 
 
 def our_kernel(name: str) -> ComputeKernel:
     """The kernel as which a TorchRec kernel is planned.
 
+    One without a cost model, such as ``fused_triton`` or ``customized_kernel``, is planned as the
+    nearest kernel that has one: that with rows in the same memory, by its name.
+
     Raises:
-        ValueError: our plans do not use this kernel.
+        ValueError: it is the kernel of a key-value table, which is planned in another way.
     """
-    return _TRAINED.get(name) or ComputeKernel(name)
+    if name in KEY_VALUE_KERNELS:
+        message = f"{name!r} is not a valid kernel of ordinary tables, but one of key-value tables"
+        raise ValueError(message)
+    known = _TRAINED.get(name) or next((k for k in ComputeKernel if k == name), None)
+    farther = (k for k in _FARTHEST_FIRST if str(k).removeprefix("fused_") in name)
+    return known or next(farther, ComputeKernel.FUSED)
+
+
+def is_priced_as_another(name: str) -> bool:
+    """Whether a kernel has no cost model of its own."""
+    return name not in (*KEY_VALUE_KERNELS, *_TRAINED, *ComputeKernel)
+
+
+def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
+    """TorchRec's name of a kernel: its own if that is allowed, or one that is planned as it."""
+    names = list(allowed)
+    if str(kernel) in names:
+        return str(kernel)
+    usable = (name for name in names if name not in KEY_VALUE_KERNELS)
+    return next((name for name in usable if our_kernel(name) is kernel), str(kernel))
 
 
 def parameter_name(table: Table) -> str:
@@ -81,7 +113,7 @@ def to_sharding_plan(
         module_plan = modules.setdefault(table.module, EmbeddingModuleShardingPlan())
         module_plan[name] = ParameterSharding(
             sharding_type=str(placed.sharding_type),
-            compute_kernel=str(placed.kernel),
+            compute_kernel=kernel_name(placed.kernel, map(str, given.compute_kernels or ())),
             ranks=list(placed.ranks),
             sharding_spec=_spec(placed, compute_device, local_world_size),
             cache_params=cache_params(placed, given),

@@ -48,10 +48,10 @@ from planner.integrations.drop_in.arguments import (
 from planner.integrations.drop_in.collective import limit_within, plan_on_first_rank
 from planner.integrations.drop_in.headroom import require_headroom
 from planner.integrations.drop_in.log import planning_block
-from planner.integrations.drop_in.memory import counts_dense_part, default_reservation, their_count
+from planner.integrations.drop_in.memory import default_reservation, their_count
 from planner.integrations.drop_in.remarks import narrow_outputs, topology_warnings
 from planner.integrations.drop_in.request import Request, Sharders
-from planner.integrations.drop_in.rival import LazyEnumerator, Rival, rival_plan
+from planner.integrations.drop_in.rival import LazyEnumerator, Rival, quiet, rival_plan
 from planner.integrations.drop_in.saved_plan import load_for_model, stored_options
 from planner.integrations.drop_in.search import Memories, require_room
 from planner.integrations.drop_in.sound_plans import soundest_plan
@@ -291,7 +291,8 @@ class ShardPlanner(EmbeddingShardingPlanner):
         sharding_plan = options_to_sharding_plan(options, self._topology)
         if not has_other_groups(self._constraints, device):
             validate_modules_inclusion_in_sharding_plan(sharding_plan, module, sharders)
-        validate_rank_assignment(sharding_plan, self._topology)
+        with quiet():
+            validate_rank_assignment(sharding_plan, self._topology)
         validate_compute_kernels(options)
         seconds = time.perf_counter() - self._started_s
         self._log_stats(sharding_plan, options, sharders, seconds)
@@ -324,15 +325,16 @@ class ShardPlanner(EmbeddingShardingPlanner):
         self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
     ) -> Plan:
         """The plan of the file, or else the best one found; TorchRec can run either."""
-        device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
+        device = OUR_DEVICE[self._topology.compute_device]
         if self._plan_file is not None:
-            return load_for_model(self._plan_file, model, topology, device, self._constraints)
+            return load_for_model(
+                self._plan_file, model, memories.ledger, device, self._constraints
+            )
         said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
-        workload = model.workload
-        if not self._default_reservation and counts_dense_part(self._storage_reservation):
-            workload = replace(workload, reserved_bytes=memories.kept_bytes)
+        workload, memories = memories.for_the_rest(model.workload)
+        topology = memories.ledger
         size = len(workload.tables) * topology.world_size
         limits = search_limits(model, self._topology, self._user_enumerator, module, sharders)
         self._rival = rival_plan(
@@ -341,10 +343,11 @@ class ShardPlanner(EmbeddingShardingPlanner):
             enumerator=self._enumerator,
             ours=topology,
             limits=limits,
+            limit_s=self._planning_limit_s,
         )
         self.result = soundest_plan(
             workload,
-            replace(memories, theirs=their_count(model.tables, self._constraints)),
+            replace(memories, theirs=their_count(model.tables, workload, self._constraints)),
             limits,
             lambda: search_left(self._search, self._planning_limit_s, self._started_s, size),
             self._rival.plan,

@@ -14,7 +14,6 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from torch import nn
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import HardwareConfig, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
@@ -24,7 +23,7 @@ from costmodels.units import GIB
 from costmodels.workload import Pipeline
 from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.integrations.drop_in.memory import counts_dense_part
+from planner.integrations.drop_in.memory import LeftToOurCount
 from planner.integrations.drop_in.remarks import topology_warnings
 from planner.integrations.drop_in.request import Sharders
 from planner.integrations.drop_in.rival import Rival
@@ -139,9 +138,8 @@ class SystemPlanner(ShardPlanner):
     def _planned_as_on_the_command_line(
         self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
     ) -> Plan:
-        topology, workload = memories.ledger, model.workload
-        if counts_dense_part(self._storage_reservation):
-            workload = replace(workload, reserved_bytes=memories.kept_bytes)
+        workload, memories = memories.for_the_rest(model.workload)
+        topology = memories.ledger
         pipeline = partial(
             KeyValuePipeline, key_values=model.key_values, knows_optimizer=model.knows_optimizer
         )
@@ -235,7 +233,7 @@ class ShardplanProvider(DefaultPlannerProvider):
         ]
         unset = config.storage_reservation_policy == StorageReservationPolicy.UNSET
         if request.storage_reservation is None and unset and given == [None] * len(given):
-            return FixedPercentageStorageReservation(percentage=0.0)
+            return LeftToOurCount()
         return super().build_storage_reservation(sku, request)
 
     def build_planner(

@@ -18,12 +18,18 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Pooling, Table, Workload
 from planner.errors import InvalidInputError
+from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
+from planner.integrations.dense.trace import trace_dense
 from planner.integrations.drop_in.remarks import (
     assumption_warnings,
     planned_output_dtype,
 )
 from planner.integrations.translate.codecs import communication_of, row_to_fill
-from planner.integrations.translate.constraints import in_other_group, table_constraints
+from planner.integrations.translate.constraints import (
+    in_other_group,
+    stand_in_warnings,
+    table_constraints,
+)
 from planner.integrations.translate.dense import dense_arch, dense_reserve_bytes
 from planner.integrations.translate.features import features_of, torchrec_inputs, uses_index_dedup
 from planner.integrations.translate.hints import NO_HINTS, WorkloadHints
@@ -40,7 +46,7 @@ from planner.integrations.translate.modules import (
     table_configs,
     tower_of,
 )
-from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
+from planner.integrations.translate.optimizer import optimizer_name, planned_optimizers
 from planner.integrations.translate.settings import DATA_TYPES, require_constraints
 from planner.problem import Constraints
 
@@ -56,8 +62,8 @@ __all__ = [
 ]
 
 _UNSEEN_DENSE: Final = (
-    "the dense part is not a DLRM: its memory is reserved but its time is not predicted; pass "
-    "hints=WorkloadHints(dense=...) to predict it"
+    "the dense part is not a DLRM: its memory is reserved but its time is not predicted; to trace "
+    "it, pass hints=WorkloadHints(inputs=lambda batch: ...), the arguments of the model's forward"
 )
 
 
@@ -151,17 +157,20 @@ def describe_model(
     if not found:
         return None
     warnings = assumption_warnings(found, given, hints, batch_size)
-    dense = hints.dense or dense_arch(module)
+    warnings += stand_in_warnings(found, given, compute_device)
+    dense = _dense_part(module, hints, batch_size)
     unseen = dense_reserve_bytes(module, [f.parameter for f in found]) if dense is None else 0.0
     warnings += [_UNSEEN_DENSE] if unseen else []
-    optimizer = planned_optimizer(optimizer_name(f.parameter, f.sharder, f.module) for f in found)
+    optimizers = planned_optimizers(
+        {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
+    )
     output_dtype, narrowed = planned_output_dtype(found, given, hints)
     workload = Workload(
         name=hints.name,
-        tables=_told(found, output_dtype),
+        tables=optimizers.set_in(_told(found, output_dtype)),
         local_batch_size=batch_size,
         dense=dense or DenseArch(),
-        optimizer=optimizer.priced_as,
+        optimizer=optimizers.most,
         output_dtype=output_dtype,
         pipeline=hints.pipeline,
         reserved_bytes=hints.reserved_bytes + unseen,
@@ -170,8 +179,8 @@ def describe_model(
         workload=workload,
         constraints=_limits(found, given, compute_device, world_size, batch_size),
         tables=tuple(found),
-        warnings=(*warnings, *narrowed, *optimizer.warnings),
-        knows_optimizer=optimizer.is_known,
+        warnings=(*warnings, *narrowed, *optimizers.warnings),
+        knows_optimizer=optimizers.is_known,
     )
 
 
@@ -194,6 +203,20 @@ def table_bytes(
             if not getattr(configs.get(name), "use_virtual_table", False):
                 total += parameter.numel() * parameter.element_size()
     return float(total)
+
+
+def _dense_part(module: nn.Module, hints: WorkloadHints, batch_size: int) -> DenseArch | None:
+    """The dense part: as given, traced with the given inputs, or read from a DLRM; or None.
+
+    Raises:
+        InvalidInputError: it cannot be traced.
+    """
+    if hints.dense is not None or hints.inputs is None:
+        return hints.dense or dense_arch(module)
+    hush_fx()
+    inputs = synchronized(hints.inputs(batch_size))
+    trace = trace_dense(module, inputs, batch_size=batch_size, lookups=lookups_of(module))
+    return DenseArch(operators=trace.operators)
 
 
 # ------------------------------------------------------------------ tables
@@ -243,6 +266,7 @@ def _shardable_tables(
                     inputs=torchrec_inputs(
                         name,
                         limit,
+                        parameter,
                         owner,
                         sharder,
                         batch_size,

@@ -219,7 +219,9 @@ def _placement(
     table: Table, ranks: list[int], workload: Workload, topology: Topology, threshold_gb: float
 ) -> TablePlacement:
     """The placement of a table on ``ranks``; see :func:`plan_from_matrix`."""
-    state = table.num_embeddings * workload.optimizer.state_bytes_per_row(table.embedding_dim)
+    state = table.num_embeddings * workload.optimizer_of(table).state_bytes_per_row(
+        table.embedding_dim
+    )
     size_gb = (table.num_embeddings * table.embedding_dim * DataType.FP32.num_bytes + state) / GB
     whole = len(ranks) == topology.world_size
     if whole and size_gb <= threshold_gb * _REPLICATION_SLACK:

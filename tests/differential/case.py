@@ -177,7 +177,7 @@ def received_bytes_by_rank(case: Case, placement: TablePlacement) -> FloatArray:
 
 def cell_bytes(workload: Workload, table: Table) -> float:
     """Bytes of one weight and of its share of the row's optimizer state."""
-    state = workload.optimizer.state_bytes_per_row(table.embedding_dim)
+    state = workload.optimizer_of(table).state_bytes_per_row(table.embedding_dim)
     return table.dtype.num_bytes + state / table.embedding_dim
 
 

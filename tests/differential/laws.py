@@ -213,7 +213,7 @@ def _held_bytes(case: Case, plan: Plan) -> tuple[FloatArray, FloatArray]:
     for placement in plan.placements:
         table = case.workload.table(placement.table)
         for shard in placement.shards:
-            state = case.workload.optimizer.state_bytes_per_row(shard.num_cols)
+            state = case.workload.optimizer_of(table).state_bytes_per_row(shard.num_cols)
             if placement.kernel is ComputeKernel.DENSE:
                 state = 0.0
             held = shard.num_rows * (shard.num_cols * table.dtype.num_bytes + state)

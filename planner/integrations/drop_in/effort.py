@@ -50,3 +50,19 @@ def planning_evaluations(
     """
     pipeline = make_pipeline(workload, topology, default_models(topology))
     return priced_plans(planning_work_s(len(workload.tables), topology.world_size), pipeline)
+
+
+def evaluations_within(
+    limit_s: float, workload: Workload, topology: Topology, make_pipeline: MakePipeline
+) -> int:
+    """A time limit as a budget in priced plans, which does not depend on how busy a machine is.
+
+    Args:
+        limit_s: seconds, which are nominal ones: about those of one core of a machine of 2023.
+        workload: the workload.
+        topology: the system.
+        make_pipeline: makes what prices the plans.
+    """
+    pipeline = make_pipeline(workload, topology, default_models(topology))
+    size = len(workload.tables), topology.world_size
+    return priced_plans(default_work_s(*size, limit_s), pipeline)

@@ -72,6 +72,18 @@ def with_headroom(topology: Topology, headroom_ratio: float) -> Topology:
     )
 
 
+def with_more_memory(topology: Topology, more_bytes: float) -> Topology:
+    """The topology with so many bytes more on each of its devices."""
+    capacity = topology.device.hbm_capacity_bytes + more_bytes
+    return replace(
+        topology,
+        device=replace(topology.device, hbm_capacity_bytes=capacity),
+        hbm_capacity_by_rank_bytes=tuple(
+            c + more_bytes for c in topology.hbm_capacity_by_rank_bytes
+        ),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _State:
     """A plan as placements, with the work of each of them."""
@@ -203,7 +215,7 @@ def _on_one_rank(
         return
     kernel = ComputeKernel.FUSED
     for kind in _BY_RANK:
-        if not _is_allowed(constraints, table.name, kind, kernel):
+        if not is_allowed(constraints, table.name, kind, kernel):
             continue
         option = ShardingOption(
             table=table.name,
@@ -221,9 +233,10 @@ def _on_one_rank(
             )
 
 
-def _is_allowed(
+def is_allowed(
     constraints: Constraints, table: str, kind: ShardingType, kernel: ComputeKernel
 ) -> bool:
+    """Whether the constraints leave a table a sharding type with a kernel."""
     if kind not in constraints.sharding_types or kernel not in constraints.kernels:
         return False
     return all(

@@ -18,15 +18,19 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from torchrec.distributed.planner.storage_reservations import HeuristicalStorageReservation
+from torchrec.distributed.planner.storage_reservations import (
+    FixedPercentageStorageReservation,
+    HeuristicalStorageReservation,
+)
 from torchrec.distributed.planner.types import ParameterConstraints, StorageReservation
 
 from costmodels.datatypes import FloatArray
 from costmodels.shard_work.option_work import OptionWork
 from costmodels.shard_work.work import MEMORY, Memory, WorkModel
 from costmodels.sharding import Plan, ShardingOption
-from costmodels.workload import DataType
+from costmodels.workload import DataType, Workload
 from planner.integrations.torchrec_workload import ShardableTable
+from planner.integrations.translate.features import counted_state_ratio
 from planner.integrations.translate.key_value import KeyValuePipeline
 from planner.integrations.translate.settings import data_type_of
 
@@ -42,18 +46,23 @@ _GB: Final = 2.0**30
 class TheirCount:
     """How TorchRec's count of memory differs from ours, by our names of tables.
 
-    ``stateless`` are the tables whose optimizer it does not see, because it is set among
-    ``fused_params``. ``outputs`` are the types in which it counts the outputs of tables; for other
-    tables it is the workload's type.
+    ``state_ratios`` are the bytes of state that it counts for each byte of weights, of the tables
+    for which we count others: it does not see an optimizer that is set among ``fused_params``, and
+    counts one state of the weights' type for a class that it does not know. ``outputs`` are the
+    types in which it counts the outputs of tables; for other tables it is the workload's type.
     """
 
-    stateless: frozenset[str] = frozenset()
+    state_ratios: Mapping[str, float] = field(default_factory=dict)
     outputs: Mapping[str, DataType] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
         """Words on what it leaves out, to append to a list of other things that it leaves out."""
-        state = " and the state of optimizers among fused_params" if self.stateless else ""
+        state = ""
+        if self.state_ratios:
+            all_of_it = not any(self.state_ratios.values())
+            part = "the state of optimizers among fused_params" if all_of_it else "some state"
+            state = f" and {part}" if all_of_it else f" and {part} of optimizers"
         narrow = any(kind.num_bytes < DataType.FP32.num_bytes for kind in self.outputs.values())
         return state + (", and counts outputs of narrow weights as narrow" if narrow else "")
 
@@ -63,12 +72,15 @@ AS_THE_WORKLOAD: Final = TheirCount()
 
 
 def their_count(
-    tables: Iterable[ShardableTable], constraints: Mapping[str, ParameterConstraints] | None
+    tables: Iterable[ShardableTable],
+    workload: Workload,
+    constraints: Mapping[str, ParameterConstraints] | None,
 ) -> TheirCount:
     """How TorchRec's estimates count the memory of these tables.
 
     Args:
         tables: the tables of the model.
+        workload: the same tables as they are planned.
         constraints: TorchRec's constraints by table name.
     """
     kept = tuple(tables)
@@ -78,9 +90,13 @@ def their_count(
         chosen = getattr(given, "output_dtype", None)
         own = entry.table.dtype
         outputs[entry.table.name] = data_type_of(chosen, "output_dtype") if chosen else own
-    seen = "_optimizer_classes"
-    stateless = frozenset(t.table.name for t in kept if not hasattr(t.parameter, seen))
-    return TheirCount(stateless=stateless, outputs=outputs)
+    ratios = {}
+    for entry in kept:
+        name = entry.table.name
+        table, counted = workload.table(name), counted_state_ratio(entry.parameter)
+        if counted != workload.trained_row_bytes(table) / table.row_bytes - 1.0:
+            ratios[name] = counted
+    return TheirCount(state_ratios=ratios, outputs=outputs)
 
 
 class _TheirWork(WorkModel):
@@ -125,7 +141,7 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, with TorchRec's smaller buffers."""
         own = self.workload.output_dtype
-        if not self._theirs.stateless and set(self._theirs.outputs.values()) <= {own}:
+        if not self._theirs.state_ratios and set(self._theirs.outputs.values()) <= {own}:
             return self._recounted(super().plan_work(plan))
         work = super().plan_work(Plan(placements=()))
         for placed in plan.placements:
@@ -155,16 +171,16 @@ class TorchrecMemoryPipeline(KeyValuePipeline):
         return np.asarray(self.topology.hbm_capacities() - self.workload.reserved_bytes)
 
     def _recounted(self, work: FloatArray, name: str = "") -> FloatArray:
-        """The work without gradients, and without the state of tables that TorchRec leaves out."""
+        """The work without gradients, and with the state of a table that TorchRec counts."""
         changed = work.copy()
         changed[..., MEMORY + Memory.GRADIENTS] = 0.0
-        if name in self._theirs.stateless:
+        ratio = self._theirs.state_ratios.get(name)
+        if ratio is not None:
             table = self.workload.table(name)
-            row_bytes = table.embedding_dim * table.dtype.num_bytes
-            state_bytes = self.workload.optimizer.state_bytes_per_row(table.embedding_dim)
-            changed[..., MEMORY + Memory.OPTIMIZER] = 0.0
+            changed[..., MEMORY + Memory.OPTIMIZER] = ratio * work[..., MEMORY + Memory.WEIGHTS]
+            with_state = table.row_bytes * (1.0 + ratio)
             for column in (Memory.CACHE, Memory.HOST):
-                changed[..., MEMORY + column] *= row_bytes / (row_bytes + state_bytes)
+                changed[..., MEMORY + column] *= with_state / self.workload.trained_row_bytes(table)
         return changed
 
 
@@ -185,9 +201,11 @@ def default_reservation() -> StorageReservation:
         return HeuristicalStorageReservation(percentage=MARGIN_RATIO)
 
 
-def counts_dense_part(reservation: StorageReservation) -> bool:
-    """Whether a storage reservation already keeps room for the dense part."""
-    return getattr(reservation, "_dense_storage", None) is not None
+class LeftToOurCount(FixedPercentageStorageReservation):
+    """Keeps nothing, because our ledger counts what is not a table; for users who chose none."""
+
+    def __init__(self) -> None:
+        super().__init__(percentage=0.0)
 
 
 def is_shortage(pipeline: KeyValuePipeline) -> bool:
@@ -195,9 +213,8 @@ def is_shortage(pipeline: KeyValuePipeline) -> bool:
 
     TorchRec calls the first case ``INSUFFICIENT_STORAGE`` and the second ``STRICT_CONSTRAINTS``.
     """
-    state = pipeline.workload.optimizer.state_bytes_per_row
     needed = sum(
-        t.num_embeddings * (t.embedding_dim * t.dtype.num_bytes + state(t.embedding_dim))
+        pipeline.workload.trained_bytes(t)
         for t in pipeline.workload.tables
         if t.name not in pipeline.key_values
     )

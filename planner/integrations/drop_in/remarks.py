@@ -15,7 +15,7 @@ from costmodels.workload import DataType
 from planner.integrations.torchrec_topology import host_size
 from planner.integrations.translate.codecs import row_to_fill, unknown_codecs
 from planner.integrations.translate.features import is_spread
-from planner.integrations.translate.settings import data_type_of, fused_setting
+from planner.integrations.translate.settings import data_type_of, fused_setting, is_of_torchrec
 from planner.options.torchrec_rules import unsummed_words
 
 if TYPE_CHECKING:
@@ -133,11 +133,7 @@ def _unpriced(found: Sequence[ShardableTable], constraints: Given, batch_size: i
 
 def _counting(found: Iterable[ShardableTable]) -> list[str]:
     own = sorted(
-        {
-            type(f.sharder).__name__
-            for f in found
-            if not str(getattr(f.sharder.storage_usage, "__module__", "")).startswith("torchrec.")
-        }
+        {type(f.sharder).__name__ for f in found if not is_of_torchrec(f.sharder.storage_usage)}
     )
     if not own:
         return []

@@ -49,6 +49,9 @@ _MOST_WORK: Final = 60_000
 """TorchRec's planner may try proposals up to this many tables times ranks times proposals, which
 takes about 1 s. A limit by the clock would make the result depend on how busy the machine is."""
 
+_WHOLE_LIMIT_S: Final = 5.0
+"""TorchRec's planner gets all of this with a time limit of so many seconds; with less, a share."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rival:
@@ -150,7 +153,7 @@ class CountedProposer(Proposer):
         self._inner.feedback(partitionable, plan, perf_rating, storage_constraint)
 
 
-def counted_proposers(num_tables: int, world_size: int) -> list[Proposer]:
+def counted_proposers(num_tables: int, world_size: int, share: float = 1.0) -> list[Proposer]:
     """TorchRec's default proposers, limited to a number of proposals that follows from the size.
 
     Proposers with one plan for each sharding type come first, because they make few proposals.
@@ -158,8 +161,9 @@ def counted_proposers(num_tables: int, world_size: int) -> list[Proposer]:
     Args:
         num_tables: number of tables.
         world_size: number of ranks.
+        share: of the usual work.
     """
-    most = max(_MOST_WORK // (num_tables * world_size), 1)
+    most = max(int(share * _MOST_WORK) // (num_tables * world_size), 1)
     inner = [
         UniformProposer(),
         GridSearchProposer(),
@@ -176,6 +180,7 @@ def rival_plan(
     enumerator: Enumerator,
     ours: Topology,
     limits: Constraints,
+    limit_s: float = _WHOLE_LIMIT_S,
 ) -> Rival:
     """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
 
@@ -189,17 +194,19 @@ def rival_plan(
         ours: ranks and hosts as the search sees them.
         limits: limits of the search, one rule for each table. If a rule names only one cache load
             factor, TorchRec's runtime uses this one for a plan without any.
+        limit_s: time limit of the whole planning; with a short one TorchRec's planner gets less.
     """
-    topology = request.topology
-    size = len(workload.tables) * topology.world_size
-    if size > MOST_SHARDS:
-        return Rival(reason=f"not asked for: more than {MOST_SHARDS} tables times ranks")
+    topology, share = request.topology, min(limit_s / _WHOLE_LIMIT_S, 1.0)
+    size, most = len(workload.tables) * topology.world_size, int(share * MOST_SHARDS)
+    if size > most:
+        within = f" within {limit_s:g} s" if share < 1.0 else ""
+        return Rival(reason=f"not asked for: more than {most} tables times ranks{within}")
     theirs = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=request.batch_size,
         enumerator=OrderedEnumerator(enumerator),
         storage_reservation=request.reservation,
-        proposer=counted_proposers(len(workload.tables), topology.world_size),
+        proposer=counted_proposers(len(workload.tables), topology.world_size, share),
         stats=[],
         constraints=request.constraints,
         debug=False,
@@ -239,12 +246,19 @@ def _first_line(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:200]
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Sharding spec not found for ")
+
+
 _NOISY: Final = "torchrec.distributed.planner"
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """A context without logs of TorchRec's planner, which writes lines for each proposal."""
+    """A context without logs of TorchRec's planner, which writes lines for each proposal.
+
+    To the root logger it writes that each replicated table has no sharding spec, as it should.
+    """
     known = [
         logger
         for name, logger in logging.root.manager.loggerDict.items()
@@ -253,8 +267,10 @@ def quiet() -> Iterator[None]:
     before = [one.disabled for one in known]
     for one in known:
         one.disabled = True
+    logging.root.addFilter(_is_news)
     try:
         yield
     finally:
+        logging.root.removeFilter(_is_news)
         for one, disabled in zip(known, before, strict=True):
             one.disabled = disabled

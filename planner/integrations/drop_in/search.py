@@ -19,6 +19,7 @@ from torchrec.distributed.planner.types import PlannerErrorType, StorageReservat
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
 from costmodels.errors import CostModelError
+from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
@@ -33,15 +34,18 @@ from planner.integrations.drop_in.headroom import (
     fullest_ratio,
     roomier,
     with_headroom,
+    with_more_memory,
 )
 from planner.integrations.drop_in.memory import (
     AS_THE_WORKLOAD,
     MARGIN_RATIO,
+    LeftToOurCount,
     TheirCount,
     TorchrecMemoryPipeline,
     described,
     is_shortage,
 )
+from planner.integrations.drop_in.nearer import host_bytes, in_nearer_memory
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.integrations.translate.key_value import KeyValuePipeline, KeyValueTable
 from planner.models import default_models, models_of
@@ -74,6 +78,8 @@ class Memories:
         whole: before TorchRec's default reservation, which its objectives take off themselves; None
             if the user chose a reservation, which is already taken off then.
         headroom_ratio: the share that the user keeps free; it is already taken off all of them.
+        reserved_bytes: what a reservation that the user chose keeps of a device, for all that is
+            not a table; None if our count decides that.
         theirs: how TorchRec's count of memory differs from ours.
     """
 
@@ -83,7 +89,31 @@ class Memories:
     kept_bytes: float
     whole: Topology | None = None
     headroom_ratio: float = 0.0
+    reserved_bytes: float | None = None
     theirs: TheirCount = AS_THE_WORKLOAD
+
+    def for_the_rest(self, workload: Workload) -> tuple[Workload, Memories]:
+        """The workload, and memories from which its dense part is not taken off a second time.
+
+        TorchRec's planner takes whatever a reservation leaves for room for tables. So the dense
+        part has the room that a chosen reservation keeps, of whatever kind it is, and our ledger
+        has both: what is left for tables, and its own count of the dense part.
+        """
+        if self.reserved_bytes is None:
+            return workload, self
+        unseen_bytes = workload.reserved_bytes - self.kept_bytes
+        counted = replace(workload, reserved_bytes=self.kept_bytes)
+        dense = dense_bytes(counted, self.ledger)
+        rest = dense + unseen_bytes
+        if rest > self.reserved_bytes:
+            logger.warning(
+                "%s keeps %s, and by our count all that is not a table needs %s: training may run "
+                "out of memory",
+                described(self.reservation),
+                format_bytes(self.reserved_bytes),
+                format_bytes(rest),
+            )
+        return counted, replace(self, ledger=with_more_memory(self.ledger, dense))
 
 
 def memories_left(
@@ -110,15 +140,19 @@ def memories_left(
     """
     theirs: Topology | None = None
     whole: Topology | None = None
+    reserved_bytes: float | None = None
     if by_user:
         ours = theirs = left_by(reservation)
+        if not isinstance(reservation, LeftToOurCount):
+            all_of_it = left_by(LeftToOurCount()).hbm_capacities()
+            reserved_bytes = float((all_of_it - ours.hbm_capacities()).min())
     else:
         try:
             theirs = left_by(reservation)
         except (TorchrecPlannerError, PlannerError) as error:
             logger.debug("TorchRec's reservation leaves nothing: %s", error)
         ours = left_by(FixedPercentageStorageReservation(percentage=MARGIN_RATIO))
-        whole = left_by(FixedPercentageStorageReservation(percentage=0.0))
+        whole = left_by(LeftToOurCount())
     return Memories(
         ledger=with_headroom(ours, headroom_ratio),
         torchrec=None if theirs is None else with_headroom(theirs, headroom_ratio),
@@ -126,6 +160,7 @@ def memories_left(
         kept_bytes=kept_bytes,
         whole=None if whole is None else with_headroom(whole, headroom_ratio),
         headroom_ratio=headroom_ratio,
+        reserved_bytes=reserved_bytes,
     )
 
 
@@ -153,7 +188,7 @@ def best_plan(
         rival: TorchRec's own plan. It is reported among the baselines, and is the best plan if it
             fits and is predicted to be at least as fast.
         key_values: how key-value tables are run, by name.
-        knows_optimizer: whether the cost of the workload's optimizer is known.
+        knows_optimizer: whether the cost of each table's optimizer is known.
         rating: makes the pipeline for one of TorchRec's objectives.
 
     Raises:
@@ -231,7 +266,7 @@ def _best_by_torchrec(
             "use objective 'iteration'"
         )
         raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
-    topology = memories.whole or memories.ledger
+    topology = memories.whole or memories.torchrec or memories.ledger
     counted = replace(workload, reserved_bytes=memories.kept_bytes)
     pricing = replace(rating, is_reserved=memories.whole is None)
     try:
@@ -312,9 +347,11 @@ def _roomiest(
     make_pipeline: Callable[..., CostPipeline],
     key_values: Mapping[str, KeyValueTable],
 ) -> PlanningResult:
-    """The result with the plan that leaves most memory free, among those about as fast.
+    """The result with the plan in the nearest and emptiest memory, among those about as fast.
 
     These are plans that are at most 1 % slower than the best one, and not slower than TorchRec's.
+    Of these, the one with the fewest bytes in host memory is taken; its tables go from there to
+    device memory if they have room; and then it is made to leave most device memory free.
     """
     if result.solver.objective != _TIME:
         return result
@@ -322,14 +359,17 @@ def _roomiest(
     pipeline = make_pipeline(problem.workload, problem.topology, default_models(problem.topology))
     theirs = [c.estimate.time.time_s for c in result.baselines if c.name == RIVAL]
     most_s = min([best.estimate.time.time_s * (1.0 + SLOWER_RATIO), *theirs])
-    filled = fullest_ratio(pipeline, best.plan)
-    start, emptiest = best, filled
+    filled, far = fullest_ratio(pipeline, best.plan), host_bytes(pipeline, best.plan)
+    start, emptiest, least = best, filled, far
     others = (*result.runners_up, *result.baselines)
     for other in (c for c in others if runs(c.plan, problem.workload)):
-        share = fullest_ratio(pipeline, other.plan)
-        if other.estimate.time.time_s <= most_s and share < emptiest - LEAST_GAIN_RATIO:
-            start, emptiest = other, share
-    found = roomier(start.plan, pipeline, problem.constraints, most_s=most_s, fixed=key_values)
+        share, beyond = fullest_ratio(pipeline, other.plan), host_bytes(pipeline, other.plan)
+        is_emptier = beyond == least and share < emptiest - LEAST_GAIN_RATIO
+        if other.estimate.time.time_s <= most_s and (beyond < least or is_emptier):
+            start, emptiest, least = other, share, beyond
+    moving = {"most_s": most_s, "fixed": key_values}
+    nearer = in_nearer_memory(start.plan, pipeline, problem.constraints, **moving)
+    found = roomier(nearer, pipeline, problem.constraints, **moving)
     if found == best.plan:
         return result
     chosen = Candidate(
@@ -338,10 +378,15 @@ def _roomiest(
         estimate=pipeline.estimate(found),
         memory=pipeline.memory(found),
     )
-    remark = (
-        f"a plan predicted {_slower(chosen, best)} than the fastest one was taken, because its "
-        f"fullest rank uses {fullest_ratio(pipeline, found):.0%} of the memory for embeddings "
+    why = (
+        f"its fullest rank uses {fullest_ratio(pipeline, found):.0%} of the memory for embeddings "
         f"instead of {filled:.0%}"
+    )
+    kept = host_bytes(pipeline, found)
+    if kept < far:
+        why = f"it has {format_bytes(kept)} of tables in host memory instead of {format_bytes(far)}"
+    remark = (
+        f"a plan predicted {_slower(chosen, best)} than the fastest one was taken, because {why}"
     )
     return replace(result, best=chosen, warnings=(*result.warnings, remark))
 

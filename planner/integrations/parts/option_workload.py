@@ -28,7 +28,7 @@ from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import DEFAULT_LOAD_FACTOR, our_kernel
 from planner.integrations.torchrec_workload import TableOwner, WorkloadHints, make_table
 from planner.integrations.translate.modules import table_configs
-from planner.integrations.translate.optimizer import optimizer_name, planned_optimizer
+from planner.integrations.translate.optimizer import optimizer_name, planned_optimizers
 
 Key = tuple[str, str]
 """Module path and parameter name, which identify a table in TorchRec."""
@@ -69,7 +69,7 @@ def workload_of(
     names = names_of(options)
     first = {key_of(o): o for o in reversed(options)}
     tables: list[Table] = []
-    optimizers: list[str] = []
+    names_of_optimizers: dict[str, str] = {}
     for key, name in names.items():
         option = first[key]
         owner = option.module[1]
@@ -84,14 +84,14 @@ def workload_of(
         sharder = sharders.get(sharder_name(type(owner)))
         home = TableOwner(path=key[0], module=owner, sharder=sharder)
         tables.append(make_table(name, configs[option.name], home, limit, option.batch_size, hints))
-        optimizers.append(optimizer_name(option.tensor, sharder, owner))
-    optimizer = planned_optimizer(optimizers).priced_as
+        names_of_optimizers[name] = optimizer_name(option.tensor, sharder, owner)
+    optimizers = planned_optimizers(names_of_optimizers)
     return Workload(
         name=hints.name,
-        tables=tuple(tables),
+        tables=optimizers.set_in(tables),
         local_batch_size=options[0].batch_size,
         dense=hints.dense or DenseArch(),
-        optimizer=optimizer,
+        optimizer=optimizers.most,
         pipeline=hints.pipeline,
         reserved_bytes=hints.reserved_bytes,
     )

@@ -21,9 +21,9 @@ from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddi
 from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread
 from costmodels.workload import Pooling, Table
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_plan import WHOLE_CACHE, our_kernel
+from planner.integrations.torchrec_plan import WHOLE_CACHE, is_priced_as_another, our_kernel
 from planner.integrations.translate.key_value import KERNELS
-from planner.integrations.translate.settings import fused_setting
+from planner.integrations.translate.settings import fused_setting, is_of_torchrec
 from planner.options.narrowing import without_types
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
@@ -274,8 +274,7 @@ def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> lis
 
 
 def _device_to_ask(method: Callable[..., object], compute_device: str) -> str:
-    own = str(getattr(method, "__module__", "")).startswith("torchrec.")
-    return "cuda" if own and compute_device == "cpu" else compute_device
+    return "cuda" if is_of_torchrec(method) and compute_device == "cpu" else compute_device
 
 
 def _asked(
@@ -311,6 +310,39 @@ def _listed(pairs: Iterable[tuple[str, str]]) -> str:
     for kind, found in kernels.items():
         types.setdefault(", ".join(found), []).append(kind)
     return " and ".join(f"{', '.join(kinds)} with {found}" for found, kinds in types.items())
+
+
+def kernel_names(
+    sharder: ModuleSharder[nn.Module],
+    given: ParameterConstraints | None,
+    sharding_type: str,
+    compute_device: str,
+) -> list[str]:
+    """The kernels, in TorchRec's names, that sharder and constraint leave with a sharding type."""
+    left = _asked(offered_pairs(sharder, compute_device), sharder, given or ParameterConstraints())
+    return [kernel for kind, kernel in left if kind == sharding_type]
+
+
+def stand_in_warnings(
+    tables: Iterable[ShardableTable],
+    constraints: Mapping[str, ParameterConstraints],
+    compute_device: str,
+) -> list[str]:
+    """A line for each kernel without a cost model that tables may have to run."""
+    used: dict[str, list[str]] = {}
+    for entry in tables:
+        limit = constraints.get(entry.parameter_name) or ParameterConstraints()
+        left = {
+            k for _, k in _asked(offered_pairs(entry.sharder, compute_device), entry.sharder, limit)
+        }
+        for name in sorted(filter(is_priced_as_another, left)):
+            if str(our_kernel(name)) not in left:
+                used.setdefault(name, []).append(entry.table.name)
+    return [
+        f"kernel {name} has no cost model: {len(found)} tables that run it are priced as "
+        f"{our_kernel(name)}: {found[:5]}"
+        for name, found in used.items()
+    ]
 
 
 def pinned_load_factor(

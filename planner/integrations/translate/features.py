@@ -9,6 +9,7 @@ from typing import Final
 
 from torch import nn
 from torchrec.distributed.embedding import get_ec_index_dedup
+from torchrec.distributed.planner.shard_estimators import _get_optimizer_multipler
 from torchrec.distributed.planner.types import ParameterConstraints, SharderData
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
@@ -86,6 +87,7 @@ def uses_index_dedup(sharder: ModuleSharder[nn.Module] | SharderData) -> bool:
 def torchrec_inputs(
     name: str,
     constraint: ParameterConstraints | None,
+    parameter: nn.Parameter,
     module: nn.Module,
     sharder: ModuleSharder[nn.Module],
     batch_size: int,
@@ -97,6 +99,7 @@ def torchrec_inputs(
     Args:
         name: the name of the table.
         constraint: its constraint; if None, TorchRec assumes one feature with one index.
+        parameter: its weights, on which TorchRec looks for the optimizer.
         module: the module that owns the table.
         sharder: the sharder of the module.
         batch_size: samples per rank.
@@ -117,7 +120,18 @@ def torchrec_inputs(
         num_outputs=sum((min(1.0, x) if is_pooled else x) * n * b for x, n, b in read),
         is_weighted=bool(weighted) or _is_processed(name, module),
         prefetches=bool((cache and cache.prefetch_pipeline) or fused_prefetch),
+        optimizer_ratio=counted_state_ratio(parameter),
     )
+
+
+def counted_state_ratio(parameter: nn.Parameter) -> float:
+    """Bytes of state that TorchRec's planner counts for each byte of a table's weights.
+
+    It goes by the very class of the optimizer on the parameter: 1 for a class that it does not
+    know, such as one derived from Adam, and 0 without any, as with ``fused_params``.
+    """
+    classes = getattr(parameter, "_optimizer_classes", None) or [None]
+    return float(_get_optimizer_multipler(classes[0], parameter.shape))
 
 
 def _is_processed(name: str, module: nn.Module) -> bool:

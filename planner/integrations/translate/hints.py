@@ -19,7 +19,10 @@ class WorkloadHints:
 
     ``distributions`` maps table names to index laws. Other tables get ``default_distribution``,
     called with their number of rows. The law of a virtual table has as many rows as ids are in use.
-    ``dense`` replaces the dense part that is read from the model. ``reserved_bytes`` is device
+    ``dense`` replaces the dense part that is read from the model; without it, the dense part is
+    traced with ``inputs``, a function of the batch size that makes the arguments of ``forward``
+    (a tuple, a mapping of names, or the only argument; tensors may be on the meta device), or else
+    that of the first DLRM in the model is read. ``reserved_bytes`` is device
     memory of each rank that is kept free for everything that the planner does not count.
 
     Raises:
@@ -31,6 +34,7 @@ class WorkloadHints:
     distributions: Mapping[str, AbstractIndexDistribution] = field(default_factory=dict)
     default_distribution: Callable[[int], AbstractIndexDistribution] | None = None
     dense: DenseArch | None = None
+    inputs: Callable[[int], Any] | None = None
     pipeline: Pipeline = Pipeline.SPARSE_DIST
     output_dtype: DataType | None = None
     reserved_bytes: float = 0.0
@@ -46,6 +50,7 @@ class WorkloadHints:
                 "a function of the number of rows, or None",
             ),
             ("dense", DenseArch | None, "a DenseArch or None"),
+            ("inputs", Callable | None, "a function of the batch size, or None"),
             ("pipeline", Pipeline, "a Pipeline, such as Pipeline.SPARSE_DIST"),
             ("output_dtype", DataType | None, "a DataType, such as DataType.FP16, or None"),
             ("reserved_bytes", Real, "a number of bytes"),

@@ -35,14 +35,11 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
+from planner.integrations.torchrec_plan import KEY_VALUE_KERNELS as KERNELS
 
-ON_SSD: Final = "key_value"
-"""The kernel of an ordinary table whose rows are on an SSD."""
-
-VIRTUAL: Final = ("dram_virtual_table", "ssd_virtual_table", "dram_ssd_virtual_table")
-"""The kernels of virtual tables; the first one is used if no constraint names another."""
-
-KERNELS: Final = (ON_SSD, *VIRTUAL)
+ON_SSD, *VIRTUAL = KERNELS
+"""The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
+first of these is used if no constraint names another."""
 
 MOST_ROWS: Final = 2**48
 """A table is priced with at most this many rows; virtual tables can have up to 2^63 ids."""
@@ -203,7 +200,7 @@ class KeyValuePipeline(CostPipeline):
             topology: the system.
             models: the cost models.
             key_values: the key-value tables, by their names in the workload.
-            knows_optimizer: whether the cost of the workload's optimizer is known.
+            knows_optimizer: whether the cost of each table's optimizer is known.
         """
         super().__init__(workload, topology, models)
         self.key_values = dict(key_values or {})
@@ -253,15 +250,18 @@ class KeyValuePipeline(CostPipeline):
     def _of_any_optimizer(self, time: Estimate, plan: Plan) -> Estimate:
         """Widen the interval for an unknown optimizer.
 
-        It reaches from an optimizer without state to one whose state costs twice as much as that of
-        the planned one.
+        It reaches from optimizers without state to ones whose state costs four times as much as
+        that of the planned ones.
         """
-        without = replace(self.workload, optimizer=Optimizer.SGD)
+        bare = tuple(replace(t, optimizer=None) for t in self.workload.tables)
+        without = replace(self.workload, optimizer=Optimizer.SGD, tables=bare)
         least = CostPipeline(without, self.topology, self.models).sampled_times(plan)
         planned = self.sampled_times(plan)
         low, high = float(np.quantile(least, 0.05)), float(np.quantile(planned, 0.95))
         added = max(time.time_s - float(np.median(least)), 0.0)
-        return replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high) + added)
+        return replace(
+            time, low_s=min(time.low_s, low), high_s=max(time.high_s, high) + 3.0 * added
+        )
 
     def _run_as(self, plan: Plan, kernel: ComputeKernel) -> Plan:
         """The plan with its key-value tables under another kernel, of which only times are used."""

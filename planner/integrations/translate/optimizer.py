@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -11,7 +12,7 @@ from torch import nn
 from torchrec.distributed.types import ModuleSharder
 
 from costmodels.fields import shown
-from costmodels.workload import Optimizer
+from costmodels.workload import Optimizer, Table
 from planner.errors import InvalidInputError
 from planner.integrations.translate.settings import fused_setting
 
@@ -41,21 +42,31 @@ OPTIMIZERS: Final = {
 ``EmbOptimType``. Optimizers with another update are priced as one with as much state per weight:
 LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
 
-UNKNOWN_AS: Final = Optimizer.ADAM
-"""An unknown optimizer is planned as this one, which has the most state."""
+UNKNOWN_AS: Final = Optimizer.ADAGRAD
+"""An unknown optimizer is planned as this one, with one state for each weight, which is what
+TorchRec's planner counts for a class that it does not know (``_get_optimizer_multipler``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedOptimizer:
-    """The optimizer that a workload is priced with.
+class PlannedOptimizers:
+    """The optimizers that tables are priced with.
 
-    ``is_known`` is False if the cost of some table's optimizer is not known; predictions then have
-    a wide interval. ``warnings`` say what was assumed.
+    ``most`` is that of most tables, which becomes the workload's; ``others`` are those of the other
+    tables, by name. ``is_known`` is False if the cost of some table's optimizer is not known;
+    predictions then have a wide interval. ``warnings`` say what was assumed.
     """
 
-    priced_as: Optimizer
+    most: Optimizer
+    others: Mapping[str, Optimizer]
     is_known: bool
     warnings: tuple[str, ...]
+
+    def set_in(self, tables: Iterable[Table]) -> tuple[Table, ...]:
+        """The tables, each with its own optimizer where it is not that of most."""
+        return tuple(
+            replace(t, optimizer=self.others[t.name]) if t.name in self.others else t
+            for t in tables
+        )
 
 
 def optimizer_name(
@@ -72,10 +83,10 @@ def optimizer_name(
     """
     classes = getattr(parameter, "_optimizer_classes", None)
     if classes:
-        return str(classes[0].__name__).lower()
+        return _name_of(classes[0])
     own = getattr(owner, "optimizer_type", None)
     if callable(own):
-        return str(own().__name__).lower()
+        return _name_of(own())
     chosen = fused_setting(sharder, "optimizer")
     if not isinstance(chosen, Enum | None):
         message = (
@@ -86,22 +97,34 @@ def optimizer_name(
     return "sgd" if chosen is None else str(chosen.value).lower()
 
 
-def planned_optimizer(names: Iterable[str]) -> PlannedOptimizer:
-    """The optimizer for a workload: the one with the most state, and a warning if tables differ.
+def _name_of(kind: type[object]) -> str:
+    """The name of an optimizer's class in lower case, or of its nearest known base class."""
+    names = [base.__name__.lower() for base in kind.__mro__]
+    return next((name for name in names if name in OPTIMIZERS), names[0])
+
+
+def planned_optimizers(names: Mapping[str, str]) -> PlannedOptimizers:
+    """The optimizer of each table, for a workload.
 
     An unknown optimizer is planned as :data:`UNKNOWN_AS`, with a warning.
+
+    Args:
+        names: the optimizer of each table, as :func:`optimizer_name` gives it.
     """
-    used = sorted(set(names))
-    unknown = [n for n in used if n not in OPTIMIZERS]
-    candidates = {OPTIMIZERS.get(n, UNKNOWN_AS) for n in used}
-    chosen = max(candidates, key=lambda o: (o.state_bytes_per_row(128), o.value))
+    unknown = sorted({n for n in names.values() if n not in OPTIMIZERS})
+    kinds = {table: OPTIMIZERS.get(n, UNKNOWN_AS) for table, n in names.items()}
+    used = Counter(kinds.values())
+    most = max(used, key=lambda o: (used[o], o.state_bytes_per_row(128), o.value))
     warnings = []
     if unknown:
         warnings.append(
             f"optimizers {unknown} of the tables have no known cost: planned with the state of "
             f"{UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
-            f"twice what {UNKNOWN_AS} adds to it"
+            f"four times what {UNKNOWN_AS} adds to it"
         )
-    if len(candidates) > 1:
-        warnings.append(f"tables use optimizers {used}: all are planned as {chosen}")
-    return PlannedOptimizer(priced_as=chosen, is_known=not unknown, warnings=tuple(warnings))
+    return PlannedOptimizers(
+        most=most,
+        others={table: kind for table, kind in kinds.items() if kind is not most},
+        is_known=not unknown,
+        warnings=tuple(warnings),
+    )

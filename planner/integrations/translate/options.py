@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from torch import nn
 from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
@@ -22,11 +23,18 @@ from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_n
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import ModuleSharder
 
-from costmodels.sharding import ComputeKernel, Plan
+from costmodels.sharding import Plan
 from costmodels.units import format_bytes
-from planner.integrations.torchrec_plan import QUANTIZED, cache_params
+from planner.integrations.torchrec_plan import (
+    cache_params,
+    is_priced_as_another,
+    kernel_name,
+    our_kernel,
+)
 from planner.integrations.torchrec_workload import ShardableTable
+from planner.integrations.translate.constraints import kernel_names
 from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.modules import table_configs
 
 
 def to_sharding_options(
@@ -50,7 +58,13 @@ def to_sharding_options(
     """
     given = dict(constraints or {})
     options = [
-        _option(plan, table, given.get(table.parameter_name) or ParameterConstraints(), batch_size)
+        _option(
+            plan,
+            table,
+            given.get(table.parameter_name) or ParameterConstraints(),
+            batch_size,
+            topology.compute_device,
+        )
         for table in tables
     ]
     for option, table in zip(options, tables, strict=True):
@@ -63,26 +77,36 @@ def to_sharding_options(
         ),
         EmbeddingStorageEstimator(topology=topology, constraints=constraints),
     )
-    for estimator in estimators:
-        estimator.estimate(options, sharder_data_map=by_type)
+    with _priced_kernels(options):
+        for estimator in estimators:
+            estimator.estimate(options, sharder_data_map=by_type)
     _require_ssd(options, topology)
     return options
 
 
-def kernel_name(kernel: ComputeKernel, table: ShardableTable) -> str:
-    """TorchRec's name of a kernel in the module that owns a table."""
-    quantized = QUANTIZED.get(kernel)
-    if quantized is None:
-        return str(kernel)
-    offered = table.sharder.compute_kernels("table_wise", "cuda")
-    return quantized if quantized in offered and str(kernel) not in offered else str(kernel)
+@contextmanager
+def _priced_kernels(options: Sequence[ShardingOption]) -> Iterator[None]:
+    """A context in which kernels that TorchRec's estimators may not know are their nearest ones."""
+    names = [option.compute_kernel for option in options]
+    for option in options:
+        if is_priced_as_another(option.compute_kernel):
+            option.compute_kernel = str(our_kernel(option.compute_kernel))
+    try:
+        yield
+    finally:
+        for option, name in zip(options, names, strict=True):
+            option.compute_kernel = name
 
 
 def _option(
-    plan: Plan, table: ShardableTable, given: ParameterConstraints, batch_size: int
+    plan: Plan, table: ShardableTable, given: ParameterConstraints, batch_size: int, device: str
 ) -> ShardingOption:
     placed = plan.placement(table.table.name)
-    return ShardingOption(
+    config = (table_configs(table.module) or {}).get(table.parameter_name)
+    # Only options of torchrec 1.9 have it.
+    stashed = bool(getattr(config, "stash_weights", False))
+    names = kernel_names(table.sharder, given, str(placed.sharding_type), device)
+    option = ShardingOption(
         name=table.parameter_name,
         tensor=table.parameter,
         module=(table.path, table.module),
@@ -90,7 +114,7 @@ def _option(
         batch_size=batch_size,
         sharding_type=str(placed.sharding_type),
         partition_by=get_partition_by_type(str(placed.sharding_type)),
-        compute_kernel=kernel_name(placed.kernel, table),
+        compute_kernel=kernel_name(placed.kernel, names),
         shards=[
             Shard(size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank)
             for s in placed.shards
@@ -104,6 +128,9 @@ def _option(
         output_dtype=given.output_dtype,
         key_value_params=given.key_value_params,
     )
+    if stashed:
+        option.stash_weights = True
+    return option
 
 
 def _run_as_key_value(

@@ -5,9 +5,12 @@ TorchRec checks none of them when they are given; they would fail much later, or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
+import torchrec
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams, ModuleSharder
@@ -33,6 +36,9 @@ _NAMES: Final = {
 }
 _GROUPS: Final = ("cuda", "cpu", "mtia")
 """The devices of a topology; no planner would plan a table of any other group."""
+
+_TORCHREC: Final = Path(torchrec.__file__).parent
+"""The folder with TorchRec's own files."""
 
 _NUMBERS: Final = ("pooling_factors", "num_poolings", "batch_sizes")
 
@@ -116,3 +122,9 @@ def fused_setting(sharder: ModuleSharder[nn.Module] | None, name: str) -> Any:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, list | tuple)
+
+
+def is_of_torchrec(method: Callable[..., object]) -> bool:
+    """Whether TorchRec's own files define a method; names of modules can be anybody's."""
+    code = getattr(inspect.unwrap(method), "__code__", None)
+    return code is not None and Path(code.co_filename).is_relative_to(_TORCHREC)

@@ -328,6 +328,7 @@ def _table(
         deduplicates_indices=training.deduplicate_indices and entry.pooling is Pooling.NONE
         if entry.deduplicate_indices is None
         else entry.deduplicate_indices,
+        optimizer=entry.optimizer,
     )
 
 

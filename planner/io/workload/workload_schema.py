@@ -115,6 +115,7 @@ class TableSchema(Strict):
     communication: CommunicationSchema | None = None
     row_update: Annotated[RowUpdate, Field(strict=False)] | None = None
     deduplicate_indices: bool | None = None
+    optimizer: Annotated[Optimizer, Field(strict=False)] | None = None
     count: Annotated[int, Field(ge=1, le=MAX_TABLES)] = 1
     constraints: TableConstraintSchema = TableConstraintSchema()
 

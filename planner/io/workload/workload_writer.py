@@ -222,6 +222,8 @@ def _table(table: Table, *, law_is_known: bool) -> dict[str, Any]:
         values["row_update"] = table.row_update.value
     if table.deduplicates_indices:
         values["deduplicate_indices"] = True
+    if table.optimizer is not None:
+        values["optimizer"] = table.optimizer.value
     return values
 
 

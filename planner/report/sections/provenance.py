@@ -99,6 +99,14 @@ def _entries(result: PlanningResult) -> list[Provenance]:
     return sorted(entries, key=lambda entry: -entry.source.strength)
 
 
+def _optimizers(workload: Workload) -> str:
+    """What updates the tables, with the number of tables of each where they differ."""
+    used = Counter(workload.optimizer_of(t).value for t in workload.tables)
+    if len(used) <= 1:
+        return next(iter(used), workload.optimizer.value)
+    return ", ".join(f"{kind} ({count:,} tables)" for kind, count in used.most_common())
+
+
 def _assumptions(workload: Workload) -> tuple[Markup, tuple[Number, ...]]:
     """The properties of the workload, as given or by default."""
     laws = Counter(type(t.distribution).__name__.lower() for t in workload.tables)
@@ -110,7 +118,7 @@ def _assumptions(workload: Workload) -> tuple[Markup, tuple[Number, ...]]:
     facts = [
         ("batch_size_per_rank", "Batch", f"{workload.local_batch_size:,} samples per rank"),
         ("pipeline", "Training pipeline", workload.pipeline.value),
-        ("optimizer", "Optimizer of tables", workload.optimizer.value),
+        ("optimizer", "Optimizer of tables", _optimizers(workload)),
         (
             "index_laws",
             "Index distributions",

@@ -220,7 +220,7 @@ def shard_work(
         num_bags=sources * bags,
         output_element_bytes=workload.output_dtype.num_bytes,
         index_bytes=workload.index_bytes,
-        optimizer=workload.optimizer,
+        optimizer=workload.optimizer_of(table),
         cache_load_factor_ratio=ratio,
     )
     work = np.zeros(NUM_COLUMNS)
@@ -259,7 +259,7 @@ def table_memory(
 ) -> FloatArray:
     memory = np.zeros(len(Memory))
     weights = float(shard.num_rows) * shard.num_cols * table.dtype.num_bytes
-    state = shard.num_rows * workload.optimizer.state_bytes_per_row(shard.num_cols)
+    state = shard.num_rows * workload.optimizer_of(table).state_bytes_per_row(shard.num_cols)
     if kernel in (ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING):
         memory[Memory.HOST] = weights + state
         if ratio is not None:

@@ -109,7 +109,7 @@ def _traffic(
     streamed = indices * (workload.index_bytes + weight)
     streamed += bags * (8.0 + cols * workload.output_dtype.num_bytes)
     first = min(bags, indices)
-    state = workload.optimizer.state_bytes_per_row(cols)
+    state = workload.optimizer_of(table).state_bytes_per_row(cols)
     update = distinct * (row + state + half) / device.update_efficiency_ratio
     update = 6.0 * 4.0 * rows * cols + update if is_copy else 2.0 * update
     gradients = first * cols * 4.0

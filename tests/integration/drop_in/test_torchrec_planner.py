@@ -33,6 +33,7 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import CacheParams, ShardingPlan
 
 import planner.errors
+from costmodels.memory import device_limits
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, place
 from costmodels.sharding import ShardingOption as Option
 from costmodels.workload import Workload
@@ -159,7 +160,8 @@ def test_a_storage_reservation_is_obeyed(search: Search) -> None:
         model(), SHARDERS
     )
     assert search.asked is not None
-    assert search.asked["topology"].device.hbm_capacity_bytes == 2**29
+    left = device_limits(search.asked["workload"], search.asked["topology"])
+    assert left.tolist() == pytest.approx([2.0**29] * 4)
 
 
 def test_an_enumerator_narrows_the_search(search: Search) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 
 pytest.importorskip("torchrec")
@@ -23,8 +21,8 @@ from torchrec.distributed.types import CacheAlgorithm, CacheParams
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.topology import Topology
-from planner import api
 from planner.errors import InvalidInputError
+from planner.integrations import torchrec_2d
 from planner.integrations.torchrec_2d import _group, group_choices
 from planner.integrations.torchrec_cache import DistributionStatistics, with_cache_statistics
 from planner.integrations.torchrec_workload import ModelDescription, WorkloadHints, describe_model
@@ -41,7 +39,7 @@ TOPOLOGY = make_topology(num_hosts=2, local=4)
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches price few plans."""
-    monkeypatch.setattr(api, "plan", functools.partial(api.plan, max_evaluations=10))
+    monkeypatch.setattr(torchrec_2d, "evaluations_within", lambda *_: 10)
 
 
 def described() -> ModelDescription:

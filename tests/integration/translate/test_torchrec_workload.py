@@ -194,20 +194,12 @@ def test_the_optimizer_of_the_sharder_counts_next(
     assert describe(bags([("a", 10, 8)]), sharders=[sharder]).workload.optimizer is expected
 
 
-def test_mixed_optimizers_are_planned_as_the_largest() -> None:
-    tables = bags([("a", 10, 8), ("b", 10, 8)])
-    apply_optimizer_in_backward(torch.optim.Adam, tables.embedding_bags["b"].parameters(), {})
-    described = describe(tables)
-    assert described.workload.optimizer is Optimizer.ADAM
-    assert any("all are planned as adam" in w for w in described.warnings)
-
-
 def test_unknown_optimizers_are_a_warning() -> None:
     tables = bags([("a", 10, 8)])
     apply_optimizer_in_backward(torch.optim.Rprop, tables.parameters(), {})
     described = describe(tables)
     assert not described.knows_optimizer
-    assert described.workload.optimizer is Optimizer.ADAM
+    assert described.workload.optimizer is Optimizer.ADAGRAD
     assert any("['rprop'] of the tables have no known cost" in w for w in described.warnings)
 
 
