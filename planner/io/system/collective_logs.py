@@ -38,7 +38,7 @@ _BINARY: Final = re.compile(
     rf"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|{'|'.join(_OTHERS)})_perf"
 )
 _PREFIX: Final = re.compile(
-    r"\s*(?:(?:\[[^\]]*\]:?|<\w+>:?|\d{4}-\d\d-\d\d[T ][\d:.,Z+-]+|[^\s#\[<]+:(?=[\s#\[]|$)"
+    r"^\s*(?:(?:\[[^\]]*\]:?|<\w+>:?|\d{4}-\d\d-\d\d[T ][\d:.,Z+-]+|[^\s#\[<]+:(?=[\s#\[]|$)"
     r"|[^\s#\[<]*:\d+(?=[\s#]|$))\s*)+"
 )
 """What launchers put before a line: ``[1,0]<stdout>:``, ``0: ``, ``[0] ``, ``host:pid ``, times."""
