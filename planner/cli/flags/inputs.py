@@ -270,7 +270,9 @@ def json_schema(kind: str) -> dict[str, object]:
     return schemas[kind]()
 
 
-def write_template(path: Path, *, listed: Path | None = None, tables: int | None = None) -> None:
+def write_template(
+    path: Path, *, listed: Path | None = None, tables: int | None = None, dim: int | None = None
+) -> None:
     """Write the commented workload, or one with the tables of a list, or with made-up tables.
 
     Raises:
@@ -287,7 +289,7 @@ def write_template(path: Path, *, listed: Path | None = None, tables: int | None
         )
         raise InvalidInputError(message)
     if listed is not None:
-        text = listed_text(listed, path.stem)
+        text = listed_text(listed, path.stem, dim=dim)
     elif tables is not None:
         text = placeholder_text(tables, path.stem)
     else:
