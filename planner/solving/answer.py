@@ -14,6 +14,7 @@ from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.models import pipeline_of
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.contradictions import constraint_problems
+from planner.options.odd_widths import odd_tables, width_remarks
 from planner.options.runtime_warnings import runtime_warnings
 from planner.options.torchrec_default import torchrec_default
 from planner.problem import PlanningProblem
@@ -90,6 +91,7 @@ def answer(
                 *remarks,
                 *_beyond_reserve(found[0], evaluate.objective),
                 *_cut_walk(space, points),
+                *width_remarks(space.problem.workload),
                 *runtime_warnings(found[0].plan, space.problem.workload),
                 *found[0].estimate.warnings,
             ),
@@ -203,10 +205,13 @@ def answer_without_tables(
 
 
 def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -> SolverReport:
+    status = Status(outcome.termination.value)
+    if status is Status.OPTIMAL and odd_tables(evaluate.space.problem.workload):
+        status = Status.OPTIMAL_FOR_WIDTHS
     return SolverReport(
         strategy=name,
         objective=evaluate.objective.name,
-        status=Status(outcome.termination.value),
+        status=status,
         value=outcome.values[0],
         bound=outcome.bound,
         seconds=evaluate.seconds,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings, remark, say, shown_paths, typed, write_json
+from planner.cli.console import Settings, remark, say, shown_paths, typed, warn, write_json
 from planner.cli.flags.common import FILE, Count, output_options
 
 DEFAULT_PATH = "workload.yaml"
@@ -52,10 +52,11 @@ def command(
         raise click.UsageError(message, click.get_current_context())
     from planner.cli.flags.inputs import write_template
 
-    write_template(path, listed=listed, tables=tables, dim=dim)
+    warnings = write_template(path, listed=listed, tables=tables, dim=dim)
     if settings.json:
-        write_json({"written": str(path)})
+        write_json({"written": str(path), "warnings": list(warnings)})
         return 0
     say(f"Wrote {shown_paths((path,))}")
+    warn(settings, warnings)
     remark(settings, f"next: shardplan plan {typed(path)} --system h100_sxm --gpus 8 -o run1")
     return 0
