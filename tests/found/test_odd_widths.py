@@ -1,4 +1,4 @@
-"""Columns that are no multiple of 4: FBGEMM's rule is said and priced, and binds no HugeCTR plan."""
+"""Columns that are no multiple of 4: FBGEMM's rule is said, priced, and not HugeCTR's."""
 
 from __future__ import annotations
 
