@@ -107,19 +107,9 @@ def texts(plan: str) -> dict[str, tuple[str, bytes, list[str]]]:
         "tune", "WORKLOAD", "--system", "SYSTEM", "--gpus", "4", "--trials", "1",
         "--trial-evaluations", "5", "-q", "--storage", "FILE",
     ]  # fmt: skip
+    inputs = ["WORKLOAD", "--system", "SYSTEM", "--gpus", "4"]
     sweep = ["sweep", *inputs, "--evaluations", "20", "-q"]
-    fit = [
-        "fit",
-        "WORKLOAD",
-        "--system",
-        "SYSTEM",
-        "--gpus",
-        "4",
-        "--run",
-        "PLAN=FILE",
-        "-o",
-        "OUT",
-    ]
+    fit = ["fit", *inputs, "--run", "PLAN=FILE", "-o", "OUT"]
     return {
         **logs,
         **{
