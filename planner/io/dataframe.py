@@ -22,7 +22,7 @@ from costmodels.workload import (
 )
 from planner.errors import InvalidInputError
 from planner.io.documents import Document
-from planner.io.workload.table_list import entry_of, known_column
+from planner.io.workload.table_columns import entry_of, joined, known_column, named_columns
 from planner.io.workload.workload_file import workload_file_of
 
 _PLACE: Final = Path("DataFrame")
@@ -97,10 +97,14 @@ def workload_from_dataframe(
     if not rows:
         message = "DataFrame: no rows; give one row for each table"
         raise InvalidInputError(message)
+    present = [_present(row) for row in rows]
+    columns = list(dict.fromkeys(column for row in present for column in row))
+    renamed = dict(zip(columns, named_columns(columns, "DataFrame"), strict=True))
+    entries = [entry_of({renamed[k]: v for k, v in row.items()}, "DataFrame") for row in present]
     value = {
         "name": name,
         "training": {"batch_size_per_rank": _plain(local_batch_size)},
-        "tables": [entry_of(_present(row), "DataFrame") for row in rows],
+        "tables": joined(entries),
     }
     found = workload_file_of(Document(_PLACE, value, {}))
     if found.constraints.tables:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import stat
@@ -69,7 +70,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a file of at most 64 MiB; a byte order mark is dropped.
+    """The text of a file of at most 64 MiB: UTF-8, or UTF-16 if a byte order mark says so.
 
     A pipe gives its bytes only once; a second call returns the same text.
 
@@ -88,11 +89,13 @@ def read_text(path: Path) -> str:
     if len(data) > MAX_BYTES:
         msg = f"{path}: larger than {format_bytes(MAX_BYTES)}, the most that is read"
         raise InvalidInputError(msg)
+    is_wide = data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-16" if is_wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        msg = f"{path}:{line}: not UTF-8 text (byte {data[error.start]:#04x}); save it as UTF-8"
+        kind, byte = "UTF-16" if is_wide else "UTF-8", data[error.start]
+        msg = f"{path}:{line}: not {kind} text (byte {byte:#04x}); save it as UTF-8"
         raise InvalidInputError(msg) from error
 
 

@@ -17,6 +17,7 @@ from planner.errors import InvalidInputError
 from planner.options.contradictions import constraint_problems, contradictions
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
+    column_multiple,
     legal_types_and_kernels,
     unsummed_words,
 )
@@ -121,7 +122,8 @@ def _limit(
 ) -> tuple[TableLimits, list[str]]:
     topology, constraints = problem.topology, problem.constraints
     rules = constraints.for_table(table.name)
-    legal = legal_types_and_kernels(table, topology.compute_device)
+    multiple = column_multiple(problem.workload)
+    legal = legal_types_and_kernels(table, topology.compute_device, multiple=multiple)
     factors = _load_factors([r.cache_load_factors for r in rules])
     kernels_left = set(constraints.kernels).intersection(*(r.kernels for r in rules if r.kernels))
     kernels: dict[ShardingType, tuple[ComputeKernel, ...]] = {}

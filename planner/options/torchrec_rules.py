@@ -24,7 +24,7 @@ from costmodels.sharding import (
     row_blocks,
 )
 from costmodels.topology import Topology
-from costmodels.workload import Pooling, Table, Workload
+from costmodels.workload import Pipeline, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 
 COLUMN_MULTIPLE: Final = 4
@@ -54,16 +54,22 @@ SEQUENCE_TYPES: Final[dict[str, tuple[ShardingType, ...]]] = {
 kernel always pools on cpu, so that replicated unpooled tables fail there in the forward pass."""
 
 
+def column_multiple(workload: Workload) -> int:
+    """What the columns of sharded tables are a multiple of: FBGEMM's rule, or 1 in HugeCTR."""
+    return 1 if workload.pipeline is Pipeline.HUGECTR else COLUMN_MULTIPLE
+
+
 def legal_types_and_kernels(
-    table: Table, device: str = "cuda"
+    table: Table, device: str = "cuda", *, multiple: int = COLUMN_MULTIPLE
 ) -> dict[ShardingType, tuple[ComputeKernel, ...]]:
     """Sharding types that TorchRec trains for a table, each with its kernels.
 
     Args:
-        table: unpooled tables have fewer types; a table whose dimension is not a multiple of 4 has
+        table: unpooled tables have fewer types; a table whose dimension is no such multiple has
             no fused kernel and can only be replicated; partial sums of row blocks cannot travel in
             codecs such as int8.
         device: ``cuda`` or ``cpu``.
+        multiple: what the columns have to be a multiple of, see :func:`column_multiple`.
 
     Returns:
         Kernels of each type; empty if TorchRec cannot train the table on that device.
@@ -73,7 +79,7 @@ def legal_types_and_kernels(
     """
     fused = _fused_kernels(device)
     types = SEQUENCE_TYPES[device] if table.pooling is Pooling.NONE else tuple(ShardingType)
-    can_fuse = table.embedding_dim % COLUMN_MULTIPLE == 0
+    can_fuse = table.embedding_dim % multiple == 0
     if _cannot_sum(table):
         types = tuple(t for t in types if t not in SUMS_ROWS)
     return {

@@ -25,7 +25,7 @@ READ_ERRORS: Final = (OSError, EOFError, zlib.error)
 ARRAY_ERRORS: Final = (ValueError, TokenError, *READ_ERRORS)
 """What numpy raises for a damaged array; it parses the header as Python text."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-_LEAST_LIMIT_BYTES: Final = si.GIB
+_LEAST_LIMIT_BYTES: Final = 256 * si.MIB
 _MOST_PACKING: Final = 100
 """Indices are packed 2 to 10 times; a file that unpacks to more than this is no data."""
 

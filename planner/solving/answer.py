@@ -15,6 +15,7 @@ from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.models import pipeline_of
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.contradictions import constraint_problems
+from planner.options.odd_widths import odd_tables, width_remarks
 from planner.options.runtime_warnings import runtime_warnings
 from planner.options.torchrec_default import torchrec_default
 from planner.problem import PlanningProblem
@@ -119,6 +120,7 @@ def answer(
                 *_beyond_reserve(found[0], evaluate.objective),
                 *_cut_walk(space, baselines),
                 *_without_time(missing),
+                *width_remarks(space.problem.workload),
                 *runtime_warnings(found[0].plan, space.problem.workload),
                 *found[0].estimate.warnings,
             ),
@@ -267,10 +269,13 @@ def answer_without_tables(
 
 
 def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -> SolverReport:
+    status = Status(outcome.termination.value)
+    if status is Status.OPTIMAL and odd_tables(evaluate.space.problem.workload):
+        status = Status.OPTIMAL_FOR_WIDTHS
     return SolverReport(
         strategy=name,
         objective=evaluate.objective.name,
-        status=Status(outcome.termination.value),
+        status=status,
         value=outcome.values[0],
         bound=outcome.bound,
         seconds=evaluate.seconds,

@@ -68,7 +68,9 @@ def runnable(problem: PlanningProblem, first: PlanningResult, search: Search) ->
     best = _with_runners_up_that_run(min(found, key=lambda result: result.solver.value))
     solver = replace(best.solver, bound=first.solver.bound, seconds=_seconds(first, results))
     gap = solver.gap_ratio
-    if solver.status is Status.OPTIMAL and (gap is None or gap > OPTIMALITY_GAP):
+    if solver.status in (Status.OPTIMAL, Status.OPTIMAL_FOR_WIDTHS) and (
+        gap is None or gap > OPTIMALITY_GAP
+    ):
         solver = replace(solver, status=Status.GAP)
     return replace(best, problem=problem, solver=solver, searched=(*best.searched, _LINE))
 

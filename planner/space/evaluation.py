@@ -30,7 +30,7 @@ from costmodels.sharding import (
 from planner.errors import InvalidInputError
 from planner.options.enumeration import Listing
 from planner.options.memory import drop_unfit, memory_coefficients
-from planner.options.torchrec_rules import legal_types_and_kernels
+from planner.options.torchrec_rules import column_multiple, legal_types_and_kernels
 from planner.problem import PlanningProblem
 from planner.rules.placement_rules import PlacementRules, Usage
 from planner.space.effort import Meter, priced_s
@@ -282,7 +282,11 @@ class SearchSpace:
             and r.allows_pair(sharding_type, kernel)
             for r in rules
         )
-        legal = sharding_type in legal_types_and_kernels(item, self.problem.topology.compute_device)
+        legal = sharding_type in legal_types_and_kernels(
+            item,
+            self.problem.topology.compute_device,
+            multiple=column_multiple(self.problem.workload),
+        )
         return legal and named and sharding_type in constraints.sharding_types
 
     def _placement(

@@ -8,13 +8,16 @@ from enum import StrEnum
 class Status(StrEnum):
     """Why the search ended.
 
-    ``optimal``: the gap to the proven bound is below 0.01 %. ``gap``: the strategy's own work was
+    ``optimal``: the gap to the proven bound is below 0.01 %. ``optimal_for_widths``: the same,
+    where FBGEMM's rule on widths lets some tables only be copied, so that wider ones may be faster
+    (:mod:`planner.options.odd_widths`). ``gap``: the strategy's own work was
     done and a gap remains. ``work_limit``: the budget of work was spent. ``time_limit`` and
     ``interrupted``: stopped, the incumbent is reported. ``heuristic``: the strategy proves nothing.
     ``no_proof``: a plan was priced below the bound, so the bound is wrong and was withdrawn.
     """
 
     OPTIMAL = "optimal"
+    OPTIMAL_FOR_WIDTHS = "optimal_for_widths"
     GAP = "gap"
     WORK_LIMIT = "work_limit"
     TIME_LIMIT = "time_limit"
@@ -25,6 +28,7 @@ class Status(StrEnum):
 
 STATUS_WORDS = {
     Status.OPTIMAL: "proven optimal",
+    Status.OPTIMAL_FOR_WIDTHS: "best for these table widths",
     Status.GAP: "search complete",
     Status.WORK_LIMIT: "budget of work spent",
     Status.TIME_LIMIT: "cut by the time limit",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 from costmodels.workload import Pipeline
 from planner.search.construct.handed import HandedPlan
+from planner.support.kinds import check_fields
 from planner.sweep.grid import Point
 
 CUT: Final = "the time limit cut the search"
@@ -19,6 +20,7 @@ DIED: Final = "its process died, for want of memory perhaps"
 
 _APART: Final = ("point", "plan", "handed_hash")
 """Fields that are not figures of the point."""
+_ABOVE_0: Final = ("hosts", "local_batch_size", "iteration_time_s", "low_s", "samples_per_s")
 
 
 class PointStatus(StrEnum):
@@ -114,18 +116,19 @@ class PointResult:
             handed_hash=values["handed_hash"],
             **own,
         )
-        _check_types(point)
-        _check_types(result)
+        check_fields(point)
+        check_fields(result, signed=("headroom_bytes",))
+        if result.status is PointStatus.DONE and not all(map(result._is_above_0, _ABOVE_0)):
+            message = "a point with a plan has times and rates above 0"
+            raise ValueError(message)
+        if result.usd_per_billion_samples is not None and not result.trained_samples_per_s:
+            message = "a point has a cost but trains no samples"
+            raise ValueError(message)
         return result
 
-
-def _check_types(values: Point | PointResult) -> None:
-    """Raise ``TypeError`` for a value of another type; whole numbers may stand for fractions."""
-    for name, kind in get_type_hints(type(values)).items():
-        value = getattr(values, name)
-        if not isinstance(value, kind | int if isinstance(1.0, kind) else kind):
-            message = f"{name} is {value!r}"
-            raise TypeError(message)
+    def _is_above_0(self, name: str) -> bool:
+        value = getattr(self, name)
+        return value is not None and value > 0
 
 
 def impossible(point: Point, reason: str) -> PointResult:

@@ -105,7 +105,10 @@ class Journal:
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             if last:
                 return
-            message = f"{self.path}:{number}: is no result of a sweep; name another folder"
+            message = (
+                f"{self.path}:{number}: is no result of a sweep, or a damaged one ({error}); name "
+                "another folder"
+            )
             raise InvalidInputError(message) from error
         self._keep(result)
 

@@ -11,9 +11,11 @@ from typing import Any, BinaryIO, Final
 from costmodels import units
 from planner.errors import InvalidInputError
 
-MAX_BYTES: Final = 256 * 2**20
-"""Longest text of a trace. Text and kept events then take about 1 GB. A step of a large model has
-some 10,000 events of 300 bytes."""
+MAX_BYTES: Final = 128 * 2**20
+"""Longest text of a trace. A step of a large model has some 10,000 events of 300 bytes."""
+MAX_VALUES: Final = 8_000_000
+"""Most values in that text, which take some 64 bytes each; an event of 300 bytes has about 13. Text
+and values then take less than 1 GB."""
 WAITED: Final = "waited for late ranks (us)"
 """The argument of a predicted collective that says how long the rank waits in it."""
 _CHUNK_BYTES: Final = 2**20
@@ -41,6 +43,7 @@ def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
     try:
         with path.open("rb") as file:
             text = _text(file, path, max_bytes)
+        _check_values(text, path)
         return json.loads(text, object_hook=_slim)
     except InvalidInputError:
         raise
@@ -83,6 +86,21 @@ def _text(file: BinaryIO, path: Path, max_bytes: int) -> bytearray:
     if unpacker is not None and not unpacker.eof:
         raise EOFError
     return text
+
+
+def _check_values(text: bytearray, path: Path) -> None:
+    """Refuse a text that is short but has many values, as no profiler writes it.
+
+    Raises:
+        InvalidInputError: there are more than :data:`MAX_VALUES`.
+    """
+    count = sum(text.count(mark) for mark in b"[{,")
+    if count > MAX_VALUES:
+        message = (
+            f"{path}: holds some {count:,} values, more than the {MAX_VALUES:,} that are read: "
+            "profile fewer steps, without with_stack, record_shapes and profile_memory"
+        )
+        raise InvalidInputError(message)
 
 
 def _unpacker() -> Any:

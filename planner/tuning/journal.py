@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +23,8 @@ TRIAL_LIMIT_S: Final = 120.0
 
 SAMPLERS: Final = ("bounds", "tpe", "nsga2", "random")
 
+_CREATE_STUDY, _CREATE_TRIAL, _OPERATIONS = 0, 4, 10
+"""Codes of Optuna's operations: those up to the second are about a study, others about a trial."""
 _DAMAGE: Final = (ValueError, LookupError, TypeError, AttributeError, AssertionError)
 """What Optuna raises if a line of a journal is not JSON, or lacks a field that it needs."""
 
@@ -103,10 +107,25 @@ def _stored(journal: Path) -> BaseStorage:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    try:
+    with damage_of(journal):
         return JournalStorage(JournalFileBackend(str(journal.absolute())))
+
+
+@contextmanager
+def damage_of(journal: Path | None) -> Iterator[None]:
+    """A context in which what a damaged line raises becomes an error that names the journal.
+
+    Raises:
+        InvalidInputError: a line was damaged.
+    """
+    try:
+        yield
+    except InvalidInputError:
+        raise
     except _DAMAGE as error:
-        told = f"{type(error).__name__}: {error}"
+        if journal is None:
+            raise
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         message = f"--storage {journal}: a line of the journal is damaged ({told}); name another"
         raise InvalidInputError(message) from error
 
@@ -140,11 +159,45 @@ def _check_journal(journal: Path) -> None:
         message = f"--storage {journal} is a folder; name a file"
         raise InvalidInputError(message)
     with journal.open(encoding="utf-8", errors="replace") as file:
-        first = file.readline()
-    try:
-        holds = not first or "op_code" in json.loads(first)
-    except (ValueError, TypeError):
-        holds = False
-    if not holds:
-        message = f"--storage {journal}: exists and is no journal of a study; name another file"
-        raise InvalidInputError(message)
+        _check_lines(file, journal)
+
+
+def _check_lines(file: Iterable[str], journal: Path) -> None:
+    """Refuse lines that Optuna would wait for, skip or fail with: wrong operations and numbers.
+
+    The last line may be cut off. A line about another study, or about a trial that no line has
+    begun, is damaged: Optuna does not see it, and waits for its effect.
+    """
+    trials = 0
+    for number, line in enumerate(file, 1):
+        try:
+            entry = json.loads(line)
+            code = entry["op_code"]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            if number > 1 and not line.endswith("\n"):
+                return
+            if number == 1:
+                message = f"--storage {journal}: exists and is no journal of a study; name another"
+                raise InvalidInputError(message) from None
+            code, entry = None, {}
+        trial, study = entry.get("trial_id", 0), entry.get("study_id", 0)
+        is_good = (
+            type(code) is int
+            and (number > 1 or code == _CREATE_STUDY)
+            and code in range(_CREATE_STUDY, _OPERATIONS)
+            and entry.get("study_name", STUDY_NAME) == STUDY_NAME
+            and type(study) is int
+            and study == 0
+            and type(trial) is int
+            and (("trial_id" not in entry) or 0 <= trial < trials)
+            and ("study_id" in entry) == (_CREATE_STUDY < code <= _CREATE_TRIAL)
+            and ("trial_id" in entry) == (code > _CREATE_TRIAL)
+            and isinstance(entry.get("worker_id"), str)
+        )
+        if not is_good:
+            message = (
+                f"--storage {journal}: line {number} of the journal is damaged: "
+                f"{line.strip()[:60]!r}; name another file"
+            )
+            raise InvalidInputError(message)
+        trials += code == _CREATE_TRIAL

@@ -15,6 +15,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from planner.search.bounds.quick import Floor
+from planner.support.kinds import check_fields
 from planner.tuning.design import DesignSpace
 from planner.tuning.goals import Facts, behind, front_of, values_of
 from planner.tuning.pricer import best_facts
@@ -49,7 +50,7 @@ class Look:
     def of(cls, number: int, attributes: Mapping[str, Any]) -> Look:
         """Make it from the attributes of a finished trial."""
         facts = attributes["facts"]
-        return cls(
+        look = cls(
             number=number,
             setup=Setup.from_json(attributes["setup"]),
             facts=None if facts is None else Facts(**facts),
@@ -59,6 +60,10 @@ class Look:
             evaluations=attributes.get("evaluations", 0),
             is_cut=attributes.get("cut", False),
         )
+        check_fields(look)
+        if look.facts is not None:
+            check_fields(look.facts, signed=("free_bytes",))
+        return look
 
 
 class Floors:

@@ -10,6 +10,7 @@ from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
 from costmodels.workload import Pipeline, Workload
 from planner.errors import InvalidInputError
+from planner.support.kinds import check_fields
 from planner.tuning.groups import group_topology
 
 OWN_CODECS: Final = "workload"
@@ -59,7 +60,9 @@ class Setup:
     def from_json(cls, values: dict[str, Any]) -> Setup:
         """The inverse of :meth:`to_json`."""
         pipeline, factors = Pipeline(values["pipeline"]), tuple(values["cache_load_factors"])
-        return cls(**{**values, "pipeline": pipeline, "cache_load_factors": factors})
+        setup = cls(**{**values, "pipeline": pipeline, "cache_load_factors": factors})
+        check_fields(setup)
+        return setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

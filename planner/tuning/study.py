@@ -20,7 +20,7 @@ from planner.result import PlanningResult, SolverReport
 from planner.support.status import Status
 from planner.tuning.design import DesignSpace, Value
 from planner.tuning.goals import Facts, check_goals, front_of, usual_goals, values_of
-from planner.tuning.journal import Effort, check_searches
+from planner.tuning.journal import Effort, check_searches, damage_of
 from planner.tuning.known import Known, Look
 from planner.tuning.pricer import Outcome, Pricer, StopCallback, Tuned
 from planner.tuning.proofs import Proofs
@@ -96,7 +96,10 @@ class Study:
         self._known: Known | None = None
         if self.sampler == "bounds":
             self._known = Known(space, self.goals, self._proofs.floors, effort.within_ratio)
-        self._agree()
+        with damage_of(journal):
+            self._agree()
+            for look in self.front if self.known is not None or self.looks else ():
+                self.plan_of(look)
 
     def _made(self) -> BaseSampler:
         from planner.tuning.sampling import Ordered, make_sampler

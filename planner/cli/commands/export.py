@@ -169,11 +169,31 @@ def hugectr(
 def csv(
     settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
 ) -> int:
-    """Write a row for every shard: table, sharding type, kernel, rank, offsets and sizes."""
-    from planner.trace.shards import shards_csv
+    """Write a row for every shard: table, sharding type, kernel, rank, offsets and sizes.
+
+    Commands that take a plan read such a file back, if its name ends in .csv.
+    """
+    from planner.io.plan.plan_csv import shards_csv
 
     _, loaded = _priced(workload, plan, flags, output)
     write_text_atomic(output, shards_csv(loaded))
+    report_written(settings, output)
+    return 0
+
+
+@_to_file("ranks", "The columns table and rank.")
+def ranks(
+    settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
+) -> int:
+    """Write the columns table and rank, for plans of whole tables and equal column pieces.
+
+    Commands that take a plan read such a file back, if its name ends in .csv: a table on one rank
+    is whole, and a table on several ranks is cut into equal column pieces.
+    """
+    from planner.io.plan.plan_csv import ranks_csv
+
+    _, loaded = _priced(workload, plan, flags, output)
+    write_text_atomic(output, ranks_csv(loaded))
     report_written(settings, output)
     return 0
 

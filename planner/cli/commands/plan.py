@@ -36,6 +36,9 @@ EXIT_GAP = 1
 _WRITING_S_PER_TABLE, _WRITING_S_PER_RANK = 5e-4, 1.5e-3
 """What it takes to write plan, reports and traces, as measured at 10,000 x 64 and 20 x 4096."""
 
+_SHORT = 2000
+"""The budget of work, in priced plans, of the search that prices wider tables."""
+
 EXAMPLES = """\b
 Examples:
   shardplan plan dlrm.yaml --system h100_sxm --gpus 16
@@ -130,12 +133,47 @@ def _completed(
     from planner.solving.pricing import pricing_of
 
     result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
+    if not stop() and search.objective == "iteration":
+        result = _with_wider_price(result, search, stop)
     if stop() or not more.curve:
         return result
     from planner.drift.move_curve import with_curve
 
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
     return with_curve(result, search=search, make_pipeline=pricing, should_stop=stop)
+
+
+def _with_wider_price(
+    result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt
+) -> PlanningResult:
+    """With the price of the next widths, where FBGEMM's rule lets tables only be copied.
+
+    The short search takes what is left of a time limit; where nothing is left, there is no price.
+    """
+    from costmodels.errors import CostModelError
+    from planner import api
+    from planner.errors import PlannerError
+    from planner.options.odd_widths import odd_tables, priced_remark, widened
+
+    problem, left_s = result.problem, search.time_limit_s
+    if not odd_tables(problem.workload) or problem.scenarios:
+        return result
+    if left_s is not None:
+        left_s -= search.kept_s + result.solver.seconds
+        if left_s < 1.0:
+            return result
+    short = replace(
+        search, time_limit_s=left_s, kept_s=0.0, max_evaluations=_SHORT, with_baselines=False
+    )
+    try:
+        wide = replace(problem, workload=widened(problem.workload), move_limit=None)
+        found = api.solve(wide, search=short, should_stop=stop)
+    except (CostModelError, PlannerError):
+        return result
+    remark_ = priced_remark(
+        problem.workload, result.estimate.time.time_s, found.estimate.time.time_s
+    )
+    return replace(result, warnings=(*result.warnings, remark_))
 
 
 def _kept_s(problem: PlanningProblem, output: Path | None, start_s: float) -> float:

@@ -23,6 +23,7 @@ from planner.io.library import locate
 from planner.io.workload.starter import listed_text, placeholder_text
 from planner.options.broken_constraints import broken_constraints
 from planner.options.global_batch import rank_batch
+from planner.options.odd_widths import width_remarks
 from planner.problem import Constraints, PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport
@@ -215,7 +216,8 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
     keys = {"tables"} if path.suffix.lower() == ".csv" else set(read_yaml(path).value)
     if keys & {"tables", "training"}:
         file = io.load_workload_file(path)
-        return "workload", _summary(file.workload), file.warnings
+        warnings = (*width_remarks(file.workload), *file.warnings)
+        return "workload", _summary(file.workload), warnings
     if keys & {"device", "links", "base"}:
         topology = io.load_smallest(path)
         _check_named(path, topology)
@@ -280,8 +282,13 @@ def json_schema(kind: str) -> dict[str, object]:
     return schemas[kind]()
 
 
-def write_template(path: Path, *, listed: Path | None = None, tables: int | None = None) -> None:
+def write_template(
+    path: Path, *, listed: Path | None = None, tables: int | None = None, dim: int | None = None
+) -> tuple[str, ...]:
     """Write the commented workload, or one with the tables of a list, or with made-up tables.
+
+    Returns:
+        Warnings on what TorchRec cannot do with the tables.
 
     Raises:
         InvalidInputError: the path exists already or has the ending of a list, or the list breaks
@@ -297,12 +304,13 @@ def write_template(path: Path, *, listed: Path | None = None, tables: int | None
         )
         raise InvalidInputError(message)
     if listed is not None:
-        text = listed_text(listed, path.stem)
+        text = listed_text(listed, path.stem, dim=dim)
     elif tables is not None:
         text = placeholder_text(tables, path.stem)
     else:
         text = io.read_template()
     write_text_atomic(path, text)
+    return width_remarks(io.load_workload(path))
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:

@@ -36,6 +36,11 @@ KAGGLE_ROWS: Final = (
 )  # fmt: skip
 """Distinct values of the 26 features of the Criteo Kaggle data (facebookresearch/dlrm README)."""
 
+MLPERF_HOT: Final = (
+    3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1,
+)  # fmt: skip
+"""Indices per sample of MLPerf's multi-hot data (mlcommons/training, recommendation_v2)."""
+
 NUM_CRITEO_TABLES: Final = 26
 NUM_CRITEO_DENSE: Final = 13
 _DATA_PATHS: Final = ("in_memory_binary", "synthetic_multi_hot")
@@ -131,7 +136,15 @@ def _import_main(flags: _Flags) -> Imported:
         rows = flags.numbers("num_embeddings_per_feature", "", ",", MAX_ROWS)
     else:
         rows = (flags.whole("num_embeddings", 100_000),) * NUM_CRITEO_TABLES
-    hot = flags.numbers("multi_hot_sizes", ",".join("1" * len(rows)), ",", 10**6)
+    is_made = flags.has("synthetic_multi_hot_criteo_path") and not flags.has("multi_hot_sizes")
+    if is_made:
+        what = (
+            f"{sum(MLPERF_HOT)} indices per sample, those of MLPerf's multi-hot data; the command "
+            "line names a folder of such data and no --multi_hot_sizes"
+        )
+        assume(flags.assumed, "tables", what)
+    usual = MLPERF_HOT if is_made else (1,) * len(rows)
+    hot = flags.numbers("multi_hot_sizes", ",".join(map(str, usual)), ",", 10**6)
     for name, values in (("num_embeddings_per_feature", rows), ("multi_hot_sizes", hot)):
         if len(values) != NUM_CRITEO_TABLES:
             rule = f"must be {NUM_CRITEO_TABLES} numbers, one per feature, got {len(values)}"
@@ -316,4 +329,5 @@ def _imported(flags: _Flags, workload: Workload, *, law_is_known: bool) -> Impor
         assumed=flags.assumed,
         unsaid=tuple(flags.unsaid),
         law_is_known=law_is_known,
+        world_size=flags.command.world_size,
     )

@@ -1,16 +1,20 @@
 """Reads a pasted command line of DLRM: the program, its flags, and the number of ranks.
 
+Variables that the same text sets (``export N=8;``) and whole-number ``$((N / 2))`` are filled in.
+
 The flags are those of facebookresearch/dlrm, ``dlrm_s_pytorch.py`` and
 ``torchrec_dlrm/dlrm_main.py``.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import itertools
+import operator
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,11 +68,20 @@ _MAIN_SWITCHES: Final = _words(
     collect_multi_hot_freqs_stats print_lr allow_tf32 print_sharding_plan print_progress
     """
 )
+_BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+"""Words for a flag that is on or off; argparse's ``type=bool`` and torchx take them behind it."""
 _SHELL_ENDS: Final = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "2>&1", "2>", "<", "&>"})
 _LAUNCH_COUNTS: Final = {
-    "nproc_per_node": "local", "nproc-per-node": "local", "np": "world", "n": "world",
-    "nnodes": "hosts",
+    "nproc_per_node": "local", "np": "world", "n": "world",
+    "nnodes": "hosts", "nodes": "hosts", "npernode": "local", "ntasks": "world",
+    "ntasks_per_node": "local", "num_trainers": "world", "num_processes": "world",
 }  # fmt: skip
+_ASSIGNED: Final = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(\S*)\s*")
+_OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+_ARITHMETIC: Final = re.compile(r"\$\(\(([\w\s$+*/%(){}-]{1,200}?)\)\)(?!\))")
 _JOB: Final = re.compile(r"([0-9]{1,6})x([0-9]{1,6})")
 
 
@@ -102,8 +115,13 @@ def parse_dlrm_command(words: Sequence[str]) -> DlrmCommand:
     """
     words = _split(words)
     script = next((i for i, w in enumerate(words) if w.rsplit("/", 1)[-1] in PROGRAMS), None)
-    program = words[script].rsplit("/", 1)[-1] if script is not None else _guess(words)
-    before, after = (words[:script], words[script + 1 :]) if script is not None else ([], words)
+    if script is None:
+        program = _guess(words)
+        after = words[_first_flag(words, PROGRAMS[program]) :]
+        before = words[: len(words) - len(after)]
+    else:
+        program = words[script].rsplit("/", 1)[-1]
+        before, after = words[:script], words[script + 1 :]
     values, switches = PROGRAMS[program]
     return DlrmCommand(
         program=program,
@@ -112,8 +130,19 @@ def parse_dlrm_command(words: Sequence[str]) -> DlrmCommand:
     )
 
 
+def _first_flag(words: Sequence[str], known: tuple[frozenset[str], frozenset[str]]) -> int:
+    """Where the flags of the program begin, if a launcher names another script, or none."""
+    if words[0].startswith("--"):
+        return 0
+    if "--" in words:
+        return words.index("--")
+    return next(
+        i for i, w in enumerate(words) if w.startswith("--") and _name(w) in set().union(*known)
+    )
+
+
 def _split(words: Sequence[str]) -> list[str]:
-    text = words[0] if len(words) == 1 else None
+    text = _filled_in(words[0]) if len(words) == 1 else None
     try:
         split = shlex.split(text) if text is not None else list(words)
     except ValueError as error:
@@ -125,6 +154,41 @@ def _split(words: Sequence[str]) -> list[str]:
         message = "no command line; give one after '--', such as -- python dlrm_main.py ..."
         raise InvalidInputError(message)
     return kept
+
+
+def _filled_in(text: str) -> str:
+    """The last command of a text, with the variables that assignments before it set."""
+    text, known = re.sub(r"\\\r?\n", " ", text).strip(), dict[str, str]()
+    while assigned := re.match(rf"{_ASSIGNED.pattern}(?:[;\n]\s*)?", text):
+        known[assigned[1]] = assigned[2].rstrip(";").strip("\"'")
+        text = text[assigned.end() :].lstrip("; \n")
+
+    def plain(word: str) -> str:
+        return re.sub(r"[A-Za-z_]\w*", lambda name: known.get(name[0], name[0]), word)
+
+    text = _ARITHMETIC.sub(lambda found: _computed(plain(found[1]), found[0]), text)
+    return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda name: known.get(name[1], name[0]), text)
+
+
+def _computed(expression: str, otherwise: str) -> str:
+    """The value of whole-number arithmetic as a shell computes it; ``otherwise`` if it has none."""
+    plain = re.sub(r"[${}\s]", "", expression)
+    if not re.fullmatch(r"[0-9+*/%()-]{1,200}", plain) or "**" in plain or "//" in plain:
+        return otherwise
+    try:
+        tree = ast.parse(plain.replace("/", "//"), mode="eval").body
+        return str(_value(tree))
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return otherwise
+
+
+def _value(tree: ast.expr) -> int:
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
+        return tree.value
+    if isinstance(tree, ast.BinOp) and (operation := _OPERATIONS.get(type(tree.op))):
+        return int(operation(_value(tree.left), _value(tree.right)))
+    message = "no sum, product or quotient of whole numbers"
+    raise ValueError(message)
 
 
 def _guess(words: Iterable[str]) -> str:
@@ -171,8 +235,13 @@ def _flags(
             problems.append(f"--{name}: {program} has no such flag{hint}")
             position += position < len(words) and not words[position].startswith("--")
         elif name in switches:
-            flags[name] = ""
-            problems += [f"--{name}: takes no value; remove it"] if "=" in word else []
+            follows = position < len(words) and words[position].lower() in _BOOLEANS
+            given = word.split("=", 1)[1] if "=" in word else words[position] if follows else "1"
+            position += follows and "=" not in word
+            if given.lower() not in _BOOLEANS:
+                problems.append(f"--{name}: takes no value but True or False, got {given!r}")
+            elif _BOOLEANS[given.lower()]:
+                flags[name] = ""
         elif "=" in word:
             flags[name] = word.split("=", 1)[1]
         elif position < len(words) and not words[position].startswith("--"):
@@ -189,7 +258,7 @@ def _world_size(words: list[str]) -> int | None:
     """The number of ranks of ``torchrun``, ``torchx`` (``-j HOSTSxRANKS``) or ``mpirun``."""
     found: dict[str, int] = {}
     for word, following in itertools.pairwise([*words, ""]):
-        name = _name(word)
+        name = _name(word).replace("-", "_")
         if not word.startswith("-"):
             continue
         value = word.split("=", 1)[1] if "=" in word else following

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,6 +70,7 @@ def import_hugectr_plan(
     if world % local_world_size:
         message = f"{path}: {world} GPUs are no multiple of {local_world_size} per host"
         raise InvalidInputError(message)
+    placements = tuple(_on_one_host(p, world, local_world_size) for p in placements)
     by_key = any(p.sharding_type is ShardingType.ROW_WISE for p in placements)
     return Imported(
         workload=workload,
@@ -80,6 +81,16 @@ def import_hugectr_plan(
         world_size=world,
         local_world_size=local_world_size,
     )
+
+
+def _on_one_host(placement: TablePlacement, world: int, local: int) -> TablePlacement:
+    """A table whose rows lie on all GPUs of one host, in order, as TorchRec calls it."""
+    ranks = list(placement.ranks)
+    first = ranks[0] - ranks[0] % local
+    is_host = ranks == list(range(first, first + local)) and local < world
+    if placement.sharding_type is ShardingType.ROW_WISE and is_host:
+        return replace(placement, sharding_type=ShardingType.TABLE_ROW_WISE)
+    return placement
 
 
 # ------------------------------------------------------------------ a list over GPUs

@@ -14,6 +14,7 @@ from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, read_json, read_yaml
 from planner.io.file_kinds import PLAN, refuse_other_kind
+from planner.io.plan.plan_csv import read_plan_csv
 from planner.io.plan.plan_schema import SCHEMA_VERSION, ParameterSchema, PlanSchema
 from planner.io.plan.plan_shards import shards_of
 from planner.io.problems import collect, validate
@@ -232,12 +233,14 @@ def _document(path: Path, value: object) -> Document:
 
 
 def _read(path: Path) -> object:
-    """The JSON of a plan.
+    """The values of a plan, from JSON or from CSV.
 
     Raises:
         InvalidInputError: the file is not well formed. If it is a YAML file of another kind, the
             message says which.
     """
+    if path.suffix.lower() == ".csv":
+        return read_plan_csv(path)
     try:
         return read_json(path)
     except InvalidInputError as error:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,12 +32,25 @@ _NAMES: Final = {
     "all_to_all": Collective.ALL_TO_ALL,
     "alltoall": Collective.ALL_TO_ALL,
 }
-_BINARY: Final = re.compile(r"\b(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)_perf\b")
+_OTHERS: Final = ("alltoallv", "broadcast", "gather", "hypercube", "reduce", "scatter", "sendrecv")
+"""Programs of nccl-tests whose operations no training step here has."""
+_BINARY: Final = re.compile(
+    rf"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|{'|'.join(_OTHERS)})_perf"
+)
+_PREFIX: Final = re.compile(
+    r"^\s*(?:(?:\[[^\]]*\]:?|<\w+>:?|\d{4}-\d\d-\d\d[T ][\d:.,Z+-]+|[^\s#\[<]+:(?=[\s#\[]|$)"
+    r"|[^\s#\[<]*:\d+(?=[\s#]|$))\s*)+"
+)
+"""What launchers put before a line: ``[1,0]<stdout>:``, ``0: ``, ``[0] ``, ``host:pid ``, times."""
 _PARAM_ROW: Final = re.compile(r"^COMMS-RES-(?P<name>[a-z_0-9]+)(?P<dtype>-\w+)*$")
-_RANK: Final = re.compile(r"^#\s+Rank\s+\d+\b.*?\bon\s+(?P<host>\S+)\s+device\b")
+_RANK: Final = re.compile(r"^#?\s*Rank\s+(?P<rank>\d{1,6})\b.*?\bon\s+(?P<host>\S+)\s+device\b")
 _VERSION: Final = re.compile(r"(?:NCCL|RCCL) version[ :]+(\d+(?:\.\d+)+)|nccl-library=(\d+)")
 _TIME_UNITS: Final = {"(ns)": 1e-3, "(us)": 1.0, "(ms)": 1e3, "(s)": 1e6}
 _OLD_VERSION_CODES: Final = 10_000
+_OTHERS_MOST: Final = 1.1
+"""busbw / algbw is at most 1 for all operations but an all-reduce; with room for rounding."""
+_LEAST_RATE: Final = 0.5
+"""GB/s; below it, the two decimals of a log say little about the ratio of two rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +69,24 @@ class LogShape:
 
 
 @dataclass(slots=True)
+class _Table:
+    """One table of a log: its program, the host of each rank that is listed, and its rows.
+
+    ``program`` is empty where the log does not say it; ``ratios`` are busbw / algbw of the rows.
+    """
+
+    program: str = ""
+    hosts: dict[int, str] = field(default_factory=dict)
+    points: list[tuple[float, float]] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Log:
     """What was read from one log."""
 
     harness: str
-    points: dict[Collective | None, list[tuple[float, float]]]
-    ranks: int | None = None
-    nodes: int | None = None
+    tables: list[_Table]
     library: str = "NCCL"
     version: str = ""
 
@@ -88,16 +113,13 @@ def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ..
 def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
     text = read_text(path)
     log = _read_json(text) if text.lstrip().startswith("{") else _read_text(text)
-    ranks, nodes = _shape(log, shape)
-    for name, points in log.points.items():
-        if name is not None and shape.collective not in (None, name):
-            message = f"the log times {name}, --collective says {shape.collective}; leave it out"
-            raise ValueError(message)
-        collective = shape.collective or name or _collective_in(path.name)
-        if collective is None:
-            message = "the log does not name its collective; add --collective"
-            raise ValueError(message)
-        sizes, times = _averaged(points)
+    points: dict[tuple[Collective, int, int], list[tuple[float, float]]] = defaultdict(list)
+    for collective, table in _named(log.tables, path.name, shape.collective):
+        ranks, nodes = _shape(table.hosts, shape)
+        _check_bus_rate(collective, ranks, table.ratios)
+        points[collective, ranks, nodes] += table.points
+    for (collective, ranks, nodes), rows in points.items():
+        sizes, times = _averaged(rows)
         domain = min(shape.domain_gpus or ranks // nodes, ranks)
         curve = CollectiveCurve(
             collective=collective,
@@ -119,16 +141,64 @@ def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
         )
 
 
-def _shape(log: _Log, shape: LogShape) -> tuple[int, int]:
-    """(ranks, nodes) from the flags, or else from the log."""
-    nodes = shape.nodes or log.nodes or 1
-    ranks = nodes * shape.gpus_per_node if shape.gpus_per_node else log.ranks
+def _named(
+    tables: list[_Table], file_name: str, asked: Collective | None
+) -> list[tuple[Collective, _Table]]:
+    """Each table that is of use with its collective.
+
+    The name of the file, or the flag, names the one table whose program the log does not say.
+    Without them it is an all-reduce where busbw is above algbw, as no other operation has it.
+    """
+    unnamed = [t for t in tables if not t.program]
+    named = [(c, t) for t in tables if t.program and (c := _NAMES.get(t.program))]
+    for name, _ in named:
+        if not unnamed and asked not in (None, name):
+            message = f"the log times {name}, --collective says {asked}; leave it out"
+            raise ValueError(message)
+    if not unnamed:
+        if not named:
+            others = ", ".join(sorted({t.program for t in tables}))
+            message = f"the log times {others}, which no training step here has"
+            raise ValueError(message)
+        return named
+    collective = asked or _NAMES.get(_program_in(file_name))
+    if collective is None and all(t.ratios and min(t.ratios) > _OTHERS_MOST for t in unnamed):
+        collective = Collective.ALL_REDUCE
+    if collective is None:
+        message = "the log does not name its collective; add --collective"
+        raise ValueError(message)
+    if len(unnamed) > 1:
+        message = (
+            f"{len(unnamed)} tables do not name their collective, and one name is not taken for "
+            "several; split the log, one table each"
+        )
+        raise ValueError(message)
+    return [*named, (collective, unnamed[0])]
+
+
+def _shape(hosts: dict[int, str], shape: LogShape) -> tuple[int, int]:
+    """(ranks, nodes) from the flags, or else from the ranks that the log lists.
+
+    A list with holes, of which only some lines were kept, says no more than the highest rank.
+    """
+    is_whole = bool(hosts) and len(hosts) == max(hosts) + 1
+    listed = len(hosts) if is_whole else None
+    nodes = shape.nodes or (len(set(hosts.values())) if is_whole else None)
+    ranks = (nodes or 1) * shape.gpus_per_node if shape.gpus_per_node else listed
+    if hosts and not is_whole and (shape.gpus_per_node is None or nodes is None):
+        message = (
+            f"the log lists rank {max(hosts)} but not all ranks before it; add --nodes and "
+            "--gpus-per-node"
+        )
+        raise ValueError(message)
     if ranks is None:
         message = "the log does not say how many ranks took part; add --gpus-per-node (and --nodes)"
         raise ValueError(message)
-    if log.ranks not in (None, ranks):
+    nodes = nodes or 1
+    if listed not in (None, ranks) or ranks <= max(hosts, default=0):
+        told = f"{listed} ranks" if listed else f"rank {max(hosts)}"
         message = (
-            f"the log lists {log.ranks} ranks, {nodes} nodes of {shape.gpus_per_node} GPUs have "
+            f"the log lists {told}, {nodes} nodes of {shape.gpus_per_node} GPUs have "
             f"{ranks}; correct --nodes or --gpus-per-node"
         )
         raise ValueError(message)
@@ -136,6 +206,23 @@ def _shape(log: _Log, shape: LogShape) -> tuple[int, int]:
         message = f"{ranks} ranks do not divide over {nodes} nodes; add --nodes, --gpus-per-node"
         raise ValueError(message)
     return ranks, nodes
+
+
+def _check_bus_rate(collective: Collective, ranks: int, ratios: list[float]) -> None:
+    """Refuse a table of another collective, which its ratio of bus to algorithm bandwidth tells.
+
+    nccl-tests (doc/PERFORMANCE.md): 2 (n - 1) / n for an all-reduce, (n - 1) / n for the others.
+    """
+    if not ratios or ranks < 2:
+        return
+    found = statistics.median(ratios)
+    expected = (2 if collective is Collective.ALL_REDUCE else 1) * (ranks - 1) / ranks
+    if abs(found - expected) > 0.05 * expected:
+        message = (
+            f"busbw is {found:.3g} times algbw, where {collective} over {ranks} ranks has "
+            f"{expected:.3g}; the table is of another collective or another number of ranks"
+        )
+        raise ValueError(message)
 
 
 def _averaged(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -163,60 +250,91 @@ def _read_json(text: str) -> _Log:
         message = "JSON without results[].size and results[].out_of_place.time"
         raise ValueError(message) from error
     devices = data.get("devices") or []
-    hosts = {d.get("hostname") for d in devices if isinstance(d, dict)}
-    name = _collective_in(json.dumps(data.get("args", "")))
+    is_listed = isinstance(devices, list) and all(
+        isinstance(d, dict) and isinstance(d.get("hostname"), str) for d in devices
+    )
+    if not is_listed:
+        message = "JSON whose devices are no list of mappings, each with its hostname as text"
+        raise ValueError(message)
     return _Log(
         harness="nccl-tests, JSON",
-        points={name: points},
-        ranks=len(devices) or None,
-        nodes=len(hosts) or None,
+        tables=[
+            _Table(
+                program=_program_in(json.dumps(data.get("args", ""))),
+                hosts={i: d["hostname"] for i, d in enumerate(devices)},
+                points=points,
+            )
+        ],
         version=_version_text(data.get("nccl_version")),
     )
 
 
 def _read_text(text: str) -> _Log:
-    lines = text.splitlines()
+    lines = [_PREFIX.sub("", line, count=1) for line in text.splitlines()]
     param = _read_param(lines)
     if param:
-        return _Log(harness="PARAM comms", points=param)
-    hosts = [m["host"] for line in lines if (m := _RANK.match(line))]
+        return _Log(harness="PARAM comms", tables=param)
     version = _VERSION.search(text)
     found = version and (version[1] or version[2])
     return _Log(
         harness="nccl-tests",
-        points=_read_blocks(lines),
-        ranks=len(hosts) or None,
-        nodes=len(set(hosts)) or None,
+        tables=_read_tables(lines),
         library="RCCL" if "rccl" in text.lower() else "NCCL",
         version=_version_text(found),
     )
 
 
-def _read_blocks(lines: list[str]) -> dict[Collective | None, list[tuple[float, float]]]:
-    """The rows below each header of nccl-tests; one log can have several tests."""
-    points: dict[Collective | None, list[tuple[float, float]]] = defaultdict(list)
-    collective: Collective | None = None
+def _read_tables(lines: list[str]) -> list[_Table]:
+    """The tables of nccl-tests, each with the program and the ranks that stand before it.
+
+    A program names the next table only. A table without ranks of its own has those of the last.
+    """
+    tables: list[_Table] = []
+    program, hosts, fresh = "", dict[int, str](), True
     columns: list[str] = []
     scale = 1.0
     for line in lines:
-        collective = _collective_in(line) or collective
         words = line.lstrip("# \t").split()
-        if {"size", "time"} <= set(words):
-            columns = words
-        elif line.startswith("#"):
+        found = _program_in(line)
+        if found and "concluded" not in line:
+            program = found
+        if listed := _RANK.match(line):
+            hosts = hosts if fresh else {}
+            hosts[int(listed["rank"])] = listed["host"]
+            fresh = True
+        elif {"size", "time"} <= set(words):
+            columns, fresh = words, False
+            tables.append(_Table(program=program, hosts=hosts))
+            program = ""
+        elif line.lstrip().startswith("#") or words[:1] == ["(B)"]:
             scale = next((_TIME_UNITS[w] for w in words if w in _TIME_UNITS), scale)
-        elif columns and len(words) >= len(columns) and words[0].isdecimal():
-            size, time = words[columns.index("size")], words[columns.index("time")]
-            points[collective].append((float(size), _time(time) * scale))
-    if not points:
+        elif columns and words and words[0].isdecimal():
+            _read_row(words, columns, scale, tables[-1])
+    if not any(t.points for t in tables):
         message = "no table of nccl-tests or PARAM found (a header with size and time, and rows)"
         raise ValueError(message)
-    return dict(points)
+    return [t for t in tables if t.points]
 
 
-def _read_param(lines: list[str]) -> dict[Collective | None, list[tuple[float, float]]]:
+def _read_row(words: list[str], columns: list[str], scale: float, table: _Table) -> None:
+    """One row. Cells that are left empty, such as redop, are those between type and time."""
+    time = columns.index("time")
+    empty = max(len(columns) - len(words), 0)
+    if empty > max(time - 3, 0):
+        return
+    time -= empty
+    size_bytes, time_us = float(words[columns.index("size")]), _time(words[time]) * scale
+    table.points.append((size_bytes, time_us))
+    rates = columns[time + empty + 1 : time + empty + 3]
+    if rates == ["algbw", "busbw"]:
+        algorithm, bus = _time(words[time + 1]), _time(words[time + 2])
+        if algorithm >= _LEAST_RATE and bus >= _LEAST_RATE:
+            table.ratios.append(bus / algorithm)
+
+
+def _read_param(lines: list[str]) -> list[_Table]:
     """The rows ``COMMS-RES-<collective>``, of which the median over ranks is taken."""
-    points: dict[Collective | None, list[tuple[float, float]]] = defaultdict(list)
+    tables: dict[str, _Table] = {}
     columns: list[str] = []
     for line in lines:
         words = line.split()
@@ -227,12 +345,13 @@ def _read_param(lines: list[str]) -> dict[Collective | None, list[tuple[float, f
             columns = labels
             continue
         row = _PARAM_ROW.match(words[0])
-        collective = _NAMES.get(re.sub(r"_(base|v)$|(?<=all)v$", "", row["name"])) if row else None
-        if collective and columns and len(words) > len(columns):
+        program = re.sub(r"_(base|v)$|(?<=all)v$", "", row["name"]) if row else ""
+        if program in _NAMES and columns and len(words) > len(columns):
             size = _column(columns, "size (B)")
             time = _column(columns, "Latency(us):p50")
-            points[collective].append((float(words[1 + size]), _time(words[1 + time])))
-    return dict(points)
+            table = tables.setdefault(program, _Table(program=program))
+            table.points.append((_time(words[1 + size]), _time(words[1 + time])))
+    return list(tables.values())
 
 
 def _column(labels: list[str], wanted: str) -> int:
@@ -251,9 +370,10 @@ def _time(text: str) -> float:
         raise ValueError(message) from None
 
 
-def _collective_in(text: str) -> Collective | None:
-    found = _BINARY.search(text.lower())
-    return _NAMES[found[1]] if found else None
+def _program_in(text: str) -> str:
+    """The last program of nccl-tests that a text names, without ``_perf``; empty for none."""
+    found = _BINARY.findall(text.lower())
+    return found[-1] if found else ""
 
 
 def _version_text(value: object) -> str:

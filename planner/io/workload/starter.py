@@ -13,7 +13,8 @@ from typing import Final
 from costmodels import units
 from costmodels.distribution.zipf import Zipf
 from costmodels.workload import DataType, DenseArch, Feature, Interaction, Table, Workload
-from planner.io.workload.table_list import read_table_list
+from planner.io.workload.feature_files import read_any_list
+from planner.io.workload.table_list import DEFAULT_BATCH
 from planner.io.workload.workload_file import workload_file_of
 from planner.io.workload.workload_writer import workload_text
 
@@ -43,18 +44,23 @@ _MEDIAN_POOLING: Final = 5.0
 _DIMS: Final = (16, 32, 64, 128, 256)
 
 
-def listed_text(source: Path, name: str) -> str:
-    """The tables of a CSV list (whatever its file is called) as a workload file to edit.
+def listed_text(source: Path, name: str, *, dim: int | None = None) -> str:
+    """The tables of a list (whatever its file is called) as a workload file to edit.
+
+    ``dim`` is the embedding dimension of tables for which the list has none.
 
     Raises:
         InvalidInputError: the list breaks rules; the message names every line that does.
     """
-    workload = workload_file_of(read_table_list(source), is_list=True).workload
+    document = read_any_list(source, dim=dim)
+    workload = workload_file_of(document, is_list=True).workload
+    is_said = workload.local_batch_size != DEFAULT_BATCH
+    notes = {k: v for k, v in _NOTES.items() if not is_said or k != "training.batch_size_per_rank"}
     header = (
         f"Tables of {source.name}. Lines with 'assumed' are not from it; 'shardplan profile' finds",
         "how indices fall on rows, which is taken as uniform where a table has no distribution.",
     )
-    return _text(replace(workload, name=name), header, _NOTES)
+    return _text(replace(workload, name=name), header, notes)
 
 
 def placeholder_text(num_tables: int, name: str) -> str:

@@ -1,9 +1,10 @@
-"""Reads a CSV list of tables as a workload document without a dense part.
+"""Reads a list of tables as a workload document without a dense part.
 
-The columns are ``name``, ``num_embeddings`` (or ``rows``), ``embedding_dim`` (or ``dim``), and
-optionally ``pooling_factor``, ``zipf_exponent``, ``zipf_shift``, ``dtype``, ``pooling``,
-``is_weighted``, ``module``, ``count``. Empty cells mean the default. Under ``pooling``, a number is
-a pooling factor, and a word says how rows are pooled.
+The file is CSV, with commas, semicolons, tabs or bars between cells, or a file of another program
+(:mod:`planner.io.workload.feature_files`). The columns of CSV are ``name``, ``num_embeddings``
+(``rows``), ``embedding_dim`` (``dim``) and optionally other keys of a table, or usual names of
+these. Empty cells mean the default. Under ``pooling``, a number is a pooling factor, and a word
+says how rows are pooled.
 """
 
 from __future__ import annotations
@@ -16,128 +17,143 @@ from typing import Any, Final
 
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, read_text
+from planner.io.workload.table_columns import (
+    NEEDED,
+    WHOLE,
+    entry_of,
+    joined,
+    known_column,
+    named_columns,
+)
 from planner.io.yaml_reader import Keys, parse_scalar
 
 DEFAULT_BATCH: Final = 4096
 """Samples per rank if ``--batch-size`` is not given."""
 
-_OTHER_NAMES: Final = {
-    "table": "name",
-    "rows": "num_embeddings",
-    "num_rows": "num_embeddings",
-    "hash_size": "num_embeddings",
-    "cardinality": "num_embeddings",
-    "dim": "embedding_dim",
-    "embedding_size": "embedding_dim",
+_SEPARATORS: Final = ",;\t|"
+_TEXT_COLUMNS: Final = frozenset({"name", "dtype", "pooling", "module", "row_update"})
+_LIST_COLUMNS: Final = frozenset({"features", "pooling_factor", "pooling"})
+_MISSING: Final = frozenset({"nan", "na", "n/a", "<na>"})
+_THOUSANDS: Final = {
+    ",": re.compile(r"[0-9]{1,3}(,[0-9]{3})+"),
+    ";": re.compile(r"[0-9]{1,3}([., ][0-9]{3})+"),
 }
-_TEXT_COLUMNS: Final = frozenset({"name", "dtype", "pooling", "module"})
-_WHOLE_COLUMNS: Final = frozenset({"num_embeddings", "embedding_dim", "count"})
-_THOUSANDS: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
-"""Matches ``40,000,000``, as spreadsheets write it."""
-_MOST_WHOLE: Final = 2.0**53
-_MEANING: Final = {"pooling_factor": "indices per sample", "distribution": "law of the indices"}
-_LAW_COLUMNS: Final = {"zipf_exponent": "exponent", "zipf_shift": "shift"}
+"""Match ``40,000,000``, as spreadsheets write it; with ``;`` between cells also other marks."""
+_DECIMAL_COMMA: Final = re.compile(r"[+-]?[0-9]+,[0-9]+")
 
 
-def read_table_list(path: Path) -> Document:
-    """Read the tables of a CSV file.
+def read_table_list(path: Path, *, dim: int | None = None) -> Document:
+    """Read the tables of a list; ``dim`` is the embedding dimension where the list has none.
 
     Raises:
-        InvalidInputError: the file is not CSV, or a row has more or fewer cells than there are
-            columns.
+        InvalidInputError: the file is not CSV, a column is unknown or missing, or a row has more
+            or fewer cells than there are columns.
     """
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+    text = read_text(path)
+    marked = re.match(r"(?i)sep=(.)\r?\n", text)
+    body = text[marked.end() :] if marked else text
+    separator = marked[1] if marked else _separator(body)
+    first = 1 + bool(marked)
+    reader = csv.reader(io.StringIO(body, newline=""), strict=True, delimiter=separator)
     lines: dict[Keys, int] = {}
     tables: list[dict[str, Any]] = []
     try:
-        columns = _columns(path, next(reader, []))
+        header = [cell.strip() for cell in next(reader, [])]
+        header, dropped = _without_index(header)
+        needed = NEEDED if dim is None else NEEDED[:-1]
+        columns = named_columns(header, f"{path}:{first}", needed) if any(header) else []
         for row in reader:
+            line = reader.line_num + first - 1
             if not any(cell.strip() for cell in row):
                 continue
-            if len(row) != len(columns):
+            if len(row) != len(columns) + dropped:
                 message = (
-                    f"{path}:{reader.line_num}: {len(row)} cells, the first line names "
-                    f"{len(columns)} columns; give one cell for each"
+                    f"{path}:{line}: {len(row)} cells, the first line names "
+                    f"{len(columns) + dropped} columns; give one cell for each"
                 )
                 raise InvalidInputError(message)
-            lines["tables", len(tables)] = reader.line_num
-            cells = dict(zip(columns, row, strict=True))
-            tables.append(_entry(cells, f"{path}:{reader.line_num}"))
+            lines["tables", len(tables)] = line
+            cells = dict(zip(columns, row[dropped:], strict=True))
+            entry = _entry(cells, f"{path}:{line}", separator)
+            tables.append(entry if dim is None else {"embedding_dim": dim, **entry})
     except csv.Error as error:
         message = f"{path}:{reader.line_num}: not well-formed CSV: {error}"
         raise InvalidInputError(message) from error
+    return document_of(path, tables, lines)
+
+
+def document_of(path: Path, tables: list[dict[str, Any]], lines: dict[Keys, int]) -> Document:
+    """The tables as a workload file whose other keys have defaults.
+
+    Raises:
+        InvalidInputError: there are no tables.
+    """
     if not tables:
         message = f"{path}: no tables; below the line of column names, give one table per line"
         raise InvalidInputError(message)
-    training = {"batch_size_per_rank": DEFAULT_BATCH}
-    return Document(path, {"name": path.stem, "training": training, "tables": tables}, lines)
+    whole = joined(tables)
+    value = {
+        "name": path.stem,
+        "training": {"batch_size_per_rank": DEFAULT_BATCH},
+        "tables": whole,
+    }
+    return Document(path, value, lines if len(whole) == len(tables) else {})
 
 
-def _columns(path: Path, header: list[str]) -> list[str]:
-    columns = [known_column(name) for name in header]
-    twice = sorted({name for name in columns if columns.count(name) > 1})
-    if twice:
-        message = f"{path}:1: column {twice[0]!r} is there twice; keep one"
-        raise InvalidInputError(message)
-    return columns
+def _separator(text: str) -> str:
+    """What splits the first line into the most columns of a list; a comma where none does."""
+    line = text.lstrip().split("\n", 1)[0][:10_000]
+
+    def known(separator: str) -> int:
+        return len(
+            {known_column(w.strip().strip("\"'")) for w in line.split(separator)} & {*NEEDED}
+        )
+
+    return max(_SEPARATORS, key=known)
 
 
-def known_column(name: str) -> str:
-    """The key of a workload file that a column stands for."""
-    return _OTHER_NAMES.get(name.strip(), name.strip())
+def _without_index(header: list[str]) -> tuple[list[str], int]:
+    """The header without the index of ``DataFrame.to_csv``; an index of text names the tables."""
+    if header and known_column(header[0]) in ("", "Unnamed: 0", "index"):
+        if "name" in map(known_column, header[1:]):
+            return header[1:], 1
+        return ["name", *header[1:]], 0
+    return header, 0
 
 
-def entry_of(cells: dict[str, Any], where: str) -> dict[str, Any]:
-    """One table as an entry of a YAML file, from the cells that are not empty.
-
-    Args:
-        cells: the value of each column.
-        where: the place of the row, with which errors begin.
-
-    Raises:
-        InvalidInputError: two cells give the same key, so that one of them would be ignored.
-    """
-    pooling = cells.get("pooling")
-    is_factor = isinstance(pooling, int | float)
-    for one, other, clash in (
-        ("pooling", "pooling_factor", is_factor and "pooling_factor" in cells),
-        *((law, "distribution", law in cells and "distribution" in cells) for law in _LAW_COLUMNS),
-    ):
-        if clash:
-            message = f"{where}: {one!r} and {other!r} both say the {_MEANING[other]}; keep one"
-            raise InvalidInputError(message)
-    entry: dict[str, Any] = {}
-    law: dict[str, Any] = {}
-    for column, cell in cells.items():
-        value = _whole(cell) if column in _WHOLE_COLUMNS else cell
-        if column in _LAW_COLUMNS:
-            law[_LAW_COLUMNS[column]] = value
-        elif column == "pooling" and is_factor:
-            entry["pooling_factor"] = value
-        else:
-            entry[column] = value
-    if law:
-        entry["distribution"] = {"kind": "zipf", **law}
-    return entry
-
-
-def _entry(cells: dict[str, str], where: str) -> dict[str, Any]:
+def _entry(cells: dict[str, str], where: str, separator: str) -> dict[str, Any]:
     """The table of one line of a CSV file."""
-    read = {}
-    for column, cell in cells.items():
-        text = cell.strip()
-        if not text:
-            continue
-        value = parse_scalar(text)
-        is_number = column == "pooling" and isinstance(value, int | float)
-        if column in _WHOLE_COLUMNS and _THOUSANDS.fullmatch(text):
-            value = int(text.replace(",", ""))
-        read[column] = text if column in _TEXT_COLUMNS and not is_number else value
+    read = {
+        column: _value(column, cell.strip(), separator)
+        for column, cell in cells.items()
+        if cell.strip() and cell.strip().lower() not in _MISSING
+    }
     return entry_of(read, where)
 
 
-def _whole(value: Any) -> Any:
-    """A whole number that is written as ``3e6`` or ``3000000.0``; any other value as it is."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE:
-        return int(value)
-    return value
+def _value(column: str, text: str, separator: str) -> Any:
+    if column not in (*WHOLE, "features") and separator != "," and _DECIMAL_COMMA.fullmatch(text):
+        text = text.replace(",", ".")
+    if column in _LIST_COLUMNS and (parts := _parts(text, column)) is not None:
+        return parts
+    if column in WHOLE and _THOUSANDS[separator if separator == ";" else ","].fullmatch(text):
+        return int(re.sub(r"[., ]", "", text))
+    value = parse_scalar(text)
+    is_number = column == "pooling" and isinstance(value, int | float)
+    if column == "is_weighted" and isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    return text if column in _TEXT_COLUMNS and not is_number else value
+
+
+def _parts(text: str, column: str) -> list[Any] | None:
+    """The values of a cell with several: ``[a, b]``, ``a, b``, ``a;b``, ``a|b`` or ``a b``.
+
+    A single name of a feature is a list of one; a single number is None.
+    """
+    inner = text.strip("[](){} ")
+    words = [w.strip(" \"'") for w in re.split(r"\s*[,;|]\s*|\s+", inner)]
+    is_list = len(words) > 1 or inner != text
+    if column == "features":
+        return [str(w) for w in words if w]
+    numbers = [parse_scalar(w) for w in words]
+    return numbers if is_list and all(isinstance(n, int | float) for n in numbers) else None

@@ -160,7 +160,7 @@ WHOLE: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "a list": ("- 1\n- 2\n", ("keys and values at the top",)),
     "a word": ("hello", ("keys and values at the top",)),
     "not utf-8": ("name: caf\xe9\n".encode("latin-1"), (":1: not UTF-8", "0xe9")),
-    "utf-16": ("name: tiny\n".encode("utf-16"), ("not UTF-8",)),
+    "utf-16 without its mark": ("name: tiny\n".encode("utf-16-le"), ("control characters",)),
     "binary": (bytes(range(1, 9)) * 9, ("control characters",)),
     "zero byte": ("name: a\x00b", ("control characters",)),
     "deep": ("a: " + "[" * 200 + "]" * 200, ("nested deeper than 32",)),

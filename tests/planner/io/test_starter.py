@@ -45,7 +45,7 @@ def test_a_list_may_have_any_name(tmp_path: Path) -> None:
         assert "name: user" in listed_text(tmp_path / name, "mine")
     assert len(load_workload_file(tmp_path / "LIST.CSV").workload.tables) == 1
     (tmp_path / "model.yaml").write_text(listed_text(tmp_path / "list.txt", "mine"))
-    with pytest.raises(InvalidInputError, match="cells, the first line names"):
+    with pytest.raises(InvalidInputError, match="column 'num_embeddings' is missing"):
         listed_text(tmp_path / "model.yaml", "again")
 
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from costmodels.collective.base import Collective, CollectiveCurve
 from planner.cli.printing.sweep_show import as_csv
+from planner.io.plan.plan_csv import shards_csv
 from planner.io.system.collective_curves import CurveRecord, read_curves, write_curves
 from planner.predict.rows import Unmodelled, predicted_text, read_table
 from planner.support.csv_text import csv_text, guarded, unguarded
 from planner.sweep.grid import Point
 from planner.sweep.outcome import PointResult, PointStatus
-from planner.trace.shards import shards_csv
 from tests.planner.report.report_samples import make_result
 
 ROOT = Path(__file__).resolve().parents[3]

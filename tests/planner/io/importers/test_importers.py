@@ -161,7 +161,7 @@ def test_multi_hot_sizes_are_pooling_factors() -> None:
         ("dlrm_main.py --embedding_dim x", "--embedding_dim: value 'x'"),
         ("dlrm_main.py --embedding_dim 128", "must end with the embedding dimension, 128"),
         ("dlrm_main.py --num_embeddings_per_feature 1,2", "26 numbers"),
-        ("dlrm_main.py --adagrad=1", "takes no value"),
+        ("dlrm_main.py --adagrad=7", "takes no value but True or False"),
         ("dlrm_main.py 64", "belongs to no flag"),
         ("dlrm_main.py --interaction_type tree", "original, dcn, projection"),
         ("dlrm_s_pytorch.py --qr-flag", "--qr-flag"),
