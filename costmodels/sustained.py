@@ -53,8 +53,8 @@ PRIOR_SIGMA: Final = 0.15
 interval of a predicted step is widened by it on devices to which no share is fitted."""
 SHARES: Final = {
     "A100 half": Shares(product_ratio=0.832, memory_ratio=0.844, flash_1_ratio=0.651),
-    "H100 half": Shares(product_ratio=0.774, memory_ratio=1.025, flash_1_ratio=0.667),
-    "V100 fp32": Shares(product_ratio=0.997, memory_ratio=0.807),
+    "H100 half": Shares(product_ratio=0.774, memory_ratio=1.023, flash_1_ratio=0.667),
+    "V100 fp32": Shares(product_ratio=0.995, memory_ratio=0.807),
     "V100 half": Shares(product_ratio=0.743, memory_ratio=0.807),
 }
 """Shares by generation and precision ("half": two bytes or fewer an element), as the command above
@@ -64,7 +64,7 @@ UNMEASURED: Final = Shares(product_ratio=0.782, memory_ratio=0.887)
 in half precision. One measurement is 2 % above 0.782: large products in fp8 on GB200, repeated for
 long on random numbers, reach 2907 TFLOP/s (Azure/AI-benchmarking-guide, ND GB200 v6). That is 0.797
 of the rate of a short burst, which is 0.729 of the 5000 TFLOP/s of the datasheet."""
-UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=0.997)
+UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=0.995)
 """The same for products in fp32, with the share of V100. Products in fp32 do not use the matrix
 units, whose power is what makes a card lower its clock. The steps of BERT on V100, the only ones in
 fp32 to which a share is fitted, therefore nearly reach the rate of a short burst."""
