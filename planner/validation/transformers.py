@@ -16,7 +16,9 @@ exceed those of the later release by the optimizer's step. MPT on A100 with 40 G
 a PyTorch older than 2.1, so that its checkpoints compute whole blocks again. BERT was pre-trained
 with compiled blocks from NVIDIA's release 21.11 on, as its README says. All rows of BERT ran the
 scripts of NVIDIA/DeepLearningExamples (DLPerf and Lambda run them too), which pad the vocabulary of
-30,522 words to 30,528, a multiple of 8 (run_pretraining.py and run_squad.py).
+30,522 words to 30,528, a multiple of 8 (run_pretraining.py and run_squad.py). MPT trains with the
+fused loss that its code takes where the configuration names none, and those of the benchmark name
+none (mosaicml/llm-foundry, ``loss_fn``).
 
 Nothing is fitted to the rows of transformers_unfitted.csv, which come from other sources: Llama 3
 and 2, GPT-3 5B and Nemotron-15B as NVIDIA prints them for H100, B200, GB200 and GB300

@@ -102,11 +102,12 @@ def test_nothing_is_fitted_to_the_model_that_is_judged(
 
 
 def test_a_fit_finds_the_shares_that_made_the_times(some: tuple[TransformerCase, ...]) -> None:
+    """Kernels between products are a small part of these steps, so that the prior of 0.9 counts."""
     made = replace(PRIOR, product_ratio=0.7, memory_ratio=0.8, flash_1_ratio=0.5)
     computed = tuple(replace(c, measured_s=transformers.estimate(c, made).time_s) for c in some)
     found = transformers.fitted_shares(computed)[A100_HALF]
     assert found.product_ratio == pytest.approx(0.7, rel=0.04)
-    assert found.memory_ratio == pytest.approx(0.8, rel=0.08)
+    assert found.memory_ratio == pytest.approx(0.8, rel=0.1)
     assert found.flash_1_ratio == pytest.approx(0.5, rel=0.08)
 
 
