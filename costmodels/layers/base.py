@@ -27,8 +27,8 @@ class Flow:
             more than two axes in a kernel of its own.
         interaction_kernel: which kernels run the interaction ``dot``: ``eager``, ``compiled`` or
             ``fused``.
-        piece_bytes: bytes of an element of the looked-up vectors where these come as one tensor
-            for each feature, which the model joins first, as TorchRec's DLRM does; 0 otherwise.
+        piece_bytes: bytes of an element of the looked-up vectors where PyTorch's operators join
+            them; 0 where lookups write to one tensor, and where one copy joins all.
         split: how many ranks share each layer (tensor parallelism).
     """
 
