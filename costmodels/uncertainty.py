@@ -58,13 +58,13 @@ B200."""
 DENSE_GROUPS: Final = (0.143, 0.017, 0.160, 0.104)
 """The same of the sums of all matrix products of two models, forward and backward, on V100 (traces
 of Lin et al.)."""
-FRAMEWORK_GROUPS: Final = (0.150, 0.292, 0.121, 0.213)
+FRAMEWORK_GROUPS: Final = (0.150, 0.291, 0.120, 0.212)
 """The same of training steps of BERT in frameworks to which nothing was fitted: TensorFlow 2 and 1
 with XLA, OneFlow and MXNet (configs/published/transformers_frameworks.csv). ``shardplan validate
 published --what transformers`` prints them. Two others of 2020 that join no kernels, TensorFlow
 without XLA and PaddlePaddle, took half as long again in fp32, and two to three times as long in
 fp16; they are not counted."""
-DENSE_FAMILIES: Final = (0.136, 0.131, 0.152, 0.087, 0.022, 0.134, 0.027, 0.084, 0.083, 0.115)
+DENSE_FAMILIES: Final = (0.111, 0.126, 0.160, 0.089, 0.020, 0.140, 0.032, 0.078, 0.085, 0.100)
 """The same of the GPU times of the steps of ten model families on H200, with constants of kernels
 that were fitted without the family: BERT, DCN, GPT, HSTU, Llama, MLP, MMoE, MoE, SASRec and two
 towers. ``shardplan validate published --what dense`` prints them."""

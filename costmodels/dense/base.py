@@ -229,11 +229,11 @@ def _interaction_kernel(workload: Workload) -> InteractionKernel:
     return InteractionKernel.COMPILED if workload.dense.compiled else InteractionKernel.EAGER
 
 
-def _piece_bytes(workload: Workload) -> int:
+def _piece_bytes(workload: Workload) -> float:
     """:attr:`Flow.piece_bytes`: HugeCTR and the DLRM of 2021 join all vectors at once."""
     is_torchrec = workload.pipeline is not Pipeline.HUGECTR
     is_torchrec &= workload.issued_by is not HostProfile.EAGER_2021
-    return workload.output_dtype.num_bytes if is_torchrec and workload.tables else 0
+    return workload.output_dtype.num_bytes if is_torchrec and workload.tables else 0.0
 
 
 @functools.lru_cache(maxsize=64)
@@ -283,8 +283,7 @@ def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -
     tables = Flow(batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements)
     layers = arch.layers
     if arch.compiled:
-        # Such layers say by themselves what a compiler joins.
-        layers = tuple(replace(x, compiled=True) if hasattr(x, "compiled") else x for x in layers)
+        layers = tuple(x.as_compiled() for x in layers)
     return build_layers(layers, before, tables)
 
 

@@ -100,7 +100,8 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     if flow.interaction_kernel == "fused":
         # The width of the result is a multiple of 8, so that the products after it are fast.
         wide = math.ceil((pairs + passed) / _FUSED_MULTIPLE) * _FUSED_MULTIPLE
-        return (_fused_dot(flow, batch * elements, batch * wide),), _without_vectors(flow, wide)
+        kernel = _fused_dot(flow, batch * elements, batch * wide)
+        return (*_one_tensor(flow), kernel), _without_vectors(flow, wide)
     is_compiled = flow.interaction_kernel == "compiled"
     product = _parts.batched("dot", (batch, vectors, width, vectors), flow.dtype)
     # Both operands are the joined vectors: one tensor, or two copies in two bytes. The gradient of
@@ -164,6 +165,20 @@ def _parts_of_row(flow: Flow, width: int) -> tuple[Operator, ...]:
         return ()
     row = _parts.streamed("pairs", (flow.batch_size, width), flow.dtype)
     return (replace(row, num_calls=0, num_joined=2, backward_bytes=row.moved_bytes),)
+
+
+def _one_tensor(flow: Flow) -> tuple[Operator, ...]:
+    """The copy to the one tensor that a fused kernel reads, as in NVIDIA's DLRM in PyTorch.
+
+    Its lookups write a tensor for all tables, and their backward pass copies the gradient out of
+    that of the joined tensor. HugeCTR's kernels write to where the interaction reads.
+    """
+    if not flow.piece_bytes:
+        return ()
+    shape = flow.batch_size, flow.num_elements + flow.width
+    copy = _parts.streamed("concat", shape, flow.dtype)
+    returned = 2.0 * flow.batch_size * flow.num_elements * flow.dtype.num_bytes
+    return (replace(copy, num_calls=2, backward_bytes=returned),)
 
 
 def _fused_dot(flow: Flow, num_read: int, num_written: int) -> Operator:

@@ -27,8 +27,8 @@ class Flow:
             more than two axes in a kernel of its own.
         interaction_kernel: which kernels run the interaction ``dot``: ``eager``, ``compiled`` or
             ``fused``.
-        piece_bytes: bytes of an element of the looked-up vectors where these come as one tensor
-            for each feature, which the model joins first, as TorchRec's DLRM does; 0 otherwise.
+        piece_bytes: bytes of an element of the looked-up vectors where PyTorch's operators join
+            them; 0 where lookups write to one tensor, and where one copy joins all.
         split: how many ranks share each layer (tensor parallelism).
     """
 
@@ -41,7 +41,7 @@ class Flow:
     num_elements: int = 0
     has_old_bias: bool = False
     interaction_kernel: str = "eager"
-    piece_bytes: int = 0
+    piece_bytes: float = 0.0
     split: int = 1
 
     @property
@@ -99,6 +99,10 @@ class AbstractLayer(ABC):
     def remark(self) -> str:
         """What users should know about the price of the layer on a GPU; usually empty."""
         return ""
+
+    def as_compiled(self) -> AbstractLayer:
+        """The same layer where a compiler joins kernels, if its kind knows by itself which."""
+        return self
 
     @abstractmethod
     def build(self, flow: Flow) -> Built:

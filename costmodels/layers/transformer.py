@@ -196,6 +196,10 @@ class Transformer(AbstractLayer):
     def _shares_evenly(self) -> bool:
         return self.heads % self.kv_heads == 0
 
+    def as_compiled(self) -> Transformer:
+        """The same blocks, compiled."""
+        return replace(self, compiled=True)
+
     def build(self, flow: Flow) -> Built:
         """Tokens, the operators of one block with their repeats, the last norm and the loss."""
         lengths, split = self._lengths, flow.split

@@ -209,7 +209,10 @@ def _prior(
     models, topology = models_of(problem), problem.topology
     # Without collectives their model is certain of them, and of those of more ranks it is not.
     spread = None if COLLECTIVE in absent else models.collective.plan_spread_ratio(topology)
-    known = dict(models.sigmas_ratio or sigmas(topology, collective_spread_ratio=spread))
+    foreign = problem.workload.is_foreign
+    known = dict(
+        models.sigmas_ratio or sigmas(topology, collective_spread_ratio=spread, is_foreign=foreign)
+    )
     machine = known.get(MACHINE, 0.0) ** 2
     own = np.array([max(known[kind], _STEP) for kind in FITTED_KINDS]) ** 2
     wide = np.array([SEEN_SIGMA if kind in seen else 0.0 for kind in FITTED_KINDS]) ** 2

@@ -151,7 +151,10 @@ def published_steps() -> tuple[PublishedStep, ...]:
 
 
 def _nvidia(dtype: str, kernel: str) -> Estimate:
-    """The step of NVIDIA's DLRM, whose tables lie whole in the memory of the only device."""
+    """The step of NVIDIA's DLRM, whose tables lie whole in the memory of the only device.
+
+    Its interaction is one kernel that reads the joined vectors (``dlrm/nn/parts.py`` joins them).
+    """
     table = {"name": "c", "num_embeddings": 1_000_000, "embedding_dim": 128, "pooling_factor": 1}
     value = {
         "name": f"DLRM {dtype}",

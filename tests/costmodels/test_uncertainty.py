@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import RELATIVE_SIGMA, Z90, Provenance, Source
 from costmodels.uncertainty import (
+    FRAMEWORK_GROUPS,
     LOOKUP_GROUPS,
     PLAN_SIGMA,
     faster_probability,
@@ -20,7 +22,8 @@ from costmodels.uncertainty import (
     rate_sigma,
     sigmas,
 )
-from tests.strategies import make_topology
+from costmodels.workload import DenseArch, Framework, Interaction, Workload
+from tests.strategies import make_table, make_topology, make_workload
 
 
 def known(**sources: Source) -> tuple[Provenance, ...]:
@@ -105,3 +108,23 @@ def test_plans_within_noise_are_not_told_apart() -> None:
     assert faster_probability(ours, ours) == 0.5
     assert faster_probability(ours, ours * math.exp(PLAN_SIGMA)) == pytest.approx(0.76, abs=0.01)
     assert faster_probability(ours, ours * 1.1) > 0.99
+
+
+def test_a_framework_that_was_never_measured_widens_the_dense_part_alone() -> None:
+    topology = replace(make_topology(), provenance=known(device__flops__fp32=Source.DATASHEET))
+    own, foreign = dict(sigmas(topology)), dict(sigmas(topology, is_foreign=True))
+    wider = math.hypot(own.pop("dense"), group_sigma(FRAMEWORK_GROUPS))
+    assert foreign.pop("dense") == pytest.approx(wider, rel=1e-12)
+    assert foreign == own
+
+
+def test_which_framework_a_workload_may_have() -> None:
+    """Without tables nothing says which it is; what the user says is taken."""
+    arch = DenseArch(num_dense_features=8, top_mlp=(4, 1), interaction=Interaction.CAT)
+    alone = Workload(name="w", tables=(), local_batch_size=8, dense=arch)
+    beside = make_workload(make_table("t0"), dense=arch)
+    assert alone.is_foreign
+    assert not beside.is_foreign
+    assert replace(beside, dense=replace(arch, compiled=True)).is_foreign
+    assert replace(beside, dense=replace(arch, framework=Framework.OTHER)).is_foreign
+    assert not replace(alone, dense=replace(arch, framework=Framework.MEASURED)).is_foreign

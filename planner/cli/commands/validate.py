@@ -143,13 +143,14 @@ def _transformers(settings: Settings, *, fit: bool) -> int:
         show.print_shares(settings, {**shares, **rest})
         return 0
     found, others = measured.predictions(cases), measured.unfitted(measured.UNFITTED)
+    frameworks = measured.unfitted(measured.FRAMEWORKS)
     if settings.json:
-        write_json(show.as_json(found, others))
+        write_json(show.as_json(found, others, frameworks))
     else:
         show.print_cases(found, every=settings.verbose)
         show.print_errors(found)
         show.print_unfitted_groups(others, every=settings.verbose)
-        show.print_frameworks(measured.unfitted(measured.FRAMEWORKS))
+        show.print_frameworks(frameworks)
     return 0
 
 

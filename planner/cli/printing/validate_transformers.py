@@ -171,11 +171,14 @@ def print_shares(settings: Settings, shares: dict[str, Shares]) -> None:
 
 
 def as_json(
-    found: Sequence[TransformerPrediction], others: Sequence[Prediction]
+    found: Sequence[TransformerPrediction],
+    others: Sequence[Prediction],
+    frameworks: Sequence[Prediction],
 ) -> dict[str, object]:
     """Cases and errors."""
     return {
         "unfitted": [unfitted_json(p) for p in others],
+        "frameworks": [unfitted_json(p) for p in frameworks],
         "cases": [
             {
                 "case": p.case.name,

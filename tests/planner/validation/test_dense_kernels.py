@@ -5,26 +5,28 @@ from __future__ import annotations
 import numpy as np
 
 from costmodels.dense._constants import KERNELS
-from planner.validation.dense_kernels import DLRM, DOTS, PRODUCTS, points, published_steps
+from planner.validation.dense_kernels import DLRM, DOTS, GRAPHS, PRODUCTS, points, published_steps
 
 
-def errors(*, dots: bool) -> list[float]:
-    kept = [
-        p
-        for p in points()
-        if (p.family == DOTS) is dots and p.family != PRODUCTS and DLRM not in p.family
-    ]
-    return [abs(p.predicted_s(KERNELS) / p.measured_s - 1.0) for p in kept]
+def errors() -> dict[str, list[float]]:
+    """Errors with the shipped constants: of dense steps, DLRMs, interactions and graphs."""
+    found: dict[str, list[float]] = {}
+    for p in points():
+        name = DLRM if p.family.startswith(DLRM) else p.family
+        group = name if name in (DLRM, DOTS, GRAPHS, PRODUCTS) else "dense"
+        found.setdefault(group, []).append(abs(p.predicted_s(KERNELS) / p.measured_s - 1.0))
+    return found
 
 
 def test_shipped_constants_predict_steps_and_interactions() -> None:
-    steps, dots = errors(dots=False), errors(dots=True)
-    assert (len(steps), len(dots)) == (31, 26)
-    assert np.mean(steps) < 0.07
-    assert np.mean(dots) < 0.10
+    found = errors()
+    most = {"dense": (31, 0.07), DLRM: (20, 0.07), DOTS: (26, 0.10), GRAPHS: (3, 0.12)}
+    for group, (count, error) in most.items():
+        assert len(found[group]) == count
+        assert np.mean(found[group]) < error
 
 
 def test_a_fused_interaction_makes_published_steps_shorter() -> None:
     for step in published_steps():
         assert step.predicted.time_s < 0.75 * step.eager_s
-        assert abs(step.predicted.time_s / step.measured_s - 1.0) < 0.18
+        assert abs(step.predicted.time_s / step.measured_s - 1.0) < 0.10
