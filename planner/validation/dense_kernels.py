@@ -36,7 +36,7 @@ from planner.io.documents import Document
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
 from planner.models import default_models
-from planner.validation.single_gpu import whole_tables
+from planner.validation.measured_steps import whole_tables
 
 _PUBLISHED_MS: Final = (
     ("PyTorch, TF32", "tf32", 22.8),
