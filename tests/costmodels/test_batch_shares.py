@@ -140,7 +140,11 @@ def test_bounds_hold(
         for t in workload.tables
     )
     workload = dataclasses.replace(
-        workload, batch_share_ratio=shares, pipeline=pipeline, tables=tables
+        workload,
+        batch_share_ratio=shares,
+        pipeline=pipeline,
+        tables=tables,
+        local_batch_size=max(workload.local_batch_size, 64),  # no rank has less than a sample
     )
     costed = costs(workload, topology, law)
     work = costed.plan_work(plan)
