@@ -177,7 +177,7 @@ def whole_tables(workload: Workload, topology: Topology) -> LookupShards:
         num_table_indices=indices,
         num_bags=np.where(tables.is_pooled, batch * tables.num_features, indices),
         cache_load_factor_ratio=np.zeros(size),
-        output_element_bytes=workload.output_dtype.num_bytes,
+        output_element_bytes=int(workload.output_dtype.num_bytes),
         index_bytes=workload.index_bytes,
         optimizer=workload.optimizer,
         lookahead_batches=workload.lookahead_batches,

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from costmodels.batch_shares import batch_ratios, with_batch
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
+from costmodels.lookup.base import AbstractLookupModel
+from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT
@@ -33,8 +35,13 @@ SHARES = (3.0, 1.0, 2.0, 2.0)
 SAMPLES = (6144, 2048, 4096, 4096)
 
 
-def costs(workload: Workload, topology: Topology) -> CostPipeline:
-    return CostPipeline(workload, topology, CostModels(lookup=Roofline()))
+LAWS = pytest.mark.parametrize("law", [Fbgemm(), Roofline()], ids=["fbgemm", "roofline"])
+
+
+def costs(
+    workload: Workload, topology: Topology, law: AbstractLookupModel | None = None
+) -> CostPipeline:
+    return CostPipeline(workload, topology, CostModels(lookup=law or Roofline()))
 
 
 def one_whole(topology: Topology, **changes: object) -> tuple[Workload, Plan]:
@@ -119,8 +126,11 @@ def test_dense_part_replicated_tables_and_memory_are_those_of_the_ranks_batch() 
         assert ledger.ranks[rank].dense_bytes == alone.memory(plan).ranks[rank].dense_bytes
 
 
+@LAWS
 @given(planned_workloads(), st.data())
-def test_bounds_hold(case: tuple[Workload, Topology, Plan], data: st.DataObject) -> None:
+def test_bounds_hold(
+    law: AbstractLookupModel, case: tuple[Workload, Topology, Plan], data: st.DataObject
+) -> None:
     workload, topology, plan = case
     share = st.sampled_from([0.3, 1.0, 1.0, 4.0])
     shares = data.draw(st.tuples(*[share] * topology.world_size))
@@ -130,9 +140,13 @@ def test_bounds_hold(case: tuple[Workload, Topology, Plan], data: st.DataObject)
         for t in workload.tables
     )
     workload = dataclasses.replace(
-        workload, batch_share_ratio=shares, pipeline=pipeline, tables=tables
+        workload,
+        batch_share_ratio=shares,
+        pipeline=pipeline,
+        tables=tables,
+        local_batch_size=max(workload.local_batch_size, 64),  # no rank has less than a sample
     )
-    costed = costs(workload, topology)
+    costed = costs(workload, topology, law)
     work = costed.plan_work(plan)
     slowest = costed.phase_times(work).max(axis=-2)
     time_s = float(costed.iteration_times(work))

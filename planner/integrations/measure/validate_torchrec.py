@@ -226,7 +226,7 @@ def _torchrec_rating_s(workload: Workload, topology: Topology, plan: Plan) -> fl
         t.name: ParameterConstraints(pooling_factors=[f.pooling_factor for f in t.features])
         for t in workload.tables
     }
-    batch = workload.local_batch_size
+    batch = int(workload.local_batch_size)
     model = describe_model(
         Model(workload),
         sharders,
