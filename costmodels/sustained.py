@@ -52,19 +52,19 @@ PRIOR_SIGMA: Final = 0.15
 """Standard deviation of ln(share of products) around ``PRIOR`` that the penalty assumes. The
 interval of a predicted step is widened by it on devices to which no share is fitted."""
 SHARES: Final = {
-    "A100 half": Shares(product_ratio=0.832, memory_ratio=0.844, flash_1_ratio=0.651),
-    "H100 half": Shares(product_ratio=0.774, memory_ratio=1.023, flash_1_ratio=0.667),
-    "V100 fp32": Shares(product_ratio=0.995, memory_ratio=0.807),
-    "V100 half": Shares(product_ratio=0.743, memory_ratio=0.807),
+    "A100 half": Shares(product_ratio=0.830, memory_ratio=0.840, flash_1_ratio=0.652),
+    "H100 half": Shares(product_ratio=0.772, memory_ratio=1.017, flash_1_ratio=0.669),
+    "V100 fp32": Shares(product_ratio=0.994, memory_ratio=0.805),
+    "V100 half": Shares(product_ratio=0.740, memory_ratio=0.805),
 }
 """Shares by generation and precision ("half": two bytes or fewer an element), as the command above
 prints them with ``--fit``, rounded to 0.001."""
-UNMEASURED: Final = Shares(product_ratio=0.782, memory_ratio=0.887)
+UNMEASURED: Final = Shares(product_ratio=0.780, memory_ratio=0.883)
 """Shares of generations to which nothing is fitted: the geometric means of the fitted generations
-in half precision. One measurement is 2 % above 0.782: large products in fp8 on GB200, repeated for
+in half precision. One measurement is 2 % above 0.780: large products in fp8 on GB200, repeated for
 long on random numbers, reach 2907 TFLOP/s (Azure/AI-benchmarking-guide, ND GB200 v6). That is 0.797
 of the rate of a short burst, which is 0.729 of the 5000 TFLOP/s of the datasheet."""
-UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=0.995)
+UNMEASURED_FP32: Final = replace(UNMEASURED, product_ratio=0.994)
 """The same for products in fp32, with the share of V100. Products in fp32 do not use the matrix
 units, whose power is what makes a card lower its clock. The steps of BERT on V100, the only ones in
 fp32 to which a share is fitted, therefore nearly reach the rate of a short burst."""
@@ -142,12 +142,12 @@ results of ND GB200 v6 and ND H100 v5). Backward was not measured; it is taken t
 forward by the same factor as on H100."""
 POINTWISE: Final[dict[str, Works]] = {
     "B200": (
-        ScoreWork(product_ratio=1.0, score_flops=263.0, block_s=5.82e-6),
-        ScoreWork(product_ratio=0.734, score_flops=685.0, block_s=1.185e-5),
+        ScoreWork(product_ratio=1.0, score_flops=263.0, block_s=5.81e-6),
+        ScoreWork(product_ratio=0.733, score_flops=686.0, block_s=1.184e-5),
     ),
     "H100": (
-        ScoreWork(product_ratio=0.895, score_flops=268.0, block_s=3.77e-6),
-        ScoreWork(product_ratio=0.561, score_flops=1.0, block_s=5.4e-6),
+        ScoreWork(product_ratio=0.895, score_flops=268.0, block_s=3.76e-6),
+        ScoreWork(product_ratio=0.561, score_flops=1.0, block_s=5.38e-6),
     ),
 }
 """Attention without softmax (HSTU), by generation of the device. ``shardplan validate published
