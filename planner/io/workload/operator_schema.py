@@ -37,6 +37,7 @@ class OperatorSchema(Strict):
     right_gradient: bool = True
     is_causal: bool = False
     num_sorted: Count = 0
+    num_joined: Count = 0
     backward_bytes: _Amount | None = None
     is_recomputed: bool = False
     flash_version: Annotated[int, Field(ge=1, le=3)] = 2
@@ -44,6 +45,7 @@ class OperatorSchema(Strict):
     is_vectorized: bool = False
     deviation_ratio: _Amount = 0.0
     most_ratio: _Amount = 0.0
+    is_cast: bool = False
     function: Annotated[str, Field(max_length=64)] = ""
 
 
