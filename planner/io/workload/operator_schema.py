@@ -37,6 +37,7 @@ class OperatorSchema(Strict):
     right_gradient: bool = True
     is_causal: bool = False
     num_sorted: Count = 0
+    num_joined: Count = 0
     backward_bytes: _Amount | None = None
     is_recomputed: bool = False
     flash_version: Annotated[int, Field(ge=1, le=3)] = 2
