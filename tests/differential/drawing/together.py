@@ -45,8 +45,6 @@ _ROWS = (1, 1, 2, 3, 5, 7, 10**7, 2**31)
 _DIMS = (1, 3, 4, 4, 4, 8, 8, 20, 1024, 4096, 16384)
 _POOLINGS = (0.0, 1e-6, 0.01, 1.0, 1000.0, 1e5)
 _WIDTHS = (1, 2, 3, 5, 6, 12, 1000)
-_STORED = tuple(d.value for d in DataType if d is not DataType.FP4)
-"""Types of tables, outputs and gradients; products alone may be in fp4."""
 _PATTERNS = ("*", "t?", "t[01]", "t[!0]", "*1", "t0", "t2")
 
 
