@@ -290,8 +290,8 @@ def write_template(
         raise InvalidInputError(message)
     if path.suffix.lower() in LIST_ENDINGS:
         message = (
-            f"{path}: a workload whose name ends in {path.suffix} is read as a list of tables; name "
-            "a .yaml file, and give a list with --list"
+            f"{path}: a workload whose name ends in {path.suffix} is read as a list of tables; "
+            "name a .yaml file, and give a list with --list"
         )
         raise InvalidInputError(message)
     if listed is not None:
@@ -301,7 +301,7 @@ def write_template(
     else:
         text = io.read_template()
     write_text_atomic(path, text)
-    return width_remarks(io.load_workload(path))
+    return width_remarks(io.load_workload_file(path).workload)
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
