@@ -164,7 +164,9 @@ def _from_seen(poisson: FloatArray, counts: FloatArray, start: FloatArray) -> Fl
         weights = _round(kernel, seen, weights)
     unseen = weights * (poisson[0] / poisson[1:].sum(axis=0))
     total = np.maximum(unseen.sum(axis=1, keepdims=True), 1e-300)
-    return np.asarray(weights + unseen * np.minimum(1.0, counts[:, :1] / total))
+    with np.errstate(over="ignore"):  # a total of next to nothing
+        share = np.minimum(1.0, counts[:, :1] / total)
+    return np.asarray(weights + unseen * share)
 
 
 def _class_bounds(counts: IntArray, rows: IntArray) -> IntArray:

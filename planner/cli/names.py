@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_WORKLOAD_FILES = frozenset({".yaml", ".yml", ".csv"})
+_WORKLOAD_FILES = frozenset({".yaml", ".yml", ".csv", ".tsv"})
 
 
 class AnyFile(click.Path):

@@ -23,7 +23,7 @@ Keys = tuple[str | int, ...]
 MAX_DEPTH: Final = 32
 _TOO_DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
 MAX_NODES: Final = 4_000_000
-MAX_ALIASED_NODES: Final = 100_000
+MAX_ALIASED_NODES: Final = 4_000_000
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STR_TAG: Final = "tag:yaml.org,2002:str"

@@ -51,7 +51,8 @@ def width_remarks(workload: Workload) -> tuple[str, ...]:
         f"{counted(len(odd), 'table')} {have} columns that are no multiple of "
         f"{column_multiple(workload)}, which FBGEMM's fused kernels refuse: {named}; TorchRec can "
         f"only copy them to every rank (data_parallel), or fails; embedding_dim {next_widths} "
-        f"would allow every sharding type, for {format_bytes(more_bytes)} more weights",
+        f"would allow every sharding type, for {format_bytes(more_bytes)} more weights; HugeCTR "
+        "(training.pipeline: hugectr) has no such rule",
     )
 
 

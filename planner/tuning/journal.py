@@ -196,8 +196,8 @@ def _check_lines(file: Iterable[str], journal: Path) -> None:
         )
         if not is_good:
             message = (
-                f"--storage {journal}: line {number} of the journal is damaged: "
-                f"{line.strip()[:60]!r}; name another file"
+                f"--storage {journal}: a line of the journal is damaged (line {number}: "
+                f"{line.strip()[:60]!r}); name another file"
             )
             raise InvalidInputError(message)
         trials += code == _CREATE_TRIAL

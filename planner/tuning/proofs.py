@@ -86,7 +86,11 @@ class Proofs:
             name = _name(family)
             if name in attributes:
                 found = attributes[name]
-                self.floors.found[family] = None if found is None else Floor(**found)
+                self.floors.found[family] = None if found is None else _floor(**found)
+
+
+def _floor(*, value: float, free_bytes: float) -> Floor:
+    return Floor(value=float(value), free_bytes=float(free_bytes))
 
 
 def _name(family: Setup) -> str:

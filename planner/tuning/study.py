@@ -91,12 +91,12 @@ class Study:
         self.sampler = effort.sampler
         self._unfinished: Tuned | None = None
         self._repeats = self._tenths = 0
-        self._trials = Trials(space, journal, self._made(), len(self.goals))
-        self._proofs = Proofs(space, self.pricer, self._trials)
         self._known: Known | None = None
-        if self.sampler == "bounds":
-            self._known = Known(space, self.goals, self._proofs.floors, effort.within_ratio)
         with damage_of(journal):
+            self._trials = Trials(space, journal, self._made(), len(self.goals))
+            self._proofs = Proofs(space, self.pricer, self._trials)
+            if self.sampler == "bounds":
+                self._known = Known(space, self.goals, self._proofs.floors, effort.within_ratio)
             self._agree()
             for look in self.front if self.known is not None or self.looks else ():
                 self.plan_of(look)

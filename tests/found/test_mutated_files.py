@@ -167,7 +167,7 @@ def test_damaged_files_are_refused_or_read(
 ) -> None:
     file_name, good, command = texts((place / "plan.json").read_text())[name]
     folder, draw = place / f"{name}{part}".replace(" ", "_"), random.Random(f"{name} {part}")
-    for number in range(2 if part == 0 else 35):
+    for number in range(2 if part == 0 else 42):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         path = folder / file_name

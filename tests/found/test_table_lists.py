@@ -12,7 +12,7 @@ from costmodels.workload import DataType, Pooling, Workload
 from planner.errors import InvalidInputError
 from planner.io.dataframe import workload_from_dataframe
 from planner.io.workload.feature_files import read_any_list
-from planner.io.workload.workload_file import workload_file_of
+from planner.io.workload.workload_file import load_workload_file, workload_file_of
 
 DATA = Path(__file__).parent / "data"
 
@@ -33,6 +33,11 @@ def shapes(workload: Workload) -> list[tuple[str, int, int]]:
 
 def test_semicolons() -> None:
     assert shapes(read(DATA / "semicolon.csv")) == [("u", 1000, 16), ("v", 2000, 16)]
+
+
+def test_a_file_of_tabs_is_a_workload_by_its_name(tmp_path: Path) -> None:
+    path = written(tmp_path, "name\trows\tdim\nu\t1000\t16\n", "tables.tsv")
+    assert shapes(load_workload_file(path).workload) == [("u", 1000, 16)]
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])

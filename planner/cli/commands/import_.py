@@ -325,6 +325,12 @@ def hugectr(
     from planner.io.importers.hugectr import import_hugectr
     from planner.io.importers.hugectr_plan import import_hugectr_plan, is_plan
 
+    if file.suffix.lower() == ".py":
+        message = (
+            f"{file}: is a Python script, which is not run; HugeCTR writes its JSON configuration "
+            "with model.graph_to_json(graph_config_file='model.json'): import that file"
+        )
+        raise InvalidInputError(message)
     value = read_json(file)
     if not is_plan(value):
         if workload is not None:

@@ -54,7 +54,7 @@ def command(
 
     warnings = write_template(path, listed=listed, tables=tables, dim=dim)
     if settings.json:
-        write_json({"written": str(path), "warnings": list(warnings)})
+        write_json({"written": str(path)} | ({"warnings": list(warnings)} if warnings else {}))
         return 0
     say(f"Wrote {shown_paths((path,))}")
     warn(settings, warnings)

@@ -21,6 +21,7 @@ from planner.io.documents import read_json, read_text, read_yaml
 from planner.io.file_kinds import CONSTRAINTS, SYSTEM, WORKLOAD, kind_of
 from planner.io.library import locate
 from planner.io.workload.starter import listed_text, placeholder_text
+from planner.io.workload.table_list import LIST_ENDINGS
 from planner.options.broken_constraints import broken_constraints
 from planner.options.global_batch import rank_batch
 from planner.options.odd_widths import width_remarks
@@ -213,7 +214,7 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
         kinds = "  ".join(figures.sharding_kinds(plan))
         held = f"{counted(len(plan.placements), 'table')} on {counted(len(ranks), 'rank')}"
         return "plan", f"{held}: {kinds}", ()
-    keys = {"tables"} if path.suffix.lower() == ".csv" else set(read_yaml(path).value)
+    keys = {"tables"} if path.suffix.lower() in LIST_ENDINGS else set(read_yaml(path).value)
     if keys & {"tables", "training"}:
         file = io.load_workload_file(path)
         warnings = (*width_remarks(file.workload), *file.warnings)
@@ -297,10 +298,10 @@ def write_template(
     if path.exists():
         message = f"{path} exists; choose another name, it is not overwritten"
         raise InvalidInputError(message)
-    if path.suffix.lower() == ".csv":
+    if path.suffix.lower() in LIST_ENDINGS:
         message = (
-            f"{path}: a workload whose name ends in .csv is read as a list of tables; name a .yaml "
-            "file, and give a list with --list"
+            f"{path}: a workload whose name ends in {path.suffix} is read as a list of tables; "
+            "name a .yaml file, and give a list with --list"
         )
         raise InvalidInputError(message)
     if listed is not None:
@@ -310,7 +311,7 @@ def write_template(
     else:
         text = io.read_template()
     write_text_atomic(path, text)
-    return width_remarks(io.load_workload(path))
+    return width_remarks(io.load_workload_file(path).workload)
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:

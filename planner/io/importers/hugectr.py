@@ -35,6 +35,7 @@ from planner.io.importers.hugectr_solver import Solver, read_solver
 from planner.io.problems import collect
 from planner.io.yaml_reader import Keys
 
+_LOAD_FACTOR: Final = 0.75
 _ASSUMED: Final = {
     "tables": "uniform indices; the file does not say how they fall on rows",
 }
@@ -80,6 +81,7 @@ def import_hugectr(path: Path, value: object = None) -> Imported:
         index_bytes=solver.index_bytes,
         pipeline=Pipeline.HUGECTR if solver.has_overlap else Pipeline.NONE,
         cuda_graph=solver.has_graph,
+        reserved_bytes=_hash_bytes(layers, tables, solver, assumed),
     )
     return Imported(
         workload=workload,
@@ -110,6 +112,26 @@ def _optimizer(
         "optimizer" in layer for layer in layers if _is_embedding(layer)
     )
     return optimizer_of_tables(found, assumed, is_named=is_named)
+
+
+def _hash_bytes(
+    layers: list[dict[str, Any]], tables: tuple[Table, ...], solver: Solver, assumed: dict[str, str]
+) -> float:
+    """Bytes per GPU of the hash tables that lead from keys to rows.
+
+    Each row has a key and the number of the row in 8 bytes, in a table that is filled to 75 %
+    (HugeCTR ``nv_hashtable.cuh``, LOAD_FACTOR); localized embeddings keep the slot in 8 more.
+    """
+    kinds = {_name(x): str(x.get("type")) for x in layers if _is_embedding(x)}
+    entry_bytes = (solver.index_bytes + 8) / _LOAD_FACTOR
+    total = 0.0
+    for table in tables:
+        if kinds.get(table.module, "").endswith("Hash"):
+            slot_bytes = 8 if kinds[table.module].startswith("Localized") else 0
+            total += table.num_embeddings / solver.world_size * (entry_bytes + slot_bytes)
+    if total:
+        assumed["memory"] = "HugeCTR's hash tables of keys alone, spread evenly; no framework"
+    return total
 
 
 # ------------------------------------------------------------------ embeddings

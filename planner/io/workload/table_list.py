@@ -30,6 +30,9 @@ from planner.io.yaml_reader import Keys, parse_scalar
 DEFAULT_BATCH: Final = 4096
 """Samples per rank if ``--batch-size`` is not given."""
 
+LIST_ENDINGS: Final = (".csv", ".tsv")
+"""Ends of names of files that are read as lists of tables."""
+
 _SEPARATORS: Final = ",;\t|"
 _TEXT_COLUMNS: Final = frozenset({"name", "dtype", "pooling", "module", "row_update"})
 _LIST_COLUMNS: Final = frozenset({"features", "pooling_factor", "pooling"})

@@ -25,7 +25,7 @@ from planner.io.workload.layer_entries import layers_of
 from planner.io.workload.operator_schema import operators_of, read_operators
 from planner.io.workload.overrides import override
 from planner.io.workload.table_laws import law_of, stats_of
-from planner.io.workload.table_list import DEFAULT_BATCH, read_table_list
+from planner.io.workload.table_list import DEFAULT_BATCH, LIST_ENDINGS, read_table_list
 from planner.io.workload.workload_schema import (
     MAX_TABLES,
     CommunicationSchema,
@@ -105,7 +105,7 @@ def load_workload_file(
         4096
     """
     path = locate(source, "workloads")
-    is_list = path.suffix.lower() == ".csv"
+    is_list = path.suffix.lower() in LIST_ENDINGS
     require_list("overrides", overrides, "give pairs of a key path and a value")
     with collector_paused():
         document = read_table_list(path) if is_list else read_yaml(path)

@@ -7,6 +7,7 @@ quoted and escaped. A note for a key becomes a comment behind it.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -96,9 +97,10 @@ def workload_text(
     if workload.tables:
         lines.append(head_line("tables", beside))
     shared = _shared(workload)
-    for table in workload.tables:
+    entries = [_table(table, law_is_known=law_is_known) for table in workload.tables]
+    _name_equal_laws(entries)
+    for table, entry in zip(workload.tables, entries, strict=True):
         note = note_text(beside.get(f"tables.{table.name}"))
-        entry = _table(table, law_is_known=law_is_known)
         if table.communication != shared:
             entry |= _communication(table.communication)
         *first, last = folded_lines(f"  - {flow_text(entry)}", "    ")
@@ -225,6 +227,26 @@ def _table(table: Table, *, law_is_known: bool) -> dict[str, Any]:
     if table.optimizer is not None:
         values["optimizer"] = table.optimizer.value
     return values
+
+
+def _name_equal_laws(entries: list[dict[str, Any]]) -> None:
+    """Write bins that several tables have in common once, with a name (YAML's anchors)."""
+    texts = [
+        flow_text(law)
+        for entry in entries
+        if isinstance(law := entry.get("distribution"), dict) and law["kind"] == "bins"
+    ]
+    counts, names = Counter(texts), dict[str, str]()
+    for entry in entries:
+        law = entry.get("distribution")
+        if not isinstance(law, dict) or law["kind"] != "bins":
+            continue
+        text = flow_text(law)
+        if text in names:
+            entry["distribution"] = Raw(f"*{names[text]}")
+        elif counts[text] > 1:
+            names[text] = f"law{len(names)}"
+            entry["distribution"] = Raw(f"&{names[text]} {text}")
 
 
 def _law(law: AbstractIndexDistribution) -> dict[str, Any]:
