@@ -49,7 +49,11 @@ from planner.integrations.drop_in.collective import limit_within, plan_on_first_
 from planner.integrations.drop_in.headroom import require_headroom
 from planner.integrations.drop_in.log import planning_block
 from planner.integrations.drop_in.memory import default_reservation, their_count
-from planner.integrations.drop_in.remarks import narrow_outputs, topology_warnings
+from planner.integrations.drop_in.remarks import (
+    copied_by_another_optimizer,
+    narrow_outputs,
+    topology_warnings,
+)
 from planner.integrations.drop_in.request import Request, Sharders
 from planner.integrations.drop_in.rival import LazyEnumerator, Rival, quiet, rival_plan
 from planner.integrations.drop_in.saved_plan import load_for_model, stored_options
@@ -356,7 +360,8 @@ class ShardPlanner(EmbeddingShardingPlanner):
             knows_optimizer=model.knows_optimizer,
             rating=TorchrecPricing(machine=torchrec_machine(self._topology), inputs=model.inputs),
         )
-        for warning in self.result.warnings:
+        remarks = copied_by_another_optimizer(self.result.plan, model.tables)
+        for warning in (*self.result.warnings, *remarks):
             logger.warning(warning)
         self._num_proposals = self._num_plans = self.result.solver.evaluations
         require_runnable(self.result.plan, workload, topology, device)
