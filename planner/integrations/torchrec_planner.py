@@ -329,16 +329,14 @@ class ShardPlanner(EmbeddingShardingPlanner):
         self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
     ) -> Plan:
         """The plan of the file, or else the best one found; TorchRec can run either."""
-        device = OUR_DEVICE[self._topology.compute_device]
+        workload, memories = memories.for_the_rest(model.workload)
+        device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
         if self._plan_file is not None:
-            return load_for_model(
-                self._plan_file, model, memories.ledger, device, self._constraints
-            )
+            counted = replace(model, workload=workload)
+            return load_for_model(self._plan_file, counted, topology, device, self._constraints)
         said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
-        workload, memories = memories.for_the_rest(model.workload)
-        topology = memories.ledger
         size = len(workload.tables) * topology.world_size
         limits = search_limits(model, self._topology, self._user_enumerator, module, sharders)
         self._rival = rival_plan(
