@@ -46,6 +46,7 @@ from torchrec.distributed.types import ModuleSharder
 
 from costmodels.datatypes import FloatArray
 from costmodels.floors.phases import FETCH
+from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.sharding import Plan
@@ -53,6 +54,7 @@ from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.integrations.drop_in.effort import evaluations_within
+from planner.integrations.drop_in.headroom import with_more_memory
 from planner.integrations.parts.option_workload import (
     Key,
     key_of,
@@ -178,7 +180,8 @@ class ImprovedPlan:
     """A callback that returns a faster plan than TorchRec's, if the search finds one.
 
     Args:
-        topology: TorchRec's topology after its storage reservation; its memories are the limits.
+        topology: TorchRec's topology after its storage reservation; its memories are the limits of
+            tables, because the reservation has kept the room of all else.
         constraints: TorchRec's constraints by table name.
         sharders: sharders of the model; TorchRec's default if None.
         system: a system of ours (or its name) whose rates are used; TorchRec's if None.
@@ -230,7 +233,7 @@ class ImprovedPlan:
         try:
             result = api.plan(
                 pipeline.workload,
-                self._topology,
+                with_more_memory(self._topology, dense_bytes(pipeline.workload, self._topology)),
                 constraints=table_constraints(requests, self._theirs.compute_device),
                 max_evaluations=evaluations_within(
                     self._time_limit_s, pipeline.workload, self._topology, CostPipeline

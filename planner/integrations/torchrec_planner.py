@@ -49,7 +49,11 @@ from planner.integrations.drop_in.collective import limit_within, plan_on_first_
 from planner.integrations.drop_in.headroom import require_headroom
 from planner.integrations.drop_in.log import planning_block
 from planner.integrations.drop_in.memory import default_reservation, their_count
-from planner.integrations.drop_in.remarks import narrow_outputs, topology_warnings
+from planner.integrations.drop_in.remarks import (
+    copied_by_another_optimizer,
+    narrow_outputs,
+    topology_warnings,
+)
 from planner.integrations.drop_in.request import Request, Sharders
 from planner.integrations.drop_in.rival import LazyEnumerator, Rival, quiet, rival_plan
 from planner.integrations.drop_in.saved_plan import load_for_model, stored_options
@@ -325,16 +329,14 @@ class ShardPlanner(EmbeddingShardingPlanner):
         self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
     ) -> Plan:
         """The plan of the file, or else the best one found; TorchRec can run either."""
-        device = OUR_DEVICE[self._topology.compute_device]
+        workload, memories = memories.for_the_rest(model.workload)
+        device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
         if self._plan_file is not None:
-            return load_for_model(
-                self._plan_file, model, memories.ledger, device, self._constraints
-            )
+            counted = replace(model, workload=workload)
+            return load_for_model(self._plan_file, counted, topology, device, self._constraints)
         said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
-        workload, memories = memories.for_the_rest(model.workload)
-        topology = memories.ledger
         size = len(workload.tables) * topology.world_size
         limits = search_limits(model, self._topology, self._user_enumerator, module, sharders)
         self._rival = rival_plan(
@@ -356,7 +358,8 @@ class ShardPlanner(EmbeddingShardingPlanner):
             knows_optimizer=model.knows_optimizer,
             rating=TorchrecPricing(machine=torchrec_machine(self._topology), inputs=model.inputs),
         )
-        for warning in self.result.warnings:
+        remarks = copied_by_another_optimizer(self.result.plan, model.tables)
+        for warning in (*self.result.warnings, *remarks):
             logger.warning(warning)
         self._num_proposals = self._num_plans = self.result.solver.evaluations
         require_runnable(self.result.plan, workload, topology, device)

@@ -46,7 +46,11 @@ from planner.integrations.translate.modules import (
     table_configs,
     tower_of,
 )
-from planner.integrations.translate.optimizer import optimizer_name, planned_optimizers
+from planner.integrations.translate.optimizer import (
+    PlannedOptimizers,
+    optimizer_name,
+    planned_optimizers,
+)
 from planner.integrations.translate.settings import DATA_TYPES, require_constraints
 from planner.problem import Constraints
 
@@ -158,18 +162,15 @@ def describe_model(
         return None
     warnings = assumption_warnings(found, given, hints, batch_size)
     warnings += stand_in_warnings(found, given, compute_device)
-    dense = _dense_part(module, hints, batch_size)
-    unseen = dense_reserve_bytes(module, [f.parameter for f in found]) if dense is None else 0.0
+    dense, unseen = _dense_part(module, found, hints, batch_size)
     warnings += [_UNSEEN_DENSE] if unseen else []
-    optimizers = planned_optimizers(
-        {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
-    )
+    optimizers = _optimizers(found)
     output_dtype, narrowed = planned_output_dtype(found, given, hints)
     workload = Workload(
         name=hints.name,
         tables=optimizers.set_in(_told(found, output_dtype)),
         local_batch_size=batch_size,
-        dense=dense or DenseArch(),
+        dense=dense,
         optimizer=optimizers.most,
         output_dtype=output_dtype,
         pipeline=hints.pipeline,
@@ -205,18 +206,31 @@ def table_bytes(
     return float(total)
 
 
-def _dense_part(module: nn.Module, hints: WorkloadHints, batch_size: int) -> DenseArch | None:
-    """The dense part: as given, traced with the given inputs, or read from a DLRM; or None.
+def _dense_part(
+    module: nn.Module, found: Sequence[ShardableTable], hints: WorkloadHints, batch_size: int
+) -> tuple[DenseArch, float]:
+    """The dense part, as given, traced with the given inputs, or read from a DLRM.
+
+    Returns:
+        The dense part, and the bytes of one that cannot be read.
 
     Raises:
         InvalidInputError: it cannot be traced.
     """
-    if hints.dense is not None or hints.inputs is None:
-        return hints.dense or dense_arch(module)
-    hush_fx()
-    inputs = synchronized(hints.inputs(batch_size))
-    trace = trace_dense(module, inputs, batch_size=batch_size, lookups=lookups_of(module))
-    return DenseArch(operators=trace.operators)
+    if hints.dense is None and hints.inputs is not None:
+        hush_fx()
+        inputs = synchronized(hints.inputs(batch_size))
+        trace = trace_dense(module, inputs, batch_size=batch_size, lookups=lookups_of(module))
+        return DenseArch(operators=trace.operators), 0.0
+    known = hints.dense or dense_arch(module)
+    if known is not None:
+        return known, 0.0
+    return DenseArch(), dense_reserve_bytes(module, [f.parameter for f in found])
+
+
+def _optimizers(found: Sequence[ShardableTable]) -> PlannedOptimizers:
+    names = {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
+    return planned_optimizers(names)
 
 
 # ------------------------------------------------------------------ tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from torchrec.models.dlrm import DLRM
 from costmodels.memory import device_limits
 from planner.integrations.drop_in.memory import default_reservation
 from planner.integrations.torchrec_planner import ShardPlanner
+from planner.io import save_plan
 from tests.integration.models import META, bags
 
 pytestmark = pytest.mark.torchrec
@@ -93,6 +95,26 @@ def test_tables_stay_where_torchrec_keeps_them(
     assert left is not None
     limits = device_limits(result.problem.workload, result.problem.topology)
     assert limits.tolist() == pytest.approx([d.storage.hbm for d in left.devices])
+
+
+def test_a_saved_plan_is_held_against_the_same_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The plan fits under the reservation that it was made with, so no warning says otherwise."""
+    topology = Topology(2, "cuda", hbm_cap=80 * GB, local_world_size=2)
+    arguments = {"topology": topology, "batch_size": 4096, "constraints": CONSTRAINTS, "stats": []}
+    reservation = reservations.FixedPercentageStorageReservation(percentage=0.3)
+    first = ShardPlanner(**arguments, storage_reservation=reservation, max_evaluations=50)
+    plan = first.plan(some_model(), SHARDERS)
+    assert first.result is not None
+    save_plan(tmp_path / "plan.json", first.result)
+    again = ShardPlanner.from_plan(
+        tmp_path / "plan.json", **arguments, storage_reservation=reservation
+    )
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "planner"):
+        assert again.plan(some_model(), SHARDERS).plan.keys() == plan.plan.keys()
+    assert not [r.getMessage() for r in caplog.records if "memory" in r.getMessage()]
 
 
 def test_a_reservation_below_our_count_is_said(caplog: pytest.LogCaptureFixture) -> None:

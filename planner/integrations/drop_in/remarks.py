@@ -11,6 +11,7 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ShardingType
 
+from costmodels.sharding import Plan
 from costmodels.workload import DataType
 from planner.integrations.torchrec_topology import host_size
 from planner.integrations.translate.codecs import row_to_fill, unknown_codecs
@@ -63,8 +64,9 @@ def assumption_warnings(
     if kept:
         warnings.append(
             f"{len(kept)} key-value tables have no cost model of their own: priced as tables in "
-            f"host memory behind their cache, host and SSD bytes not counted: {kept[:_SHOWN]}; no "
-            "other table goes to fused_uvm_caching unless its constraint names that kernel"
+            "host memory behind their cache, and rows on an SSD at the rate that TorchRec assumes; "
+            f"host and SSD bytes not counted: {kept[:_SHOWN]}; no other table goes to "
+            "fused_uvm_caching unless its constraint names that kernel"
         )
     if hints.default_distribution is None:
         uniform = [f.table.name for f in found if f.parameter_name not in hints.distributions]
@@ -218,6 +220,28 @@ def planned_output_dtype(
         return widest, []
     shown = sorted(t.value for t in types)
     return widest, [f"tables have outputs of types {shown}: all are priced as {widest}"]
+
+
+def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> list[str]:
+    """A line if tables that the plan copies have an optimizer that only fused kernels run.
+
+    The kernel of a replicated table is not fused: its sharder's ``fused_params`` are not read, and
+    the optimizer of the dense part, which the training loop makes, updates it.
+    """
+    copied = [
+        f.table.name
+        for f in found
+        if plan.placement(f.table.name).sharding_type == ShardingType.DATA_PARALLEL.value
+        and fused_setting(f.sharder, "optimizer") is not None
+        and not hasattr(f.parameter, "_optimizer_classes")
+    ]
+    if not copied:
+        return []
+    return [
+        f"{len(copied)} replicated tables train with the optimizer of the dense part, not with "
+        "that of fused_params, of which their price and memory are: pass their parameters to it, "
+        f"or leave data_parallel out of their sharding_types: {copied[:_SHOWN]}"
+    ]
 
 
 def narrow_outputs(

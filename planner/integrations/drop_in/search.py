@@ -367,9 +367,9 @@ def _roomiest(
         is_emptier = beyond == least and share < emptiest - LEAST_GAIN_RATIO
         if other.estimate.time.time_s <= most_s and (beyond < least or is_emptier):
             start, emptiest, least = other, share, beyond
-    moving = {"most_s": most_s, "fixed": key_values}
-    nearer = in_nearer_memory(start.plan, pipeline, problem.constraints, **moving)
-    found = roomier(nearer, pipeline, problem.constraints, **moving)
+    rules = problem.constraints
+    nearer = in_nearer_memory(start.plan, pipeline, rules, most_s=most_s, fixed=key_values)
+    found = roomier(nearer, pipeline, rules, most_s=most_s, fixed=key_values)
     if found == best.plan:
         return result
     chosen = Candidate(

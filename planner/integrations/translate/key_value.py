@@ -2,10 +2,12 @@
 
 TorchRec plans such tables only if the table's type or a constraint demands it, and so does this
 package. There are no measurements of their kernels. They are priced as what is most similar: a
-table in host memory with a cache on the device (``fused_uvm_caching``). The interval reaches from
-"every row is in the cache" to "no row is in the cache"; for rows on an SSD, the latter uses the
-speed that TorchRec assumes for an SSD. Device memory is counted as TorchRec counts it. Host and SSD
-bytes are not counted, as TorchRec does not count those of virtual tables.
+table in host memory with a cache on the device (``fused_uvm_caching``). Where rows are on an SSD
+and nowhere else, those that the cache lacks are read from it and as many are written back, at the
+speed that TorchRec assumes for an SSD. The interval reaches from "every row is in the cache" to "no
+row is in the cache"; for rows on an SSD, the latter uses that speed, too. Device memory is counted
+as TorchRec counts it. Host and SSD bytes are not counted, as TorchRec does not count those of
+virtual tables.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_plan import KEY_VALUE_KERNELS as KERNELS
+from planner.integrations.torchrec_plan import KEY_VALUE_KERNELS
+
+KERNELS: Final = KEY_VALUE_KERNELS
 
 ON_SSD, *VIRTUAL = KERNELS
 """The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the
@@ -47,6 +51,7 @@ MOST_ROWS: Final = 2**48
 _MB: Final = 2**20
 _LEAST_RATIO: Final = 1e-12
 _MOST_RATIO: Final = 0.99
+_SSD_BYTES_PER_S: Final = SSD_MEM_BW * 1e3
 _SSD_SLOWDOWN: Final = HBM_TO_DDR_MEM_BW / SSD_MEM_BW
 
 
@@ -60,6 +65,11 @@ class KeyValueTable:
     kernel: str
     cache_bytes: float
     num_buckets: int | None = None
+
+    @property
+    def is_on_ssd(self) -> bool:
+        """Whether rows that are not in the cache are on an SSD, without host memory before it."""
+        return self.kernel in (ON_SSD, "ssd_virtual_table")
 
     @property
     def is_virtual(self) -> bool:
@@ -243,9 +253,37 @@ class KeyValuePipeline(CostPipeline):
         on_ssd = any(k.kernel != VIRTUAL[0] for k in self.key_values.values())
         slowest = cached + (missed - cached) * (_SSD_SLOWDOWN if on_ssd else 1.0)
         low, high = float(np.quantile(cached, 0.05)), float(np.quantile(slowest, 0.95))
-        time = found.time
-        wide = replace(time, low_s=min(time.low_s, low), high_s=max(time.high_s, high))
+        time, ssd_s = found.time, self._ssd_s(plan)
+        wide = replace(
+            time,
+            time_s=time.time_s + ssd_s,
+            low_s=min(time.low_s, low),
+            high_s=max(time.high_s + 2.0 * ssd_s, high),
+        )
         return replace(found, time=wide)
+
+    def _ssd_s(self, plan: Plan) -> float:
+        """Seconds in which the slowest rank reads missed rows from its SSD and writes others back.
+
+        The rows that ranks look up are spread over the shards as the rows of the table are.
+        """
+        seconds = np.zeros(self.topology.world_size)
+        batch = self.workload.local_batch_size * self.topology.world_size
+        for placed in plan.placements:
+            kept = self.key_values.get(placed.table)
+            if kept is None or not kept.is_on_ssd:
+                continue
+            table = self.workload.table(placed.table)
+            row_bytes = self.workload.trained_row_bytes(table)
+            held = kept.cache_bytes * len(placed.shards) / row_bytes
+            missed = table.distribution.expected_unique_misses(
+                batch * table.pooling_factor, min(held, float(table.num_embeddings))
+            )
+            cells = table.num_embeddings * table.embedding_dim
+            for shard in placed.shards:
+                share = shard.num_rows * shard.num_cols / cells
+                seconds[shard.rank] += 2.0 * share * missed * row_bytes / _SSD_BYTES_PER_S
+        return float(seconds.max())
 
     def _of_any_optimizer(self, time: Estimate, plan: Plan) -> Estimate:
         """Widen the interval for an unknown optimizer.
