@@ -110,14 +110,9 @@ def command(
                 task = questions.task(replace(points[system], gpus=gpus))
                 return most_samples_per_s(task, should_stop=stop)
 
+            tries, target = sizes[system], target_qps
             sizings.append(
-                smallest(
-                    system,
-                    best,
-                    at_most=at_most,
-                    target_samples_per_s=target_qps,
-                    sizes=sizes[system],
-                )
+                smallest(system, best, at_most=at_most, target_samples_per_s=target, sizes=tries)
             )
             if stop():
                 break
@@ -125,8 +120,7 @@ def command(
     _deliver(settings, target_qps, sizings, output, questions.warnings)
     if stop():
         done = sum(not sizing.is_cut for sizing in sizings)
-        words = f"stopped by {stop.stopped_by} after {done} of {len(sizes)} systems"
-        remark(settings, words)
+        remark(settings, f"stopped by {stop.stopped_by} after {done} of {len(sizes)} systems")
         return EXIT_STOPPED
     return 0 if any(s.answer is not None for s in sizings) else 1
 
