@@ -32,6 +32,7 @@ from planner.search.base import OPTIMALITY_GAP, SearchOutcome, Termination
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
 from planner.search.improve.simplify import EQUAL, simplified
+from planner.search.improve.single_changes import single_changes
 from planner.search.improve.staying import staying
 from planner.settings import SearchSettings
 from planner.solving.prepare import searched_options, with_context
@@ -86,6 +87,8 @@ def answer(
     if strategy == "auto":
         outcome = _no_worse(outcome, known)
     _check_found(space, outcome)
+    if strategy == "auto" and space.problem.move_limit is None:
+        outcome = _descended(outcome, evaluate, deadline)
     best = outcome.assignments[0]
     if strategy == "auto" and space.problem.move_limit is None and not evaluate.late:
         outcome = _with_best(outcome, evaluate, simplified(space, evaluate, best))
@@ -150,6 +153,15 @@ def _with_best(outcome: SearchOutcome, evaluate: Evaluator, best: Assignment) ->
         assignments=(best, *(a for _, a in kept)),
         termination=Termination.GAP if loses_proof else outcome.termination,
     )
+
+
+def _descended(outcome: SearchOutcome, evaluate: Evaluator, deadline: Deadline) -> SearchOutcome:
+    """The outcome after changes of single tables, unless its plan is proven to be optimal."""
+    if outcome.termination is Termination.OPTIMAL:
+        return outcome
+    best = outcome.assignments[0]
+    better = single_changes(evaluate.space, evaluate, best, lambda: not deadline.can_price)
+    return _with_best(outcome, evaluate, better)
 
 
 def _left_out(
