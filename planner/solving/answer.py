@@ -85,10 +85,8 @@ def answer(
     space, strategy = evaluate.space, settings.strategy
     known = [p for p in points.values() if p is not None]
     if strategy == "auto":
-        outcome = _no_worse(outcome, known)
+        outcome = _descended(_no_worse(outcome, known), evaluate, deadline)
     _check_found(space, outcome)
-    if strategy == "auto" and space.problem.move_limit is None:
-        outcome = _descended(outcome, evaluate, deadline)
     best = outcome.assignments[0]
     if strategy == "auto" and space.problem.move_limit is None and not evaluate.late:
         outcome = _with_best(outcome, evaluate, simplified(space, evaluate, best))
@@ -156,8 +154,9 @@ def _with_best(outcome: SearchOutcome, evaluate: Evaluator, best: Assignment) ->
 
 
 def _descended(outcome: SearchOutcome, evaluate: Evaluator, deadline: Deadline) -> SearchOutcome:
-    """The outcome after changes of single tables, unless its plan is proven to be optimal."""
-    if outcome.termination is Termination.OPTIMAL:
+    """The outcome after changes of single tables, unless it is optimal or moves count."""
+    moves = evaluate.space.problem.move_limit is not None
+    if moves or not outcome.assignments or outcome.termination is Termination.OPTIMAL:
         return outcome
     best = outcome.assignments[0]
     better = single_changes(evaluate.space, evaluate, best, lambda: not deadline.can_price)
