@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -33,6 +33,7 @@ from planner.search.base import OPTIMALITY_GAP, SearchOutcome, Termination
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
 from planner.search.improve.simplify import EQUAL, simplified
+from planner.search.improve.single_changes import single_changes
 from planner.search.improve.staying import staying
 from planner.settings import SearchSettings
 from planner.solving.prepare import searched_options, with_context
@@ -85,26 +86,22 @@ def answer(
     space, strategy = evaluate.space, settings.strategy
     known = [p for p in points.values() if p is not None]
     if strategy == "auto":
-        outcome = _no_worse(outcome, known)
+        outcome = _descended(_no_worse(outcome, known), evaluate, deadline)
     _check_found(space, outcome)
     best = outcome.assignments[0]
     if strategy == "auto" and space.problem.move_limit is None and not evaluate.late:
         outcome = _with_best(outcome, evaluate, simplified(space, evaluate, best))
-    stays: tuple[str, ...] = ()
+    stayed = best
     if strategy == "auto" and space.problem.move_limit is not None:
         stayed = staying(space, evaluate, best, space.problem.move_limit)
-        stays = _left_out(space, best, stayed, evaluate)
         outcome = _with_best(outcome, evaluate, stayed)
     outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
     found = [candidate(space, outcome.assignments[0], name)]
-    baselines: dict[str, Candidate | None] = {}
-    for n, point in points.items():
-        if deadline.can_price:
-            baselines[n] = _baseline(space, n, point)
+    timely = ((n, point) for n, point in points.items() if deadline.can_price)
+    baselines = {n: _baseline(space, n, point) for n, point in timely}
     others = outcome.assignments[1 : 1 + RUNNERS_UP]
     found += [candidate(space, a, name) for a in others if deadline.can_price]
-    missing = [n for n in BASELINES if settings.with_baselines and n not in baselines]
     return with_context(
         space,
         PlanningResult(
@@ -116,10 +113,10 @@ def answer(
             unfit_baselines=tuple(n for n, b in baselines.items() if b is None),
             warnings=(
                 *remarks,
-                *stays,
+                *_left_out(space, best, stayed, evaluate),
                 *_beyond_reserve(found[0], evaluate.objective),
                 *_cut_walk(space, baselines),
-                *_without_time(missing),
+                *_without_time(settings, baselines),
                 *width_remarks(space.problem.workload),
                 *runtime_warnings(found[0].plan, space.problem.workload),
                 *found[0].estimate.warnings,
@@ -158,12 +155,24 @@ def _with_best(outcome: SearchOutcome, evaluate: Evaluator, best: Assignment) ->
     )
 
 
+def _descended(outcome: SearchOutcome, evaluate: Evaluator, deadline: Deadline) -> SearchOutcome:
+    """The outcome after changes of single tables, unless it is optimal or moves count."""
+    moves = evaluate.space.problem.move_limit is not None
+    if moves or not outcome.assignments or outcome.termination is Termination.OPTIMAL:
+        return outcome
+    best = outcome.assignments[0]
+    better = single_changes(evaluate.space, evaluate, best, lambda: not deadline.can_price)
+    return _with_best(outcome, evaluate, better)
+
+
 def _left_out(
     space: SearchSpace, found: Assignment, stayed: Assignment, evaluate: Evaluator
 ) -> tuple[str, ...]:
     """A remark on moves that were left out although they would save something."""
+    if space.problem.move_limit is None:
+        return ()
     value, least = evaluate.value(stayed), evaluate.value(found)
-    if value <= least * EQUAL or space.problem.move_limit is None:
+    if value <= least * EQUAL:
         return ()
     held, workload = space.problem.move_limit.present, space.problem.workload
     tables, freed = 0, 0.0
@@ -199,8 +208,9 @@ def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate |
     return Candidate(name=name, plan=plan, estimate=pipeline.estimate(plan), memory=memory)
 
 
-def _without_time(missing: Sequence[str]) -> tuple[str, ...]:
+def _without_time(settings: SearchSettings, priced: Collection[str]) -> tuple[str, ...]:
     """A warning on baselines that a time limit left out."""
+    missing = [n for n in BASELINES if settings.with_baselines and n not in priced]
     if not missing:
         return ()
     return (f"the time limit left no time to compare with {', '.join(missing)}; give it more",)

@@ -301,11 +301,16 @@ def solve_beside(
     """Search a point, and then once more from the plans of points that were found before.
 
     Raises:
-        StoppedError: ``should_stop`` was True before the searches had ended.
+        StoppedError: ``should_stop`` was True before the first search had ended.
     """
     first = solve(task, should_stop=should_stop)
     again = task.again(first, found)
-    return first if again is None else solve(again, should_stop=should_stop)
+    if again is None:
+        return first
+    try:
+        return solve(again, should_stop=should_stop)
+    except StoppedError:
+        return first
 
 
 def _searched(task: Task, should_stop: Callable[[], bool]) -> PointResult:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner import api
-from planner.errors import InfeasibleError, InvalidInputError
+from planner.errors import InfeasibleError, InvalidInputError, StoppedError
 from planner.sweep.economics import economics
 from planner.sweep.outcome import PointResult, PointStatus
 from planner.sweep.runner import Task
@@ -22,12 +22,14 @@ class Sizing:
         answer: the smallest point that reaches the throughput; None if no size does.
         tried: every point that was searched, in order of size.
         ruled_out: numbers of ranks, rising, that are proven to be too slow, without a search.
+        is_cut: whether the user ended it: a smaller size than the answer may do.
     """
 
     system: str
     answer: PointResult | None
     tried: tuple[PointResult, ...]
     ruled_out: tuple[int, ...] = ()
+    is_cut: bool = False
 
 
 def smallest(
@@ -44,11 +46,12 @@ def smallest(
     Throughput need not rise with every host. Therefore all other sizes below the one found (or all
     other sizes, if none was found) come next, the smallest first; a size that is proven to be too
     slow is not searched. In the end every size below the answer has been searched or ruled out, and
-    so has every size if there is no answer.
+    so has every size if there is no answer. Where a search is stopped, the answer is the smallest
+    size that has been found to suffice by then.
 
     Args:
         system: the name of the system.
-        solve: searches the best plan for a number of ranks.
+        solve: searches the best plan for a number of ranks; a ``StoppedError`` ends it all.
         at_most: proves how many samples per second no plan on this number of ranks exceeds;
             infinite if nothing is proven. It is called only if it may save a search.
         target_samples_per_s: the throughput to reach, with the time lost to failures and
@@ -71,14 +74,19 @@ def smallest(
         ruled_out.append(size)
         return False
 
-    found = _by_doubling(sizes, suffices)
-    left = [s for s in sizes if s not in tried and (found is None or s < found)]
-    found = next((s for s in left if may_suffice(s) and suffices(s)), found)
+    is_cut = False
+    try:
+        found = _by_doubling(sizes, suffices)
+        left = [s for s in sizes if s not in tried and (found is None or s < found)]
+        found = next((s for s in left if may_suffice(s) and suffices(s)), found)
+    except StoppedError:
+        is_cut, found = True, next((s for s in sorted(tried) if suffices(s)), None)
     return Sizing(
         system=system,
         answer=None if found is None else tried[found],
         tried=tuple(tried[size] for size in sorted(tried)),
         ruled_out=tuple(ruled_out),
+        is_cut=is_cut,
     )
 
 

@@ -256,5 +256,5 @@ def _memory_rule(rule: MemoryLimit, places: Mapping[Level, IntArray], sharing: i
     return replace(
         rule,
         most_bytes=rule.most_bytes / shared,
-        places=tuple(limited) if rule.places else (),
+        places=tuple(limited) or rule.places,
     )

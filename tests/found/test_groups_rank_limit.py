@@ -112,6 +112,12 @@ def test_memory_of_a_host_is_shared_by_its_groups() -> None:
     assert [(m.most_bytes / GIB, m.places) for m in blocks] == [(64, ()), (8, (0,)), (3, (1,))]
 
 
+def test_a_limit_on_a_rank_that_there_is_not_stays_one() -> None:
+    """It must not become a limit on all; the search then refuses it by name."""
+    rules = Constraints(memory=(MemoryLimit(most_bytes=GIB, level=Level.RANK, places=(99,)),))
+    assert in_groups(rules, job(2, 4), 4).memory == rules.memory
+
+
 def test_shards_of_all_groups_on_a_host_count() -> None:
     """Tables are the same ones in every group; their shards are not."""
     shards = CountLimit(most=7, level=Level.HOST, counts_shards=True)

@@ -25,7 +25,7 @@ def double(value: float) -> float:
     return 2.0 * value
 
 
-class Keeps(Roofline):
+class Keeps(Roofline):  # type: ignore[misc]
     """A model that keeps results in a dictionary of its own."""
 
     def __init__(self, factor: float = 1.0) -> None:
@@ -41,7 +41,7 @@ class Keeps(Roofline):
 
 
 @dataclass(frozen=True)
-class Fields(Roofline):
+class Fields(Roofline):  # type: ignore[misc]
     """A model that keeps results in a field that does not count."""
 
     seen: dict[Any, Any] = field(default_factory=dict, compare=False)

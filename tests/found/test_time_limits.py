@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from planner.problem import PlanningProblem
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.scope import Scope
 from planner.search.common.linear import LinearModel
-from planner.search.common.programs import Solution
+from planner.search.common.milp import Solution
 from planner.search.common.safe_bounds import first_prices, safe_bound
 from planner.settings import SearchSettings
 from planner.solving.prepare import search_objective, search_space
@@ -40,11 +41,12 @@ def test_a_linear_program_gets_the_seconds_that_are_left(
 ) -> None:
     """GLOP ran as long as it liked: 6 s after the end of a search of 10,000 tables."""
     limits: list[float] = []
-    solve = bound_module.solve
+    solve: Any = getattr(bound_module, "solve")  # noqa: B009 - it is imported there
 
     def limited(*args: object, time_limit_s: float, **options: object) -> Solution:
         limits.append(time_limit_s)
-        return solve(*args, time_limit_s=time_limit_s, **options)  # type: ignore[arg-type]
+        found: Solution = solve(*args, time_limit_s=time_limit_s, **options)
+        return found
 
     monkeypatch.setattr(bound_module, "solve", limited)
     bounds_of(problem, left_s=lambda: 7.0).relax(None)
@@ -80,10 +82,8 @@ def test_without_a_solution_the_floor_is_the_bound(
 def test_torchrec_s_plan_is_left_as_it_is_when_time_is_over(problem: PlanningProblem) -> None:
     """It took 20 s for 10,000 tables, whatever the limit."""
     asked = replace(problem, workload=replace(problem.workload, name="not walked before"))
-    calls: list[int] = []
     with pytest.raises(StoppedError):
-        torchrec_default(asked, lambda: calls.append(1) is None)
-    assert len(calls) == 1
+        torchrec_default(asked, lambda: True)
     whole = torchrec_default(asked)
     assert whole.plan is not None
     assert torchrec_default(asked, lambda: True) is whole  # what is known takes no time

@@ -11,6 +11,7 @@ import click
 
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.flags.common import FILE, ProblemFlags, is_given, output_options, problem_options
+from planner.cli.interrupt import EXIT_STOPPED, stop_words
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -335,7 +336,8 @@ def torchrec(
     random blocks. Ranks are gloo processes. Measured times are processor times of each rank, joined
     at every collective, so that other jobs disturb little. Predictions rest on what 'shardplan
     calibrate' measured, stage by stage, and never on a run of one of these plans. -v also prints
-    every plan and every stage.
+    every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed and
+    written, and the exit code is 4.
     """
     from planner.cli.printing import validate_runs as show
     from planner.cli.real_runs import refuse_launcher, require_torchrec, status_line
@@ -344,7 +346,8 @@ def torchrec(
     refuse_launcher("validate torchrec")
     titles = _titles(models, codec, skew=skew)
     with status_line(settings, "training") as progress:
-        outcomes = _train(system, numbers, "skew" if skew else codec or models, progress)
+        what = "skew" if skew else codec or models
+        outcomes, stopped_by = _train_until_stopped(system, numbers, what, progress)
     for note in (show.foreign_note(outcomes), show.pace_note(outcomes)):
         if note:
             remark(settings, note)
@@ -363,6 +366,10 @@ def torchrec(
     if output is not None:
         for path in show.write_files(output, outcomes, found):
             remark(settings, f"wrote {shown_paths((path,))}")
+    if stopped_by:
+        done = outcomes[-1].task + 1
+        remark(settings, f"stopped by {stopped_by} after {done} of {numbers['tasks']} models")
+        return EXIT_STOPPED
     return 0
 
 
@@ -387,13 +394,31 @@ def _titles(models: str, codec: str | None, *, skew: bool) -> dict[str, str]:
     return titles
 
 
+def _train_until_stopped(
+    system: Path | None, numbers: Mapping[str, int], what: str, progress: Callable[[str], None]
+) -> tuple[list[Outcome], str]:
+    """Outcomes as :func:`_train` gives them, of finished models alone after a signal; its name."""
+    finished: list[Outcome] = []
+    try:
+        return _train(system, numbers, what, progress, finished), ""
+    except KeyboardInterrupt as interrupt:
+        if not finished:
+            raise
+        kinds = list(dict.fromkeys(o.skew for o in finished))
+        return sorted(finished, key=lambda o: kinds.index(o.skew)), stop_words(interrupt)
+
+
 def _train(
     system: Path | None,
     numbers: Mapping[str, int],
     what: str,
     progress: Callable[[str], None],
+    finished: list[Outcome],
 ) -> list[Outcome]:
-    """Outcomes of random models of a kind, or of ``skew``, or of a codec."""
+    """Outcomes of random models of a kind, or of ``skew``, or of a codec.
+
+    ``finished`` gets those of each model as soon as it is done.
+    """
     from tempfile import TemporaryDirectory
 
     from costmodels.training.communication import Precision
@@ -417,6 +442,7 @@ def _train(
             return validate_skew(topology, num_plans=plans, seed=seed, settings=run)
 
         def report(found: Sequence[Outcome]) -> None:
+            finished.extend(found)
             progress(f"task {found[-1].task + 1} of {tasks} done")
 
         sizes = {"num_tasks": tasks, "num_plans": plans, "seed": seed}

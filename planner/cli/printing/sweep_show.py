@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,10 +151,17 @@ def sizings_json(target: float, sizings: Sequence[Sizing]) -> dict[str, Any]:
                 "answer": None if s.answer is None else s.answer.to_json(),
                 "tried": [r.to_json() for r in s.tried],
                 "ruled_out_gpus": list(s.ruled_out),
+                "is_cut": s.is_cut,
             }
             for s in sizings
         ],
     }
+
+
+def write_sizings(path: Path, target: float, sizings: Sequence[Sizing]) -> None:
+    """The same as a file, whole or not at all."""
+    text = json.dumps(sizings_json(target, sizings), indent=2, allow_nan=False)
+    write_texts_atomic({path: text + "\n"})
 
 
 def print_sizings(target: float, sizings: Sequence[Sizing]) -> None:
@@ -165,18 +173,20 @@ def print_sizings(target: float, sizings: Sequence[Sizing]) -> None:
     rows: list[tuple[str, ...]] = []
     without: list[PointResult] = []
     for sizing in sizings:
-        answer, note = sizing.answer, ""
+        answer, note = sizing.answer, "stopped: fewer may do" if sizing.is_cut else ""
         if answer is None:
             done = [r for r in sizing.tried if r.trained_samples_per_s is not None]
             if not done:
                 failed = [r for r in sizing.tried if r.status is PointStatus.FAILED]
                 all_failed = len(failed) == len(sizing.tried)
                 why = "every size failed" if all_failed else "nothing tried fits"
+                why = "stopped before any size was done" if not sizing.tried else why
                 rows.append((sizing.system, "", "", "", "", "", why))
                 without += failed[:1]
                 continue
             answer = max(done, key=lambda r: r.trained_samples_per_s or 0.0)
             note = "not enough: best size tried"
+            note += " before it was stopped" if sizing.is_cut else ""
         rows.append((sizing.system, *_size_cells(answer), note))
     print_rows(f"Fewest hosts for {significant(target / 1e6)} M samples/s", columns, rows)
     _print_failed(without)

@@ -1,5 +1,5 @@
 from costmodels.lookup.roofline import Roofline
 
 
-class Mine(Roofline):
+class Mine(Roofline):  # type: ignore[misc]
     pass
