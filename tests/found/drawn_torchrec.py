@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,8 @@ from torchrec.modules.embedding_configs import DataType, EmbeddingConfig, Poolin
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
+from costmodels.pipeline import CostPipeline
+from planner.integrations.drop_in.nearer import in_nearer_memory
 from planner.integrations.torchrec_planner import ShardPlanner
 
 GB: Final = 2**30
@@ -203,7 +206,7 @@ def planned_by_both(seed: int) -> tuple[ShardingPlan | None, ShardPlanner, Shard
 
 
 def slower_memories(seed: int) -> list[str]:
-    """What is wrong with our plan: a refusal, or a table in slower memory than TorchRec's."""
+    """What is wrong with our plan: a refusal, or slower memory than TorchRec's with room left."""
     theirs, planner, ours = planned_by_both(seed)
     if theirs is None:
         return []
@@ -215,10 +218,15 @@ def slower_memories(seed: int) -> list[str]:
             mine = ours.plan[path][name].compute_kernel
             if MEMORIES.get(mine, 0) > MEMORIES.get(sharding.compute_kernel, 0):
                 lines.append(f"{name}: {mine} where TorchRec has {sharding.compute_kernel}")
+    return lines if _has_room(planner) else []
+
+
+def _has_room(planner: ShardPlanner) -> bool:
+    """Whether a table of the plan that is in host memory would fit in some device's memory."""
     result = planner.result
-    if lines and result is not None:
-        lines += [
-            f"TorchRec's plan does not fit by our count: {'torchrec' in result.unfit_baselines}",
-            *(str(w)[:200] for w in result.warnings),
-        ]
-    return lines
+    if result is None:
+        return True
+    problem = result.problem
+    pipeline = CostPipeline(problem.workload, problem.topology)
+    nearer = in_nearer_memory(result.plan, pipeline, problem.constraints, most_s=math.inf, fixed={})
+    return nearer != result.plan

@@ -78,7 +78,7 @@ def in_nearer_memory(
         times = np.array(pipeline.iteration_times(works))
         times[pipeline.overflow_bytes(works, 1.0) > 0] = np.inf
         best = int(times.argmin())
-        if times[best] <= most_s:
+        if np.isfinite(times[best]) and times[best] <= most_s:
             plan, total = tried[best], works[best]
     return plan
 
