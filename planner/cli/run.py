@@ -41,9 +41,9 @@ def run(args: Sequence[str] | None = None) -> int:
             code = cli.main(args, prog_name="shardplan", standalone_mode=False, obj=settings)
             sys.stdout.flush()
         except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # rich's, if a reader has ended
-                return 0
-            return report_error(error, settings, own_models(args))
+            if models := own_models(args):
+                return report_error(error, settings, models)
+            return 0  # click has completed words, or rich has met a reader that has ended
         except (KeyboardInterrupt, click.Abort) as interrupt:
             return report_interrupt(interrupt, settings)
         except Exception as error:

@@ -98,8 +98,7 @@ def answer(
     outcome, remarks = guarded(outcome, [value for value, _ in known], evaluate)
     name = strategy if isinstance(strategy, str) else type(strategy).__name__
     found = [candidate(space, outcome.assignments[0], name)]
-    timely = ((n, point) for n, point in points.items() if deadline.can_price)
-    baselines = {n: _baseline(space, n, point) for n, point in timely}
+    baselines = {n: _baseline(space, n, p) for n, p in points.items() if deadline.can_price}
     others = outcome.assignments[1 : 1 + RUNNERS_UP]
     found += [candidate(space, a, name) for a in others if deadline.can_price]
     return with_context(
