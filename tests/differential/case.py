@@ -11,7 +11,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.sharding import ComputeKernel, Shard, ShardingType, TablePlacement
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
-from costmodels.workload import Pooling, Table, Workload
+from costmodels.workload import Pipeline, Pooling, Table, Workload
 from planner.models import chosen_models
 from planner.problem import NO_CONSTRAINTS, Constraints, Level, MoveLimit
 from planner.scenarios import ScenarioRule
@@ -114,7 +114,8 @@ def leave_of(case: Case, table: Table) -> Leave:
         kernels &= {ComputeKernel.DENSE, ComputeKernel.FUSED}
         if table.pooling is Pooling.NONE:
             types -= {ShardingType.DATA_PARALLEL}
-    if table.embedding_dim % COLUMN_MULTIPLE:
+    in_hugectr = case.workload.pipeline is Pipeline.HUGECTR  # whose kernels take any width
+    if table.embedding_dim % COLUMN_MULTIPLE and not in_hugectr:
         types &= {ShardingType.DATA_PARALLEL}
     local = topology.local_world_size
     ranks = {r for r in ranks if r // local in hosts}

@@ -97,7 +97,9 @@ def test_nothing_is_fitted_to_the_model_that_is_judged(
         assert moved != is_judged
         assert new.predicted[AS_SHIPPED].time_s == old.predicted[AS_SHIPPED].time_s
     assert set(transformers.summarize(before)) == {AS_SHIPPED, *LEFT_OUT, NAIVE}
-    told = show.as_json(before, transformers.unfitted(UNFITTED))
+    told = show.as_json(
+        before, transformers.unfitted(UNFITTED), transformers.unfitted(FRAMEWORKS)
+    )
     assert json.loads(json.dumps(told)) == told
 
 

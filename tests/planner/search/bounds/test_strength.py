@@ -94,7 +94,7 @@ def test_programs_prove_as_much_as_they_did(name: str, law: str) -> None:
 
 SPLIT = {
     (0, "roofline"): (0.993, 0.993, 0.993, 0.993),
-    (1, "roofline"): (0.951, 0.952, 0.968, 0.968),
+    (1, "roofline"): (0.951, 0.952, 0.966, 0.966),
     (3, "roofline"): (0.991, 0.993, 0.994, 0.995),
     (0, "fbgemm"): (0.995, 0.995, 0.995, 0.995),
     (1, "fbgemm"): (0.943, 0.943, 0.954, 0.957),
