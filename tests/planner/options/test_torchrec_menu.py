@@ -18,7 +18,7 @@ def options() -> list[DefaultOption]:
     """All options of three tables on 64 ranks."""
     problem = PlanningProblem(workload=make_workload(3), topology=make_topology(8, 8))
     machine = TorchrecMachine.of(problem.topology)
-    return [option for own in default_options(problem, machine) for option in own]
+    return [option for own in default_options(problem, machine, lambda: None) for option in own]
 
 
 def test_equal_shards_of_many_ranks_are_listed_once(options: list[DefaultOption]) -> None:
