@@ -37,8 +37,8 @@ def test_weights_states_and_gradients_equal_a_count_over_shards(
     workload, topology, plan = case
     size = {"weights": np.zeros(topology.world_size)}
     size.update({k: np.zeros_like(size["weights"]) for k in ("state", "gradient", "host", "cache")})
-    optimizer = workload.optimizer
     for placed in plan.placements:
+        optimizer = workload.table(placed.table).optimizer or workload.optimizer
         element = workload.table(placed.table).dtype.num_bytes
         for s in placed.shards:
             cells = s.num_rows * s.num_cols

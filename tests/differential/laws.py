@@ -118,7 +118,7 @@ def broken_laws(case: Case, seed: int) -> list[str]:
 def _above(name: str, one: float, other: float) -> Iterator[str]:
     """A line where ``one`` is above ``other`` by more than rounding."""
     if one > other * (1.0 + ROUNDING) + LEAST_S:
-        yield f"{name}: {one:.9g} above {other:.9g} ({one / other - 1.0:+.2e})"
+        yield f"{name}: {one:.9g} above {other:.9g} by {one - other:.2e}"
 
 
 def _unlike(name: str, ones: FloatArray, others: FloatArray) -> Iterator[str]:
