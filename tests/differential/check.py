@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from costmodels.sharding import TablePlacement
+from costmodels.sharding import Plan, TablePlacement
 from costmodels.workload import Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.options.torchrec_rules import layout_problems
@@ -223,10 +223,15 @@ def _faults_of_plan(
     faults += [(Kind.MOVE, line) for line in _unlike_moves(case, found.placements, answer.reshard)]
     faults += [(Kind.RULE, line) for line in broken_rules(case, found)]
     faults += [(Kind.RULE, line) for line in space.judge.overfull(found)]
-    layout = layout_problems(found, case.workload, case.topology)
-    if case.workload.pipeline is Pipeline.HUGECTR:  # whose kernels take any width
-        layout = [line for line in layout if "fused kernels need a multiple" not in line]
-    return faults + [(Kind.LAYOUT, line) for line in layout]
+    return faults + [(Kind.LAYOUT, line) for line in _illegal(case, found)]
+
+
+def _illegal(case: Case, found: Plan) -> list[str]:
+    """What keeps TorchRec from running a plan; HugeCTR's kernels take any width."""
+    lines = layout_problems(found, case.workload, case.topology)
+    if case.workload.pipeline is not Pipeline.HUGECTR:
+        return lines
+    return [line for line in lines if "fused kernels need a multiple" not in line]
 
 
 def _unlike_moves(

@@ -16,6 +16,7 @@ from planner.io.workload.workload_writer import workload_text
 from planner.validation import share_fit, transformers
 from planner.validation.transformers import (
     AS_SHIPPED,
+    FRAMEWORKS,
     LEFT_OUT,
     NAIVE,
     UNFITTED,
@@ -97,9 +98,7 @@ def test_nothing_is_fitted_to_the_model_that_is_judged(
         assert moved != is_judged
         assert new.predicted[AS_SHIPPED].time_s == old.predicted[AS_SHIPPED].time_s
     assert set(transformers.summarize(before)) == {AS_SHIPPED, *LEFT_OUT, NAIVE}
-    told = show.as_json(
-        before, transformers.unfitted(UNFITTED), transformers.unfitted(FRAMEWORKS)
-    )
+    told = show.as_json(before, transformers.unfitted(UNFITTED), transformers.unfitted(FRAMEWORKS))
     assert json.loads(json.dumps(told)) == told
 
 
