@@ -135,7 +135,7 @@ class Roofline(AbstractDenseModel):
         bottom_s, top_s, top_backward_s, bottom_backward_s, optimizer_s = _stages(
             layers, topology.device, slowest, updated, dtype, shares, is_capped, constants
         )
-        if not is_fused:
+        if layers.top and not is_fused:
             top_s += _LOSS_KERNELS[0] * TINY_S
             top_backward_s += _LOSS_KERNELS[1] * TINY_S
         if reduces:
