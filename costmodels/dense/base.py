@@ -242,12 +242,19 @@ def _fused(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
 
     An activation is part of the kernel of the product before it, forward and backward, which
     cuBLASLt offers; such activations are left out. Lookups write all vectors to one tensor, so that
-    none are joined before. All other kernels load vectors.
+    none are joined before: the copy after them, of a traced model, is the only one, forward and
+    backward. All other kernels load vectors.
     """
     kept: list[Operator] = []
-    for operator in operators:
-        if operator.num_joined:
+    num_calls = 0
+    for listed in operators:
+        if listed.num_joined:
+            num_calls += listed.num_calls
             continue
+        operator = listed
+        if num_calls:
+            total = num_calls + listed.num_calls
+            operator, num_calls = replace(listed, num_calls=total, backward_bytes=None), 0
         if kept and _is_activation(operator, kept[-1]):
             saved = kept[-1].saved_bytes + operator.saved_bytes
             kept[-1] = replace(kept[-1], saved_bytes=saved)

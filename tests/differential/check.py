@@ -223,10 +223,10 @@ def _faults_of_plan(
     faults += [(Kind.MOVE, line) for line in _unlike_moves(case, found.placements, answer.reshard)]
     faults += [(Kind.RULE, line) for line in broken_rules(case, found)]
     faults += [(Kind.RULE, line) for line in space.judge.overfull(found)]
-    return faults + [(Kind.LAYOUT, line) for line in _illegal(case, found)]
+    return faults + [(Kind.LAYOUT, line) for line in illegal_lines(case, found)]
 
 
-def _illegal(case: Case, found: Plan) -> list[str]:
+def illegal_lines(case: Case, found: Plan) -> list[str]:
     """What keeps TorchRec from running a plan; HugeCTR's kernels take any width."""
     lines = layout_problems(found, case.workload, case.topology)
     if case.workload.pipeline is not Pipeline.HUGECTR:

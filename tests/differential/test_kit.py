@@ -14,12 +14,11 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, check_plan
 from costmodels.workload import Pooling
 from planner.models import default_models
-from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints, CountLimit, Level, MoveLimit, TableConstraint, TableGroup
 from tests.differential import same
 from tests.differential.asking import Run
 from tests.differential.case import Case, limited_topology
-from tests.differential.check import Kind
+from tests.differential.check import Kind, illegal_lines
 from tests.differential.drawing.options import arrangements, documented_cuts, placements
 from tests.differential.drawing.problems import MOST_PLANS, draw
 from tests.differential.drawing.small_cases import FUSED_ONLY, case_of
@@ -177,7 +176,7 @@ def test_plans_are_well_formed_and_rules_agree(seed: int) -> None:
     for at, good in zip(np.transpose(index), finite, strict=True):
         plan = space.plan(at.tolist())
         check_plan(plan, case.workload, case.topology.world_size)
-        assert layout_problems(plan, case.workload, case.topology) == []
+        assert illegal_lines(case, plan) == []
         assert good == (not broken_rules(case, plan) and not space.judge.overfull(plan))
 
 

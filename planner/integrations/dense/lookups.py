@@ -13,6 +13,7 @@ from torchrec import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.models.dlrm import InteractionArch, InteractionDCNArch, SparseArch
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
+from costmodels.datatypes import DataType
 from costmodels.layers import _joins
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator
@@ -63,6 +64,8 @@ def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator,
         is_input=False,
         num_vectors=int(sparse.shape[1]),
         num_elements=int(sparse.shape[1]) * int(sparse.shape[2]),
+        # Lookups give fp32, whatever the type of the products.
+        piece_bytes=DataType.FP32.num_bytes,
     )
     if isinstance(module, InteractionArch):
         return _joins.dot(flow)[0]

@@ -135,6 +135,7 @@ def _is_loss(operator: Operator) -> bool:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_half_the_element_size_moves_half_the_bytes(name: str) -> None:
+    """But for what joins looked-up vectors: TorchRec's lookups give fp32 in every type."""
     entries, width, vectors = LAYERS[name]
     problems: list[str] = []
     layers = layers_of(entries, Document(None, {}, {}), problems)  # type: ignore[arg-type]
@@ -146,7 +147,9 @@ def test_half_the_element_size_moves_half_the_bytes(name: str) -> None:
             local_batch_size=BATCH,
             dense=DenseArch(num_dense_features=width, layers=layers, dtype=dtype),
         )
-        operators = tuple(o for o in dense_operators(workload)[1] if not _is_loss(o))
+        operators = tuple(
+            o for o in dense_operators(workload)[1] if not _is_loss(o) and o.name != "concat"
+        )
         assert {o.dtype for o in operators} == {dtype}
         moved.append(total(operators, "moved_bytes"))
     assert moved[1] == pytest.approx(moved[0] / 2, rel=0.03)
