@@ -34,33 +34,33 @@ NO_CODE = frozenset(
     | {tokenize.ENDMARKER}
 )
 MAX_CODE_LINES = {
-    "costmodels": 14_650,
+    "costmodels": 15_800,
     "planner": 1_000,
-    "planner/cli": 6_800,
+    "planner/cli": 7_600,
     "planner/drift": 350,
     "planner/explain": 500,
-    "planner/fit": 300,
-    "planner/integrations": 7_700,
-    "planner/io": 6_000,
+    "planner/fit": 350,
+    "planner/integrations": 8_650,
+    "planner/io": 7_150,
     "planner/objectives": 300,
-    "planner/options": 1_950,
+    "planner/options": 2_050,
     "planner/predict": 600,
-    "planner/profiling": 2_300,
-    "planner/report": 3_600,
+    "planner/profiling": 1_750,
+    "planner/report": 3_650,
     "planner/rules": 500,
-    "planner/search": 7_800,
-    "planner/solving": 700,
+    "planner/search": 7_950,
+    "planner/solving": 750,
     "planner/space": 550,
-    "planner/support": 550,
-    "planner/sweep": 900,
+    "planner/support": 650,
+    "planner/sweep": 950,
     "planner/torchrec_terms": 550,
-    "planner/trace": 550,
-    "planner/tuning": 1_700,
-    "planner/validation": 1_350,
+    "planner/trace": 850,
+    "planner/tuning": 1_850,
+    "planner/validation": 1_950,
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 60_750
+MAX_TOTAL_CODE_LINES = 65_700
 """Of both packages; the same holds."""
 
 HEAVY_MODULES = ("torch", "torchrec", "fbgemm_gpu", "optuna", "ortools", "sklearn", "pandas")
