@@ -41,9 +41,10 @@ def run(args: Sequence[str] | None = None) -> int:
             code = cli.main(args, prog_name="shardplan", standalone_mode=False, obj=settings)
             sys.stdout.flush()
         except SystemExit as error:
-            if models := own_models(args):
-                return report_error(error, settings, models)
-            return 0  # click has completed words, or rich has met a reader that has ended
+            models = own_models(args)
+            if isinstance(error.__context__, BrokenPipeError) or not models:
+                return 0  # rich has met a reader that has ended, or click has completed words
+            return report_error(error, settings, models)
         except (KeyboardInterrupt, click.Abort) as interrupt:
             return report_interrupt(interrupt, settings)
         except Exception as error:

@@ -225,9 +225,8 @@ def test_a_time_without_the_profiler_tells_how_much_the_profiler_slows_the_host(
     (rank,) = next(iter(both["traces"].values()))["ranks"]
     assert both["factors"]["lookup"] == pytest.approx(profiled["factors"]["lookup"], rel=0.1)
     # Dispatches of a slower host are capped, so that its factor grows by more than its time.
-    assert both["factors"]["host"] < 1e-6 * wall_us / rank["iteration_s"] * (
-        1.1 * profiled["factors"]["host"]
-    )
+    expected = profiled["factors"]["host"] * 1e-6 * wall_us / rank["iteration_s"]
+    assert 0.6 * expected < both["factors"]["host"] < 1.1 * expected
     assert profiled["runs"][0]["fitted_s"] == pytest.approx(rank["iteration_s"], rel=0.05)
     assert both["runs"][0]["fitted_s"] == pytest.approx(1e-6 * wall_us, rel=0.05)
 
