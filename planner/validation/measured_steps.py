@@ -45,8 +45,12 @@ def load_rows(name: str, *blocks: str) -> list[Row]:
 
 def step_of(row: Row) -> Workload:
     """The workload of a row of the blocks ``dense``, ``dlrm`` and ``pipe``."""
-    value = _dense_only(row) if row["block"] == "dense" else _with_tables(row)
-    return workload_file_of(Document(Path(row["id"]), value, {})).workload
+    return workload_file_of(Document(Path(row["id"]), document_of(row), {})).workload
+
+
+def document_of(row: Row) -> dict[str, Any]:
+    """The same workload as the values of a workload file."""
+    return _dense_only(row) if row["block"] == "dense" else _with_tables(row)
 
 
 def _dense_only(row: Row) -> dict[str, Any]:
