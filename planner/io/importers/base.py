@@ -11,11 +11,10 @@ from typing import Any, Final
 from costmodels.sharding import Plan
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.io.documents import Document
+from planner.io.documents import Document, Keys
 from planner.io.plan.plan_file import plan_to_json
-from planner.io.problems import collect, show
+from planner.io.schemas import collect, show
 from planner.io.workload.workload_writer import workload_text
-from planner.io.yaml_reader import Keys
 from planner.problem import NO_CONSTRAINTS, Constraints
 from planner.support.atomic import write_texts_atomic
 

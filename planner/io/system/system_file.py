@@ -17,15 +17,14 @@ from costmodels.topology import Device, FittedFactors, Host, Link, Topology, wit
 from costmodels.training.fbgemm_constants import FbgemmConstants
 from planner.errors import InvalidInputError
 from planner.io.library import locate
-from planner.io.numbers import Sourced
-from planner.io.problems import Strict, validate
+from planner.io.schemas import Sourced, Strict, validate
 from planner.io.system.collective_curves import unknown_sets
-from planner.io.system.inherited import read_system
 from planner.io.system.system_schema import (
     DeviceSchema,
     FabricSchema,
     LinkSchema,
     SystemSchema,
+    read_system,
 )
 
 _MOST_RANKS = 65_536
