@@ -136,7 +136,7 @@ class Origin:
         if self.is_whole and not value.is_integer():
             msg = f"must be a whole number, got {value:g}"
             raise ValueError(msg)
-        return Sourced(value, text, source, reference)
+        return Sourced(int(value) if self.is_whole else value, text, source, reference)
 
 
 def split_source(written: object, example: str) -> tuple[str, Source, str]:

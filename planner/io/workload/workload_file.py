@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -200,6 +200,9 @@ def stats_of(
 
 
 _NO_LIMITS: Final = TableConstraintSchema()
+_TRAINING_KEYS: Final = {f.name for f in fields(Workload)} & set(TrainingSchema.model_fields)
+_DENSE_KEYS: Final = {f.name for f in fields(DenseArch)} & set(DenseSchema.model_fields)
+"""Keys that are fields of the nouns by the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,20 +396,9 @@ def _assumptions(
 def _dense(
     schema: DenseSchema, layers: tuple[AbstractLayer, ...], operators: OperatorList | None
 ) -> DenseArch:
-    return DenseArch(
-        num_dense_features=schema.num_dense_features,
-        bottom_mlp=tuple(schema.bottom_mlp),
-        top_mlp=tuple(schema.top_mlp),
-        interaction=schema.interaction,
-        interaction_kernel=schema.interaction_kernel,
-        compiled=schema.compiled,
-        framework=schema.framework,
-        dcn_num_layers=schema.dcn_num_layers,
-        dcn_low_rank_dim=schema.dcn_low_rank_dim,
-        dtype=schema.dtype,
-        layers=layers,
-        operators=operators,
-    )
+    values = {name: getattr(schema, name) for name in _DENSE_KEYS}
+    values |= {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+    return DenseArch(**values | {"layers": layers, "operators": operators})
 
 
 def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
@@ -428,22 +420,11 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
         tables=tuple(tables),
         local_batch_size=training.batch_size_per_rank,
         dense=dense,
-        optimizer=training.optimizer,
-        output_dtype=training.output_dtype,
-        gradient_dtype=training.gradient_dtype,
-        index_bytes=training.index_bytes,
-        pipeline=training.pipeline,
-        cuda_graph=training.cuda_graph,
-        host_profile=training.host_profile,
         between_steps_s=training.between_steps,
         reserved_bytes=schema.memory.reserve,
-        dense_optimizer=training.dense_optimizer,
-        dense_parallelism=training.dense_parallelism,
-        gradient_accumulation=training.gradient_accumulation,
-        tensor_parallel=training.tensor_parallel,
-        input_samples_per_s=training.input_samples_per_s,
         lookahead_batches=training.lookahead or 0,
         batch_share_ratio=shares if isinstance(shares, str) else tuple(shares or ()),
+        **{name: getattr(training, name) for name in _TRAINING_KEYS},
     )
 
 
