@@ -96,11 +96,6 @@ def points() -> tuple[KernelPoint, ...]:
     return (*_of_h200(h200), *_of_h100(rows, h100))
 
 
-def fitted() -> KernelConstants:
-    """The constants, fitted to all points from those that ship."""
-    return fit_kernels(points())
-
-
 def predictions() -> tuple[DensePrediction, ...]:
     """Every point but single products, with constants that were fitted without its family."""
     known = points()

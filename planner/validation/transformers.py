@@ -147,6 +147,11 @@ class Prediction:
         """Signed relative error."""
         return self.predicted.time_s / self.case.measured_s - 1.0
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval holds the measurement."""
+        return self.predicted.low_s <= self.case.measured_s <= self.predicted.high_s
+
 
 def load_cases(name: str = _FILE) -> tuple[TransformerCase, ...]:
     """Every case of a shipped file, in file order.
@@ -161,7 +166,7 @@ def load_cases(name: str = _FILE) -> tuple[TransformerCase, ...]:
 
 def predictions(cases: Sequence[TransformerCase]) -> tuple[TransformerPrediction, ...]:
     """All cases with their predictions, as shipped and with shares fitted to other cases."""
-    parts = [_parts(case) for case in cases]
+    parts = [parts_of(case) for case in cases]
 
     @cache
     def fitted_to(kept: tuple[int, ...]) -> dict[str, Shares]:
@@ -199,18 +204,6 @@ def unfitted(name: str, shares: Shares | None = None) -> tuple[Prediction, ...]:
         shares: shares of the rates; None for the shipped ones.
     """
     return tuple(Prediction(case=c, predicted=estimate(c, shares)) for c in load_cases(name))
-
-
-def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:
-    """The shares of each group (generation and precision), fitted to all its cases on one host."""
-    generations: dict[str, list[SecondsByShare]] = {}
-    for case in cases:
-        if case.is_fitted:
-            generations.setdefault(case.generation, []).append(_parts(case))
-    found: dict[str, Shares] = {}
-    for parts in generations.values():
-        found |= fit(parts)
-    return dict(sorted(found.items()))
 
 
 def estimate(case: TransformerCase, shares: Shares | None = None) -> Estimate:
@@ -253,7 +246,7 @@ def summarize(
 
 
 @cache
-def _parts(case: TransformerCase) -> SecondsByShare:
+def parts_of(case: TransformerCase) -> SecondsByShare:
     """The seconds of a case by what they depend on: shares act on dense part and optimizer."""
     count = case.workload.gradient_accumulation
     none = 1e9  # a share at which what it acts on takes no time
