@@ -18,8 +18,7 @@ from costmodels.calibration.fit_kernels import fit_kernels
 from costmodels.sustained import Shares, Works, generation_of
 from planner.validation import attention, dense_kernels, transformers
 from planner.validation.attention import AttentionCase
-from planner.validation.share_fit import SecondsByShare, fit, unmeasured
-from planner.validation.transformers import TransformerCase
+from planner.validation.transformers import SecondsByShare, TransformerCase, fit, unmeasured
 
 
 def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:

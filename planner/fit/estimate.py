@@ -28,8 +28,14 @@ from costmodels.datatypes import FloatArray
 from costmodels.estimates import Z90
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from costmodels.uncertainty import MACHINE, sigmas
-from planner.fit.evidence import COLLECTIVE, ITERATION, Observation, Predictor, Run
-from planner.fit.reference_cores import on_reference_cores
+from planner.fit.evidence import (
+    COLLECTIVE,
+    ITERATION,
+    Observation,
+    Predictor,
+    Run,
+    on_reference_cores,
+)
 from planner.models import models_of
 from planner.problem import PlanningProblem
 
@@ -95,7 +101,7 @@ class Fit:
         errors: the errors of each run.
         topology: the system that the factors apply to. It is the problem's, except for CPU ranks
             that were never calibrated; see
-            :func:`planner.fit.reference_cores.on_reference_cores`.
+            :func:`planner.fit.evidence.on_reference_cores`.
     """
 
     factors: FittedFactors

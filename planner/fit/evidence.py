@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,8 +15,10 @@ from costmodels.iteration._traced import traced
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
-from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
+from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
 from planner.errors import InvalidInputError
+from planner.io.library import configs_folder
+from planner.io.system.calibration_file import load_constants
 from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace.kineto import kernel_name
@@ -208,3 +210,20 @@ def _kinds_s(pipeline: CostPipeline, work: FloatArray, ranks: Sequence[int]) -> 
                 spent = simulation.finish_s[index, at] - begin_s[index, at]
                 totals[name] += float(spent.sum())
     return totals
+
+
+def on_reference_cores(topology: Topology) -> Topology:
+    """The system with the shipped calibration, if its ranks are the cores of one uncalibrated host.
+
+    The rates that a file gives for CPU ranks describe a device without fixed costs. Real cores have
+    one stream, look up tables one by one, and copy exchanges themselves. In this all cores are
+    alike; they differ in the speed of each kind of work, which a fit finds. Factors that were
+    fitted to the rates of the file mean nothing for the calibration, and are removed.
+    """
+    is_known = bool(topology.calibration) or topology.device.name != "cpu"
+    if is_known or topology.num_hosts > 1 or topology.collective_curves:
+        return topology
+    path = configs_folder() / "calibrations" / "cpu_gloo.calibration.json"
+    latency_s = load_constants(str(path)).kernel_latency_s
+    device = replace(topology.device, single_stream=True, kernel_latency_s=latency_s)
+    return replace(topology, calibration=str(path), device=device, fitted=None)

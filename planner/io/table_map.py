@@ -10,7 +10,7 @@ from planner.errors import InvalidInputError
 from planner.io.documents import read_text
 from planner.io.workload.workload_schema import MAX_TABLES
 from planner.io.yaml_reader import parse_yaml
-from planner.profiling.table_map import ByFeature
+from planner.profiling.sources import ByFeature
 
 
 def parse_table_map(entries: Sequence[str]) -> ByFeature | None:

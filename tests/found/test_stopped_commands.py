@@ -16,7 +16,7 @@ from planner.cli.run import run
 from planner.errors import StoppedError
 from planner.sweep.outcome import PointResult
 from planner.sweep.runner import Task, solve_beside
-from planner.validation.outcome import Outcome
+from planner.validation.tasks import Outcome
 
 DATA = Path(__file__).parent / "data"
 SIZE = ("size", DATA / "small.yaml", "--system", "h100_sxm", "--evaluations", 50)

@@ -15,7 +15,7 @@ from planner.cli.interrupt import EXIT_STOPPED, stop_words
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from planner.validation.outcome import Outcome
+    from planner.validation.tasks import Outcome
 
 EXAMPLES = """\b
 Examples:

@@ -112,9 +112,8 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     """
     from planner.profiling.applied import some_names
     from planner.profiling.profiler import ProfileOptions, profile_files
-    from planner.profiling.sources import find_sources
+    from planner.profiling.sources import ByFeature, find_sources
     from planner.profiling.stats import load_stats
-    from planner.profiling.table_map import ByFeature
 
     if path.suffix == _STATS_SUFFIX:
         return load_stats(path)

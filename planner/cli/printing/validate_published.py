@@ -161,7 +161,7 @@ def dense(*, every: bool) -> Report:
     published = [
         (s.name, *_case(s.measured_s, s.predicted, 1), f"{1e3 * s.eager_s:.1f}") for s in steps
     ]
-    parts = (
+    parts: tuple[Table | str, ...] = (
         *([Table("GPU times of dense parts", named, cases)] if every else []),
         Table("GPU times on H200 and H100: mean error", families, rows),
         *lines,

@@ -22,7 +22,7 @@ from planner.integrations.measure.gloo_ranks import (
 from planner.integrations.measure.model import NUM_BATCHES, Training, make_batches
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
-from planner.validation.block_tasks import Blocks
+from planner.validation.tasks import Blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

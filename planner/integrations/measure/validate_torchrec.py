@@ -27,10 +27,11 @@ from planner.integrations.torchrec_workload import describe_model
 from planner.integrations.translate.options import to_sharding_options
 from planner.io.system.calibration_file import load_constants
 from planner.models import default_models
-from planner.validation.block_tasks import BLOCK_TASKS, Blocks
-from planner.validation.outcome import Outcome
 from planner.validation.tasks import (
+    BLOCK_TASKS,
+    Blocks,
     NamedPlan,
+    Outcome,
     choose_plans,
     large_workload,
     random_workload,
@@ -55,7 +56,7 @@ def validate_tasks(
 ) -> list[Outcome]:
     """Run random tasks, each with searched, baseline and random plans.
 
-    ``models`` is ``dlrm`` or one of :data:`planner.validation.block_tasks.BLOCK_TASKS`, whose dense
+    ``models`` is ``dlrm`` or one of :data:`planner.validation.tasks.BLOCK_TASKS`, whose dense
     part is traced as by ``shardplan import torchrec``.
     """
     outcomes = []

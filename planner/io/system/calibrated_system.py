@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from costmodels.calibration.report import Calibration
+from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.constants import CpuConstants
 from costmodels.cpu.operators import memory_s
 from planner.io.system.calibration_file import write_calibration

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from costmodels.calibration.report import Calibration
+from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.constants import CpuConstants
 from planner.errors import InvalidInputError
 from planner.support.atomic import write_text_atomic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from costmodels.calibration.host_calls import HostCalls
+from costmodels.calibration.fit_device import HostCalls
 from planner.errors import InvalidInputError
 from planner.support.atomic import write_text_atomic
 

@@ -10,14 +10,13 @@ import pytest
 pytest.importorskip("torchrec")
 
 from costmodels.calibration.designs import Effort
-from costmodels.validation.ranking import rank_tasks
+from costmodels.validation.metrics import rank_tasks
 from planner.cli.printing.validate_runs import task_times
 from planner.integrations.measure import calibrate
 from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
 from planner.integrations.measure.runs import RunSettings
 from planner.integrations.measure.validate_torchrec import validate_skew, validate_tasks
-from planner.validation.block_tasks import BLOCK_TASKS
-from planner.validation.tasks import choose_plans, random_workload
+from planner.validation.tasks import BLOCK_TASKS, choose_plans, random_workload
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 

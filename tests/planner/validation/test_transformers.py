@@ -13,7 +13,7 @@ from costmodels.sustained import PRIOR, SHARES, STEP_GROUPS, UNMEASURED, Shares
 from costmodels.workload import DenseOptimizer, DenseParallelism, Workload
 from planner import io
 from planner.io.workload.workload_writer import workload_text
-from planner.validation import share_fit, transformers
+from planner.validation import transformers
 from planner.validation.transformers import (
     AS_SHIPPED,
     LEFT_OUT,
@@ -112,7 +112,7 @@ def test_a_fit_finds_the_shares_that_made_the_times(some: tuple[TransformerCase,
 def test_too_few_rows_leave_the_prior(cases: tuple[TransformerCase, ...]) -> None:
     llama = tuple(c for c in cases if c.family == "Llama")
     assert fitted_shares(llama) == {}
-    assert share_fit.unmeasured({}) == PRIOR
+    assert transformers.unmeasured({}) == PRIOR
 
 
 def test_a_device_that_was_not_measured_streams_as_the_others_do() -> None:
@@ -121,11 +121,11 @@ def test_a_device_that_was_not_measured_streams_as_the_others_do() -> None:
         "V100 half": Shares(product_ratio=0.7, memory_ratio=0.5),
         "A100 half": Shares(product_ratio=0.8, memory_ratio=0.98),
     }
-    told = share_fit.unmeasured(found)
+    told = transformers.unmeasured(found)
     assert told.memory_ratio == pytest.approx(0.7)  # a generation counts once
     assert told.product_ratio == pytest.approx((0.7 * 0.8) ** 0.5)
-    assert share_fit.unmeasured(found, "fp32").product_ratio == 1.0
-    shipped = share_fit.unmeasured(SHARES)
+    assert transformers.unmeasured(found, "fp32").product_ratio == 1.0
+    shipped = transformers.unmeasured(SHARES)
     for name in ("memory_ratio", "product_ratio"):
         assert getattr(shipped, name) == pytest.approx(getattr(UNMEASURED, name), abs=1e-3)
 

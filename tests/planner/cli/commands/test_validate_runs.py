@@ -14,7 +14,7 @@ from planner.cli.console import Settings
 from planner.cli.printing import validate_runs as show
 from planner.cli.real_runs import require_torchrec, status_line
 from planner.errors import InvalidInputError
-from planner.validation.outcome import Outcome
+from planner.validation.tasks import Outcome
 
 
 def outcome(task: int, predicted: float, measured: float, skew: str = "random") -> Outcome:
