@@ -92,18 +92,8 @@ def random_workload(seed: int) -> Workload:
                 distribution=law,
             )
         )
-    return Workload(
-        name=f"random-{seed}",
-        tables=tuple(tables),
-        local_batch_size=int(rng.choice([1024, 2048, 4096])),
-        dense=DenseArch(
-            num_dense_features=13,
-            bottom_mlp=(int(rng.choice([16, 32])),),
-            top_mlp=(int(rng.choice([8, 16, 32])), 1),
-            interaction=Interaction.CAT,
-        ),
-        pipeline=Pipeline.NONE,
-    )
+    batch = int(rng.choice([1024, 2048, 4096]))
+    return _workload(f"random-{seed}", tables, batch, rng, (8, 16, 32))
 
 
 def large_workload(seed: int) -> Workload:
@@ -126,18 +116,7 @@ def large_workload(seed: int) -> Workload:
                 distribution=Zipf(num_embeddings=rows, exponent=0.0, scattered=True),
             )
         )
-    return Workload(
-        name=f"large-{seed}",
-        tables=tuple(tables),
-        local_batch_size=2048,
-        dense=DenseArch(
-            num_dense_features=13,
-            bottom_mlp=(16,),
-            top_mlp=(8, 1),
-            interaction=Interaction.CAT,
-        ),
-        pipeline=Pipeline.NONE,
-    )
+    return _with_mlps(f"large-{seed}", tables, 2048, 16, 8)
 
 
 def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) -> list[NamedPlan]:
@@ -343,16 +322,27 @@ def _blocks(
     return batch, Blocks(layers=layers, heads=heads, ffn=ffn, positions=positions)
 
 
-def _workload(name: str, tables: list[Table], batch: int, rng: np.random.Generator) -> Workload:
-    """The workload with these tables and small random MLPs."""
+def _workload(
+    name: str,
+    tables: list[Table],
+    batch: int,
+    rng: np.random.Generator,
+    widths: tuple[int, ...] = (16, 32, 64),
+) -> Workload:
+    """The workload with these tables and small random MLPs, the top's of one of ``widths``."""
+    return _with_mlps(name, tables, batch, int(rng.choice([16, 32])), int(rng.choice(widths)))
+
+
+def _with_mlps(name: str, tables: list[Table], batch: int, bottom: int, top: int) -> Workload:
+    """The workload with these tables and MLPs of one hidden layer."""
     return Workload(
         name=name,
         tables=tuple(tables),
         local_batch_size=batch,
         dense=DenseArch(
             num_dense_features=13,
-            bottom_mlp=(int(rng.choice([16, 32])),),
-            top_mlp=(int(rng.choice([16, 32, 64])), 1),
+            bottom_mlp=(bottom,),
+            top_mlp=(top, 1),
             interaction=Interaction.CAT,
         ),
         pipeline=Pipeline.NONE,
@@ -384,8 +374,6 @@ class Outcome:
         spread_ratio: how far the medians of blocks of iterations are from it, as a share (median).
         wall_s: measured seconds per iteration by the clock.
         foreign_ratio: load of other processes on the machine during the run, in cores.
-        lookup_predicted_s, lookup_measured_s: seconds of the forward lookups on the slowest rank,
-            plus those of the backward lookups.
         stages_predicted_s, stages_measured_s: seconds of each stage of
             :data:`costmodels.cpu.run_stages.STAGES` on its slowest rank. Measured ones leave out
             the time of network threads.
@@ -411,8 +399,6 @@ class Outcome:
     spread_ratio: float
     wall_s: float
     foreign_ratio: float
-    lookup_predicted_s: float
-    lookup_measured_s: float
     stages_predicted_s: tuple[float, ...]
     stages_measured_s: tuple[float, ...]
     network_measured_s: float

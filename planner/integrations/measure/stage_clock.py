@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
@@ -168,8 +167,6 @@ class StageClock:
         self._spent_s = dict.fromkeys(STAGES, 0.0)
         self._moved_s = dict.fromkeys(STAGES, 0.0)
         self._last_s = self._last_moved_s = 0.0
-        self.forward_s = 0.0
-        self.backward_s = 0.0
         for kind in _LOOKUPS:
             kind.forward = self._timed(kind.forward)
         for sharded in (ShardedEmbeddingBagCollection, ShardedEmbeddingCollection):
@@ -180,7 +177,6 @@ class StageClock:
         self._spent_s = dict.fromkeys(STAGES, 0.0)
         self._moved_s = dict.fromkeys(STAGES, 0.0)
         self._last_s = self._last_moved_s = 0.0
-        self.forward_s = self.backward_s = 0.0
 
     def mark(self, stage: str) -> None:
         """The stage ends now."""
@@ -215,24 +211,12 @@ class StageClock:
     def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*arguments: Any, **options: Any) -> Any:
             self.mark("vectors")
-            start = time.thread_time()
             output = function(*arguments, **options)
-            self.forward_s += time.thread_time() - start
             self.mark("lookup_forward")
             node = _lookup_node(output.grad_fn)
             if node is not None:
-                began = [0.0]
-
-                def begin(_: Any) -> None:
-                    self.mark("gradients")
-                    began[0] = time.thread_time()
-
-                def end(_: Any, __: Any) -> None:
-                    self.backward_s += time.thread_time() - began[0]
-                    self.mark("lookup_backward")
-
-                node.register_prehook(begin)
-                node.register_hook(end)
+                node.register_prehook(lambda _: self.mark("gradients"))
+                node.register_hook(lambda _, __: self.mark("lookup_backward"))
             return output
 
         return forward

@@ -165,7 +165,6 @@ def _outcome(
     workload, topology = pipeline.workload, pipeline.topology
     estimate = pipeline.estimate(named.plan)
     time = estimate.time
-    forward, backward = pipeline.phase_times(pipeline.plan_work(named.plan))[:, :2].T
     return Outcome(
         task=task,
         skew=skew,
@@ -180,8 +179,6 @@ def _outcome(
         spread_ratio=run.spread_ratio,
         wall_s=run.wall_s,
         foreign_ratio=run.foreign_ratio,
-        lookup_predicted_s=float(forward.max() + backward.max()),
-        lookup_measured_s=max(run.forward_s) + max(run.backward_s),
         stages_predicted_s=predicted_stages(estimate.stages, dense_names(workload)),
         stages_measured_s=run.stages_s,
         network_measured_s=run.network_s,

@@ -67,7 +67,7 @@ def test_a_calibrated_machine_predicts_training(
         )
         assert len({o.kinds for o in found} | {o.origin for o in found}) > 1
         assert all(0.3 < o.predicted_s / o.measured_s < 3 for o in found)
-        assert all(o.lookup_measured_s > 0 and min(o.stages_measured_s) > 0 for o in found)
+        assert all(min(o.stages_measured_s) > 0 for o in found)
     skewed = validate_skew(topology, num_plans=2, seed=5, settings=FEW)
     assert [o.skew for o in skewed] == ["0", "0", "1.2", "1.2"]
 
