@@ -14,10 +14,10 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from costmodels.calibration.fit_kernels import fit_kernels
 from costmodels.sustained import Shares, Works, generation_of
 from planner.validation import attention, dense_kernels, transformers
 from planner.validation.attention import AttentionCase
+from planner.validation.dense_kernels import fit_kernels
 from planner.validation.transformers import SecondsByShare, TransformerCase, fit, unmeasured
 
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from costmodels import discovery
 from planner.errors import InvalidInputError
-from planner.profiling.applied import some_names
 from planner.profiling.base import CHUNK_SAMPLES, AbstractReader, Block, read_head
+from planner.profiling.stats import some_names
 
 _NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
 BLOCK_SAMPLES: Final = CHUNK_SAMPLES

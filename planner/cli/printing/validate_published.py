@@ -20,6 +20,7 @@ from planner.cli.printing.show import print_rows
 if TYPE_CHECKING:
     from costmodels.estimates import Estimate
     from costmodels.validation.metrics import ErrorSummary
+    from planner.validation.attention import AttentionCase
     from planner.validation.dense_kernels import DensePrediction
     from planner.validation.intervals import Coverage
     from planner.validation.transformers import Prediction, TransformerPrediction
@@ -142,13 +143,6 @@ def dense(*, every: bool) -> Report:
         for p in found
     ]
     named = ("measurement", "measured us", "shipped", "family left out")
-    rows = []
-    for family, known in _grouped(found, lambda p: p.point.family).items():
-        rms = math.sqrt(
-            sum(math.log(p.left_out_s / p.point.measured_s) ** 2 for p in known) / len(known)
-        )
-        rows.append((family, str(len(known)), *_dense_errors(known), f"{rms:.3f}"))
-    families = ("family", "n", "shipped (bias)", "family left out (bias)", "rms ln")
     groups = _grouped(found, _dense_group)
     lines = []
     for name, group in groups.items():
@@ -163,7 +157,7 @@ def dense(*, every: bool) -> Report:
     ]
     parts: tuple[Table | str, ...] = (
         *([Table("GPU times of dense parts", named, cases)] if every else []),
-        Table("GPU times on H200 and H100: mean error", families, rows),
+        _by_family(found),
         *lines,
         Table(
             "65,536 samples on one A100, nothing fitted",
@@ -198,6 +192,18 @@ def dense(*, every: bool) -> Report:
         ],
     }
     return Report(parts=parts, data=data)
+
+
+def _by_family(found: Sequence[DensePrediction]) -> Table:
+    """The errors of each family, and their root mean square with the family left out."""
+    rows = []
+    for family, known in _grouped(found, lambda p: p.point.family).items():
+        rms = math.sqrt(
+            sum(math.log(p.left_out_s / p.point.measured_s) ** 2 for p in known) / len(known)
+        )
+        rows.append((family, str(len(known)), *_dense_errors(known), f"{rms:.3f}"))
+    families = ("family", "n", "shipped (bias)", "family left out (bias)", "rms ln")
+    return Table("GPU times on H200 and H100: mean error", families, rows)
 
 
 def _dense_group(p: DensePrediction) -> str:
@@ -491,20 +497,6 @@ def attention(*, every: bool) -> Report:
         for name, s in errors.items()
     ]
     title = "Layers of HSTU, forward and backward; nothing is fitted to them"
-    kernels = [
-        {
-            "device": c.device.name,
-            "batch": c.batch,
-            "heads": c.heads,
-            "positions": c.positions,
-            "width": c.width,
-            "pass": passes[i],
-            "measured_s": c.measured_s,
-            "predicted_s": {name: times[i] for name, times in found.items()},
-            "source": c.source,
-        }
-        for i, c in enumerate(cases)
-    ]
     return Report(
         parts=(
             Table("Kernels of pointwise attention: mean error (bias)", columns, rows),
@@ -512,11 +504,30 @@ def attention(*, every: bool) -> Report:
             *unfitted(title, whole),
         ),
         data={
-            "cases": kernels,
+            "cases": [
+                {
+                    **_kernel_data(c),
+                    "predicted_s": {name: times[i] for name, times in found.items()},
+                }
+                for i, c in enumerate(cases)
+            ],
             "layers": [unfitted_data(x) for x in whole],
             "errors": _errors_data(errors),
         },
     )
+
+
+def _kernel_data(case: AttentionCase) -> dict[str, object]:
+    return {
+        "device": case.device.name,
+        "batch": case.batch,
+        "heads": case.heads,
+        "positions": case.positions,
+        "width": case.width,
+        "pass": "backward" if case.is_backward else "forward",
+        "measured_s": case.measured_s,
+        "source": case.source,
+    }
 
 
 KINDS: Final[Mapping[str, Callable[..., Report]]] = {
