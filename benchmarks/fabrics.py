@@ -35,13 +35,12 @@ from costmodels.collective.measured import Measured
 from costmodels.datatypes import FloatArray
 from costmodels.fabrics import FABRICS, half_size_of
 from costmodels.topology import Link, Topology
-from planner.io.system.collective_curves import CurveRecord
+from planner.io.system.collective_curves import CurveRecord, shipped_curves
 from planner.validation.held_out import (
+    SYSTEMS,
     HeldOut,
-    one_host_sources,
     points,
     predicting_records,
-    site_of,
     system_of,
 )
 
@@ -96,6 +95,42 @@ class Constants:
             efficiency_ratio=_share(_logit(self.efficiency_ratio) + logs[1]),
             protocol_s=self.protocol_s * math.exp(logs[2]),
         )
+
+
+def one_host_sources(records: Sequence[CurveRecord]) -> Iterator[tuple[str, HeldOut]]:
+    """The points of each source inside one host, predicted from other sources of its device.
+
+    Curves for validation are predicted, but never predict others. If no source is of the same site,
+    intervals include the spread between sites.
+
+    Args:
+        records: the curves that predict.
+
+    Returns:
+        ``another version`` or ``another site``, which says what predicts a point, and the point.
+    """
+    for record in shipped_curves():
+        system = SYSTEMS.get(record.set_name, record.set_name)
+        others = [
+            r.curve
+            for r in records
+            if r.set_name == system
+            and r.curve.domains == 1
+            and r.curve.source != record.curve.source
+        ]
+        if record.curve.domains == 1 and any(
+            c.collective is record.curve.collective for c in others
+        ):
+            topology = system_of(record)
+            same = any(site_of(c.source) == site_of(record.curve.source) for c in others)
+            model = Measured(curves=tuple(others), measured_on=None if same else topology.links)
+            whose = "another version" if same else "another site"
+            yield from ((whose, p) for p in points(model, record, topology=topology))
+
+
+def site_of(source: str) -> str:
+    """The owner of the repository that publishes a source, which stands for a site."""
+    return source.split("/")[0]
 
 
 def source_of(record: CurveRecord) -> str:

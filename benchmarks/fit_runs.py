@@ -28,8 +28,7 @@ import torch
 from costmodels.sharding import Plan
 from costmodels.workload import Workload
 from planner import load_system
-from planner.fit.estimate import fit
-from planner.fit.evidence import Predictor, Run, mean_iteration_s
+from planner.fit.estimate import Predictor, Run, fit, mean_iteration_s
 from planner.integrations.measure.gloo_ranks import run_on_ranks
 from planner.integrations.measure.model import NUM_BATCHES, Training, make_batches
 from planner.integrations.measure.runs import PlanRun, RunCase, RunSettings, run_plans

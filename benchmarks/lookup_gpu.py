@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodels.calibration.fit_residual import ResidualFit, fit_residual
+from benchmarks.lookup_residual import ResidualFit, fit_residual
 from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.base import LookupShard
 from costmodels.lookup.residual import LookupResidual, shard_features

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.cpu.constants import Residual
+from costmodels.cpu.constants import CpuConstants, Residual
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
+from costmodels.uncertainty import KINDS, MACHINE
 
 _ROUNDS = 4
 """Weighted fits that follow each other; weights hardly change after a few."""
@@ -203,3 +204,31 @@ def held_out_seconds(
         if len(kept):
             found[held] = counts[held] @ non_negative(counts[kept], times_s[kept])
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Constants of a machine, and how well they fit its measurements.
+
+    Attributes:
+        constants: the constants of all models.
+        errors: the error of each fit.
+        seed: seed of the random points that were measured.
+        effort: name of the :class:`~costmodels.calibration.designs.Effort`.
+
+    Raises:
+        InvalidValueError: a deviation is of no kind of time.
+    """
+
+    constants: CpuConstants
+    errors: tuple[FitError, ...]
+    seed: int
+    effort: str
+
+    def __post_init__(self) -> None:
+        """Check what the deviations are of; the constants have checked their numbers."""
+        kinds, sigmas = (*KINDS, MACHINE), self.constants.sigmas_ratio
+        require(
+            all(kind in kinds for kind, _ in sigmas),
+            f"deviations must be of {', '.join(kinds)}: calibrate again",
+        )

@@ -85,7 +85,7 @@ class OperatorPoint:
     """One operator, or a chain of a few: forward, backward, and a step of the optimizer.
 
     Attributes:
-        name: kind of the operator, or ``CHAIN`` of :mod:`costmodels.calibration.fit_operators`.
+        name: kind of the operator, or ``CHAIN`` of :mod:`costmodels.calibration.fit_machine`.
         operators: the operators that a trace of the measured module lists.
         forward_s: measured seconds of the forward pass.
         backward_s: measured seconds of the backward pass.

@@ -1,7 +1,7 @@
 """Constants of the kernels that a GPU runs for the operators of a dense part.
 
 They are fitted to the GPU times of whole training steps, of single products and of their kernels
-on one H200 (configs/published/gpu_h200.jsonl; :mod:`costmodels.calibration.fit_kernels`). On other
+on one H200 (configs/published/gpu_h200.jsonl; :mod:`planner.validation.dense_kernels`). On other
 GPUs the rates of their system files apply in their place, and times that grow with the number of
 rows are multiplied by ``REFERENCE_MULTIPROCESSORS`` over the number of their multiprocessors. The
 least times of kernels grow with the device's time from one kernel to the next, and those of a sort

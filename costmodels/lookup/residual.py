@@ -54,7 +54,7 @@ _BACKWARD: Final = np.array(
 class LearnedFactor:
     """A factor exp(intercept + weights . (features - center) / spread), at most exp(+-limit).
 
-    It consists of numbers only. :mod:`costmodels.calibration.fit_residual`, which fits it, needs
+    It consists of numbers only. ``benchmarks/lookup_residual.py``, which fits it, needs
     scikit-learn; using it does not.
 
     Attributes:

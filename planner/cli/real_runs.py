@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from planner.cli.console import Settings, stderr_console
 from planner.errors import InvalidInputError
-from planner.integrations.measure.launched import launch_of
+from planner.integrations.measure.gloo_ranks import launch_of
 from planner.support.printable import printable
 
 

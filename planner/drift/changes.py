@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodels.workload import Table, Workload
-from planner.profiling.applied import stats_key, with_stats
-from planner.profiling.stats import Stats, TableStats
+from planner.profiling.stats import Stats, TableStats, stats_key, with_stats
 
 _HOT_RATIO: Final = 0.01
 

@@ -11,11 +11,18 @@ from costmodels import units as si
 from planner.errors import InvalidInputError
 from planner.profiling.base import AbstractReader
 from planner.profiling.indices import Indices, open_indices
-from planner.profiling.sources import Selection, Source, default_readers, find_sources, select
+from planner.profiling.sources import (
+    ByFeature,
+    Selection,
+    Source,
+    build_table_map,
+    default_readers,
+    find_sources,
+    select,
+)
 from planner.profiling.statistics import TableWork, table_stats
 from planner.profiling.stats import KIND, Stats, TableStats, stats_text
 from planner.profiling.stats import Source as SourceStats
-from planner.profiling.table_map import ByFeature, build_table_map
 from planner.support.atomic import write_text_atomic
 from planner.support.places import is_stream
 

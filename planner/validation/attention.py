@@ -149,12 +149,6 @@ def fit(cases: Sequence[AttentionCase]) -> Works:
     return found[0], found[1]
 
 
-def fitted_works(cases: Sequence[AttentionCase]) -> dict[str, Works]:
-    """The work of each generation of devices, fitted to all of its cases."""
-    names = sorted({generation_of(c.device) for c in cases})
-    return {n: fit([c for c in cases if generation_of(c.device) == n]) for n in names}
-
-
 def predictions(cases: Sequence[AttentionCase]) -> dict[str, list[float]]:
     """Predicted seconds of every case, by what the work of its kernel was fitted to."""
     found = {AS_SHIPPED: [_time_s(c, POINTWISE[generation_of(c.device)]) for c in cases]}

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.calibration.host_calls import host_calls_of
+from costmodels.calibration.fit_device import host_calls_of
 from costmodels.estimates import Estimate, Source
 from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline

@@ -35,7 +35,7 @@ _OF_DEVICE = {
     "MI355X": "mi355x",
 }
 """The shipped systems of the devices in clusters that no prediction has seen."""
-_SYSTEMS = {
+SYSTEMS = {
     "a100_40gb_abci": "a100_80gb_sxm",
     "alcf_polaris": "a100_80gb_sxm",
     "alcf_polaris_tcp": "a100_80gb_sxm",
@@ -91,7 +91,7 @@ def system_of(record: CurveRecord) -> Topology:
     known, the system has a network of no named kind with the typical share of this rate.
     """
     gpus, per_host = record.curve.ranks, record.curve.ranks // record.nodes
-    system = _SYSTEMS.get(record.set_name, record.set_name)
+    system = SYSTEMS.get(record.set_name, record.set_name)
     try:
         topology = load_system(system, gpus=gpus, gpus_per_host=per_host)
     except InvalidInputError:
@@ -208,42 +208,6 @@ def _cluster(record: CurveRecord) -> Topology:
     )
     link = fabric_link(curve.fabric, nic_bytes_per_s=curve.network_bytes_per_s, nics_per_gpu=1.0)
     return replace(system, network_link=link, domain_size=curve.ranks // curve.domains)
-
-
-def one_host_sources(records: Sequence[CurveRecord]) -> Iterator[tuple[str, HeldOut]]:
-    """The points of each source inside one host, predicted from other sources of its device.
-
-    Curves for validation are predicted, but never predict others. If no source is of the same site,
-    intervals include the spread between sites.
-
-    Args:
-        records: the curves that predict.
-
-    Returns:
-        ``another version`` or ``another site``, which says what predicts a point, and the point.
-    """
-    for record in shipped_curves():
-        system = _SYSTEMS.get(record.set_name, record.set_name)
-        others = [
-            r.curve
-            for r in records
-            if r.set_name == system
-            and r.curve.domains == 1
-            and r.curve.source != record.curve.source
-        ]
-        if record.curve.domains == 1 and any(
-            c.collective is record.curve.collective for c in others
-        ):
-            topology = system_of(record)
-            same = any(site_of(c.source) == site_of(record.curve.source) for c in others)
-            model = Measured(curves=tuple(others), measured_on=None if same else topology.links)
-            whose = "another version" if same else "another site"
-            yield from ((whose, p) for p in points(model, record, topology=topology))
-
-
-def site_of(source: str) -> str:
-    """The owner of the repository that publishes a source, which stands for a site."""
-    return source.split("/")[0]
 
 
 def thinned(curve: CollectiveCurve, first: int) -> CollectiveCurve:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -10,7 +12,15 @@ from costmodels.distribution.zipf import Zipf
 from costmodels.errors import CostModelError
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.topology import Topology
-from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Table, Workload
+from costmodels.workload import (
+    DenseArch,
+    Feature,
+    Interaction,
+    Pipeline,
+    Pooling,
+    Table,
+    Workload,
+)
 from planner import api
 from planner.errors import PlannerError
 from planner.problem import Constraints
@@ -82,18 +92,8 @@ def random_workload(seed: int) -> Workload:
                 distribution=law,
             )
         )
-    return Workload(
-        name=f"random-{seed}",
-        tables=tuple(tables),
-        local_batch_size=int(rng.choice([1024, 2048, 4096])),
-        dense=DenseArch(
-            num_dense_features=13,
-            bottom_mlp=(int(rng.choice([16, 32])),),
-            top_mlp=(int(rng.choice([8, 16, 32])), 1),
-            interaction=Interaction.CAT,
-        ),
-        pipeline=Pipeline.NONE,
-    )
+    batch = int(rng.choice([1024, 2048, 4096]))
+    return _workload(f"random-{seed}", tables, batch, rng, (8, 16, 32))
 
 
 def large_workload(seed: int) -> Workload:
@@ -116,18 +116,7 @@ def large_workload(seed: int) -> Workload:
                 distribution=Zipf(num_embeddings=rows, exponent=0.0, scattered=True),
             )
         )
-    return Workload(
-        name=f"large-{seed}",
-        tables=tuple(tables),
-        local_batch_size=2048,
-        dense=DenseArch(
-            num_dense_features=13,
-            bottom_mlp=(16,),
-            top_mlp=(8, 1),
-            interaction=Interaction.CAT,
-        ),
-        pipeline=Pipeline.NONE,
-    )
+    return _with_mlps(f"large-{seed}", tables, 2048, 16, 8)
 
 
 def choose_plans(workload: Workload, topology: Topology, count: int, seed: int) -> list[NamedPlan]:
@@ -221,3 +210,199 @@ def with_skew(workload: Workload, exponent: float) -> Workload:
         for t in workload.tables
     )
     return replace(workload, name=f"{workload.name}-{exponent:g}", tables=tables)
+
+
+_HEADS = (1, 2, 4)
+"""Numbers of heads that are drawn."""
+_HEAD_WIDTHS = (16, 24, 32)
+"""Elements of a head that are drawn."""
+_TABLE_BYTES = 1e8
+"""A table has at most this many bytes of weights, so that a small machine can hold all tables."""
+_MOST_WORK = 5e8
+"""Multiply-adds of all blocks of a forward pass are at most about this many, so that a training
+step takes well below a second."""
+_LEAST_BATCH = 32
+"""The batch is not halved below this: then there are fewer blocks instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Transformer blocks above the tables, of the same width as these.
+
+    Attributes:
+        layers: number of blocks.
+        heads: heads of attention.
+        ffn: inner width of the feed-forward networks.
+        positions: positions per sample: one for the pooled vector of each table, or the length to
+            which sequences are padded or cut.
+    """
+
+    layers: int
+    heads: int
+    ffn: int
+    positions: int
+
+
+def over_fields(seed: int) -> tuple[Workload, Blocks]:
+    """A random model with attention between the pooled vectors of 4 to 12 tables."""
+    rng = np.random.default_rng([seed, 15101])
+    width, heads = _widths(rng)
+    count, batch = int(rng.integers(4, 13)), int(rng.choice([256, 512, 1024, 2048]))
+    tables = [
+        _table(i, width, float(np.round(np.exp(rng.uniform(0.0, np.log(30.0))))), rng)
+        for i in range(count)
+    ]
+    batch, blocks = _blocks(width, heads, count, batch, rng)
+    return _workload(f"fields-{seed}", tables, batch, rng), blocks
+
+
+def over_sequences(seed: int) -> tuple[Workload, Blocks]:
+    """A random model with attention along histories, which 1 to 4 unpooled tables describe."""
+    rng = np.random.default_rng([seed, 15107])
+    width, heads = _widths(rng)
+    mean, batch = int(rng.integers(8, 65)), int(rng.choice([64, 128, 256, 512]))
+    tables = [
+        _table(i, width, float(mean), rng, is_sequence=True) for i in range(int(rng.integers(1, 5)))
+    ]
+    positions = int(np.ceil(mean * rng.uniform(1.0, 1.4)))
+    batch, blocks = _blocks(width, heads, positions, batch, rng)
+    return _workload(f"sequences-{seed}", tables, batch, rng), blocks
+
+
+def _widths(rng: np.random.Generator) -> tuple[int, int]:
+    """A random width of all tables and blocks, and a number of heads that divides it."""
+    heads = int(rng.choice(_HEADS))
+    return heads * int(rng.choice(_HEAD_WIDTHS)), heads
+
+
+def _table(
+    number: int, width: int, length: float, rng: np.random.Generator, *, is_sequence: bool = False
+) -> Table:
+    """A random table.
+
+    Args:
+        number: its number, for names.
+        width: columns.
+        length: mean indices per sample.
+        rng: random numbers.
+        is_sequence: whether its vectors are not pooled.
+    """
+    rows = min(int(10 ** rng.uniform(2.5, 6.0)), int(_TABLE_BYTES / (4 * width)))
+    exponent = 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
+    return Table(
+        name=f"t{number}",
+        num_embeddings=rows,
+        embedding_dim=width,
+        features=(Feature(name=f"f{number}", pooling_factor=length),),
+        distribution=Zipf(
+            num_embeddings=rows, exponent=exponent, scattered=bool(rng.random() < 0.6)
+        ),
+        pooling=Pooling.NONE if is_sequence else Pooling.SUM,
+        module="embedding_collection" if is_sequence else "embedding_bag_collection",
+    )
+
+
+def _blocks(
+    width: int, heads: int, positions: int, batch: int, rng: np.random.Generator
+) -> tuple[int, Blocks]:
+    """A batch size and one to four random blocks; less of both if a step would take too long.
+
+    Args:
+        width: elements of a position.
+        heads: heads of attention.
+        positions: positions per sample.
+        batch: batch size that is wanted.
+        rng: random numbers.
+    """
+    ffn, layers = width * int(rng.choice([1, 2, 4])), int(rng.integers(1, 5))
+    sample = positions * (4 * width * width + 2 * width * ffn + 2 * width * positions)
+    while batch > _LEAST_BATCH and batch * sample > _MOST_WORK:
+        batch //= 2
+    layers = min(layers, max(1, int(_MOST_WORK / (batch * sample))))
+    return batch, Blocks(layers=layers, heads=heads, ffn=ffn, positions=positions)
+
+
+def _workload(
+    name: str,
+    tables: list[Table],
+    batch: int,
+    rng: np.random.Generator,
+    widths: tuple[int, ...] = (16, 32, 64),
+) -> Workload:
+    """The workload with these tables and small random MLPs, the top's of one of ``widths``."""
+    return _with_mlps(name, tables, batch, int(rng.choice([16, 32])), int(rng.choice(widths)))
+
+
+def _with_mlps(name: str, tables: list[Table], batch: int, bottom: int, top: int) -> Workload:
+    """The workload with these tables and MLPs of one hidden layer."""
+    return Workload(
+        name=name,
+        tables=tuple(tables),
+        local_batch_size=batch,
+        dense=DenseArch(
+            num_dense_features=13,
+            bottom_mlp=(bottom,),
+            top_mlp=(top, 1),
+            interaction=Interaction.CAT,
+        ),
+        pipeline=Pipeline.NONE,
+    )
+
+
+BLOCK_TASKS: Final[dict[str, Callable[[int], tuple[Workload, Blocks]]]] = {
+    "transformer": over_fields,
+    "sequence": over_sequences,
+}
+"""The kinds of models, by the names that ``validate torchrec --models`` knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One plan of one task: what was predicted, what was measured, and what simpler models say.
+
+    Attributes:
+        task: number of the task.
+        skew: ``random``; or the exponent of a Zipf law that all tables share; or the type in which
+            vectors and gradients travel.
+        num_tables: number of tables.
+        local_batch_size: samples per rank.
+        origin: where the plan comes from: searched, a baseline, or random.
+        kinds: a letter for the sharding type of each table: T, R, C or D (data parallel).
+        predicted_s: predicted seconds per iteration.
+        low_s, high_s: 90 % interval of the prediction.
+        measured_s: measured seconds per iteration, without the work of other processes.
+        spread_ratio: how far the medians of blocks of iterations are from it, as a share (median).
+        wall_s: measured seconds per iteration by the clock.
+        foreign_ratio: load of other processes on the machine during the run, in cores.
+        stages_predicted_s, stages_measured_s: seconds of each stage of
+            :data:`costmodels.cpu.run_stages.STAGES` on its slowest rank. Measured ones leave out
+            the time of network threads.
+        network_measured_s: seconds of network threads in all stages together.
+        iterations_inside_ratio: share of measured iterations inside the 90 % interval.
+        bytes_model_bytes: bytes of rows looked up on the busiest rank; a model that counts nothing
+            else predicts times proportional to them.
+        torchrec_rating_s: TorchRec's rating of the plan, in seconds on TorchRec's own scale.
+        pace_ratio: how long fixed work took compared with the calibration; None if the calibration
+            did not record this.
+    """
+
+    task: int
+    skew: str
+    num_tables: int
+    local_batch_size: int
+    origin: str
+    kinds: str
+    predicted_s: float
+    low_s: float
+    high_s: float
+    measured_s: float
+    spread_ratio: float
+    wall_s: float
+    foreign_ratio: float
+    stages_predicted_s: tuple[float, ...]
+    stages_measured_s: tuple[float, ...]
+    network_measured_s: float
+    iterations_inside_ratio: float
+    bytes_model_bytes: float
+    torchrec_rating_s: float
+    pace_ratio: float | None = None

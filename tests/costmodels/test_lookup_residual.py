@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.calibration.fit_residual import fit_residual
+from benchmarks.lookup_residual import fit_residual
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError

@@ -16,7 +16,7 @@ from planner.cli.run import run
 from planner.errors import StoppedError
 from planner.sweep.outcome import PointResult
 from planner.sweep.runner import Task, solve_beside
-from planner.validation.outcome import Outcome
+from planner.validation.tasks import Outcome
 
 DATA = Path(__file__).parent / "data"
 SIZE = ("size", DATA / "small.yaml", "--system", "h100_sxm", "--evaluations", 50)
@@ -92,7 +92,6 @@ def outcome(task: int, number: int) -> Outcome:
     values: dict[str, Any] = dict.fromkeys(
         ("predicted_s", "low_s", "high_s", "measured_s", "wall_s"), 0.01 * (1 + number)
     )
-    values |= dict.fromkeys(("lookup_predicted_s", "lookup_measured_s"), 0.001)
     values |= dict.fromkeys(("stages_predicted_s", "stages_measured_s"), (0.0,) * len(STAGES))
     values |= dict.fromkeys(("spread_ratio", "foreign_ratio", "network_measured_s"), 0.0)
     return Outcome(

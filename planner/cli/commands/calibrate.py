@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from costmodels.calibration.fit_fbgemm import BlockError
     from costmodels.calibration.fitting import FitError
-    from planner.integrations.measure.launched import Launch
+    from planner.integrations.measure.gloo_ranks import Launch
     from planner.io.system.measured_rows import MeasuredRows
 
 _LEAST_CORES: Final = 2
@@ -169,7 +169,7 @@ def command(settings: Settings, *, flags: _Flags) -> int:
     rank fits, writes and prints.
     """
     from planner.cli.output import check_file
-    from planner.integrations.measure.launched import launch_of
+    from planner.integrations.measure.gloo_ranks import launch_of
 
     for path in (flags.output, flags.rows):
         if path is not None:
@@ -352,7 +352,7 @@ def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
 def _calibrate_ranks(settings: Settings, flags: _Flags, launch: Launch | None) -> int:
     """Measure CPU ranks, fit their constants and write their system file."""
     from costmodels.calibration.designs import FULL, QUICK
-    from costmodels.calibration.report import Calibration
+    from costmodels.calibration.fitting import Calibration
     from planner.cli.real_runs import require_torchrec, status_line
     from planner.integrations.measure.calibrate import (
         fit_here,

@@ -22,8 +22,7 @@ from planner.cli.flags.run_inputs import GivenRun, RunType
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from planner.fit.estimate import Fit
-    from planner.fit.evidence import Run
+    from planner.fit.estimate import Fit, Run
     from planner.problem import PlanningProblem
     from planner.trace.comparison import TraceRow
 

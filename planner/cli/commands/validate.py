@@ -15,7 +15,7 @@ from planner.cli.interrupt import EXIT_STOPPED, stop_words
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from planner.validation.outcome import Outcome
+    from planner.validation.tasks import Outcome
 
 EXAMPLES = """\b
 Examples:
@@ -36,6 +36,12 @@ Examples:
   shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz"""
 
 
+WHAT = (
+    *("systems", "lookups", "dense", "steps", "memory"),
+    *("single-gpu", "transformers", "attention"),
+)
+
+
 @click.group(short_help="Compare predictions with measured systems.", epilog=EXAMPLES)
 def command() -> None:
     """Compare predictions with measurements.
@@ -47,26 +53,16 @@ def command() -> None:
 @command.command("published", short_help="Systems measured and published by others.")
 @click.option(
     "--what",
-    type=click.Choice(
-        [
-            *("systems", "lookups", "dense", "steps", "memory"),
-            *("single-gpu", "transformers", "attention"),
-        ]
-    ),
+    type=click.Choice(WHAT),
     default="systems",
     show_default=True,
     help="Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and "
     "their device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
     "transformers; or kernels of HSTU's attention.",
 )
-@click.option(
-    "--fit",
-    is_flag=True,
-    help="Fit the constants of transformers, attention or dense parts anew and print them.",
-)
 @output_options
 @click.pass_obj
-def published(settings: Settings, *, what: str, fit: bool) -> int:
+def published(settings: Settings, *, what: str) -> int:
     """Predict what others measured and print the errors.
 
     systems: MLPerf's DLRM-DCNv2 under the plans that its logs print, or that the planner of the
@@ -100,143 +96,9 @@ def published(settings: Settings, *, what: str, fit: bool) -> int:
 
     The measurements and their sources are in configs/published.
     """
-    if fit and what not in ("transformers", "attention", "dense"):
-        message = "--fit fits constants of transformers, attention or dense; add --what with one"
-        raise InvalidInputError(message)
-    if what == "dense":
-        return _dense(settings, fit=fit)
-    if what == "transformers":
-        return _transformers(settings, fit=fit)
-    if what == "attention":
-        return _attention(settings, fit=fit)
-    if what == "lookups":
-        return _lookups(settings)
-    if what == "single-gpu":
-        return _single_gpu(settings)
-    if what == "memory":
-        return _memory(settings)
-    if what == "steps":
-        return _steps(settings)
-    return _systems(settings)
+    from planner.cli.printing.validate_published import KINDS
 
-
-def _systems(settings: Settings) -> int:
-    from planner.cli.printing import validate_published as show
-    from planner.validation.published import load_cases, predict
-
-    predictions = tuple(predict(case) for case in load_cases())
-    if settings.json:
-        write_json(show.as_json(predictions))
-    else:
-        show.print_predictions(predictions)
-    return 0
-
-
-def _transformers(settings: Settings, *, fit: bool) -> int:
-    from planner.cli.printing import validate_transformers as show
-    from planner.validation import transformers as measured
-    from planner.validation.share_fit import unmeasured
-
-    cases = measured.load_cases()
-    if fit:
-        shares = measured.fitted_shares(cases)
-        rest = {f"other devices {x}": unmeasured(shares, x) for x in ("fp32", "half")}
-        show.print_shares(settings, {**shares, **rest})
-        return 0
-    found, others = measured.predictions(cases), measured.unfitted(measured.UNFITTED)
-    frameworks = measured.unfitted(measured.FRAMEWORKS)
-    if settings.json:
-        write_json(show.as_json(found, others, frameworks))
-    else:
-        show.print_cases(found, every=settings.verbose)
-        show.print_errors(found)
-        show.print_unfitted_groups(others, every=settings.verbose)
-        show.print_frameworks(frameworks)
-    return 0
-
-
-def _attention(settings: Settings, *, fit: bool) -> int:
-    from planner.cli.printing import validate_attention as show
-    from planner.cli.printing.validate_transformers import print_unfitted
-    from planner.validation.attention import fitted_works, layers, load_cases, predictions
-
-    cases = load_cases()
-    if fit:
-        show.print_works(settings, fitted_works(cases))
-        return 0
-    found = predictions(cases)
-    if settings.json:
-        write_json(show.as_json(cases, found, layers()))
-    else:
-        show.print_cases(cases, found)
-        show.print_errors(cases, found)
-        title = "Layers of HSTU, forward and backward; nothing is fitted to them"
-        print_unfitted(title, layers())
-    return 0
-
-
-def _memory(settings: Settings) -> int:
-    from planner.cli.printing import validate_memory as show
-    from planner.validation.memory import load_steps
-
-    steps = load_steps()
-    if settings.json:
-        write_json(show.as_json(steps))
-    else:
-        show.print_steps(steps)
-        show.print_errors(steps)
-    return 0
-
-
-def _lookups(settings: Settings) -> int:
-    from planner.cli.printing import validate_lookups as show
-    from planner.validation.lookups import errors
-
-    found = errors()
-    if settings.json:
-        write_json(show.as_json(found))
-    else:
-        show.print_errors(found)
-    return 0
-
-
-def _dense(settings: Settings, *, fit: bool) -> int:
-    from planner.cli.printing import validate_dense as show
-    from planner.validation import dense_kernels as measured
-
-    if fit:
-        show.print_constants(settings, measured.fitted())
-        return 0
-    found, steps = measured.predictions(), measured.published_steps()
-    if settings.json:
-        write_json(show.as_json(found, steps))
-    else:
-        show.print_cases(found, steps, every=settings.verbose)
-    return 0
-
-
-def _single_gpu(settings: Settings) -> int:
-    from planner.cli.printing import validate_single_gpu as show
-    from planner.validation.single_gpu import predictions
-
-    found = predictions()
-    if settings.json:
-        write_json(show.as_json(found))
-    else:
-        show.print_cases(found)
-        show.print_errors(found)
-    return 0
-
-
-def _steps(settings: Settings) -> int:
-    from planner.cli.printing import validate_gpu_steps as show
-    from planner.validation.gpu_steps import steps
-
-    found = steps()
-    if settings.json:
-        write_json(show.as_json(found))
-    else:
-        show.print_steps(found, every=settings.verbose)
+    KINDS[what](every=settings.verbose).show(settings)
     return 0
 
 
@@ -256,15 +118,9 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     fitted to them. Between 80 and 97 % should be inside. A second table has pairs of plans on one
     system: what both predictions have wrong in common cancels in the ratio of their times.
     """
-    from planner.cli.printing import validate_intervals as show
-    from planner.validation.intervals import coverages, published_pairs
+    from planner.cli.printing.validate_published import intervals as report
 
-    found, pairs = coverages(runs), published_pairs()
-    if settings.json:
-        write_json(show.as_json(found, pairs))
-    else:
-        show.print_coverages(found)
-        show.print_pairs(pairs)
+    report(runs).show(settings)
     return 0
 
 

@@ -11,8 +11,7 @@ from planner.cli.flags.common import ProblemFlags
 from planner.cli.flags.inputs import Inputs, load_problem, with_constraints, with_notes
 from planner.cli.flags.plan_flags import PlanFlags
 from planner.problem import NO_CONSTRAINTS, MoveLimit, PlanningProblem
-from planner.profiling.applied import with_stats
-from planner.profiling.stats import load_stats
+from planner.profiling.stats import load_stats, with_stats
 from planner.scenarios import ScenarioRule
 
 

@@ -14,7 +14,7 @@ from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from costmodels.sharding import Plan
-    from planner.fit.evidence import Run
+    from planner.fit.estimate import Run
 
 _TRACE_SUFFIXES: Final = (".json", ".gz")
 _LEAST_S, _MOST_S = 1e-9, 3.6e6
@@ -81,7 +81,7 @@ def measured_runs(
     Raises:
         InvalidInputError: a trace cannot be read.
     """
-    from planner.fit.evidence import Run, mean_iteration_s
+    from planner.fit.estimate import Run, mean_iteration_s
     from planner.trace.reading import read_trace
 
     runs, notes = [], []

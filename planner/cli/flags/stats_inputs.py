@@ -110,11 +110,9 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     Raises:
         InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
-    from planner.profiling.applied import some_names
     from planner.profiling.profiler import ProfileOptions, profile_files
-    from planner.profiling.sources import find_sources
-    from planner.profiling.stats import load_stats
-    from planner.profiling.table_map import ByFeature
+    from planner.profiling.sources import ByFeature, find_sources
+    from planner.profiling.stats import load_stats, some_names
 
     if path.suffix == _STATS_SUFFIX:
         return load_stats(path)

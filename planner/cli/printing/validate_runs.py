@@ -11,13 +11,13 @@ import numpy as np
 
 from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.run_stages import STAGES
-from costmodels.validation.ranking import Ranking, TaskTimes, one_scale, rank_tasks
+from costmodels.validation.metrics import Ranking, TaskTimes, one_scale, rank_tasks
 from planner.cli.console import say
 from planner.cli.printing.show import print_rows
 from planner.support.csv_text import csv_text
 
 if TYPE_CHECKING:
-    from planner.validation.outcome import Outcome
+    from planner.validation.tasks import Outcome
 
 RUNS_FILE = "validate_torchrec_runs.csv"
 MODELS_FILE = "validate_torchrec_models.csv"

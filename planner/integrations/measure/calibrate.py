@@ -14,12 +14,11 @@ from costmodels.calibration.designs import QUICK, Effort
 from costmodels.calibration.device_designs import DeviceJob, num_rows
 from costmodels.calibration.fit_lookup import Caches
 from costmodels.calibration.fit_machine import Fitted, fit_machine
+from costmodels.calibration.fitting import Calibration
 from costmodels.calibration.points import CalibrationPoints, StepPoint
-from costmodels.calibration.report import Calibration
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
-from planner.integrations.measure.gloo_ranks import run_on_ranks
-from planner.integrations.measure.launched import Launch
+from planner.integrations.measure.gloo_ranks import Launch, run_on_ranks
 from planner.io import load_system
 from planner.io.system.system_writer import write_calibrated_system
 from planner.support.atomic import write_text_atomic

@@ -2,21 +2,307 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from costmodels.calibration.designs import Effort
-from costmodels.calibration.fit_operators import CHAIN
+from costmodels.calibration.fit_machine import CHAIN
 from costmodels.calibration.points import OperatorPoint
 from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure.pace import Pace
-from planner.integrations.measure.snippets import Snippet, chain, single, single_names
+
+Random = np.random.Generator
+
+_MOST_ELEMENTS: Final = 3_000_000
+_MOST_PRODUCTS: Final = 6e8
+_HEADS: Final = (1, 2, 4, 8)
+_LEAST_HEAD: Final = 8
+_ODD_SHARE: Final = 0.2
+"""Share of widths that are not a multiple of four."""
+_MOST_CHAIN_ELEMENTS: Final = 1_500_000
+_MOST_CHAIN_FLOP: Final = 7e8
+_STEPS: Final = (
+    *("linear", "linear", "linear", "act", "act", "norm"),
+    *("add", "mul", "drop", "attention", "mix", "cat"),
+)
+_ACTIVATIONS: Final = ("gelu", "silu", "relu", "tanh", "sigmoid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snippet:
+    """A module with its inputs, whose forward and backward pass is timed."""
+
+    module: nn.Module
+    inputs: tuple[torch.Tensor, ...]
+
+
+class _Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self._function(*inputs)
+
+
+def single_names() -> list[str]:
+    """The operators that a calibration measures in turn; products come more often."""
+    often = ["linear"] * 8 + ["narrow linear"] * 2 + ["batched"] * 3 + ["scores"] * 2
+    often += ["attention"] * 3 + ["norm"] * 3 + ["pairs", *_WITH_INDICES, *_OF_TWO, "heads"]
+    return [*often, "_softmax", *_OF_ONE]
+
+
+def single(name: str, rng: Random) -> Snippet:
+    """One of the operators of :func:`single_names`, with a random size."""
+    if name in _PRODUCTS:
+        return _PRODUCTS[name](rng)
+    rows, columns = _matrix(rng)
+    if name == "norm":
+        return _needing_gradients(nn.LayerNorm(columns), torch.randn(rows, columns))
+    if name in _WITH_INDICES:
+        return _with_indices(name, rows, columns, rng)
+    if name in _OF_TWO:
+        pair = torch.randn(rows, columns), torch.randn(rows, columns)
+        return _needing_gradients(_Function(_OF_TWO[name]), *pair)
+    return _needing_gradients(_Function(_OF_ONE[name]), torch.randn(rows, columns))
+
+
+def chain(rng: Random) -> Snippet:
+    """Three to ten random operators, each on the result of the one before."""
+    while True:
+        batch, length = _log(rng, 2, 512), int(rng.choice([1, 1, _log(rng, 4, 128)]))
+        width = _fours(rng, 16, 512)
+        elements = batch * length * width
+        if elements < _MOST_CHAIN_ELEMENTS and batch * length >= _LEAST_HEAD:
+            made = _Chain(width, int(rng.integers(3, 11)), length, rng)
+            if 2.0 * batch * length * made.multiplied < _MOST_CHAIN_FLOP:
+                return _needing_gradients(made, torch.randn(batch, length, width))
+
+
+class _Chain(nn.Module):
+    """Operators one after the other; ``multiplied`` are its multiply-adds per position."""
+
+    def __init__(self, width: int, count: int, length: int, rng: Random) -> None:
+        super().__init__()
+        self.multiplied = 0.0
+        self._steps = nn.ModuleList()
+        for _ in range(count):
+            step, width = self._step(str(rng.choice(_STEPS)), width, length, rng)
+            self._steps.append(step)
+
+    def _step(self, name: str, width: int, length: int, rng: Random) -> tuple[nn.Module, int]:
+        if name == "linear" or (name in ("attention", "mix") and length == 1):
+            wide = _fours(rng, 16, 768)
+            self.multiplied += width * wide
+            return nn.Linear(width, wide), wide
+        if name == "norm":
+            return nn.LayerNorm(width), width
+        if name == "act":
+            function = getattr(functional, str(rng.choice(_ACTIVATIONS)))
+            return _Function(function), width
+        if name in ("attention", "mix"):
+            self.multiplied += 2 * width * length
+            fitting = [h for h in _HEADS if width % h == 0 and width // h >= _LEAST_HEAD]
+            fused = (bool(rng.random() < 0.5),) if name == "attention" else ()
+            return _Attention(int(rng.choice(fitting)), *fused), width
+        if name == "cat" and 2 * width <= 768:
+            return _Function(lambda x: torch.cat([x, x], dim=-1)), 2 * width
+        if name in _STEPS_OF_TWO:
+            return _WithEarlier(_STEPS_OF_TWO[name]), width
+        return _Function(lambda x: functional.dropout(x, 0.1)), width
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        earlier: dict[int, torch.Tensor] = {}
+        for step in self._steps:
+            before, width = x, x.shape[-1]
+            is_pair = isinstance(step, _WithEarlier)
+            x = step(x, earlier.get(width, x)) if is_pair else step(x)
+            earlier[width] = before
+        return x
+
+
+class _WithEarlier(_Function):
+    """A function of the last operator's result and of an earlier operator's input."""
+
+
+class _Attention(nn.Module):
+    """Attention between all positions: fused (causal or not), or operator by operator."""
+
+    def __init__(self, heads: int, is_causal: bool | None = None) -> None:  # noqa: FBT001
+        super().__init__()
+        self._heads, self._is_causal = heads, is_causal
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        own = x.reshape(batch, length, self._heads, -1).transpose(1, 2)
+        if self._is_causal is None:
+            met = torch.softmax(own @ own.transpose(-1, -2), dim=-1) @ own
+        else:
+            attend = functional.scaled_dot_product_attention
+            met = attend(own, own, own, is_causal=self._is_causal)
+        return met.transpose(1, 2).reshape(batch, length, width)
+
+
+_STEPS_OF_TWO: Final[dict[str, Callable[..., torch.Tensor]]] = {"add": torch.add, "mul": torch.mul}
+_OF_ONE: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "exp": torch.exp,
+    "square": torch.square,
+    "scale": lambda x: x * 0.3,
+    "divide": lambda x: x / 7.0,
+    "dropout": lambda x: functional.dropout(x, 0.1),
+    "_softmax": lambda x: torch.softmax(x, dim=-1),
+    "_log_softmax": lambda x: torch.log_softmax(x, dim=-1),
+    "clone": torch.clone,
+    "row sums": lambda x: x.sum(dim=1),
+    "column sums": lambda x: x.sum(dim=0),
+    "means": lambda x: x.mean(dim=-1, keepdim=True),
+    "cross entropy": lambda x: functional.cross_entropy(
+        x, torch.zeros(x.shape[0], dtype=torch.int64)
+    ),
+    "largest": lambda x: x[:, :8].t().topk(max(1, x.shape[0] // 4), dim=-1)[0],
+}
+_OF_TWO: Final[dict[str, Callable[..., torch.Tensor]]] = {
+    "add": torch.add,
+    "mul": torch.mul,
+    "sub": torch.sub,
+    "add a row": lambda x, y: x + y[0],
+    "mul by a column": lambda x, y: x * y[:, :1],
+    "cat": lambda *x: torch.cat(x, dim=-1),
+    "stack": lambda *x: torch.stack(x, dim=1),
+}
+_WITH_INDICES: Final = ("embedding", "index_select", "index_add")
+
+
+def _with_indices(name: str, rows: int, columns: int, rng: Random) -> Snippet:
+    if name == "embedding":
+        held = max(2, min(_log(rng, 50, 20_000), _MOST_ELEMENTS // columns))
+        return _needing_gradients(nn.Embedding(held, columns), torch.randint(0, held, (rows,)))
+    where, given = torch.randint(0, rows, (rows,)), torch.randn(rows, columns)
+    if name == "index_select":
+        return _needing_gradients(_Function(lambda x, i: x.index_select(0, i)), given, where)
+    added = _Function(lambda x, i: torch.zeros_like(x).index_add(0, i, x))
+    return _needing_gradients(added, given, where)
+
+
+def _linear(rng: Random) -> Snippet:
+    while True:
+        rows, inner = _log(rng, 16, 16_384), _fours(rng, 8, 1024)
+        outer = _odd(rng, _fours(rng, 8, 4096))
+        if rows * inner * outer < _MOST_PRODUCTS and rows * max(inner, outer) < 4 * _MOST_ELEMENTS:
+            break
+    layer = nn.Linear(inner, outer, bias=bool(rng.random() < 0.7))
+    made = torch.randn(rows, inner)
+    return _needing_gradients(layer, made, inputs=bool(rng.random() < 0.8))
+
+
+def _narrow_linear(rng: Random) -> Snippet:
+    rows, inner = _matrix(rng)
+    layer = nn.Linear(inner, int(rng.choice([1, 2, 4])))
+    return _needing_gradients(layer, torch.randn(rows, inner))
+
+
+def _pairs(rng: Random) -> Snippet:
+    """All pairs of rows, as between the users and items of two towers."""
+    while True:
+        rows, inner, others = _log(rng, 16, 4096), _fours(rng, 8, 512), _log(rng, 16, 4096)
+        if rows * inner * others < _MOST_PRODUCTS and rows * others < _MOST_ELEMENTS:
+            break
+    return _needing_gradients(
+        _Function(lambda x, y: x @ y.T), torch.randn(rows, inner), torch.randn(others, inner)
+    )
+
+
+def _batched(rng: Random) -> Snippet:
+    while True:
+        count, rows, inner = _log(rng, 1, 512), _log(rng, 1, 512), _fours(rng, 4, 256)
+        columns = _log(rng, 4, 512)
+        largest = count * max(rows * inner, inner * columns, rows * columns)
+        if count * rows * inner * columns < _MOST_PRODUCTS / 3 and largest < _MOST_ELEMENTS:
+            break
+    pair = torch.randn(count, rows, inner), torch.randn(count, inner, columns)
+    return _needing_gradients(_Function(torch.bmm), *pair)
+
+
+def _scores(rng: Random) -> Snippet:
+    pair = _heads(rng), _heads(rng)
+    pair = pair[0], torch.randn_like(pair[0])
+    return _needing_gradients(_Function(lambda x, y: x @ y.transpose(-1, -2)), *pair)
+
+
+def _fused(rng: Random) -> Snippet:
+    is_causal, query = bool(rng.random() < 0.5), _heads(rng)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+    key, value = torch.randn_like(query), torch.randn_like(query)
+    return _needing_gradients(_Function(attend), query, key, value)
+
+
+def _swapped(rng: Random) -> Snippet:
+    return _needing_gradients(_Function(torch.Tensor.contiguous), _heads(rng))
+
+
+_PRODUCTS: Final[dict[str, Callable[[Random], Snippet]]] = {
+    "linear": _linear,
+    "narrow linear": _narrow_linear,
+    "pairs": _pairs,
+    "batched": _batched,
+    "scores": _scores,
+    "attention": _fused,
+    "heads": _swapped,
+}
+
+
+def _heads(rng: Random) -> torch.Tensor:
+    """A tensor ``[samples, heads, positions, width]``, with positions before heads in memory."""
+    while True:
+        samples, heads = _log(rng, 1, 64), int(rng.choice(_HEADS))
+        length, width = _log(rng, 8, 256), int(rng.choice([8, 16, 24, 32, 48, 64]))
+        if samples * heads * length * max(length, width) <= _MOST_ELEMENTS:
+            return torch.randn(samples, length, heads, width).transpose(1, 2)
+
+
+def _matrix(rng: Random) -> tuple[int, int]:
+    most = int(_MOST_ELEMENTS * rng.choice([0.1, 0.3, 1.0, 4.0]))
+    while True:
+        rows, columns = _log(rng, 32, 32_768), _odd(rng, _fours(rng, 8, 2048))
+        if 2000 <= rows * columns <= most:
+            return rows, columns
+
+
+def _needing_gradients(module: nn.Module, *given: Any, inputs: bool = True) -> Snippet:
+    made = tuple(x.requires_grad_(inputs) if x.is_floating_point() else x for x in given)
+    return Snippet(module=module, inputs=made)
+
+
+def _log(rng: Random, low: int, high: int) -> int:
+    return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+
+def _fours(rng: Random, low: int, high: int) -> int:
+    return max(4, 4 * round(_log(rng, low, high) / 4))
+
+
+def _odd(rng: Random, width: int) -> int:
+    return width - int(rng.integers(1, 4)) if rng.random() < _ODD_SHARE else width
+
 
 _WARM_UP = 2
 _REPEATS = 5

@@ -37,7 +37,7 @@ from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 from planner.integrations.torchrec_plan import to_sharding_plan
-from planner.validation.block_tasks import Blocks
+from planner.validation.tasks import Blocks
 
 _LEARNING_RATE = 0.01
 NUM_BATCHES = 4

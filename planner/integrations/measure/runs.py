@@ -22,7 +22,7 @@ from planner.integrations.measure.gloo_ranks import (
 from planner.integrations.measure.model import NUM_BATCHES, Training, make_batches
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
-from planner.validation.block_tasks import Blocks
+from planner.validation.tasks import Blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,6 @@ class PlanRun:
         iteration_s: seconds per iteration.
         spread_ratio: how far the medians of blocks are from it, as a share (median).
         wall_s: seconds per iteration by the clock.
-        forward_s, backward_s: processor seconds inside lookups, for each rank.
-        rank_s: processor seconds of the whole iteration, for each rank.
         stages_s: the iteration divided into :data:`costmodels.cpu.run_stages.STAGES` (medians of
             the slowest rank's seconds).
         network_s: seconds of network threads in quiet moments; part of every time in ``virtual_s``.
@@ -68,9 +66,6 @@ class PlanRun:
     iteration_s: float
     spread_ratio: float
     wall_s: float
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    rank_s: tuple[float, ...]
     stages_s: tuple[float, ...]
     network_s: float
     virtual_s: tuple[float, ...]
@@ -91,8 +86,6 @@ class TimedIteration:
     block: int
     trace: Trace
     wall_s: float
-    forward_s: float
-    backward_s: float
     stages_s: tuple[float, ...]
     network_s: tuple[float, ...]
 
@@ -125,19 +118,11 @@ def _summary(
     typical = float(np.median(virtual))
     quiet = np.array([np.median(virtual[block == b]) for b in range(settings.num_blocks)])
 
-    def per_rank(field: str) -> tuple[float, ...]:
-        values = np.array([[getattr(i, field) for i in group] for group in rows])
-        return tuple(float(x) for x in np.median(values, axis=0))
-
     stages = np.array([[i.stages_s for i in group] for group in rows])
-    ends = np.array([[i.trace.end_s for i in group] for group in rows])
     return PlanRun(
         iteration_s=typical,
         spread_ratio=float(np.median(np.abs(quiet - typical)) / typical),
         wall_s=float(np.median([max(i.wall_s for i in group) for group in rows])),
-        forward_s=per_rank("forward_s"),
-        backward_s=per_rank("backward_s"),
-        rank_s=tuple(float(x) for x in np.median(ends, axis=0)),
         stages_s=tuple(float(x) for x in np.median(stages.max(axis=1), axis=0)),
         network_s=network_s,
         virtual_s=tuple(float(x) for x in virtual),
@@ -196,8 +181,6 @@ def train_in_turns(
                             block=block,
                             trace=trace,
                             wall_s=time.perf_counter() - started,
-                            forward_s=clock.forward_s,
-                            backward_s=clock.backward_s,
                             stages_s=clock.seconds(),
                             network_s=clock.network_seconds(),
                         )

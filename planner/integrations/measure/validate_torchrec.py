@@ -27,10 +27,11 @@ from planner.integrations.torchrec_workload import describe_model
 from planner.integrations.translate.options import to_sharding_options
 from planner.io.system.measured_files import load_constants
 from planner.models import default_models
-from planner.validation.block_tasks import BLOCK_TASKS, Blocks
-from planner.validation.outcome import Outcome
 from planner.validation.tasks import (
+    BLOCK_TASKS,
+    Blocks,
     NamedPlan,
+    Outcome,
     choose_plans,
     large_workload,
     random_workload,
@@ -55,7 +56,7 @@ def validate_tasks(
 ) -> list[Outcome]:
     """Run random tasks, each with searched, baseline and random plans.
 
-    ``models`` is ``dlrm`` or one of :data:`planner.validation.block_tasks.BLOCK_TASKS`, whose dense
+    ``models`` is ``dlrm`` or one of :data:`planner.validation.tasks.BLOCK_TASKS`, whose dense
     part is traced as by ``shardplan import torchrec``.
     """
     outcomes = []
@@ -164,7 +165,6 @@ def _outcome(
     workload, topology = pipeline.workload, pipeline.topology
     estimate = pipeline.estimate(named.plan)
     time = estimate.time
-    forward, backward = pipeline.phase_times(pipeline.plan_work(named.plan))[:, :2].T
     return Outcome(
         task=task,
         skew=skew,
@@ -179,8 +179,6 @@ def _outcome(
         spread_ratio=run.spread_ratio,
         wall_s=run.wall_s,
         foreign_ratio=run.foreign_ratio,
-        lookup_predicted_s=float(forward.max() + backward.max()),
-        lookup_measured_s=max(run.forward_s) + max(run.backward_s),
         stages_predicted_s=predicted_stages(estimate.stages, dense_names(workload)),
         stages_measured_s=run.stages_s,
         network_measured_s=run.network_s,

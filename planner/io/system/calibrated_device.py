@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Final
 
 from costmodels.calibration.device_designs import LOOKUP_BLOCKS
-from costmodels.calibration.fit_device import Rates, collective_curves, fit_rates, uneven_error
+from costmodels.calibration.fit_device import (
+    HostCalls,
+    Rates,
+    collective_curves,
+    fit_rates,
+    host_calls_of,
+    uneven_error,
+)
 from costmodels.calibration.fit_fbgemm import BlockError, FbgemmFit, LookupRow, fit_fbgemm
 from costmodels.calibration.fitting import FitError
-from costmodels.calibration.host_calls import HostCalls, host_calls_of
 from costmodels.collective.base import CollectiveCurve
 from costmodels.datatypes import DataType
 from costmodels.errors import CostModelError, InvalidValueError

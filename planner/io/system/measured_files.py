@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from costmodels.calibration.report import Calibration
+from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.constants import CpuConstants
 from costmodels.lookup.residual import LookupResidual
 from costmodels.topology import Topology

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from costmodels.calibration.host_calls import HostCalls
-from costmodels.calibration.report import Calibration
+from costmodels.calibration.fit_device import HostCalls
+from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.constants import CpuConstants
 from costmodels.cpu.operators import memory_s
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.calibration.fit_kernels import KernelPoint, fit_kernels
 from costmodels.dense._constants import PRIOR, KernelConstants
 from costmodels.errors import InvalidValueError
+from planner.validation.dense_kernels import KernelPoint, fit_kernels
 
 
 def test_the_fit_finds_constants_that_points_depend_on() -> None:

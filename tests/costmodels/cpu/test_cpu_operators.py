@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.calibration.fit_operators import CHAIN, fit_operators
+from costmodels.calibration.fit_machine import CHAIN, fit_operators
 from costmodels.calibration.points import OperatorPoint
 from costmodels.cpu import operators as cpu
 from costmodels.cpu.constants import OPERATOR_COUNTS, UPDATE_COUNTS, OperatorConstants

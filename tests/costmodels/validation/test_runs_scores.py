@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodels.errors import InvalidValueError
-from costmodels.validation.ranking import TaskTimes, one_scale, rank_tasks
+from costmodels.validation.metrics import TaskTimes, one_scale, rank_tasks
 from costmodels.validation.virtual_clock import ISSUE, WAIT, Event, Trace, virtual_time
 
 

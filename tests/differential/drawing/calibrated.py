@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.calibration.report import Calibration
+from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.constants import CpuConstants, LookupConstants, Residual
 from costmodels.cpu.features import SHAPE
 from costmodels.topology import Topology

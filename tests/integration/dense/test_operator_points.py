@@ -11,12 +11,15 @@ from costmodels.calibration.designs import QUICK
 from costmodels.cpu import operators as cpu
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.measure.microbench_operators import (
+    Snippet,
+    chain,
     measure_operators,
     operator_groups,
+    single,
+    single_names,
     timed_passes,
 )
 from planner.integrations.measure.pace import Pace
-from planner.integrations.measure.snippets import Snippet, chain, single, single_names
 
 pytestmark = pytest.mark.torchrec
 

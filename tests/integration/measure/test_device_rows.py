@@ -13,11 +13,10 @@ pytest.importorskip("torch")
 import torch
 
 from costmodels.calibration.device_designs import DeviceEffort, DeviceJob, num_rows, on_a_core
-from costmodels.calibration.fit_device import collective_curves, fit_rates
-from costmodels.calibration.host_calls import host_calls_of
+from costmodels.calibration.fit_device import collective_curves, fit_rates, host_calls_of
 from planner.errors import InvalidInputError
 from planner.integrations.measure import calibrate, device_rows
-from planner.integrations.measure.accelerator import Cores, Cuda
+from planner.integrations.measure.device_rows import Cores, Cuda
 from planner.io.system.measured_rows import read_rows
 
 TINY = on_a_core(DeviceEffort(num_lookups=(3, 2, 1, 1), num_products=3, repeats=2))

@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("torchrec")
 
-from planner.integrations.measure.gloo_ranks import rendezvous, run_on_ranks
-from planner.integrations.measure.launched import launch_of
+from planner.integrations.measure.gloo_ranks import launch_of, rendezvous, run_on_ranks
 
 pytestmark = pytest.mark.slow
 

@@ -10,14 +10,13 @@ import pytest
 pytest.importorskip("torchrec")
 
 from costmodels.calibration.designs import Effort
-from costmodels.validation.ranking import rank_tasks
+from costmodels.validation.metrics import rank_tasks
 from planner.cli.printing.validate_runs import task_times
 from planner.integrations.measure import calibrate
 from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
 from planner.integrations.measure.runs import RunSettings
 from planner.integrations.measure.validate_torchrec import validate_skew, validate_tasks
-from planner.validation.block_tasks import BLOCK_TASKS
-from planner.validation.tasks import choose_plans, random_workload
+from planner.validation.tasks import BLOCK_TASKS, choose_plans, random_workload
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 
@@ -68,7 +67,7 @@ def test_a_calibrated_machine_predicts_training(
         )
         assert len({o.kinds for o in found} | {o.origin for o in found}) > 1
         assert all(0.3 < o.predicted_s / o.measured_s < 3 for o in found)
-        assert all(o.lookup_measured_s > 0 and min(o.stages_measured_s) > 0 for o in found)
+        assert all(min(o.stages_measured_s) > 0 for o in found)
     skewed = validate_skew(topology, num_plans=2, seed=5, settings=FEW)
     assert [o.skew for o in skewed] == ["0", "0", "1.2", "1.2"]
 

@@ -17,8 +17,7 @@ from costmodels.uncertainty import sigmas
 from costmodels.workload import NO_DENSE_PART
 from planner import io
 from planner.errors import InvalidInputError
-from planner.fit.estimate import Fit, fit, geomean_error
-from planner.fit.evidence import Predictor, Run
+from planner.fit.estimate import Fit, Predictor, Run, fit, geomean_error
 from planner.io.library import configs_folder
 from planner.io.system.system_writer import write_fitted_system
 from planner.models import default_models, models_of

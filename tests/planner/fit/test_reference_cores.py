@@ -11,9 +11,7 @@ import pytest
 from costmodels.pipeline import CostPipeline
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from planner import io
-from planner.fit.estimate import fit
-from planner.fit.evidence import Run
-from planner.fit.reference_cores import on_reference_cores
+from planner.fit.estimate import Run, fit, on_reference_cores
 from planner.io.system.system_writer import write_fitted_system
 from planner.models import default_models
 from planner.problem import PlanningProblem

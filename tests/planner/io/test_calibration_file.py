@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from costmodels.calibration.fitting import FitError
-from costmodels.calibration.report import Calibration
+from costmodels.calibration.fitting import Calibration, FitError
 from costmodels.cpu.constants import UPDATE_COUNTS, OperatorConstants, Residual
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.cpu.features import SHAPE

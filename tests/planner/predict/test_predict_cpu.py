@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.calibration.fitting import FitError
-from costmodels.calibration.report import Calibration
+from costmodels.calibration.fitting import Calibration, FitError
 from costmodels.cpu.gloo import Gloo
 from costmodels.lookup.residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from planner import io

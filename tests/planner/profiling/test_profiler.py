@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from planner.profiling.profiler import profile_files
-from planner.profiling.sources import Selection
+from planner.profiling.sources import ByFeature, Selection
 from planner.profiling.stats import TableStats
-from planner.profiling.table_map import ByFeature
 from tests.planner.profiling.samples import (
     OPTIONS,
     SAMPLES,

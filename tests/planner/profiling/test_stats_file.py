@@ -13,8 +13,8 @@ from planner import io
 from planner.errors import InvalidInputError
 from planner.io.table_map import parse_table_map
 from planner.profiling.profiler import ProfileOptions, profile_files
+from planner.profiling.sources import build_table_map
 from planner.profiling.stats import load_stats, stats_text
-from planner.profiling.table_map import build_table_map
 from tests.planner.profiling.samples import write_npy, zipf_ids
 
 WORKLOAD = """

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.fabrics import left_out
+from benchmarks.fabrics import left_out, one_host_sources
 from costmodels.collective.base import Collective
 from costmodels.topology import Topology
 from planner import io
@@ -15,7 +15,6 @@ from planner.models import collective_model
 from planner.validation.held_out import (
     HeldOut,
     never_fitted,
-    one_host_sources,
     predicting_records,
 )
 

@@ -20,7 +20,7 @@ from planner.integrations.measure.synthetic_indices import IndexSampler, bag_len
 from planner.models import cpu_models
 from planner.options.torchrec_rules import layout_problems
 from planner.validation import tasks
-from planner.validation.block_tasks import BLOCK_TASKS
+from planner.validation.tasks import BLOCK_TASKS
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from costmodels.calibration.designs import FULL, QUICK
 from costmodels.calibration.device_designs import DeviceJob
+from costmodels.calibration.fit_device import HostCalls
 from costmodels.calibration.fit_machine import Fitted
 from costmodels.calibration.fitting import FitError
-from costmodels.calibration.host_calls import HostCalls
 from planner import io
 from planner.io.library import configs_folder
-from planner.validation.block_tasks import BLOCK_TASKS
+from planner.validation.tasks import BLOCK_TASKS
 from tests.costmodels.cpu.machines import MACHINE
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.commands.test_validate_runs import RUNS, outcome

@@ -14,7 +14,7 @@ from planner.cli.console import Settings
 from planner.cli.printing import validate_runs as show
 from planner.cli.real_runs import require_torchrec, status_line
 from planner.errors import InvalidInputError
-from planner.validation.outcome import Outcome
+from planner.validation.tasks import Outcome
 
 
 def outcome(task: int, predicted: float, measured: float, skew: str = "random") -> Outcome:
@@ -32,8 +32,6 @@ def outcome(task: int, predicted: float, measured: float, skew: str = "random") 
         spread_ratio=0.01,
         wall_s=2 * measured,
         foreign_ratio=0.7,
-        lookup_predicted_s=predicted / 2,
-        lookup_measured_s=measured / 2,
         stages_predicted_s=(predicted / 8,) * 8,
         stages_measured_s=(measured / 8,) * 8,
         network_measured_s=0.0,
