@@ -101,7 +101,16 @@ def source_of(model: Model, folder: Path) -> str:
         lines.append(f"t{i},{rows},{dim},{rng.choice([1, 5, 20])}")
     listed, made = folder / f"{model.name}.csv", folder / f"{model.name}.yaml"
     listed.write_text("\n".join(lines) + "\n")
-    command = [sys.executable, "-m", "planner", "init", str(made), "--list", str(listed)]
+    command = [
+        sys.executable,
+        "-m",
+        "planner",
+        "import",
+        "tables",
+        str(made),
+        "--list",
+        str(listed),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return str(made)
 

@@ -5,10 +5,10 @@
     python -m benchmarks.search.where --case 3000x512 --profile list
     python -m benchmarks.search.where --first-plan             300x64, 856x128 and 3000x512
 
-``TABLESxRANKS`` takes the tables that ``shardplan init --tables`` makes up, read from a file as a
-user's would be; ``--tables drawn`` takes those of :mod:`benchmarks.search.instances`, which are
-less alike. Every part is run once, in the order in which ``plan`` comes to it; ``CPU`` tells how
-much of a core it had, ``peak`` the memory of the whole process so far.
+``TABLESxRANKS`` takes the tables that ``shardplan import tables --tables`` makes up, read from a
+file as a user's would be; ``--tables drawn`` takes those of :mod:`benchmarks.search.instances`,
+which are less alike. Every part is run once, in the order in which ``plan`` comes to it; ``CPU``
+tells how much of a core it had, ``peak`` the memory of the whole process so far.
 
 ``--first-plan`` runs the planner itself until its search has priced the first plan that fits. Each
 case has a process of its own. ``start`` is the interpreter with its imports, ``read`` the workload

@@ -16,10 +16,12 @@ class LazyGroup(click.Group):
     """A group whose commands are the files of :mod:`planner.cli.commands`."""
 
     sections: ClassVar[dict[str, tuple[str, ...]]] = {
-        "Plan": ("plan", "estimate", "compare", "explain", "drift", "tune", "sweep", "size"),
-        "Models": ("predict", "profile", "calibrate", "fit", "validate"),
-        "Files": ("init", "check", "import", "export"),
-        "Environment": ("systems", "doctor"),
+        "Plan": (
+            *("plan", "estimate", "compare", "explain", "drift"),
+            *("study", "tune", "sweep", "size", "profile", "fit"),
+        ),
+        "Files": ("check", "import", "export", "systems"),
+        "For maintainers of the cost models": ("calibrate", "validate", "predict"),
     }
     """The headings of the help; commands that are not named here are under ``Others``."""
 
@@ -74,7 +76,7 @@ class LazyGroup(click.Group):
 
 EPILOG = """\b
 First steps:
-  shardplan init my_model.yaml --list tables.csv      name, rows, dim, pooling of each table
+  shardplan import tables my_model.yaml --list tables.csv   name, rows, dim, pooling of each table
   shardplan plan my_model.yaml --system h100_sxm --gpus 16 -o run1   then open run1/report.html
   shardplan compare my_model.yaml old.json run1/plan.json
 

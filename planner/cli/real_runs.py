@@ -22,7 +22,7 @@ def require_torchrec(command: str) -> None:
     if missing:
         message = (
             f"'shardplan {command}' runs TorchRec and needs {', '.join(missing)}: "
-            "pip install 'shardplan[torchrec]'; 'shardplan doctor' checks the versions"
+            "pip install 'shardplan[torchrec]'; 'shardplan check' checks the versions"
         )
         raise InvalidInputError(message)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from costmodels.errors import CostModelError
-from planner.cli.console import Settings, complain
+from planner.cli.console import Settings, abandon, complain, flush_failure, repair_streams
 from planner.cli.group import cli
 from planner.cli.interrupt import (
     EXIT_GAVE_UP,
@@ -20,7 +20,6 @@ from planner.cli.interrupt import (
     signals_interrupt,
     stop_words,
 )
-from planner.cli.streams import abandon, flush_failure, repair_streams
 from planner.errors import InfeasibleError, NoPlanFoundError, PlannerError
 
 EXIT_BAD_INPUT = 2

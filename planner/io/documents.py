@@ -331,7 +331,7 @@ def as_yaml(path: Path, text: str) -> Document:
     """
     value, lines = parse_yaml(text, str(path))
     if value is None:
-        msg = f"{path}: is empty; 'shardplan init' writes a file to start from"
+        msg = f"{path}: is empty; 'shardplan import tables' writes a file to start from"
         raise InvalidInputError(msg)
     if not isinstance(value, dict):
         msg = f"{path}: must hold keys and values at the top, such as 'tables:'"

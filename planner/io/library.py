@@ -55,5 +55,5 @@ def locate(source: str | Path, kind: str) -> Path:
 
 
 def read_template() -> str:
-    """The commented workload that ``shardplan init`` writes."""
+    """The commented workload that ``shardplan import tables`` writes."""
     return (configs_folder() / "templates" / "workload.yaml").read_text(encoding="utf-8")

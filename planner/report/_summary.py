@@ -103,9 +103,9 @@ def memory(best: Candidate) -> Fact:
 def kinds(best: Candidate) -> Fact:
     """How many tables are cut in which way, and with which kernels."""
     if not best.plan.placements:
-        return Fact(label="Kinds", parts=("no tables",))
+        return Fact(label="Sharding", parts=("no tables",))
     kernels = ", ".join(figures.kernel_kinds(best.plan))
-    return Fact(label="Kinds", parts=(*figures.kinds_in_words(best.plan), f"kernels: {kernels}"))
+    return Fact(label="Sharding", parts=(*figures.kinds_in_words(best.plan), f"kernels: {kernels}"))
 
 
 def inputs(best: Candidate) -> Fact:

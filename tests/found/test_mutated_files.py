@@ -126,10 +126,10 @@ def texts(plan: str) -> dict[str, tuple[str, bytes, list[str]]]:
         "list": ("l.csv", (DATA / "shared_features.csv").read_bytes(), ["check", "FILE"]),
         "easyrec": (
             "p.config", b'feature_configs { id_feature { feature_name: "u" num_buckets: 9 '
-            b"embedding_dim: 8 } }\n", ["init", "OUT", "--list", "FILE"]),
+            b"embedding_dim: 8 } }\n", ["import", "tables", "OUT", "--list", "FILE"]),
         "fuxictr": (
             "f.json", b'{"features": [{"u": {"vocab_size": 9, "embedding_dim": 8}}]}',
-            ["init", "OUT", "--list", "FILE"]),
+            ["import", "tables", "OUT", "--list", "FILE"]),
         "journal": ("j.journal", b"", tune),
         "points": ("points.jsonl", b"", [*sweep, "-o", "FOLDER"]),
         "criteo": ("c.tsv", criteo * 20, ["profile", "FILE", "-o", "OUT", "-q"]),

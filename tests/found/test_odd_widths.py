@@ -25,7 +25,10 @@ DATA = Path(__file__).parent / "data"
 
 def test_init_and_check_name_tables_and_next_widths(run: Run, tmp_path: Path) -> None:  # noqa: F811
     target = tmp_path / "d.yaml"
-    for done in (run("init", target, "--list", DATA / "dim10.csv"), run("check", target)):
+    for done in (
+        run("import", "tables", target, "--list", DATA / "dim10.csv"),
+        run("check", target),
+    ):
         assert done.code == 0
         told = " ".join(done.err.split())
         assert "'users' (10), 'items' (18)" in told

@@ -1,4 +1,4 @@
-"""``shardplan check``: is a file well formed? All its errors at once."""
+"""``shardplan check``: all errors of a file; without a file, is this environment fit to plan?"""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from pathlib import Path
 
 import click
 
-from planner.cli.console import Settings, say, warn, write_json
+from planner.cli.console import Settings, say, stdout_console, warn, write_json
 from planner.cli.flags.common import FILE, output_options
+from planner.support.printable import printable
 
 KINDS = ("workload", "system", "plan", "constraints")
 
 EXAMPLES = """\b
 Examples:
+  shardplan check                          Python, packages, torch and fbgemm, the machine
   shardplan check dlrm.yaml
   shardplan check run1/plan.json --json
   shardplan check --schema workload > workload.schema.json"""
 
 
 @click.command(
-    short_help="List the errors of an input file, or print its JSON schema.",
+    short_help="List the errors of an input file; without one, check the environment.",
     epilog=EXAMPLES,
 )
 @click.argument("file", type=FILE, required=False)
@@ -33,16 +35,22 @@ def command(settings: Settings, *, file: Path | None, schema: str | None) -> int
 
     The kind of file is told from its content. Exit code 2 says that there are errors. With the
     output of --schema, editors that know JSON schemas can complete and check the YAML files.
+
+    Without FILE, check the environment from package metadata, also where torch cannot be imported;
+    every line that is not ok says how to repair it, and exit code 1 says that a check failed.
+    fbgemm-gpu 1.X fits torch 2.(X+5) alone: torchrec 1.8 needs torch 2.13, torchrec 1.9 torch 2.14.
     """
-    if (file is None) == (schema is None):
+    if file is not None and schema is not None:
         message = "give either FILE or --schema KIND"
         raise click.UsageError(message, click.get_current_context())
-    if schema is not None:
-        from planner.cli.flags import inputs
+    if file is not None:
+        return _check(settings, file)
+    if schema is None:
+        return _check_environment(settings)
+    from planner.cli.flags import inputs
 
-        write_json(inputs.json_schema(schema))
-        return 0
-    return _check(settings, file) if file is not None else 0
+    write_json(inputs.json_schema(schema))
+    return 0
 
 
 def _check(settings: Settings, file: Path) -> int:
@@ -63,3 +71,31 @@ def _check(settings: Settings, file: Path) -> int:
         say(f"OK  {file}: {kind}: {summary}")
         warn(settings, warnings)
     return 0
+
+
+def _check_environment(settings: Settings) -> int:
+    """Print what was checked of the environment; 1 if a check failed."""
+    from dataclasses import asdict
+
+    from rich.text import Text
+
+    from planner.cli.environment import Level, check_environment
+
+    checks = check_environment()
+    failed = any(check.level is Level.FAIL for check in checks)
+    if settings.json:
+        write_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
+        return int(failed)
+    console = stdout_console()
+    styles = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+    for check in checks:
+        if settings.quiet and check.level is Level.OK:
+            continue
+        line = Text(f"{check.level.value:<5}", style=styles[check.level])
+        line.append(printable(f"{check.subject:<22} {check.finding}"), style="none")
+        console.print(line)
+        if check.fix:
+            console.print(Text(printable(f"{'':<5}{'':<22} fix: {check.fix}")))
+    if not settings.quiet or failed:
+        console.print("some checks failed" if failed else "all checks passed")
+    return int(failed)

@@ -56,11 +56,11 @@ _OPTIONS = (
     ),
     click.option(
         "--max-moved-bytes", type=Quantity("bytes"), metavar="SIZE",
-        help="Most bytes that ranks may receive for the new plan, such as '200 GiB'.",
+        help="Maximum bytes to move, such as '200 GiB'.",
     ),
     click.option(
         "--max-moved-tables", type=Count(100_000), metavar="N",
-        help="Most tables that may move: of which some rank receives a part.",
+        help="Maximum number of tables to move.",
     ),
     click.option(
         "--evaluations", type=Count(MAX_EVALUATIONS), metavar="N",

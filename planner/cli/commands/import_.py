@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from planner.cli.console import Settings, remark, shown_paths, write_data, write_json
+from planner.cli.console import (
+    Settings,
+    remark,
+    say,
+    shown_paths,
+    typed,
+    warn,
+    write_data,
+    write_json,
+)
 from planner.cli.flags.common import (
     FILE,
     MAX_RANKS,
+    MAX_SAMPLES,
     Command,
+    Count,
     Quantity,
     gathered,
     is_given,
     output_options,
 )
-from planner.cli.imports import ImportFlags, finish, import_options, shape_of
+from planner.support.digits import counted
 
 if TYPE_CHECKING:
+    from costmodels.workload import Workload
     from planner.io.importers.base import Imported
 
 EXAMPLES = """\b
 Examples:
+  shardplan import tables my_model.yaml --list tables.csv    columns name, rows, dim, pooling
+  shardplan import tables my_model.yaml --tables 300         made-up tables, to try sizes
   shardplan import collectives all_reduce.log alltoall.json -o my_curves.csv
   shardplan import collectives param.log --gpus-per-node 8 --nodes 2 --nic '50 GB/s'
   shardplan import torchrec plan.json -o my_model.yaml
@@ -36,6 +50,44 @@ Examples:
 
 COUNT = click.IntRange(min=1, max=MAX_RANKS)
 COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportFlags:
+    """The flags of every import of a workload; None for flags that were not given."""
+
+    output: Path | None
+    name: str | None
+    batch_size: int | None
+
+
+def import_options(command: Command) -> Command:
+    """Add the flags of every import of a workload; the command gets them as ``flags``."""
+    options = (
+        click.option(
+            "-o", "--output", type=FILE, metavar="FILE", help="File to write.  [default: stdout]"
+        ),
+        click.option("--name", metavar="NAME", help="Name of the workload.  [default: the file's]"),
+        click.option("--batch-size", "--batch", type=Count(MAX_SAMPLES), help="Samples per rank."),
+    )
+    return gathered(output_options(command), options, ImportFlags, "flags")
+
+
+def shape_of(
+    context: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, tuple[int, int]]:
+    """The shapes of all ``--shape NAME=ROWSxCOLUMNS``, by table."""
+    del context
+    shapes = {}
+    for value in values:
+        name, _, text = value.rpartition("=")
+        rows, _, columns = text.replace("_", "").partition("x")
+        digits = rows.isascii() and rows.isdigit() and columns.isascii() and columns.isdigit()
+        if not name or not digits or len(rows) > 15 or len(columns) > 6:
+            message = f"{value!r} is not NAME=ROWSxCOLUMNS, such as user=1000000x64"
+            raise click.BadParameter(message, param=param)
+        shapes[name] = (int(rows), int(columns))
+    return shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +165,55 @@ def _log_options(command: Command) -> Command:
 @click.group(short_help="Turn files of other tools into files of ours.", epilog=EXAMPLES)
 def command() -> None:
     """Turn files of other tools into files that the other commands read."""
+
+
+@command.command("tables", short_help="A list of tables; or an example to edit.")
+@click.argument("path", type=FILE, default="workload.yaml")
+@click.option(
+    "--list", "listed", type=FILE, metavar="FILE",
+    help="Take the tables from a list: name, rows, dim, pooling, ...",
+)  # fmt: skip
+@click.option("--dim", type=Count(16_384), help="Embedding dimension where the list has none.")
+@click.option(
+    "--tables",
+    "num_tables",
+    type=Count(100_000),
+    metavar="N",
+    help="Make up N tables, to overwrite.",
+)
+@output_options
+@click.pass_obj
+def tables(
+    settings: Settings, *, path: Path, listed: Path | None, dim: int | None, num_tables: int | None
+) -> int:
+    """Write a workload file to edit; PATH is workload.yaml unless given.
+
+    Without --list and --tables, the file is an example that explains every key of training and
+    tables. In any case it is a complete, valid workload: you can plan it as it is, and then change
+    it. An existing file is never overwritten.
+
+    The list is CSV (commas, semicolons or tabs) with the columns name, rows and dim; it may have
+    pooling (mean indices per sample), features, zipf_exponent, dtype, count and others, under their
+    usual names. FuxiCTR's feature_map.json, NVIDIA's feature_spec.yaml and TorchEasyRec's
+    configurations are read, too. What a list cannot say, such as batch size and dense layers, is
+    assumed, and the file marks each such line.
+    """
+    if listed is not None and num_tables is not None:
+        message = "--list and --tables exclude each other; give one"
+        raise click.UsageError(message, click.get_current_context())
+    if dim is not None and listed is None:
+        message = "--dim is for the tables of --list; give both"
+        raise click.UsageError(message, click.get_current_context())
+    from planner.cli.flags.inputs import write_template
+
+    warnings = write_template(path, listed=listed, tables=num_tables, dim=dim)
+    if settings.json:
+        write_json({"written": str(path)} | ({"warnings": list(warnings)} if warnings else {}))
+        return 0
+    say(f"Wrote {shown_paths((path,))}")
+    warn(settings, warnings)
+    remark(settings, f"next: shardplan plan {typed(path)} --system h100_sxm --gpus 8 -o run1")
+    return 0
 
 
 @command.command("collectives", short_help="Logs of nccl-tests, rccl-tests and PARAM.")
@@ -252,9 +353,7 @@ def _read_module(factory: str, batch_size: int | None, reading: ModuleFlags) -> 
     try:
         from planner.integrations.translate.module_factory import import_module
     except ImportError as error:
-        message = (
-            f"reading a model needs torch and torchrec: {error}; 'shardplan doctor' tells more"
-        )
+        message = f"reading a model needs torch and torchrec: {error}; 'shardplan check' tells more"
         raise InvalidInputError(message) from error
     return import_module(
         factory,
@@ -388,3 +487,97 @@ def param(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
 
     imported = import_param(file)
     return finish(settings, imported, flags, read=(file,))
+
+
+def finish(
+    settings: Settings,
+    imported: Imported,
+    flags: ImportFlags,
+    *,
+    read: tuple[Path, ...] = (),
+    plan: Path | None = None,
+    only_plan: bool = False,
+) -> int:
+    """Write or print what was read, and say what had to be assumed.
+
+    Raises:
+        InvalidInputError: a file cannot hold some name, a folder cannot be written, or an output is
+            one of the files in ``read``; nothing is written then.
+    """
+    from costmodels.units import format_bytes
+    from planner.io.importers.base import imported_plan_text, imported_text
+    from planner.support.atomic import write_texts_atomic
+
+    imported, output = _changed(imported, flags.name, flags.batch_size), flags.output
+    texts: dict[Path, str] = {}
+    text = imported_text(imported)
+    _check_outputs(output, plan, read)
+    if plan is not None:
+        texts[plan] = imported_plan_text(imported)
+    if output is not None:
+        texts[output] = text
+    elif not settings.json and not only_plan:
+        write_data(text)
+    write_texts_atomic(texts)
+    workload = imported.workload
+    if settings.json:
+        write_json(
+            {
+                "source": imported.source,
+                "files": [str(path) for path in texts],
+                "tables": len(workload.tables),
+                "weight_bytes": workload.weight_bytes,
+                "batch_size_per_rank": workload.local_batch_size,
+                "world_size": imported.world_size,
+                "assumed": imported.assumed,
+                "left_out": list(imported.unsaid),
+            }
+        )
+    size = format_bytes(workload.weight_bytes) + _listed(workload)
+    where = f"; written to {shown_paths(texts)}" if texts else ""
+    assumed = ", ".join(imported.assumed) or "nothing"
+    remark(
+        settings,
+        f"{counted(len(workload.tables), 'table')}, {size}, "
+        f"{counted(workload.local_batch_size, 'sample')} per rank, "
+        f"from {imported.source}{where}; assumed: {assumed}",
+    )
+    for key, what in imported.assumed.items():
+        remark(settings, f"  {key}: {what}")
+    for what in imported.unsaid:
+        remark(settings, f"  left out: {what}")
+    return 0
+
+
+def _check_outputs(output: Path | None, plan: Path | None, read: tuple[Path, ...]) -> None:
+    """Refuse to overwrite a file that is read, or to write two outputs into one file.
+
+    Raises:
+        InvalidInputError: an output is such a file; the message names it.
+    """
+    from planner.cli.output import refuse_own_input
+    from planner.errors import InvalidInputError
+
+    refuse_own_input([path for path in (output, plan) if path is not None], read)
+    if plan is not None and plan == output:
+        message = f"{plan}: is named for both the workload and the plan; name two files"
+        raise InvalidInputError(message)
+
+
+def _listed(workload: Workload) -> str:
+    traced = workload.dense.operators
+    if traced is None:
+        return ""
+    return f", {len(traced.before_tables) + len(traced.after_tables)} kinds of operators"
+
+
+def _changed(imported: Imported, name: str | None, batch_size: int | None) -> Imported:
+    """The import with the name and the batch size that flags give."""
+    workload, assumed = imported.workload, dict(imported.assumed)
+    if name is not None:
+        workload = replace(workload, name=name)
+    if batch_size is not None and batch_size != workload.local_batch_size:
+        workload = replace(workload, local_batch_size=batch_size)
+    if batch_size is not None:
+        assumed.pop("training.batch_size_per_rank", None)
+    return replace(imported, workload=workload, assumed=assumed)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
 
 from planner.cli.console import Settings, complain, remark, shown_paths, write_json
 from planner.cli.flags.common import (
     FILE,
+    HeadedCommand,
     Percent,
     ProblemFlags,
     SearchFlags,
@@ -23,12 +25,13 @@ from planner.cli.flags.plan_flags import PlanFlags, check_figures, plan_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
 from planner.errors import InvalidInputError
+from planner.support.digits import format_gap
 from planner.support.status import Status
 
 if TYPE_CHECKING:
     from planner.cli.flags.plan_inputs import PlanInputs
     from planner.problem import PlanningProblem
-    from planner.result import PlanningResult
+    from planner.result import PlanningResult, SolverReport
     from planner.settings import SearchSettings
 
 EXIT_GAP = 1
@@ -49,7 +52,28 @@ Examples:
   shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h -o run2"""
 
 
-@click.command(short_help="Find the fastest plan for a workload on a system.", epilog=EXAMPLES)
+class PlanCommand(HeadedCommand):
+    """The flags that people use first, and the others under headings."""
+
+    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "The system and the model": (
+            "--gpus-per-host", "--global-batch-size", "--price", "--set", "--model",
+        ),
+        "The search": (
+            "--strategy", "--objective", "--evaluations", "--seed", "--torchrec-defaults",
+            "--require-gap",
+        ),
+        "A plan in use": ("--from", "--max-moved-bytes", "--max-moved-tables", "--curve"),
+        "Several data, and failures": ("--scenario", "--robust", "--mtbf"),
+        "Output": ("--force", "--json", "--quiet", "--debug"),
+    }  # fmt: skip
+
+
+@click.command(
+    cls=PlanCommand,
+    short_help="Find the fastest plan for a workload on a system.",
+    epilog=EXAMPLES,
+)
 @click.argument("workload", type=FILE)
 @problem_options
 @search_options
@@ -86,7 +110,6 @@ def command(
     """
     from planner.cli.flags.plan_inputs import load_plan_inputs
     from planner.cli.output import check_folder, files_of
-    from planner.cli.printing.gap import unmet
     from planner.cli.progress import live_progress
 
     start_s = time.perf_counter()
@@ -253,3 +276,49 @@ def _exit_code(settings: Settings, stop: StopOnInterrupt, missed: str | None) ->
         remark(settings, f"{words} (exit code {EXIT_STOPPED})")
         return EXIT_STOPPED
     return 0 if missed is None else EXIT_GAP
+
+
+_WORTH_TELLING: Final = 0.1
+"""Share of the gap from which on its part that no search can close is worth a word."""
+
+
+def unmet(solver: SolverReport, most_ratio: float) -> str | None:
+    """Why the gap is not within ``most_ratio`` (0..1), in one line; None if it is.
+
+    Args:
+        solver: how the search went.
+        most_ratio: the widest gap that is good enough.
+    """
+    more = _more(solver)
+    gap, asked = solver.gap_ratio, f"--require-gap {100 * most_ratio:g}%"
+    if gap is None:
+        return f"the gap is unknown, so {asked} is not met: {_why_unknown(solver, more)}"
+    if gap <= most_ratio:
+        return None
+    told = format_gap(gap)
+    wider = "a little wider" if told == format_gap(most_ratio) else "wider"
+    return f"the gap of {told} is {wider} than {asked}: {_what_helps(solver, gap, more)}"
+
+
+def _why_unknown(solver: SolverReport, more: str) -> str:
+    if solver.status is Status.NO_PROOF:
+        return "a plan was priced below the bound, so the bound is wrong and was withdrawn"
+    if solver.strategy != "auto":
+        return f"strategy {solver.strategy!r} proved nothing; use --strategy auto"
+    return f"the search proved no bound; {more}"
+
+
+def _what_helps(solver: SolverReport, gap_ratio: float, more: str) -> str:
+    unseen = solver.unseen_gap_ratio
+    if unseen < _WORTH_TELLING * gap_ratio:
+        return more
+    return (
+        f"{format_gap(unseen)} are launches and overlap, which no bound counts and "
+        f"--objective phases leaves out; for the rest, {more}"
+    )
+
+
+def _more(solver: SolverReport) -> str:
+    if solver.status is Status.TIME_LIMIT:
+        return "give it a longer --time-limit, which cut the search, or more --evaluations"
+    return f"give it more --evaluations than the {solver.work:,} it used"

@@ -7,9 +7,9 @@ import importlib
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -233,6 +233,29 @@ def with_options(command: Command, options: Sequence[Option]) -> Command:
     return cast("Command", wrapped)
 
 
+class HeadedCommand(click.Command):
+    """A command whose help lists the usual flags first, and the others under headings."""
+
+    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The long names of the flags under each heading; those not named here come first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the flags, each under its heading."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Options": [],
+            **{h: [] for h in self.headings},
+        }
+        under = {flag: heading for heading, flags in self.headings.items() for flag in flags}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and not isinstance(param, click.Argument):
+                heading = next((under[flag] for flag in param.opts if flag in under), "Options")
+                sections[heading].append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
 def is_given(parameter: str) -> bool:
     """Whether the user gave a flag of the running command, so that its default is not used."""
     source = click.get_current_context().get_parameter_source(parameter)
@@ -378,7 +401,7 @@ def search_options(command: Command) -> Command:
             default=0,
             show_default=True,
             metavar="N",
-            help="Of random choices; the same seed and inputs give the same plan.",
+            help="Random seed.",
         ),
     )
     return gathered(command, options, SearchFlags, "search")

@@ -27,7 +27,7 @@ SCENARIO_OPTIONS = (
         type=FILE,
         multiple=True,
         metavar="FILE",
-        help="Also count this: a variant of the workload, or statistics of other data; repeatable.",
+        help="Another workload or statistics file that the plan must serve too (repeatable).",
     ),
     click.option(
         "--robust",
@@ -91,13 +91,13 @@ def plan_options(command: Command) -> Command:
             "--max-moved-bytes",
             type=Quantity("bytes"),
             metavar="SIZE",
-            help="Most bytes that ranks may receive for the new plan, such as '200 GiB'.",
+            help="Maximum bytes to move, such as '200 GiB'.",
         ),
         click.option(
             "--max-moved-tables",
             type=Count(_MOST_TABLES),
             metavar="N",
-            help="Most tables that may move: of which some rank receives a part.",
+            help="Maximum number of tables to move.",
         ),
         click.option(
             "--curve",

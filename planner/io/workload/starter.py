@@ -247,8 +247,8 @@ def placeholder_text(num_tables: int, name: str) -> str:
         for i in range(num_tables)
     )
     header = (
-        f"{num_tables} made-up tables, one per line: overwrite them with yours. 'shardplan init",
-        "--list tables.csv' writes this file from a list of your tables.",
+        f"{num_tables} made-up tables, one per line: overwrite them with yours. 'shardplan import",
+        "tables --list tables.csv' writes this file from a list of your tables.",
     )
     notes = {key: text for key, text in _NOTES.items() if key != "tables"}
     return _text(Workload(name=name, tables=tables, local_batch_size=4096), header, notes)

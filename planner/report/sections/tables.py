@@ -87,7 +87,7 @@ class TablesSection(AbstractReportSection):
         )
         return Section(
             title=self.title,
-            facts=(Fact(label="Kinds", parts=figures.kinds_in_words(result.plan)),),
+            facts=(Fact(label="Sharding", parts=figures.kinds_in_words(result.plan)),),
             columns=_columns(),
             rows=rows,
             notes=(note, *left_out),

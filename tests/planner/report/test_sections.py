@@ -99,7 +99,7 @@ def test_summary_tells_the_five_things(result: PlanningResult) -> None:
     memory = fact(section, "Memory")
     assert memory == "fullest rank 0: 41.0 of 80.0 GiB, 6.0 GiB of it in reserve"
     assert fact(section, "Solver").startswith("auto: proven optimal, gap 0 %, 2.4 s")
-    assert fact(section, "Kinds").startswith("4 tables whole on one rank (TW)   kernels: ")
+    assert fact(section, "Sharding").startswith("4 tables whole on one rank (TW)   kernels: ")
     assert fact(section, "Inputs").startswith("1 measured   1 datasheet")
     assert section.notes == (
         "warning: statistics were assumed",

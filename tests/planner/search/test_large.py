@@ -18,7 +18,7 @@ def test_three_thousand_tables_on_512_ranks(tmp_path: Path) -> None:
     """A plan that fits and a bound below it; the largest process stays below 4 GiB."""
     shardplan = [sys.executable, "-m", "planner"]
     model, out = tmp_path / "model.yaml", tmp_path / "out"
-    subprocess.run([*shardplan, "init", str(model), "--tables", "3000"], check=True)
+    subprocess.run([*shardplan, "import", "tables", str(model), "--tables", "3000"], check=True)
     command = [*shardplan, "plan", str(model), "--system", "h100_sxm", "--gpus", "512"]
     done = subprocess.run(
         [*command, "--time-limit", "90s", "-o", str(out)],

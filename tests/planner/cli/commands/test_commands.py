@@ -204,14 +204,16 @@ def test_schemas_are_json(run: Run, kind: str) -> None:
 
 def test_init(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run("init")
+    done = run("import", "tables")
     assert done.code == 0, done.err
     assert "#" in (tmp_path / "workload.yaml").read_text()
     assert "next: shardplan plan workload.yaml" in done.err
     assert run("check", "workload.yaml").code == 0
-    assert json.loads(run("init", "other.yaml", "--json").out) == {"written": "other.yaml"}
-    assert run("init").code == 2
-    refused = run("init", "tables.csv")
+    assert json.loads(run("import", "tables", "other.yaml", "--json").out) == {
+        "written": "other.yaml"
+    }
+    assert run("import", "tables").code == 2
+    refused = run("import", "tables", "tables.csv")
     assert (refused.code, "is read as a list of tables" in refused.err) == (2, True)
     assert not (tmp_path / "tables.csv").exists()
 
@@ -234,9 +236,7 @@ def test_systems_show(run: Run) -> None:
 # ------------------------------------------------------------------ help
 
 
-@pytest.mark.parametrize(
-    "name", ["plan", "estimate", "compare", "check", "init", "systems", "doctor"]
-)
+@pytest.mark.parametrize("name", ["plan", "estimate", "compare", "check", "systems"])
 def test_help_teaches_by_example(run: Run, name: str) -> None:
     done = run(name, "--help")
     assert done.code == 0
@@ -248,7 +248,7 @@ def test_help_teaches_by_example(run: Run, name: str) -> None:
 def test_group_help_and_version(run: Run) -> None:
     done = run("-h")
     assert "Exit codes" in done.out
-    assert done.out.index("  plan ") < done.out.index("  doctor ")
+    assert done.out.index("  plan ") < done.out.index("  predict ")
     assert run("--version").out.startswith("shardplan, version ")
     assert run().code == 2
 

@@ -11,7 +11,7 @@ import pytest
 
 from costmodels.errors import InvalidValueError
 from costmodels.units import GIB
-from planner.cli.printing.gap import unmet
+from planner.cli.commands.plan import unmet
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.support.status import Status
 from tests.planner.cli.command_line import Done, FakeApi, Run

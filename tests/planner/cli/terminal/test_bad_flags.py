@@ -110,11 +110,10 @@ BAD = {
         ("compare", "WORKLOAD", "a.json", "b.json", "--fail-over", "-3%"),
         "'-3%' is not a percentage",
     ),
-    "check of nothing": (("check",), "either FILE or --schema"),
     "check of both": (("check", "WORKLOAD", "--schema", "plan"), "either FILE or --schema"),
     "schema of nothing": (("check", "--schema", "model"), "--schema"),
     "check of an absent file": (("check", "absent.yaml"), "absent.yaml"),
-    "init over a file": (("init", "WORKLOAD"), "exists"),
+    "init over a file": (("import", "tables", "WORKLOAD"), "exists"),
     "unknown system to show": (("systems", "show", "h900"), "h900"),
     "unknown subcommand": (("systems", "delete", "h100_sxm"), "delete"),
 }

@@ -309,7 +309,7 @@ def test_an_interrupt_that_python_wraps_is_one_all_the_same(
         type("Made", (), {"field": Descriptor()})
 
     monkeypatch.setattr("planner.cli.run.cli.main", main)
-    assert run_command_line(["doctor"]) == (130 if isinstance(stop, GaveUp) else 4)
+    assert run_command_line(["check"]) == (130 if isinstance(stop, GaveUp) else 4)
     assert f"stopped by {stop.args[0]}" in capsys.readouterr().err
 
 
@@ -327,7 +327,7 @@ def test_an_interrupt_of_which_only_the_words_are_left_is_one_all_the_same(
         raise ValueError(f"Error building validator: {words}")
 
     monkeypatch.setattr("planner.cli.run.cli.main", main)
-    assert run_command_line(["doctor"]) == 4
+    assert run_command_line(["check"]) == 4
     assert "stopped by SIGTERM" in capsys.readouterr().err
 
 

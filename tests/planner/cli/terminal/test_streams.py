@@ -115,7 +115,7 @@ FULL = {
         "best.json",
     ),
     "profile": ("profile day.tsv -o stats.json", "stats.json"),
-    "init": ("init new.yaml --tables 300", "new.yaml"),
+    "init": ("import tables new.yaml --tables 300", "new.yaml"),
     "import": ("import dlrm 'python dlrm_s_pytorch.py --arch-embedding-size=9-9-9' -o w.yaml", ""),
 }
 
@@ -271,8 +271,8 @@ def test_no_command_passes_names_on_as_they_are(
         ("check", evil),
         ("check", plan),
         ("check", tmp_path / EVIL),
-        ("init", tmp_path / f"{EVIL}.yaml", "--list", listed),
-        ("init", tmp_path / f"{EVIL}.yaml"),
+        ("import", "tables", tmp_path / f"{EVIL}.yaml", "--list", listed),
+        ("import", "tables", tmp_path / f"{EVIL}.yaml"),
         ("export", "csv", evil, plan, *system, "-o", tmp_path / f"{EVIL}.csv"),
         ("plan", evil, *system, "--set", f"{EVIL}=1"),
         ("plan", evil, *system, "--strategy", EVIL),
@@ -312,7 +312,7 @@ def test_the_next_command_can_be_typed_whatever_the_name(
 ) -> None:
     """Blanks are quoted, and a line break breaks no line."""
     monkeypatch.chdir(tmp_path)
-    assert "plan 'my model.yaml' --system" in run("init", "my model.yaml").err
-    done = run("init", "a\nb.yaml")
+    assert "plan 'my model.yaml' --system" in run("import", "tables", "my model.yaml").err
+    done = run("import", "tables", "a\nb.yaml")
     assert "plan $'a\\nb.yaml' --system" in done.err
     assert done.out == "Wrote a\\nb.yaml\n"

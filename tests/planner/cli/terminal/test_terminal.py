@@ -52,13 +52,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("export", "nccl-matrix", *PLANNED, "--system", "box.yaml", "-o", "a2a.txt"),
     ),
     "check": ("check", "small.yaml"),
-    "init": ("init", "new.yaml", "--tables", "30"),
+    "init": ("import", "tables", "new.yaml", "--tables", "30"),
     "systems": ("systems",),
-    "doctor": ("doctor",),
+    "doctor": ("check",),
 }
 """What prints for people. Other commands print files: YAML, CSV, scripts."""
 
-AGAIN = ("init", "profile")
+AGAIN = ("import", "tables", "profile")
 """Commands that want a file of theirs gone before they run a second time."""
 
 VARYING = ("plan", "explain prices", "tune", "sweep", "size", "doctor")
@@ -146,7 +146,7 @@ def test_colour_is_for_terminals_that_want_it(
         terminal = Terminal()
         monkeypatch.setenv("NO_COLOR", wish)
         monkeypatch.setattr(sys, "stdout", terminal)
-        run_command_line(["doctor"])
+        run_command_line(["check"])
         shown[wish] = terminal.getvalue()
     assert re.search(r"\x1b\[[\d;]*3\dm", shown[""])
     assert not re.search(r"\x1b\[[\d;]*3\dm", shown["1"])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.cli import environment as env
-from planner.cli.environment import Check, Level
-from planner.cli.torch_traps import check_torch_traps
+from planner.cli.environment import Check, Level, check_torch_traps
 
 PAIR = {
     "torch": "2.13.0+cpu",

@@ -155,18 +155,18 @@ def test_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Check(level=Level.FAIL, subject="torch", finding="wrong", fix="do this")
     monkeypatch.setattr(env, "check_packages", lambda: [good])
     monkeypatch.setattr(env, "check_torch_stack", list)
-    done = run("doctor")
+    done = run("check")
     assert done.code == 0
     assert "all checks passed" in done.out
     monkeypatch.setattr(env, "check_torch_stack", lambda: [bad])
-    done = run("doctor")
+    done = run("check")
     assert done.code == 1
     assert "fail torch" in done.out
     assert "fix: do this" in done.out
-    quiet = run("doctor", "-q")
+    quiet = run("check", "-q")
     assert "python" not in quiet.out
     assert "torch" in quiet.out
-    data = json.loads(run("doctor", "--json").out)
+    data = json.loads(run("check", "--json").out)
     assert data["ok"] is False
     assert {"level": "fail", "subject": "torch", "finding": "wrong", "fix": "do this"} in data[
         "checks"
