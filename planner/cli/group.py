@@ -16,7 +16,7 @@ class LazyGroup(click.Group):
     """A group whose commands are the files of :mod:`planner.cli.commands`."""
 
     sections: ClassVar[dict[str, tuple[str, ...]]] = {
-        "Plan": ("plan", "estimate", "compare", "explain", "drift", "tune", "sweep", "size"),
+        "Plan": ("plan", "estimate", "compare", "explain", "drift", "study"),
         "Models": ("predict", "profile", "calibrate", "fit", "validate"),
         "Files": ("init", "check", "import", "export"),
         "Environment": ("systems", "doctor"),

@@ -27,12 +27,17 @@ from planner.io.system.system_schema import (
     LinkSchema,
     SystemSchema,
 )
+from planner.io.workload.overrides import override
 
 _MOST_RANKS = 65_536
 
 
 def load_system(
-    source: str | Path, *, gpus: int | None = None, gpus_per_host: int | None = None
+    source: str | Path,
+    *,
+    gpus: int | None = None,
+    gpus_per_host: int | None = None,
+    overrides: tuple[tuple[str, str], ...] = (),
 ) -> Topology:
     """Read a system at a size.
 
@@ -41,6 +46,7 @@ def load_system(
         gpus: number of ranks; None for one full host. If it is smaller than the ranks of a host,
             there is one host with this many ranks.
         gpus_per_host: ranks per host; None for those of the system.
+        overrides: changes of single values, as pairs of a key path and a YAML text.
 
     Returns:
         The topology: sizes in bytes, rates in bytes or FLOP per second, latencies in seconds.
@@ -54,6 +60,8 @@ def load_system(
     """
     path = locate(source, "systems")
     document = read_system(path)
+    for pair in overrides:
+        override(document, *pair)
     schema = validate(SystemSchema, document)
     problems = [
         f"{document.where(('collective_curves', i))}: {unknown}"
