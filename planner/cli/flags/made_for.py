@@ -72,7 +72,7 @@ def made_for_another_workload(
     batches = (None, workload.local_batch_size) if workload.dense.operators else ()
     return [
         f"{path}: was made for other index laws, tables or training than {source} has now; the "
-        "file has changed since, or the plan was made with --stats, --set or by tune"
+        "file has changed since, or the plan was made with --stats, --set or by study"
         for path, plan in zip(paths, saved, strict=True)
         if plan.workload_hash not in (None, priced_for)
         and (not batches or plan.batch_size_per_rank in batches)

@@ -135,6 +135,25 @@ def test_a_workload_with_tables_needs_its_plan(run: Run, workload_file: Path) ->
     assert "has tables, so name a plan after it" in done.err
 
 
+def test_parallel_configurations_of_a_dense_model(run: Run, transformer: Path) -> None:
+    """Which of them is best is what the study answers."""
+    done = run(
+        *("study", transformer, *SYSTEM, "--gpus", "8", "--grid", "--json", "--workers", "1"),
+        *("--vary", "training.tensor_parallel=1,2"),
+        *("--vary", "training.dense_parallelism=ddp,fsdp"),
+    )
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    rows = {
+        (s["training.tensor_parallel"], s["training.dense_parallelism"]): s["iteration_time_s"]
+        for s in told["setups"]
+    }
+    assert set(rows) == {(1, "ddp"), (1, "fsdp"), (2, "ddp"), (2, "fsdp")}
+    best = told["setup"]["training.tensor_parallel"], told["setup"]["training.dense_parallelism"]
+    assert len(set(rows.values())) > 1
+    assert best in rows
+
+
 def test_a_study_has_pipelines_to_try(run: Run, transformer: Path) -> None:
     done = run("study", transformer, *SYSTEM, "--gpus", "8", "--trials", "2")
     assert done.code == 0, done.err
