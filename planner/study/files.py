@@ -68,7 +68,7 @@ def checked_knobs(knobs: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Val
 
 def _menu(value: Value) -> Value:
     """Cache sizes such as ``["5%", 0.2]`` as a list of ratios in JSON."""
-    listed: Any = json.loads(value) if str(value).startswith("[") else value
+    listed: Any = json.loads(str(value)) if str(value).startswith("[") else value
     shares = listed if isinstance(listed, list) else [listed]
     try:
         ratios = [

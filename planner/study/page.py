@@ -165,7 +165,7 @@ def _values(result: SetupResult, knobs: tuple[str, ...]) -> dict[str, float | st
     return {
         k: v if type(v) in (int, float) else told(k, v).removeprefix(f"{k.rpartition('.')[2]} ")
         for k, v in values.items()
-    }  # type: ignore[return-value]
+    }
 
 
 def _figures(study: Study, result: SetupResult) -> dict[str, float | str | None]:

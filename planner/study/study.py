@@ -519,7 +519,8 @@ class Study:
     @staticmethod
     def _summed(promise: FloatArray) -> FloatArray:
         finite = np.where(np.isfinite(promise), promise, 0.0)
-        return (promise / np.maximum(np.abs(finite).max(axis=0), 1e-300)).sum(axis=1)
+        scale = np.maximum(np.abs(finite).max(axis=0), 1e-300)
+        return np.asarray((promise / scale).sum(axis=1))
 
     def _by_sampler(self) -> None:
         """Search what a sampler of Optuna picks, unless its bound says that it is no better."""

@@ -85,7 +85,7 @@ def command(
     4.
     """
     from planner.study.space import Space, usual_choices
-    from planner.study.study import Effort, Study, knobs_of
+    from planner.study.study import Study, knobs_of
 
     if dask not in (None, "local") and workers is not None:
         message = "--workers counts processes of this machine, and --dask has its own; drop one"
@@ -101,15 +101,6 @@ def command(
     for text in left_out:
         remark(settings, text)
     processes = min(workers or usable_cores(), max(1, len(space.setups)))
-    effort = Effort(
-        trials=flags.trials,
-        evaluations=flags.evaluations,
-        time_limit_s=flags.time_limit_s,
-        seed=flags.seed,
-        sampler=flags.sampler,
-        within_ratio=flags.within_ratio,
-        is_grid=flags.grid,
-    )
     from planner.cli.progress import bar
 
     journal = None
@@ -121,7 +112,7 @@ def command(
         with _place(dask, processes) as place, writing(journal or Path("the study")):
             found = Study(
                 space,
-                effort,
+                flags.effort(),
                 goals=flags.goals,
                 operation=_operation(flags),
                 smallest_for=flags.smallest_for,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -25,6 +25,9 @@ from planner.cli.flags.common import (
 )
 from planner.cli.flags.said_twice import refuse_said_twice
 from planner.cli.names import complete_system
+
+if TYPE_CHECKING:
+    from planner.study import Effort
 
 GOALS = ("iteration", "throughput", "cost", "headroom")
 SAMPLERS = ("bounds", "tpe", "nsga2", "random")
@@ -140,6 +143,20 @@ class StudyFlags:
         """The values of flags that can be files."""
         named = (*self.systems, *(text.partition("=")[2] for text in self.models))
         return tuple(Path(name) for name in named if name)
+
+    def effort(self) -> Effort:
+        """How much the study shall do."""
+        from planner.study import Effort
+
+        return Effort(
+            trials=self.trials,
+            evaluations=self.evaluations,
+            time_limit_s=self.time_limit_s,
+            seed=self.seed,
+            sampler=self.sampler,
+            within_ratio=self.within_ratio,
+            is_grid=self.grid,
+        )
 
 
 def study_options(command: Command) -> Command:
