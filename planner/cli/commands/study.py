@@ -90,7 +90,6 @@ def command(
     if dask not in (None, "local") and workers is not None:
         message = "--workers counts processes of this machine, and --dask has its own; drop one"
         raise click.UsageError(message, click.get_current_context())
-    folder = None if output is None or output.suffix == ".json" else output
     if output is not None:
         _check_output(output, (workload, *flags.files, *files_set(flags.overrides, workload)))
     load = _files(workload, flags)
@@ -103,11 +102,7 @@ def command(
     processes = min(workers or usable_cores(), max(1, len(space.setups)))
     from planner.cli.progress import bar
 
-    journal = None
-    if folder is not None:
-        with writing(folder):
-            behind_links(folder).mkdir(parents=True, exist_ok=True)
-        journal = folder / JOURNAL_FILE
+    journal = _journal(output)
     with StopOnInterrupt() as stop:
         with _place(dask, processes) as place, writing(journal or Path("the study")):
             found = Study(
@@ -122,6 +117,15 @@ def command(
             with bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
                 found.run(progress=step, should_stop=stop)
         return _deliver(settings, found, stop, output, _warnings(load, flags, knobs))
+
+
+def _journal(output: Path | None) -> Path | None:
+    """The journal in the output folder, which is made; None if there is no such folder."""
+    if output is None or output.suffix == ".json":
+        return None
+    with writing(output):
+        behind_links(output).mkdir(parents=True, exist_ok=True)
+    return output / JOURNAL_FILE
 
 
 @contextmanager
