@@ -2,19 +2,18 @@
 
     python -m benchmarks.search.growth                        ten models, 8 to 512 GPUs
     python -m benchmarks.search.growth --model 3 --model 7 --gpus 64,128,256
-    python -m benchmarks.search.growth --alone                every point searched from nothing
     python -m benchmarks.search.growth --groups 16            with copies, averaged every 16 steps
 
 Each model is drawn at random: 20 to 300 tables (:mod:`benchmarks.search.instances`), their widths,
 their skew, the dense part, the system and the batch. The points go through the code of ``shardplan
-sweep``, without a limit by the clock, so that the figures are the same on every machine.
+study --grid``, without a limit by the clock, so that the figures are the same on every machine.
 
 ``rise`` is how much longer a step takes than the shortest one on fewer GPUs. ``proven`` is the part
 of that rise that no plan avoids: the lower bound is longer than that shortest step by so much.
 ``avoidable`` is how much longer the step takes than both of them, the most that a better plan could
 save. A rise of more than 3 % is ``physics`` if at most 3 % are avoidable, and ``open`` otherwise.
 
-``--groups N`` asks ``shardplan tune`` instead: each group of GPUs may have a copy of all tables, so
+``--groups N`` asks for copies too: each group of GPUs may have a copy of all tables, so
 that exchanges join fewer GPUs, and copies are averaged every N steps, which changes the training.
 The best group size of each number of GPUs is shown, with the time of the averaging per step.
 """
@@ -25,9 +24,8 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -36,10 +34,12 @@ from benchmarks.search.instances import drawn
 from costmodels.workload import DenseArch, Workload
 from planner import load_system
 from planner.errors import NoPlanFoundError
-from planner.problem import NO_CONSTRAINTS
-from planner.sweep import Grid, Journal, Operation, PointResult, run
-from planner.sweep.runner import Task, solve
-from planner.tuning import Effort, Menu, Study, Tuned, design_space
+from planner.options.global_batch import rank_batch
+from planner.problem import PlanningProblem
+from planner.study import Effort, SetupResult, Space, Study
+from planner.study.space import COPIES, SYNC, SYSTEM, Value
+from planner.study.space import GPUS as GPUS_KNOB
+from planner.support.worker_pool import WorkerPool
 
 GPUS: Final = (8, 16, 32, 64, 128, 256, 512)
 MODELS: Final = 10
@@ -95,29 +95,26 @@ def _ending_in(dense: DenseArch, width: int) -> DenseArch:
     )
 
 
-def tasks(asked: Model, gpus: Sequence[int], evaluations: int | None) -> list[Task]:
-    """The points of one model."""
-    grid = Grid(
-        systems=(asked.system,), gpus=tuple(gpus), global_batch_sizes=(asked.global_batch_size,)
-    )
-    return [
-        Task(
-            point=point,
-            problem=point.problem(
-                asked.workload, NO_CONSTRAINTS, load_system(point.system, gpus=point.gpus)
-            ),
-            operation=Operation(),
-            max_evaluations=evaluations,
-        )
-        for point in grid.points()
-    ]
+def space_of(asked: Model, gpus: Sequence[int], sync_interval: int | None = None) -> Space:
+    """The setups of one model: every number of GPUs, and copies if there is an interval."""
+
+    def load(picks: Mapping[str, Value]) -> PlanningProblem:
+        topology = load_system(asked.system, gpus=int(str(picks[GPUS_KNOB])))
+        batch = rank_batch(asked.global_batch_size, asked.workload, topology.world_size)
+        workload = replace(asked.workload, local_batch_size=batch)
+        return PlanningProblem(workload=workload, topology=topology)
+
+    knobs: dict[str, tuple[Value, ...]] = {SYSTEM: (asked.system,), GPUS_KNOB: tuple(gpus)}
+    if sync_interval is not None:
+        knobs |= {COPIES: ("all",), SYNC: (sync_interval,)}
+    return Space(knobs, load)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rise:
     """A point beside the shortest step on fewer GPUs; 0 for the first one."""
 
-    result: PointResult
+    result: SetupResult
     rise_ratio: float
     proven_ratio: float
 
@@ -134,13 +131,18 @@ class Rise:
         return "physics" if self.avoidable_ratio <= ALLOWED_RATIO else "open"
 
 
-def rises(results: Sequence[PointResult]) -> Iterator[Rise]:
-    """Every point that has a plan, fewest GPUs first."""
+def gpus_of(result: SetupResult) -> int:
+    """The number of GPUs of a setup."""
+    return int(str(result.setup.get(GPUS_KNOB)))
+
+
+def rises(results: Sequence[SetupResult]) -> Iterator[Rise]:
+    """Every setup that has a plan, fewest GPUs first."""
     least_s = math.inf
-    for result in sorted(results, key=lambda r: r.point.gpus):
-        if result.iteration_time_s is None:
+    for result in sorted(results, key=gpus_of):
+        if result.figures is None:
             continue
-        time_s, bound_s = result.iteration_time_s, result.bound_s or 0.0
+        time_s, bound_s = result.figures.time_s, result.bound_s or 0.0
         yield Rise(
             result=result,
             rise_ratio=max(time_s / least_s - 1, 0.0),
@@ -155,10 +157,8 @@ def main() -> None:
     parser.add_argument("--model", action="append", type=int, metavar="N", help="0, 1, 2, ...")
     parser.add_argument("--gpus", default=",".join(map(str, GPUS)), metavar="N,N")
     parser.add_argument("--evaluations", type=int, metavar="N")
-    parser.add_argument("--alone", action="store_true", help="hand no plans on")
     parser.add_argument("--groups", type=int, metavar="N", help="copies, averaged every N steps")
     parser.add_argument("--workers", type=int, default=1, metavar="N")
-    parser.add_argument("--journal", type=Path, metavar="FILE", help="go on from these results")
     options = parser.parse_args()
     gpus = [int(text) for text in options.gpus.split(",")]
     if options.groups is not None:
@@ -171,13 +171,12 @@ def main() -> None:
     )
     for number in options.model or range(MODELS):
         asked, begun = model(number), time.perf_counter()
-        points = tasks(asked, gpus, options.evaluations)
-        if options.alone:
-            found = tuple(map(solve, points))
-        else:
-            journal = None if options.journal is None else Journal(options.journal)
-            found = run(points, journal=journal, workers=options.workers)
-        verdicts.append(_print(asked, found))
+        effort = Effort(evaluations=options.evaluations, time_limit_s=None, is_grid=True)
+        with WorkerPool(options.workers) as pool:
+            place = None if options.workers == 1 else pool
+            study = Study(space_of(asked, gpus), effort, goals=("iteration",), place=place)
+            study.run()
+        verdicts.append(_print(asked, study.results))
         print(f"{'':>24} {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
     even = verdicts.count("")
     print(
@@ -187,43 +186,26 @@ def main() -> None:
     )
 
 
-def _print(asked: Model, results: Sequence[PointResult]) -> str:
+def _print(asked: Model, results: Sequence[SetupResult]) -> str:
     """A line per point; the verdict on the model."""
     name = f"{asked.number}: {len(asked.workload.tables)} tables"
     print(f"{name:>24} {asked.system}, {asked.global_batch_size:,} samples per step")
     verdicts = set()
     for line in rises(results):
         result = line.result
-        time_s, bound_s = result.iteration_time_s or math.nan, result.bound_s or 0.0
+        time_s = math.nan if result.figures is None else result.figures.time_s
+        bound_s = result.bound_s or 0.0
         print(
-            f"{'':>24} {result.point.gpus:5d} {1e3 * time_s:9.4f} ms {1e3 * bound_s:9.4f} ms "
+            f"{'':>24} {gpus_of(result):5d} {1e3 * time_s:9.4f} ms {1e3 * bound_s:9.4f} ms "
             f"{100 * (1 - bound_s / time_s):6.2f} % {100 * line.rise_ratio:6.2f} % "
             f"{100 * line.proven_ratio:6.2f} % {100 * line.avoidable_ratio:7.2f} %  {line.verdict}",
             flush=True,
         )
         verdicts.add(line.verdict)
     for result in results:
-        if result.iteration_time_s is None:
-            print(f"{'':>24} {result.point.gpus:5d} {result.status.value}")
+        if result.figures is None:
+            print(f"{'':>24} {gpus_of(result):5d} {result.status}")
     return next((v for v in ("open", "physics") if v in verdicts), "")
-
-
-def grouped(task: Task, sync_interval: int) -> Tuned | None:
-    """The best plan where groups may have copies; None if none was found that fits."""
-    menu = Menu(
-        pipelines=(task.problem.workload.pipeline,),
-        tries_groups=True,
-        sync_intervals=(sync_interval,),
-        min_column_widths=(4,),
-    )
-    space = design_space(task.problem, menu=menu, tunes_cache=False)
-    effort = Effort(trials=len(space.setups), trial_evaluations=task.max_evaluations)
-    study = Study(space, effort)
-    study.run()
-    try:
-        return study.best()
-    except NoPlanFoundError:
-        return None
 
 
 def _with_groups(
@@ -236,16 +218,22 @@ def _with_groups(
         asked, begun = model(number), time.perf_counter()
         print(f"{asked.number:>24} {asked.system}, {asked.global_batch_size:,} samples per step")
         least_s, most = math.inf, 0.0
-        for task in tasks(asked, gpus, evaluations):
-            best = grouped(task, sync_interval)
-            if best is None:
-                print(f"{'':>24} {task.point.gpus:5d} no plan")
+        for count in gpus:
+            space = space_of(asked, [count], sync_interval)
+            effort = Effort(trials=len(space.setups), evaluations=evaluations)
+            study = Study(space, effort, goals=("iteration",))
+            study.run()
+            try:
+                best = study.best()
+            except NoPlanFoundError:
+                print(f"{'':>24} {count:5d} no plan")
                 continue
-            rise = max(best.value_s / least_s - 1.0, 0.0)
-            least_s, most = min(least_s, best.value_s), max(most, rise)
+            time_s = best.figures.time_s
+            rise = max(time_s / least_s - 1.0, 0.0)
+            least_s, most = min(least_s, time_s), max(most, rise)
             print(
-                f"{'':>24} {task.point.gpus:5d} {best.setup.group_size:5d} "
-                f"{1e3 * best.value_s:9.4f} ms {1e3 * best.sync_s:9.4f} ms {100 * rise:6.2f} %",
+                f"{'':>24} {count:5d} {space.group_size(best.setup):5d} "
+                f"{1e3 * time_s:9.4f} ms {1e3 * best.sync_s:9.4f} ms {100 * rise:6.2f} %",
                 flush=True,
             )
         num_even += most <= ALLOWED_RATIO

@@ -16,10 +16,7 @@ class LazyGroup(click.Group):
     """A group whose commands are the files of :mod:`planner.cli.commands`."""
 
     sections: ClassVar[dict[str, tuple[str, ...]]] = {
-        "Plan": (
-            *("plan", "estimate", "compare", "explain", "drift"),
-            *("study", "tune", "sweep", "size", "profile", "fit"),
-        ),
+        "Plan": ("plan", "estimate", "compare", "explain", "drift", "study", "profile", "fit"),
         "Files": ("check", "import", "export", "systems"),
         "For maintainers of the cost models": ("calibrate", "validate", "predict"),
     }

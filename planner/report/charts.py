@@ -1,4 +1,4 @@
-"""Pages of sweeps and studies: a scatter on log scales, and a table that can be sorted.
+"""Pages of studies: a scatter on log scales, and a table that can be sorted.
 
 Both kinds of pages share style, axes, legend and cells, and load nothing from other places. At the
 width of a telephone, rows of the table become blocks, and the text of charts grows.

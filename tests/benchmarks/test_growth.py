@@ -6,18 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.search.growth import model, rises, tasks
-from planner.sweep import PointResult
-from planner.sweep.outcome import PointStatus
-from planner.sweep.runner import failed
+from benchmarks.search.growth import gpus_of, model, rises
+from planner.study import Figures, Setup, SetupResult
 
 
-def _results(*points: tuple[float, float] | None) -> list[PointResult]:
-    """Points of (step, bound) on 8, 16, ... GPUs; None for one without a plan."""
-    asked = tasks(model(9), [8 * 2**i for i in range(len(points))], None)
-    lost = [failed(task, "") for task in asked]
+def _results(*points: tuple[float, float] | None) -> list[SetupResult]:
+    """Setups of (step, bound) on 8, 16, ... GPUs; None for one without a plan."""
+    lost = [
+        SetupResult(setup=Setup((("gpus", 8 * 2**i),)), status="failed") for i in range(len(points))
+    ]
     return [
-        r if p is None else replace(r, status=PointStatus.DONE, iteration_time_s=p[0], bound_s=p[1])
+        r
+        if p is None
+        else replace(
+            r,
+            status="done",
+            figures=Figures(time_s=p[0], samples_per_s=1.0, free_bytes=0.0),
+            bound_s=p[1],
+        )
         for r, p in zip(lost, points, strict=True)
     ]
 
@@ -26,7 +32,7 @@ def test_a_rise_is_against_the_shortest_step_on_fewer_gpus() -> None:
     """Not against the point before, and points without a plan are left out."""
     steps = ((4.0, 3.0), (2.0, 1.9), None, (2.2, 1.9), (2.2, 2.1), (2.2, 2.15))
     found = list(rises(_results(*steps)[::-1]))
-    assert [r.result.point.gpus for r in found] == [8, 16, 64, 128, 256]
+    assert [gpus_of(r.result) for r in found] == [8, 16, 64, 128, 256]
     assert [r.rise_ratio for r in found] == pytest.approx([0.0, 0.0, 0.1, 0.1, 0.1])
     assert [r.proven_ratio for r in found] == pytest.approx([0.0, 0.0, 0.0, 0.05, 0.075])
     avoidable = [0.0, 0.0, 0.1, 2.2 / 2.1 - 1, 2.2 / 2.15 - 1]

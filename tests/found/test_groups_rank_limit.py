@@ -14,8 +14,9 @@ from planner import api, io
 from planner.cli.run import run
 from planner.errors import InfeasibleError
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint
-from planner.tuning import Menu, Pricer, design_space
+from planner.settings import SearchSettings
 from planner.tuning.groups import group_constraints, group_topology, members
+from tests.planner.study.spaces import space_of
 from tests.strategies import make_topology
 
 DATA = Path(__file__).parent / "data"
@@ -41,18 +42,14 @@ def test_no_rank_of_any_group_exceeds_its_limit() -> None:
         DATA / "groups_rank_limit.yaml", str(DATA / "slow.yaml"), gpus=4, gpus_per_host=4
     )
     assert problem.constraints == file.constraints
-    space = design_space(problem, menu=Menu(tries_groups=True, min_column_widths=(128,)))
-    pricer = Pricer(space=space, max_evaluations=200)
+    space = space_of(problem, more={"copies": (2,), "column_width": (128,)})
     for setup in space.setups:
-        if setup.group_size != 2:
-            continue
-        found = pricer.solve(setup).tuned
-        assert found is not None
+        found = api.solve(space.restricted(setup), search=SearchSettings(max_evaluations=200))
         copies = members(system, 2)
         held = {
             int(rank): used.used_bytes
             for group in copies
-            for rank, used in zip(group, found.result.best.memory.ranks, strict=True)
+            for rank, used in zip(group, found.best.memory.ranks, strict=True)
         }
         assert held[1] <= 3 * GIB
         assert max(held.values()) > 4 * GIB  # the tables are somewhere
@@ -62,9 +59,10 @@ def test_a_pin_to_one_rank_leaves_no_groups(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Table a is on rank 1 and nowhere else, and the command says why there are no groups."""
-    arguments = ["tune", DATA / "groups_rank_table.yaml", "--system", DATA / "slow.yaml"]
-    arguments += ["--gpus", 4, "--gpus-per-host", 2, "--groups", "--sync-interval", 1000]
-    arguments += ["--pipeline", "none", "--column-width", 128, "-o", tmp_path / "o"]
+    arguments = ["study", DATA / "groups_rank_table.yaml", "--system", DATA / "slow.yaml"]
+    arguments += ["--gpus", 4, "--gpus-per-host", 2, "--vary", "copies=all"]
+    arguments += ["--vary", "sync_interval=1000", "--vary", "training.pipeline=none"]
+    arguments += ["--vary", "column_width=128", "-o", tmp_path / "o"]
     assert run([str(a) for a in arguments]) == 0
     told = capsys.readouterr()
     words = " ".join((told.out + told.err).split())

@@ -78,9 +78,17 @@ def test_unlike_models_stay_apart() -> None:
 
 def test_another_process_joins_the_journal(tmp_path: Path) -> None:
     """It was told that the journal belongs to another study."""
-    command = [sys.executable, "-m", "planner", "tune", DATA / "small.yaml", "--system", "h100_sxm"]
-    command += ["--gpus", 2, "--pipeline", "sparse_dist,none", "--column-width", 4, "--trials", 1]
-    command += ["--trial-evaluations", 50, "--storage", tmp_path / "j.journal"]
+    command = [
+        sys.executable,
+        "-m",
+        "planner",
+        "study",
+        DATA / "small.yaml",
+        "--system",
+        "h100_sxm",
+    ]
+    command += ["--gpus", 2, "--vary", "training.pipeline=sparse_dist,none", "--trials", 1]
+    command += ["--evaluations", 50, "-o", tmp_path / "out", "--workers", 1]
     command += ["--model", f"lookup={DATA / 'mm.py'}"]
     for _ in range(2):
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True)

@@ -10,81 +10,55 @@ import pytest
 
 import planner.cli.commands.validate as validate_module
 from costmodels.cpu.run_stages import STAGES
-from planner import sweep
 from planner.cli.interrupt import EXIT_STOPPED, Interrupted, StopOnInterrupt
 from planner.cli.run import run
-from planner.errors import StoppedError
-from planner.sweep.outcome import PointResult
-from planner.sweep.runner import Task, solve_beside
+from planner.study import Study
 from planner.validation.tasks import Outcome
 
 DATA = Path(__file__).parent / "data"
-SIZE = ("size", DATA / "small.yaml", "--system", "h100_sxm", "--evaluations", 50)
+SIZE = ("study", DATA / "small.yaml", "--system", "h100_sxm", "--evaluations", 50, "--workers", 1)
 
 
 def stops_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM comes in the search after ``count`` sizes."""
-    done: list[PointResult] = []
     seen: list[StopOnInterrupt] = []
-    enter = StopOnInterrupt.__enter__
+    enter, record = StopOnInterrupt.__enter__, Study._record
+    done: list[int] = []
 
     def entered(stop: StopOnInterrupt) -> StopOnInterrupt:
         seen.append(stop)
         return enter(stop)
 
-    def searched(task: Task, found: Any, **options: Any) -> PointResult:
+    def recorded(study: Study, number: int, result: Any) -> None:
+        record(study, number, result)
+        done.append(number)
         if len(done) == count:
             seen[-1].stopped_by = "SIGTERM"
-            raise StoppedError("stopped")
-        done.append(solve_beside(task, found, **options))
-        return done[-1]
 
     monkeypatch.setattr(StopOnInterrupt, "__enter__", entered)
-    monkeypatch.setattr("planner.sweep.runner.solve_beside", searched)
+    monkeypatch.setattr(Study, "_record", recorded)
 
 
-@pytest.mark.parametrize(("count", "words"), [(0, "stopped before any"), (2, "not enough: best")])
-def test_size_tells_what_it_has_tried(
-    count: int,
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+def test_the_smallest_cluster_tells_what_it_has_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """It printed nothing, and had no -o."""
-    stops_after(count, monkeypatch)
-    target = ("--target-qps", "999M", "--max-gpus", 64, "-o", tmp_path / "size.json")
+    stops_after(1, monkeypatch)
+    target = ("--smallest-for", "20M", "--max-gpus", 64, "-o", tmp_path / "out", "--json")
     assert run([str(a) for a in (*SIZE, *target)]) == EXIT_STOPPED
     told = capsys.readouterr()
-    assert words in told.out
-    assert "stopped by SIGTERM after 0 of 1 systems" in told.err
-    written = json.loads((tmp_path / "size.json").read_text())["systems"][0]
-    assert written["is_cut"]
-    assert [t["gpus"] for t in written["tried"]] == [8, 16][:count]
+    assert "stopped by SIGTERM after 1 searches" in told.err
+    assert len(json.loads(told.out)["setups"]) == 1
+    assert (tmp_path / "out" / "plan.json").exists()
 
 
-def test_size_writes_its_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "size.json"
-    assert run([str(a) for a in (*SIZE, "--target-qps", 1000, "-o", path, "--json")]) == 0
-    assert json.loads(path.read_text()) == json.loads(capsys.readouterr().out)
-    assert sweep.smallest is not None
-
-
-def test_a_second_search_that_is_stopped_leaves_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[object] = []
-
-    def solved(task: object, **options: object) -> object:
-        calls.append(task)
-        if len(calls) == 2:
-            raise StoppedError("stopped")
-        return "first"
-
-    class Again:
-        def again(self, first: object, found: object) -> object:
-            return "again"
-
-    monkeypatch.setattr("planner.sweep.runner.solve", solved)
-    assert solve_beside(Again(), ()) == "first"  # type: ignore[arg-type, comparison-overlap]
+def test_the_smallest_cluster_is_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    target = ("--smallest-for", 1000, "-o", tmp_path / "out", "--json")
+    assert run([str(a) for a in (*SIZE, *target)]) == 0
+    answer = json.loads(capsys.readouterr().out)["answers"][0]["answer"]
+    assert answer["gpus"] == json.loads((tmp_path / "out" / "plan.json").read_text())["world_size"]
 
 
 def outcome(task: int, number: int) -> Outcome:

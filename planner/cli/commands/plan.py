@@ -120,7 +120,7 @@ def command(
         asked = load_plan_inputs(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one
         from planner.solving.pricing import pricing_of
-        from planner.sweep.economics import with_checkpoints
+        from planner.study.figures import with_checkpoints
 
         steered = replace(
             search.settings(), robust=asked.robust, kept_s=_kept_s(asked.problem, output, start_s)

@@ -343,23 +343,23 @@ def _problem(file: io.WorkloadFile, topology: Topology, flags: ProblemFlags) -> 
         workload=_with_flags(file.workload, topology, flags),
         topology=_priced(topology, flags),
         constraints=_in_group(file.constraints, topology),
-        models=_models(topology, flags),
+        models=models_named(topology, flags.models),
     )
 
 
-def _models(topology: Topology, flags: ProblemFlags) -> CostModels | None:
+def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | None:
     """The models that ``--model`` names; None if it names none."""
-    if not flags.models:
+    if not models:
         return None
     from planner.models import chosen_models
 
-    wrong = [text for text in flags.models if not all(text.partition("=")[::2])]
+    wrong = [text for text in models if not all(text.partition("=")[::2])]
     if wrong:
         problems = [
             f"--model {text!r}: write FAMILY=NAME, such as collective=alpha_beta" for text in wrong
         ]
         raise InvalidInputError(problems)
-    named = [text.split("=", 1) for text in flags.models]
+    named = [text.split("=", 1) for text in models]
     families = [family for family, _ in named]
     twice = [family for family in families if families.count(family) > 1]
     if twice:
@@ -482,7 +482,7 @@ def made_for_another_workload(
     batches = (None, workload.local_batch_size) if workload.dense.operators else ()
     return [
         f"{path}: was made for other index laws, tables or training than {source} has now; the "
-        "file has changed since, or the plan was made with --stats, --set or by tune"
+        "file has changed since, or the plan was made with --stats, --set or by study"
         for path, plan in zip(paths, saved, strict=True)
         if plan.workload_hash not in (None, priced_for)
         and (not batches or plan.batch_size_per_rank in batches)

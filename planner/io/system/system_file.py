@@ -27,6 +27,7 @@ from planner.io.system.system_schema import (
     SystemSchema,
     read_system,
 )
+from planner.io.workload.workload_file import override
 
 _MOST_RANKS = 65_536
 _UNIT = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
@@ -34,7 +35,11 @@ _UNIT = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
 
 
 def load_system(
-    source: str | Path, *, gpus: int | None = None, gpus_per_host: int | None = None
+    source: str | Path,
+    *,
+    gpus: int | None = None,
+    gpus_per_host: int | None = None,
+    overrides: tuple[tuple[str, str], ...] = (),
 ) -> Topology:
     """Read a system at a size.
 
@@ -43,6 +48,7 @@ def load_system(
         gpus: number of ranks; None for one full host. If it is smaller than the ranks of a host,
             there is one host with this many ranks.
         gpus_per_host: ranks per host; None for those of the system.
+        overrides: changes of single values, as pairs of a key path and a YAML text.
 
     Returns:
         The topology: sizes in bytes, rates in bytes or FLOP per second, latencies in seconds.
@@ -56,6 +62,8 @@ def load_system(
     """
     path = locate(source, "systems")
     document = read_system(path)
+    for pair in overrides:
+        override(document, *pair)
     schema = validate(SystemSchema, document)
     problems = [
         f"{document.where(('collective_curves', i))}: {unknown}"

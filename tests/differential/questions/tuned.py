@@ -1,4 +1,4 @@
-"""What ``tune`` proves of drawn design spaces: ``python -m tests.differential.questions.tuned -h``.
+"""What ``study`` proves of drawn spaces: ``python -m tests.differential.questions.tuned -h``.
 
 Pipelines, batches, codecs, widths of columns and groups of ranks surround a drawn problem. Every
 plan of every setup is priced. No bound of a setup may be above its best plan, a setup that was
@@ -21,15 +21,14 @@ from costmodels.errors import InvalidValueError
 from costmodels.workload import Pipeline
 from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.problem import Level
-from planner.tuning import DesignSpace, Effort, Menu, Study, design_space
-from planner.tuning.goals import behind, values_of
-from planner.tuning.pricer import best_facts
-from planner.tuning.setups import Setup
+from planner.study import Effort, Figures, Setup, Space, Study
+from planner.study.figures import NO_FAILURES, behind, figures_of, values_of
 from tests.differential.asking import problem_of
 from tests.differential.case import Case
 from tests.differential.judging.enumerator import Enumerator, Optimum
 from tests.differential.questions.explaining import explained_case
 from tests.differential.seeds import look_at_drawn
+from tests.planner.study.spaces import RESERVE, space_of
 
 _NOTHING: Final = Optimum(value=math.inf, plan=None, num_allowed=0, num_fitting=0)
 _ROUNDING: Final = 1e-9
@@ -43,7 +42,7 @@ def tuned_faults(case: Case, seed: int) -> list[str]:
     case = _narrow(case)
     rng = np.random.default_rng([seed, 11])
     try:
-        space = design_space(problem_of(case), menu=_menu(rng, case))
+        space = space_of(problem_of(case), more=_knobs(rng, case))
     except (InvalidInputError, InvalidValueError):
         return []
     if len(space.setups) > _MOST_SETUPS:
@@ -52,37 +51,39 @@ def tuned_faults(case: Case, seed: int) -> list[str]:
     if any(s is not None and s.num_plans > _MOST_PLANS for s in spaces.values()):
         return []
     best = {setup: s.optimum() if s is not None else _NOTHING for setup, s in spaces.items()}
-    effort = Effort(trials=1000, trial_limit_s=600.0, trial_evaluations=100, sampler="bounds")
+    effort = Effort(trials=1000, time_limit_s=600.0, evaluations=100, sampler="bounds")
     study = Study(space, effort)
     study.run()
     return list(_faults(study, best))
 
 
 def _narrow(case: Case) -> Case:
-    """The case as ``tune`` is asked, with a price."""
+    """The case as ``study`` is asked, with a price."""
     case = explained_case(case)
     return replace(case, topology=replace(case.topology, price_per_device_usd_per_hour=2.0))
 
 
-def _menu(rng: np.random.Generator, case: Case) -> Menu:
+def _knobs(rng: np.random.Generator, case: Case) -> dict[str, tuple[Any, ...]]:
     """One to three of the things that may vary, groups only where ranks are alike."""
     workload = case.workload
     pipelines = tuple(Pipeline(str(p)) for p in rng.permutation([p.value for p in Pipeline])[:1])
     others = tuple(dict.fromkeys((workload.pipeline, *pipelines)))
-    choices: tuple[dict[str, Any], ...] = (
-        {"pipelines": tuple(p for p in others if p is not Pipeline.LOOKAHEAD)},
-        {"batch_sizes": (workload.local_batch_size, 4 * workload.local_batch_size)},
-        {"communications": ("workload", "fp16/bf16")},
-        {"min_column_widths": (4, 32)},
-        {"tries_groups": len(set(case.topology.speeds())) == 1},
-        {"reserves_bytes": (workload.reserved_bytes, workload.reserved_bytes + 2.0**29)},
-        {"cache_menus": ((), (0.05, 0.2))},
+    alike = len(set(case.topology.speeds())) == 1
+    batch, reserved = workload.local_batch_size, workload.reserved_bytes
+    choices: tuple[dict[str, tuple[Any, ...]], ...] = (
+        {"training.pipeline": tuple(p.value for p in others if p is not Pipeline.LOOKAHEAD)},
+        {"training.batch_size_per_rank": (batch, 4 * batch)},
+        {"training.communication": (None, "fp16/bf16")},
+        {"column_width": (4, 32)},
+        {"copies": ("all",) if alike else ()},
+        {RESERVE: (reserved, reserved + 2.0**29)},
+        {"cache_sizes": (None, "[0.05, 0.2]")},
     )
     chosen = rng.choice(len(choices), size=int(rng.integers(1, 4)), replace=False)
-    return Menu(**{key: value for i in chosen for key, value in choices[int(i)].items()})
+    return {k: values for i in chosen for k, values in choices[int(i)].items() if values}
 
 
-def _space_of(case: Case, space: DesignSpace, setup: Setup) -> Enumerator | None:
+def _space_of(case: Case, space: Space, setup: Setup) -> Enumerator | None:
     """The plans of a setup; None where what it asks for contradicts itself."""
     asked = space.restricted(setup)
     sizes = {Level.RANK: asked.topology.world_size, Level.HOST: asked.topology.num_hosts}
@@ -100,13 +101,13 @@ def _space_of(case: Case, space: DesignSpace, setup: Setup) -> Enumerator | None
 
 
 def _faults(study: Study, best: dict[Setup, Optimum]) -> Iterator[str]:
-    space, known, looks = study.space, study.known, {x.setup: x for x in study.looks}
+    space, looks = study.space, {x.setup: x for x in study.results}
     for setup, optimum in best.items():
-        look, floor = looks.get(setup), study._proofs.floors.found.get(space.loosest(setup))
+        look, floor = looks.get(setup), study.floors.get(space.loosest(setup))
         told = [floor.value if floor else None, look.bound_s if look else None]
         for bound in (b for b in told if b is not None and b > optimum.value * (1 + _ROUNDING)):
             yield f"{setup}: bound {bound:.9g}, optimum {optimum.value:.9g}"
-        if look is not None and look.facts is None and math.isfinite(optimum.value):
+        if look is not None and look.figures is None and math.isfinite(optimum.value):
             yield f"{setup}: no plan ({look.reason}), the best takes {optimum.value:.9g}"
     fitting = {s: o for s, o in best.items() if math.isfinite(o.value)}
     try:
@@ -115,25 +116,30 @@ def _faults(study: Study, best: dict[Setup, Optimum]) -> Iterator[str]:
         if fitting:
             yield f"{len(fitting)} setups have a plan that fits, but: {error}"
         return
-    found = np.array([values_of(study.goals, x.facts) for x in study.front if x.facts])
+    found = np.array([values_of(study.goals, x.figures) for x in study.front if x.figures])
     # What the averaging of copies adds is at least what is counted here.
     true = {
-        s: np.array([values_of(study.goals, best_facts(space, s, o.value, math.inf))])
+        s: np.array([values_of(study.goals, _figures(space, s, o.value))])
         for s, o in fitting.items()
     }
-    exact = {s: v for s, v in true.items() if s.group_size == s.gpus}
+    exact = {s: v for s, v in true.items() if s.get("copies", 1) == 1}
     for setup in study.ruled_out:
         if setup in exact and float(behind(found, exact[setup])[0]) > _ROUNDING:
             yield f"{setup} was ruled out, and its best plan betters what was found"
-    ratio = None if known is None else known.proof_ratio
+    ratio = study.proof_ratio
     if ratio is not None and exact:
         most = max(float(behind(found, v)[0]) for v in exact.values())
         if most > ratio + _ROUNDING:
             yield f"no plan is said to be better by more than {ratio:.3%}, one is by {most:.3%}"
 
 
+def _figures(space: Space, setup: Setup, time_s: float) -> Figures:
+    time_s += space.least_sync_s(setup)
+    return figures_of(space.problem(setup), NO_FAILURES, time_s=time_s, free_bytes=math.inf)
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Tune around drawn problems; 1 if a promise is broken."""
+    """Studies around drawn problems; 1 if a promise is broken."""
     kept = "studies keep every promise"
     return look_at_drawn(arguments, __doc__, tuned_faults, count=50, draw="usual", kept=kept)
 

@@ -13,13 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collective.base import Collective, CollectiveCurve
-from planner.cli.printing.sweep_show import as_csv
 from planner.io.plan.plan_csv import shards_csv
 from planner.io.system.collective_curves import CurveRecord, read_curves, write_curves
 from planner.predict.rows import Unmodelled, predicted_text, read_table
 from planner.support.csv_text import csv_text, guarded, unguarded
-from planner.sweep.grid import Point
-from planner.sweep.outcome import PointResult, PointStatus
 from tests.planner.report.report_samples import make_result
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,15 +76,6 @@ def test_shards() -> None:
     first, *others = plan.placements
     text = shards_csv(replace(plan, placements=(replace(first, table=EVIL), *others)))
     assert not any(map(is_run, cells(text)))
-
-
-def test_sweeps() -> None:
-    point = Point(system=EVIL, gpus=4)
-    found = PointResult(
-        point=point, status=PointStatus.FAILED, inputs_hash="x", reason="+1", headroom_bytes=-5.0
-    )
-    assert not any(map(is_run, cells(as_csv([found]))))
-    assert "-5.0" in cells(as_csv([found]))
 
 
 def test_predictions(tmp_path: Path) -> None:

@@ -28,12 +28,13 @@ from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.models import default_models
 from planner.problem import PlanningProblem
-from planner.tuning import Effort, Menu, Pricer, Study, design_space
+from planner.settings import SearchSettings
+from planner.study import Effort, Study
 from planner.tuning.groups import group_topology, least_sync_s, members, sync_time_s
-from planner.tuning.setups import group_sizes
 from tests.differential.asking import Run
 from tests.differential.check import check
 from tests.differential.drawing.problems import draw
+from tests.planner.study.spaces import space_of
 from tests.strategies import (
     make_device,
     make_host,
@@ -193,15 +194,13 @@ def test_whatever_is_reported_for_groups_fits_with_every_copy_counted(data: st.D
         local_batch_size=64,
     )
     problem = PlanningProblem(workload=workload, topology=system)
-    space = design_space(problem, menu=Menu(tries_groups=True))
-    pricer = Pricer(space=space, max_evaluations=4)
-    for size in group_sizes(system):
+    space = space_of(problem, more={"copies": ("all",)})
+    for setup in space.setups:
         try:
-            found = pricer.solve(replace(space.base, group_size=size)).tuned
+            found = api.solve(space.restricted(setup), search=SearchSettings(max_evaluations=4))
         except (InfeasibleError, NoPlanFoundError):
             continue
-        assert found is not None
-        held = held_by_host(found.result.plan, workload, system, size)
+        held = held_by_host(found.plan, workload, system, space.group_size(setup))
         assert (held <= memory * (1 + 1e-9)).all()
 
 
@@ -213,10 +212,9 @@ def test_a_terabyte_of_tables_is_not_copied_eight_times_into_one_host() -> None:
     group = group_topology(system, 1)
     assert group is not None
     assert group.ddr_capacities()[0] < table.weight_bytes < system.ddr_capacities()[0]
-    space = design_space(problem, menu=Menu(tries_groups=True))
-    study = Study(space, Effort(trials=8, trial_evaluations=4, sampler="tpe"))
+    space = space_of(problem, more={"copies": ("all",)})
+    study = Study(space, Effort(evaluations=4, is_grid=True))
     study.run()
-    fitting = {look.setup.group_size for look in study.looks if look.facts is not None}
-    picks = [*(look.setup for look in study.looks), *study.ruled_out]
-    assert {setup.group_size for setup in picks} == {8, 4, 2, 1}
-    assert {8} <= fitting <= {8, 4}
+    fitting = {r.setup.get("copies") for r in study.results if r.figures is not None}
+    assert {r.setup.get("copies") for r in study.results} == {1, 2, 4, 8}
+    assert {1} <= fitting <= {1, 2}

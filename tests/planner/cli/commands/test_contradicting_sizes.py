@@ -25,28 +25,26 @@ def shared(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_sweep_lists_sizes_that_a_workload_contradicts(run: Run, shared: Path) -> None:
-    """The first of them ended the whole sweep, and what it had found was lost."""
-    asked = ("sweep", shared, "--system", "h100_sxm", "--gpus", "8,16", "--workers", 1)
+def test_a_study_lists_sizes_that_a_workload_contradicts(run: Run, shared: Path) -> None:
+    """The first of them ended the whole study, and what it had found was lost."""
+    asked = ("study", shared, "--system", "h100_sxm", "--gpus", "8,16", "--workers", 1, "--grid")
     done = run(*asked, *EFFORT)
     assert done.code == 0, done.err
-    points = {p["gpus"]: (p["status"], p["reason"]) for p in json.loads(done.out)["points"]}
-    assert points[8] == ("done", "")
-    assert points[16] == ("failed", f"batch_shares: {SHARES.format(16)}")
+    setups = {p["gpus"]: (p["status"], p["reason"]) for p in json.loads(done.out)["setups"]}
+    assert setups[8] == ("done", "")
+    assert setups[16][0] == "failed"
+    assert SHARES.format(16) in setups[16][1]
 
 
 def test_size_goes_on_beyond_sizes_that_a_workload_contradicts(run: Run, shared: Path) -> None:
-    asked = ("size", shared, "--system", "h100_sxm", "--max-gpus", 16, *EFFORT)
-    done = run(*asked, "--target-qps", "1e12")
+    asked = ("study", shared, "--system", "h100_sxm", "--max-gpus", 16, *EFFORT)
+    done = run(*asked, "--smallest-for", "1e12")
     assert done.code == 1, done.err
-    tried = json.loads(done.out)["systems"][0]["tried"]
+    tried = json.loads(done.out)["setups"]
     assert [(p["gpus"], p["status"]) for p in tried] == [(8, "done"), (16, "failed")]
-    none = run(*asked[:-1], "--target-qps", 1, "--gpus-per-host", 3)
-    assert none.code == 1
-    words = " ".join(none.out.split())
-    assert "every size failed" in words
-    assert SHARES.format(3) in words
-    assert SHARES.format(6) not in words
+    none = run(*asked[:-1], "--smallest-for", 1, "--gpus-per-host", 3)
+    assert none.code == 2
+    assert SHARES.format(3) in " ".join(none.err.split())
 
 
 def test_the_python_functions_refuse_it_as_they_say(shared: Path) -> None:

@@ -49,14 +49,15 @@ def two_hosts(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_sweep_lists_sizes_without_the_ranks_that_a_system_names(
+def test_a_study_lists_sizes_without_the_ranks_that_a_system_names(
     run: Run, workload_file: Path, two_hosts: Path
 ) -> None:
-    """One such size, or none, ended the sweep."""
-    asked = ("sweep", workload_file, "--system", two_hosts, "--evaluations", 5, "--workers", 1)
+    """One such size, or none, ended the study."""
+    asked = ("study", workload_file, "--system", two_hosts, "--evaluations", 5, "--workers", 1)
+    asked += ("--grid",)
     done = run(*asked, "--gpus", "8,16", "--json")
     assert done.code == 0, done.err
-    status = {p["gpus"]: (p["status"], p["reason"]) for p in json.loads(done.out)["points"]}
+    status = {p["gpus"]: (p["status"], p["reason"]) for p in json.loads(done.out)["setups"]}
     assert status[16][0] == "done"
     assert status[8][0] == "failed"
     assert "value 9: must be 0..7 at this size" in status[8][1]
@@ -66,11 +67,11 @@ def test_a_sweep_lists_sizes_without_the_ranks_that_a_system_names(
 def test_size_begins_where_a_system_has_the_ranks_it_names(
     run: Run, workload_file: Path, two_hosts: Path
 ) -> None:
-    asked = ("size", workload_file, "--system", two_hosts, "--evaluations", 5, "--json")
-    done = run(*asked, "--target-qps", 1, "--max-gpus", 24)
+    asked = ("study", workload_file, "--system", two_hosts, "--evaluations", 5, "--json")
+    done = run(*asked, "--smallest-for", 1, "--max-gpus", 24)
     assert done.code == 0, done.err
-    assert json.loads(done.out)["systems"][0]["answer"]["gpus"] == 16
-    short = run(*asked, "--target-qps", 1, "--max-gpus", 8)
+    assert json.loads(done.out)["answers"][0]["answer"]["gpus"] == 16
+    short = run(*asked, "--smallest-for", 1, "--max-gpus", 8)
     assert short.code == 2
     assert f"less than the 2 hosts that {two_hosts} names" in " ".join(short.err.split())
 
@@ -78,8 +79,8 @@ def test_size_begins_where_a_system_has_the_ranks_it_names(
 def test_a_budget_pays_for_sizes_that_have_the_ranks_it_names(
     run: Run, workload_file: Path, two_hosts: Path
 ) -> None:
-    effort = ("--trials", 1, "--trial-evaluations", 3, "--json")
-    asked = ("tune", workload_file, "--system", two_hosts, *effort, "--budget")
+    effort = ("--trials", 1, "--evaluations", 3, "--json", "--workers", 1)
+    asked = ("study", workload_file, "--system", two_hosts, *effort, "--budget")
     done = run(*asked, "100 USD/h")
     assert done.code == 0, done.err
     assert json.loads(done.out)["setup"]["gpus"] == 16

@@ -68,16 +68,16 @@ def test_a_reduction_of_gradients_is_all_that_more_gpus_add(transformer: Path) -
     assert many.exposed_communication_s > 0
 
 
-def test_sweep_and_size(run: Run, transformer: Path) -> None:
+def test_grids_and_smallest_clusters(run: Run, transformer: Path) -> None:
     swept = run(
-        "sweep", transformer, *SYSTEM, "--gpus", "8,16", "--batch-size", "64,512",
+        "study", transformer, *SYSTEM, "--gpus", "8,16", "--batch-size", "64,512", "--grid",
         "--workers", "1", "--json",
     )  # fmt: skip
     assert swept.code == 0, swept.err
-    points = json.loads(swept.out)["points"]
+    points = json.loads(swept.out)["setups"]
     assert [p["status"] for p in points] == ["done"] * 4
     assert len({p["iteration_time_s"] for p in points}) == 4
-    sized = run("size", transformer, *SYSTEM, "--target-qps", "20000", "--json")
+    sized = run("study", transformer, *SYSTEM, "--smallest-for", "20000", "--json")
     assert sized.code == 0, sized.err
 
 
@@ -93,11 +93,12 @@ def test_a_global_batch_is_that_of_a_step_with_all_its_micro_batches(
     predicted = told["predicted"]
     trained = predicted["samples_per_s"] * predicted["iteration_time_s"]
     assert trained == pytest.approx(2048)
-    swept = run("sweep", transformer, *accumulates, *whole, "--gpus", "8", "--workers", "1")
-    assert json.loads(swept.out)["points"][0]["local_batch_size"] == 64
-    sized = ("size", transformer, *accumulates, "--target-qps", "1e14", "--max-gpus", "64")
-    (system,) = json.loads(run(*sized, "--global-batch-size", "512").out)["systems"]
-    assert [point["gpus"] for point in system["tried"]] == [8, 16, 64]
+    swept = run("study", transformer, *accumulates, *whole, "--gpus", "8", "--workers", "1")
+    assert json.loads(swept.out)["result"]["batch_size_per_rank"] == 64
+    sized = ("study", transformer, *accumulates, "--smallest-for", "1e14", "--max-gpus", "64")
+    told = json.loads(run(*sized, "--global-batch-size", "512").out)
+    failed = {row["gpus"] for row in told["setups"] if row["status"] == "failed"}
+    assert set(range(8, 65, 8)) - failed == {8, 16, 32, 64}
     refused = run("plan", transformer, *accumulates, "--global-batch-size", "16", "--gpus", "8")
     assert refused.code == 2
     assert "8 ranks times 4 micro-batches" in refused.err
@@ -134,8 +135,27 @@ def test_a_workload_with_tables_needs_its_plan(run: Run, workload_file: Path) ->
     assert "has tables, so name a plan after it" in done.err
 
 
-def test_tune_has_pipelines_to_try(run: Run, transformer: Path) -> None:
-    done = run("tune", transformer, *SYSTEM, "--gpus", "8", "--trials", "2")
+def test_parallel_configurations_of_a_dense_model(run: Run, transformer: Path) -> None:
+    """Which of them is best is what the study answers."""
+    done = run(
+        *("study", transformer, *SYSTEM, "--gpus", "8", "--grid", "--json", "--workers", "1"),
+        *("--vary", "training.tensor_parallel=1,2"),
+        *("--vary", "training.dense_parallelism=ddp,fsdp"),
+    )
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    rows = {
+        (s["training.tensor_parallel"], s["training.dense_parallelism"]): s["iteration_time_s"]
+        for s in told["setups"]
+    }
+    assert set(rows) == {(1, "ddp"), (1, "fsdp"), (2, "ddp"), (2, "fsdp")}
+    best = told["setup"]["training.tensor_parallel"], told["setup"]["training.dense_parallelism"]
+    assert len(set(rows.values())) > 1
+    assert best in rows
+
+
+def test_a_study_has_pipelines_to_try(run: Run, transformer: Path) -> None:
+    done = run("study", transformer, *SYSTEM, "--gpus", "8", "--trials", "2")
     assert done.code == 0, done.err
 
 
@@ -176,7 +196,7 @@ def test_limits_on_tables_that_there_are_not_are_refused_and_stop_no_price(
         ("device_memory: 1 GiB, ranks: [9]", "ranks [9] are outside 0..7"),
     ):
         transformer.write_text(f"{text}\nconstraints: [{{{rule}}}]\n")
-        for command in ("plan", "tune", "explain"):
+        for command in ("plan", "study", "explain"):
             done = run(command, transformer, *SYSTEM)
             assert (done.code, words in done.err) == (2, True), (command, done)
         priced = run("estimate", transformer, tmp_path / "out" / "plan.json")

@@ -75,16 +75,16 @@ BAD = {
         "--reserve and --set memory.reserve",
     ),
     "pipeline set twice": (
-        ("sweep", *PLAN[1:], "--pipeline", "none", "--set", "training.pipeline=hugectr"),
-        "--pipeline and --set training.pipeline",
+        ("study", *PLAN[1:], "--vary", "training.pipeline=none", "--set", "training.pipeline=none"),
+        "--set training.pipeline: 2 values",
     ),
     "model set twice": (
         (*PLAN, "--model", "dense=roofline", "--model", "dense=mine.py"),
         "--model dense: 2 models",
     ),
     "lookahead set twice": (
-        ("tune", *PLAN[1:], "--lookahead", "8", "--set", "training.lookahead=4"),
-        "--lookahead and --set training.lookahead",
+        ("study", *PLAN[1:], "--vary", "training.lookahead=8", "--set", "training.lookahead=4"),
+        "--set training.lookahead: 2 values",
     ),
     "override out of range": ((*PLAN, "--set", "tables.99.embedding_dim=64"), "99"),
     "output like a stream": ((*PLAN, "-o", "-"), "'-' names no file"),

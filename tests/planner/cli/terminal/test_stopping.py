@@ -42,13 +42,13 @@ PLAN = (
 )
 """Large enough for a second search beside it."""
 OTHERS = {
-    "sweep": (
-        *("sweep", "synthetic_300", "--system", "h100_sxm", "--gpus", "8,16,32"),
+    "grid": (
+        *("study", "synthetic_300", "--system", "h100_sxm", "--gpus", "8,16,32", "--grid"),
         *("--evaluations", ENDLESS),
     ),
-    "tune": (
-        *("tune", "synthetic_300", "--system", "h100_sxm", "--gpus", "16", "--trials", "9"),
-        *("--trial-evaluations", ENDLESS),
+    "study": (
+        *("study", "synthetic_300", "--system", "h100_sxm", "--gpus", "16", "--trials", "9"),
+        *("--evaluations", ENDLESS),
     ),
 }
 SIGNALS = [signal.SIGTERM, signal.SIGKILL, signal.SIGINT]
@@ -209,19 +209,19 @@ def test_stopped_at_many_moments(tmp_path: Path, number: int, at_s: float) -> No
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("sweep", signal.SIGTERM),
-        ("sweep", signal.SIGKILL),
-        ("tune", signal.SIGINT),
-        pytest.param("sweep", signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("tune", signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param("tune", signal.SIGTERM, marks=pytest.mark.slow),
+        ("grid", signal.SIGTERM),
+        ("grid", signal.SIGKILL),
+        ("study", signal.SIGINT),
+        pytest.param("grid", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("study", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("study", signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_other_commands_leave_no_process_either(tmp_path: Path, name: str, number: int) -> None:
-    more = ("--workers", "2") if name == "sweep" else ()
+    more = ("--workers", "2") if name == "grid" else ()
     (at_s,) = moments(15 + number, 1, 0.7)
     with started(tmp_path, *OTHERS[name], *more) as process:
-        if name == "sweep":
+        if name == "grid":
             wait_for_work_beside(process, 0.2)
         else:
             time.sleep(0.6 + at_s)

@@ -106,12 +106,8 @@ def test_remarks_that_cannot_be_written_stop_nothing(words: str, code: int, tmp_
 
 FULL = {
     "plan": (f"{PLAN} -o out", "out/"),
-    "sweep": (
-        "sweep small_demo --system h100_sxm --gpus 2,4 --evaluations 20 --workers 1 -o out",
-        "out/sweep.html",
-    ),
-    "tune": (
-        "tune small_demo --system h100_sxm --gpus 2 --trials 1 --trial-evaluations 20 -o best.json",
+    "study": (
+        "study small_demo --system h100_sxm --gpus 2 --trials 1 --evaluations 20 -o best.json",
         "best.json",
     ),
     "profile": ("profile day.tsv -o stats.json", "stats.json"),
@@ -131,8 +127,7 @@ def test_a_full_disk_is_named_and_nothing_is_half_written(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    most_bytes = 5500 if name == "sweep" else 2500  # its journal is whole, its page is larger
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2500, before[1]))
     try:
         done = run(*shlex.split(words))
     finally:
@@ -141,31 +136,14 @@ def test_a_full_disk_is_named_and_nothing_is_half_written(
     last = done.err.splitlines()[-1]
     assert re.match(rf"shardplan: error: \S*{re.escape(target)}\S*: .*File too large", last), last
     left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
-    whole = {"out/points.jsonl", "out/sweep.csv"} if name == "sweep" else set()
     kept = {p for p in left if p.startswith(".stats.json.state/manifest")}
-    assert left - whole - kept == {"day.tsv"}
+    assert left - kept == {"day.tsv"}
     if name == "plan":
         assert "Predicted" in done.out, "the plan is not lost"
 
 
 def no_space(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_sweep_keeps_its_journal_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.sweep.grid import Point
-    from planner.sweep.outcome import PointResult, PointStatus
-    from planner.sweep.runner import Journal
-
-    journal = Journal(tmp_path / "points.jsonl")
-    point = Point(system="x", gpus=1)
-    one = PointResult(point=point, status=PointStatus.DONE, inputs_hash="h")
-    journal.add(one)
-    before = journal.path.read_bytes()
-    monkeypatch.setattr("planner.sweep.runner.os.fsync", no_space)
-    with pytest.raises(OSError, match=r"No space left on device: '.*points\.jsonl'"):
-        journal.add(one)
-    assert journal.path.read_bytes() == before
 
 
 def test_several_files_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +163,9 @@ def test_a_cut_line_of_a_journal_is_dropped(
     run: Run, two_ways_file: Path, system_file: Path, tmp_path: Path
 ) -> None:
     """Optuna would append to it; a damaged line inside is an error with the file's name."""
-    journal = tmp_path / "study.journal"
-    asked = ("tune", two_ways_file, "--system", system_file, "--storage", journal)
-    quick = ("--trials", 2, "--trial-evaluations", 20)
+    journal = tmp_path / "out" / "study.journal"
+    asked = ("study", two_ways_file, "--system", system_file, "-o", tmp_path / "out")
+    quick = ("--trials", 2, "--evaluations", 20, "--workers", 1)
     assert run(*asked, *quick).code == 0
     whole = journal.read_bytes()
     journal.write_bytes(whole + b'{"op_code":8,"wor')
@@ -265,9 +243,9 @@ def test_no_command_passes_names_on_as_they_are(
         ("explain", evil, plan, *system, "--table", EVIL),
         ("explain", evil, plan, *system, "--table", f"no{EVIL}"),
         ("explain", evil, plan, *system),
-        ("sweep", evil, *system, "--gpus", "2,4", *effort, "--workers", 1),
-        ("size", evil, *system, "--target-qps", "1000", *effort),
-        ("tune", evil, *system, "--trials", 1, "--trial-evaluations", 20),
+        ("study", evil, *system, "--gpus", "2,4", *effort, "--workers", 1, "--grid"),
+        ("study", evil, *system, "--smallest-for", "1000", *effort, "--workers", 1),
+        ("study", evil, *system, "--trials", 1, "--evaluations", 20, "--vary", f"{EVIL}=1"),
         ("check", evil),
         ("check", plan),
         ("check", tmp_path / EVIL),

@@ -32,12 +32,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "explain prices": (
         *("explain", *PLANNED, "--system", "box.yaml", "--prices", "--time-limit", "0.1s"),
     ),
-    "tune": (
-        *("tune", "two_ways.yaml", "--system", "box.yaml", "--trials", "2"),
-        *("--trial-evaluations", "5"),
-    ),
-    "sweep": ("sweep", "small.yaml", "--gpus", "4,8", "--workers", "1", *SWEPT),
-    "size": ("size", "small.yaml", "--target-qps", "1000", *SWEPT),
+    "study": ("study", "two_ways.yaml", "--trials", "2", "--workers", "1", *SWEPT),
+    "grid": ("study", "small.yaml", "--gpus", "4,8", "--grid", "--workers", "1", *SWEPT),
+    "smallest": ("study", "small.yaml", "--smallest-for", "1000", "--workers", "1", *SWEPT),
     "validate published": ("validate", "published"),
     "validate trace": (
         "validate",
@@ -61,7 +58,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 AGAIN = ("import", "tables", "profile")
 """Commands that want a file of theirs gone before they run a second time."""
 
-VARYING = ("plan", "explain prices", "tune", "sweep", "size", "doctor")
+VARYING = ("plan", "explain prices", "study", "grid", "smallest", "doctor")
 """Commands whose figures depend on how far a search came, or on the machine."""
 
 NUMBER = re.compile(r"\d[\d,.]*")
@@ -188,10 +185,10 @@ def test_warnings_of_files_reach_the_user(
 
 def test_results_come_before_remarks(workplace: Path) -> None:
     """With both streams in one place, the table stands before what was written where."""
-    command = [sys.executable, "-m", "planner", *COMMANDS["sweep"], "-o", "swept"]
+    command = [sys.executable, "-m", "planner", *COMMANDS["grid"], "-o", "swept"]
     done = subprocess.run(
         command, cwd=workplace, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
-    assert done.stdout.index("Best plan of") < done.stdout.index("wrote swept")
+    assert done.stdout.index("Setups") < done.stdout.index("wrote swept")

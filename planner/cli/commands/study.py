@@ -1,0 +1,493 @@
+"""``shardplan study``: chooses what surrounds a plan - cluster, batch, pipeline, and any key."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.cli.console import Settings, complain, remark, shown_paths, warn, write_json
+from planner.cli.flags.common import FILE, MAX_RANKS, output_options
+from planner.cli.flags.study_flags import StudyFlags, study_options
+from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
+from planner.cli.output import PLAN_FILE, check_file, check_folder, files_set, refuse_own_input
+from planner.errors import InvalidInputError
+from planner.support.cores import usable_cores
+from planner.support.digits import format_gap, significant
+from planner.support.file_errors import writing
+from planner.support.places import behind_links
+
+if TYPE_CHECKING:
+    from planner.result import PlanningResult
+    from planner.study import SetupResult, Study
+    from planner.study.files import Files
+
+JOURNAL_FILE, TABLE_FILE, PAGE_FILE = "study.journal", "setups.csv", "study.html"
+_SHOWN = 12
+"""At most this many setups are printed, unless all were asked for or are on the front."""
+
+EXAMPLES = """\b
+Examples:
+  shardplan study dlrm.yaml --system h100_sxm --gpus 64
+  shardplan study dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16,32 --grid -o what-if
+  shardplan study dlrm.yaml --system h100_sxm,h200_sxm --smallest-for 20M
+  shardplan study dlrm.yaml --system h100_sxm --gpus 64 --vary copies=all --vary sync_interval=9
+  shardplan study gpt.yaml --system h100_sxm --gpus 64 --vary training.tensor_parallel=1,2,4,8
+  shardplan study dlrm.yaml --system h100_sxm --gpus 8,16 --dask tcp://head:8786 -o study"""
+
+
+@click.command(short_help="Choose cluster, batch, pipeline and more.", epilog=EXAMPLES)
+@click.argument("workload", type=FILE)
+@study_options
+@click.option(
+    "--workers", type=click.IntRange(1, 1024), metavar="N",
+    help="Processes to use.  [default: one per usable core]",
+)  # fmt: skip
+@click.option(
+    "--dask", metavar="local|ADDRESS",
+    help="Search on a Dask cluster; its workers need this version of shardplan.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=FILE, metavar="DIR|FILE.json",
+    help="Write plan.json, setups.csv, study.html and study.journal, with which the same command "
+    "goes on; or only the best plan, as FILE.json.",
+)  # fmt: skip
+@output_options
+@click.pass_obj
+def command(
+    settings: Settings,
+    *,
+    workload: Path,
+    flags: StudyFlags,
+    workers: int | None,
+    dask: str | None,
+    output: Path | None,
+) -> int:
+    """Choose what surrounds a plan; each setup that is searched gets a plan of its own.
+
+    'shardplan plan' takes system, GPUs, batch, pipeline and more as given. Here options may list
+    several values, and --vary gives values to any key. One combination is a setup; the first values
+    are the usual setup, with which others are compared. What is not named keeps the workload's
+    value, but for the pipeline and, where device memory is short, cache sizes, which are tried
+    unless --grid or --smallest-for is given.
+
+    Bounds prove what any plan of a setup can reach at best. The most promising setups are searched
+    until no other can be better; the output says what could still be gained. Then setups with a gap
+    above 1 % are searched again from plans of setups that differ in one value. --grid searches
+    every setup. --smallest-for looks for the smallest cluster of each system; exit code 1 says that
+    none reaches the rate. After Ctrl-C or SIGTERM what was found is printed and written; exit code
+    4.
+    """
+    from planner.study.space import Space, usual_choices
+    from planner.study.study import Study, knobs_of
+
+    if dask not in (None, "local") and workers is not None:
+        message = "--workers counts processes of this machine, and --dask has its own; drop one"
+        raise click.UsageError(message, click.get_current_context())
+    if output is not None:
+        _check_output(output, (workload, *flags.files, *files_set(flags.overrides, workload)))
+    load = _files(workload, flags)
+    knobs, left_out = _knobs(flags, load)
+    if not flags.grid and flags.smallest_for is None:
+        knobs = knobs_of(usual_choices(dict(knobs), load))
+    space = Space(knobs, load)
+    for text in left_out:
+        remark(settings, text)
+    processes = min(workers or usable_cores(), max(1, len(space.setups)))
+    from planner.cli.progress import bar
+
+    journal = _journal(output)
+    with StopOnInterrupt() as stop:
+        with _place(dask, processes) as place, writing(journal or Path("the study")):
+            found = Study(
+                space,
+                flags.effort(),
+                goals=flags.goals,
+                operation=_operation(flags),
+                smallest_for=flags.smallest_for,
+                journal=journal,
+                place=place,
+            )
+            with bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
+                found.run(progress=step, should_stop=stop)
+        return _deliver(settings, found, stop, output, _warnings(load, flags, knobs))
+
+
+def _journal(output: Path | None) -> Path | None:
+    """The journal in the output folder, which is made; None if there is no such folder."""
+    if output is None or output.suffix == ".json":
+        return None
+    with writing(output):
+        behind_links(output).mkdir(parents=True, exist_ok=True)
+    return output / JOURNAL_FILE
+
+
+@contextmanager
+def _place(dask: str | None, processes: int) -> Iterator[Any]:
+    """Where searches run: a Dask cluster, a pool of processes, or this process."""
+    from planner.support.dask_cluster import dask_client, require_same_version
+    from planner.support.worker_pool import WorkerPool
+
+    if dask is not None:
+        with dask_client(dask, processes) as client:
+            require_same_version(client)
+            yield client
+    elif processes == 1:
+        yield None
+    else:
+        with WorkerPool(processes) as pool:
+            yield pool
+
+
+def _files(workload: Path, flags: StudyFlags) -> Files:
+    """What makes the problems of setups.
+
+    Raises:
+        InvalidInputError: a price names a system that is not used, or a system has two prices.
+    """
+    from planner.cli.flags.inputs import models_named, override_pairs
+    from planner.study.files import Files
+
+    names = [name for name, _ in flags.prices]
+    unknown = [name for name in names if name and name not in flags.systems]
+    if unknown:
+        message = f"--price {unknown[0]}=...: no such system in --system"
+        raise InvalidInputError(message)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        message = f"--price: two prices for {twice[0] or 'all systems'}; give one"
+        raise InvalidInputError(message)
+    return Files(
+        workload=workload,
+        gpus_per_host=flags.gpus_per_host,
+        overrides=override_pairs(flags.overrides),
+        prices=dict(flags.prices),
+        models=lambda topology: models_named(topology, flags.models),
+    )
+
+
+def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
+    """The values of each knob, and remarks on clusters that are left out.
+
+    Raises:
+        InvalidInputError: a system does not exist, a knob is unknown or has no values, or no size
+            is left.
+    """
+    from planner.cli.flags.inputs import override_pairs
+    from planner.study.files import checked_knobs, values_of_text
+    from planner.study.space import BATCH, GLOBAL_BATCH, GPUS, SYSTEM
+    from planner.study.study import knobs_of
+
+    pairs = override_pairs(flags.vary)
+    varied = {key: values_of_text(text, f"--vary {key}") for key, text in pairs}
+    load.file(())
+    sizes: set[int] = set()
+    left_out: list[str] = []
+    for system in flags.systems:
+        tried, price = _tried(system, flags, load)
+        most = (flags.budget_usd_per_hour or 0.0) / price * (1 + 1e-9) if price else math.inf
+        dear = [n for n in (tried if flags.gpus else tried[:1]) if n > most]
+        left_out += [f"{system} x {n} ({significant(n * (price or 0), 4)} USD/h)" for n in dear]
+        sizes |= {n for n in tried if n <= most}
+    if not sizes:
+        budget = significant(flags.budget_usd_per_hour or 0.0, 6)
+        message = f"--budget {budget} USD/h pays for none of {', '.join(left_out)}"
+        raise InvalidInputError(message)
+    knobs = knobs_of(
+        {
+            SYSTEM: flags.systems,
+            GPUS: [n for n in flags.gpus if n in sizes] or sorted(sizes),
+            BATCH: flags.batch_sizes,
+            GLOBAL_BATCH: flags.global_batch_sizes,
+            **checked_knobs(varied),
+        }
+    )
+    return knobs, (f"--budget leaves out {', '.join(left_out)}",) if left_out else ()
+
+
+def _tried(system: str, flags: StudyFlags, load: Files) -> tuple[list[int], float | None]:
+    """The numbers of GPUs to try on a system, and the price of one that a budget is about.
+
+    Raises:
+        InvalidInputError: there is no such system or number, or it has no price for the budget.
+    """
+    from planner import io
+
+    host = io.load_smallest(system, gpus_per_host=flags.gpus_per_host)
+    least, step = host.world_size, host.local_world_size
+    price = load.system(system, least, ())[0].price_per_device_usd_per_hour
+    if flags.budget_usd_per_hour is None:
+        price = None
+    elif price is None:
+        message = (
+            f"--budget: the system {system!r} has no price; add price: 4.5 USD/h to its file, or "
+            f"give --price {system}=4.5"
+        )
+        raise InvalidInputError(message)
+    elif price == 0 and not flags.gpus:
+        message = (
+            f"--budget: the system {system!r} costs nothing, so that no budget limits it; name its "
+            "sizes with --gpus"
+        )
+        raise InvalidInputError(message)
+    if flags.gpus:
+        return list(flags.gpus), price
+    if flags.smallest_for is None:
+        doubled = [n for k in range(17) if least <= (n := step << k) <= MAX_RANKS]
+        return (doubled if price else [least]), price
+    tried = list(range(least, flags.max_gpus + 1, step))
+    if not tried:
+        one = f"one host of {system}, which has"
+        several = f"the {host.num_hosts} hosts that {system} names, which have"
+        message = (
+            f"--max-gpus {flags.max_gpus} is less than {one if host.num_hosts == 1 else several} "
+            f"{least} ranks; raise it, or give hosts fewer ranks with --gpus-per-host"
+        )
+        raise InvalidInputError(message)
+    return tried, price
+
+
+def _operation(flags: StudyFlags) -> Any:
+    from planner.study.figures import Operation
+
+    return Operation(mtbf_s=flags.mtbf_s or math.inf, restart_s=flags.restart_s)
+
+
+def _warnings(load: Files, flags: StudyFlags, knobs: dict[str, Any]) -> tuple[str, ...]:
+    """Warnings on values that neither the workload file, nor a flag, nor a system gives."""
+    from costmodels.dense.base import unrated_remark
+    from planner import io
+    from planner.cli.flags.inputs import left_open
+
+    file = load.file(())
+    batch = bool(flags.batch_sizes or flags.global_batch_sizes)
+    found = left_open(file, reserve="memory.reserve" in knobs, batch=batch)
+    systems = [io.load_smallest(s, gpus_per_host=flags.gpus_per_host) for s in flags.systems]
+    told = [
+        unrated_remark(file.workload, t.device, is_calibrated=bool(t.calibration)) for t in systems
+    ]
+    return (*found, *(text for text in told if text))
+
+
+def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
+    """Refuse an output that cannot be written, or that is an input, before a search.
+
+    Raises:
+        InvalidInputError: it is one of these; or a folder with the name of a file, or the other way
+            round.
+    """
+    if output.suffix == ".json":
+        if output.is_dir():
+            message = f"--output {output} is a folder; name one without .json, or a file in it"
+            raise InvalidInputError(message)
+        refuse_own_input([output], inputs)
+        check_file(output)
+        return
+    if output.exists() and not output.is_dir():
+        message = f"--output {output} is a file; name a folder, or a file that ends in .json"
+        raise InvalidInputError(message)
+    others = [] if not output.exists() else sorted(p.name for p in output.iterdir())
+    if others and JOURNAL_FILE not in others:
+        message = f"--output {output} holds {', '.join(others[:3])}; name another folder"
+        raise InvalidInputError(message)
+    check_folder(output, inputs, force=True)
+
+
+def _deliver(
+    settings: Settings,
+    study: Study,
+    stop: StopOnInterrupt,
+    output: Path | None,
+    warnings: tuple[str, ...],
+) -> int:
+    """Print and write what was found; returns the exit code."""
+    from planner import io
+    from planner.study.compare import remarks
+
+    has_plan = study.recommended is not None or study.unfinished is not None
+    if stop() and not has_plan and not study.results:
+        message = "no setup had a plan before that, so nothing is written"
+        complain(f"shardplan: stopped by {stop.stopped_by}; {message}")
+        return EXIT_STOPPED
+    result = None
+    if has_plan or not (study.effort.is_grid or study.smallest_for):
+        result = study.best().result
+        result = replace(result, warnings=(*warnings, *result.warnings))
+    written = () if output is None else _write(study, output, result)
+    if settings.json:
+        told = None if result is None else io.result_to_json(result)
+        write_json(_as_json(study, told))
+    else:
+        _print(settings, study, result)
+    if result is None or settings.json:
+        warn(settings, warnings)
+    for text in (*remarks(study), *(f"wrote {shown_paths((path,))}" for path in written)):
+        remark(settings, text)
+    if stop():
+        remark(settings, f"stopped by {stop.stopped_by} after {len(study.results)} searches")
+        return EXIT_STOPPED
+    answered = study.smallest_for is None or any(a.found is not None for a in study.answers)
+    return 0 if answered else 1
+
+
+def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[Path, ...]:
+    """Write only the best plan if the name ends in .json; otherwise a folder with everything."""
+    from planner import io
+    from planner.study.page import study_page
+    from planner.support.atomic import write_texts_atomic
+    from planner.support.csv_text import csv_text
+
+    if output.suffix == ".json":
+        if result is None:
+            return ()
+        io.save_plan(output, result)
+        return (output,)
+    rows = _rows(study)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    name = next(study.space.first_problems()).workload.name
+    texts = {} if result is None else {output / PLAN_FILE: io.plan_text(result)}
+    texts[output / TABLE_FILE] = csv_text(names, ([r.get(n) for n in names] for r in rows))
+    texts[output / PAGE_FILE] = study_page(study, name)
+    write_texts_atomic(texts)
+    return tuple(texts)
+
+
+def _rows(study: Study) -> list[dict[str, Any]]:
+    """Every setup as plain values, in the order of the knobs for a grid."""
+    front = {r.setup for r in study.front}
+    rows = {r.setup: _row(r, is_best=r.setup in front) for r in study.results}
+    for setup, why in study.space.impossible.items():
+        rows[setup] = {**setup.to_json(), "status": "failed", "on_front": False, "reason": why}
+    if not study.effort.is_grid:
+        return list(rows.values())
+    order = map(study.space.setup_of, itertools.product(*study.space.knobs.values()))
+    return [rows[s] for s in dict.fromkeys(order) if s in rows]
+
+
+def _row(result: SetupResult, *, is_best: bool) -> dict[str, Any]:
+    figures = {} if result.figures is None else result.figures.to_json()
+    time_s = figures.pop("time_s", None)
+    told = {"iteration_time_s": time_s, **figures, "bound_s": result.bound_s}
+    kept = {"sync_s": result.sync_s, "waits_for": result.waits_for, "reason": result.reason}
+    return {**result.setup.to_json(), "status": result.status, **told, **kept, "on_front": is_best}
+
+
+def _as_json(study: Study, result: dict[str, Any] | None) -> dict[str, Any]:
+    """The study as plain values for JSON."""
+    best = study.recommended
+    ratio = study.proof_ratio
+    answers = [
+        {
+            "system": a.system,
+            "answer": None if a.found is None else _row(a.found, is_best=True),
+            "ruled_out_gpus": list(a.ruled_out),
+        }
+        for a in study.answers
+    ]
+    return {
+        "setup": None if best is None else best.setup.to_json(),
+        "iteration_time_s": None if best is None or not best.figures else best.figures.time_s,
+        "sync_s": None if best is None else best.sync_s,
+        "objectives": list(study.goals),
+        "smallest_for": study.smallest_for,
+        "answers": answers,
+        "setups": _rows(study),
+        "space": {
+            "setups": study.space.num_setups,
+            "possible": len(study.space.setups),
+            "searched": len(study.results),
+            "ruled_out": len(study.ruled_out),
+            "fit_nowhere": len(study.unfit),
+            "possible_gain_ratio": ratio if ratio is not None and ratio < math.inf else None,
+        },
+        "result": result,
+    }
+
+
+def _print(settings: Settings, study: Study, result: PlanningResult | None) -> None:
+    from planner.cli.console import stdout_console
+    from planner.cli.printing.show import print_result, print_rows
+    from planner.report._terminal import print_facts
+    from planner.report.base import Fact
+    from planner.study.compare import recommendation, space_parts
+
+    if study.smallest_for is not None:
+        _print_answers(study)
+    _print_setups(study)
+    failed = [(s.words, why) for s, why in study.space.impossible.items()]
+    failed += [(r.setup.words, r.reason) for r in study.results if r.status == "failed"]
+    if failed:
+        print_rows("", ("failed", "why"), tuple(failed))
+    if result is not None:
+        print_result(settings, result)
+    facts = (
+        Fact(label="Recommended", parts=recommendation(study) or ("nothing was found",)),
+        Fact(label="Objective", parts=(", ".join(study.goals),)),
+        Fact(label="Design space", parts=space_parts(study)),
+    )
+    print_facts(stdout_console(), facts)
+
+
+def _print_setups(study: Study) -> None:
+    """Print the setups, those of the front first, sorted by the first objective."""
+    from costmodels import units
+    from planner.cli.printing.show import print_rows
+    from planner.study.compare import described, verdict
+
+    front = study.front
+    rest = [r for r in study.results if r not in front]
+    others = sorted(rest, key=study.value)
+    several = len(study.goals) > 1
+    most = len(study.results) if study.effort.is_grid else max(_SHOWN, len(front))
+    rows = []
+    for result in (*front, *others)[:most]:
+        mark = "*" if several and result in front else ""
+        figures, gap = result.figures, result.gap_ratio
+        if figures is None:
+            cells = [result.status.replace("_", " "), "", "", "", "", ""]
+        else:
+            every_s, cost = figures.checkpoint_interval_s, figures.usd_per_billion_samples
+            cells = [
+                units.format_time(figures.time_s),
+                significant(figures.samples_per_s / 1e6),
+                "" if gap is None else format_gap(gap),
+                units.format_bytes(figures.free_bytes),
+                "" if cost is None else significant(cost),
+                "" if every_s is None else units.format_long_time(every_s),
+            ]
+        rows.append((mark, described(study, result), *cells, verdict(study, result)))
+    columns = ("", "setup", "iteration", "M/s", "gap?", "free?", "USD/1e9", "checkpoint every")
+    note = " (* no other equals or beats it in all objectives)" if several else ""
+    kept = [i for i in range(len(columns) + 1) if any(row[i] for row in rows)]
+    titles = [(*columns, "against the recommended")[i] for i in kept]
+    if rows:
+        print_rows(f"Setups{note}", tuple(titles), tuple(tuple(r[i] for i in kept) for r in rows))
+
+
+def _print_answers(study: Study) -> None:
+    """A row per system; where none reaches the rate, the best that was seen."""
+    from planner.cli.printing.show import print_rows
+    from planner.study.compare import described
+
+    rows = []
+    for answer in study.answers:
+        found, note = answer.found, ""
+        if found is None:
+            own = [r for r in study.results if r.setup.get("system") == answer.system]
+            done = [r for r in own if r.figures is not None]
+            found, note = min(done, key=study.value, default=None), "not enough: best tried"
+        if found is None or found.figures is None:
+            rows.append((answer.system, "", "", "", "nothing tried fits"))
+            continue
+        paid = found.figures.usd_per_hour
+        speed = significant(found.figures.samples_per_s / 1e6)
+        usd = "" if paid is None else significant(paid)
+        rows.append((answer.system, described(study, found), speed, usd, note))
+    title = f"Fewest hosts for {significant((study.smallest_for or 0.0) / 1e6)} M samples/s"
+    print_rows(title, ("system", "setup", "M/s", "USD/h", ""), tuple(rows))

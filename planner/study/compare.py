@@ -1,0 +1,262 @@
+"""What a study says: how setups compare, what each choice is worth, and where more GPUs lose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from planner.study.figures import GOALS
+from planner.study.space import (
+    BATCH,
+    COMMUNICATION,
+    COPIES,
+    GLOBAL_BATCH,
+    GPUS,
+    SYNC,
+    SYSTEM,
+    Value,
+    told,
+)
+from planner.study.study import TIE_RATIO, Study
+from planner.study.task import DONE, SetupResult
+from planner.support.digits import significant
+
+_ALLOWED_RATIO: Final = 0.03
+"""Losses of more GPUs up to this share are not spoken of: gaps of searches are as wide."""
+_LEAST_PERCENT: Final = 0.01
+"""The least percentage that is printed for a proof; smaller values are only rounding."""
+
+
+def described(study: Study, result: SetupResult) -> str:
+    """The values of a setup in words: those of the knobs that have several."""
+    varying = [k for k in study.space.varying if k != GPUS]
+    words = [told(k, v) for k, v in result.setup.picks if k in varying]
+    if {SYSTEM, GPUS} & set(study.space.varying):
+        words = [w for w in words if w != told(SYSTEM, result.setup.get(SYSTEM))]
+        gpus = study.space.problem(result.setup).topology.world_size
+        words.insert(0, f"{told(SYSTEM, result.setup.get(SYSTEM))} x {gpus}")
+    return ", ".join(words) or "the usual setup"
+
+
+def verdict(study: Study, result: SetupResult) -> str:
+    """How a setup compares with the recommended one by the first goal; its gap weighs in it.
+
+    ``tie``; ``12 % worse``; or ``12 % worse, 3 % at best`` if its bound says that a better plan may
+    bring it so near.
+    """
+    best = study.recommended
+    if result.figures is None or best is None:
+        return result.status.replace("_", " ")
+    share = _loss(study, study.value(result))
+    if result.setup == best.setup:
+        return "recommended"
+    if abs(share) <= TIE_RATIO:
+        return "tie"
+    text = f"{significant(100 * abs(share), 2)} % {'worse' if share > 0 else 'better'}"
+    gap = result.gap_ratio
+    if gap is None or study.goals[0] == "headroom" or share < 0:
+        return text
+    bounded = study.value(result) * (1 - gap if study.value(result) > 0 else 1 / (1 - gap + 1e-12))
+    least = _loss(study, bounded)
+    if least <= TIE_RATIO:
+        return f"{text}; not settled, its gap is {significant(100 * gap, 2)} %"
+    return (
+        text if share - least < 0.05 * share else f"{text}, {significant(100 * least, 2)} % at best"
+    )
+
+
+def _loss(study: Study, value: float) -> float:
+    """By what share a value of the first goal is worse than that of the recommended setup."""
+    best = study.recommended
+    own = 0.0 if best is None else study.value(best)
+    return (value - own) / abs(own) if own and math.isfinite(own) else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """One value of a knob, with the best setup that has it.
+
+    Attributes:
+        value: the value in words.
+        searched: how many setups with this value were searched.
+        loss_ratio: how much worse the best of them is than the recommended setup; None without one.
+        bound_ratio: how much worse every setup with this value is at least; None if not proven.
+    """
+
+    value: str
+    searched: int
+    loss_ratio: float | None
+    bound_ratio: float | None
+
+    @property
+    def text(self) -> str:
+        """The loss in words."""
+        loss, least = self.loss_ratio, self.bound_ratio
+        if loss is None:
+            if least:
+                return f"ruled out: at least {significant(100 * least, 2)} % worse"
+            return "no plan that fits" if self.searched else "not searched"
+        if abs(loss) <= TIE_RATIO:
+            return "tie with the best"
+        text = f"{significant(100 * loss, 2)} % worse"
+        if least is not None and loss - least > _ALLOWED_RATIO:
+            text += f"; more searches may bring it to {significant(100 * max(least, 0.0), 2)} %"
+        return text
+
+
+def worths(study: Study) -> dict[str, tuple[Worth, ...]]:
+    """The values of every knob that has several, by the name of the knob."""
+    if not study.space.setups or study.recommended is None:
+        return {}
+    goal, results = GOALS[study.goals[0]], study.results
+    bounds = {}
+    if study.is_proven:
+        facts = {s: study.bound(s) for s in study.space.setups}
+        bounds = {s: _loss(study, goal.value(f)) for s, f in facts.items() if f is not None}
+    first = study.recommended.setup
+    found: dict[str, tuple[Worth, ...]] = {}
+    for knob in study.space.varying:
+        rows = []
+        for value in study.space.knobs[knob]:
+            own = [r for r in results if r.setup.get(knob) == value]
+            losses = [_loss(study, study.value(r)) for r in own if r.figures is not None]
+            possible = [loss for s, loss in bounds.items() if s.get(knob) == value]
+            least = min(possible, default=None)
+            loss = min(losses, default=None)
+            rows.append(
+                Worth(
+                    value=_value(knob, value, is_best=first.get(knob) == value),
+                    searched=len(own),
+                    loss_ratio=loss,
+                    bound_ratio=least if loss is None or least is None else min(least, loss),
+                )
+            )
+        found[knob] = tuple(rows)
+    return found
+
+
+def _value(knob: str, value: Value, *, is_best: bool) -> str:
+    words = told(knob, value)
+    words = words if knob == SYSTEM else words.removeprefix(f"{knob.rpartition('.')[2]} ")
+    return f"{words} (recommended)" if is_best else words
+
+
+def training_changes(study: Study, result: SetupResult) -> tuple[str, ...]:
+    """In words, how training under a setup differs in its results from the usual setup."""
+    setup, usual = result.setup, study.space.base
+    words = [
+        told(k, setup.get(k))
+        for k in (BATCH, GLOBAL_BATCH, COMMUNICATION)
+        if setup.get(k) != usual.get(k)
+    ]
+    if setup.get(COPIES, 1) != usual.get(COPIES, 1):
+        often = setup.get(SYNC, 1)
+        every = "always" if often == 1 else f"every {often:,} iterations"
+        words.append(f"{setup.get(COPIES)} copies of the tables, averaged {every}")
+    return tuple(words)
+
+
+def space_parts(study: Study) -> tuple[str, ...]:
+    """Words on how much of the design space was searched, and what is proven about the rest."""
+    total, results = study.space.num_setups, study.results
+    if study.space.is_listed:
+        total = len(study.space.setups) + len(study.space.impossible)
+    known = {
+        "ruled out by their bounds": len(study.ruled_out),
+        "impossible": len(study.space.impossible),
+        "without a plan that fits": len(study.unfit),
+    }
+    parts = [f"{total:,} setups", f"{len(results):,} searched"]
+    parts += [f"{count:,} {words}" for words, count in known.items() if count]
+    fit = len({r.setup for r in results} - set(study.unfit))
+    left = total - fit - sum(known.values())
+    if left > 0 and not study.smallest_for:
+        ended = len(results) >= study.effort.trials
+        parts.append(f"{left:,} left{f' after --trials {study.effort.trials:,}' if ended else ''}")
+    ratio = study.proof_ratio
+    if ratio is None:
+        parts.append("nothing is proven about the others" if left > 0 else "all were searched")
+    elif ratio < math.inf:
+        shown = significant(max(100 * ratio, _LEAST_PERCENT), 2)
+        parts.append(f"proven: no setup is more than {shown} % better")
+    return tuple(parts)
+
+
+def recommendation(study: Study) -> tuple[str, ...]:
+    """Sentences: which setup, how it compares with the usual one, and which others tie with it."""
+    best = study.recommended
+    if best is None or best.figures is None:
+        return ()
+    goal = GOALS[study.goals[0]]
+    words = [f"{described(study, best)}: {goal.title} {goal.write(goal.figure(best.figures))}"]
+    usual = next((r for r in study.results if r.setup == study.space.base), None)
+    if usual is not None and usual.figures is not None and usual.setup != best.setup:
+        gain = goal.figure(usual.figures) / goal.figure(best.figures)
+        gain = 1 / gain if goal.large_is_good else gain
+        words.append(f"{gain:.2f}x {goal.better} the usual setup")
+    ties = [r for r in study.ties if r.setup != best.setup]
+    if ties and not study.answers:
+        usual_one = (
+            "the usual setup" if best.setup == study.space.base else "the one with fewest changes"
+        )
+        words.append(f"{len(ties)} others tie with it (within 0.1 %), and {usual_one} is kept")
+    changes = training_changes(study, best)
+    if changes:
+        words.append(f"this setup changes the training itself: {'; '.join(changes)}")
+    return tuple(words)
+
+
+def slowdowns(study: Study) -> Iterator[str]:
+    """For setups that differ in the number of ranks alone, where more of them train less.
+
+    Time lost to failures and checkpoints is left out, because it is not the plan's.
+    """
+    lines: dict[object, list[SetupResult]] = {}
+    for r in study.results:
+        if r.status == DONE and r.figures is not None and r.figures.availability_ratio > 0:
+            lines.setdefault(r.setup.having(gpus=None), []).append(r)
+    for line in lines.values():
+        line.sort(key=lambda r: study.space.problem(r.setup).topology.world_size)
+        for i in reversed(range(1, len(line))):
+            fast = max(line[:i], key=_speed)
+            if _speed(line[i]) < (1.0 - _ALLOWED_RATIO) * _speed(fast):
+                yield _slowdown(study, line[i], fast)
+                break
+
+
+def _slowdown(study: Study, slow: SetupResult, fast: SetupResult) -> str:
+    many, few = (study.space.problem(r.setup).topology.world_size for r in (slow, fast))
+    text = (
+        f"{described(study, slow)} trains {_millions(_speed(slow))} samples/s, and {few} GPUs "
+        f"train {_millions(_speed(fast))}"
+    )
+    gap = slow.gap_ratio
+    most = math.inf if gap is None or gap >= 1 else _speed(slow) / (1 - gap)
+    if most >= _speed(fast):
+        return f"{text}; more --evaluations may find a better plan for {many} GPUs"
+    return (
+        f"{text}; no plan for {many} GPUs reaches more than {_millions(most)}. --vary copies=all "
+        "tries a copy of the tables on each group of GPUs, so that their exchanges join fewer ranks"
+    )
+
+
+def _speed(result: SetupResult) -> float:
+    """Samples per second while the job trains."""
+    figures = result.figures
+    return 0.0 if figures is None else figures.samples_per_s / (figures.availability_ratio or 1.0)
+
+
+def _millions(samples_per_s: float) -> str:
+    return f"{significant(samples_per_s / 1e6)} M"
+
+
+def remarks(study: Study) -> tuple[str, ...]:
+    """Remarks on larger clusters that are slower, and on searches that the clock cut."""
+    cut, done = sum(r.is_cut for r in study.results), len(study.results)
+    told_cut = (
+        f"--time-limit cut the search of {cut} of {done} setups: a faster or idler machine may "
+        "find better plans for them"
+    )
+    return (*slowdowns(study), *([told_cut] if cut else []))

@@ -1,0 +1,154 @@
+"""Problems of setups that are read from files, with the values of knobs in place of the files'."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from costmodels.stages.models import CostModels
+from costmodels.topology import Topology
+from costmodels.workload import Pipeline
+from planner import io
+from planner.errors import InvalidInputError
+from planner.io.documents import parse_yaml
+from planner.options.global_batch import rank_batch
+from planner.problem import PlanningProblem
+from planner.study.space import (
+    GLOBAL_BATCH,
+    GPUS,
+    LOOKAHEAD,
+    OWN_KNOBS,
+    PIPELINE,
+    SYSTEM,
+    Value,
+)
+
+_PREFIX = "system."
+
+
+def values_of_text(text: str, where: str) -> tuple[Value, ...]:
+    """Values with commas between them, each written as in a YAML file.
+
+    Args:
+        text: such as ``none,sparse_dist`` or ``{forward: fp16},{forward: bf16}``.
+        where: the name of the text in messages.
+
+    Raises:
+        InvalidInputError: the text is no such list.
+    """
+    found, _ = parse_yaml(f"[{text}]", where)
+    if not isinstance(found, list) or not found or "" in found or text.strip().endswith(","):
+        message = f"{where}: {text!r} is no list of values with commas between them"
+        raise InvalidInputError(message)
+    return tuple(json.dumps(v) if isinstance(v, list | dict) else v for v in found)
+
+
+def checked_knobs(knobs: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
+    """The knobs, with shares of tables as numbers.
+
+    Raises:
+        InvalidInputError: a name is neither a key of a file nor an own knob, or has no values.
+    """
+    found = {}
+    for name, values in knobs.items():
+        known = (*OWN_KNOBS, SYSTEM, GPUS, GLOBAL_BATCH)
+        if name not in known and "." not in name:
+            message = (
+                f"--vary {name}: name a key of the workload such as training.pipeline, one of the "
+                f"system such as system.links.network.bandwidth, or {', '.join(OWN_KNOBS)}"
+            )
+            raise InvalidInputError(message)
+        found[name] = tuple(_menu(v) for v in values) if name == "cache_sizes" else tuple(values)
+    return found
+
+
+def _menu(value: Value) -> Value:
+    """Cache sizes such as ``["5%", 0.2]`` as a list of ratios in JSON."""
+    listed: Any = json.loads(str(value)) if str(value).startswith("[") else value
+    shares = listed if isinstance(listed, list) else [listed]
+    try:
+        ratios = [
+            float(s[:-1]) / 100 if isinstance(s, str) and s.endswith("%") else float(s)
+            for s in shares
+            if value is not None
+        ]
+    except (TypeError, ValueError):
+        ratios = [0.0]
+    if not all(0 < r < 1 for r in ratios):
+        message = f"--vary cache_sizes: {value!r} must be above 0% and below 100%, such as [5%,20%]"
+        raise InvalidInputError(message)
+    return json.dumps(ratios) if ratios else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Makes problems from a workload file and system files.
+
+    Args:
+        workload: the workload file, or its name.
+        gpus_per_host: ranks per host; None for those of each system.
+        overrides: changes of the workload file, as pairs of a key and a YAML text.
+        prices: US dollars per device and hour by system; an empty name stands for all systems.
+        models: chooses the models that price plans on a system; None for those it names.
+    """
+
+    workload: str | Path
+    gpus_per_host: int | None = None
+    overrides: tuple[tuple[str, str], ...] = ()
+    prices: Mapping[str, float] = field(default_factory=dict)
+    models: Callable[[Topology], CostModels | None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        """Read each file once for the same changes."""
+        object.__setattr__(self, "file", lru_cache(maxsize=64)(self._file))
+        object.__setattr__(self, "system", lru_cache(maxsize=64)(self._system))
+
+    file: Callable[[tuple[tuple[str, str], ...]], io.WorkloadFile] = field(init=False)
+    system: Callable[..., tuple[Topology, CostModels | None]] = field(init=False)
+
+    def __call__(self, picks: Mapping[str, Value]) -> PlanningProblem:
+        """The problem with the values of knobs.
+
+        Raises:
+            InvalidInputError: a file or value breaks a rule, or the ranks cannot share a batch.
+        """
+        apart = (SYSTEM, GPUS, GLOBAL_BATCH)
+        keys = {k: v for k, v in picks.items() if k not in apart}
+        if keys.get(PIPELINE, Pipeline.LOOKAHEAD.value) != Pipeline.LOOKAHEAD.value:
+            keys[LOOKAHEAD] = None
+        own = [(k, v) for k, v in keys.items() if not k.startswith(_PREFIX)]
+        theirs = [(k, v) for k, v in keys.items() if k.startswith(_PREFIX)]
+        file = self.file(tuple((k, _text(v)) for k, v in own))
+        changes = tuple((k.removeprefix(_PREFIX), _text(v)) for k, v in theirs)
+        topology, models = self.system(str(picks[SYSTEM]), picks.get(GPUS), changes)
+        workload, whole = file.workload, picks.get(GLOBAL_BATCH)
+        if isinstance(whole, int):
+            batch = rank_batch(whole, workload, topology.world_size)
+            workload = replace(workload, local_batch_size=batch)
+        return PlanningProblem(
+            workload=workload, topology=topology, constraints=file.constraints, models=models
+        )
+
+    def _file(self, changes: tuple[tuple[str, str], ...]) -> io.WorkloadFile:
+        return io.load_workload_file(self.workload, overrides=(*self.overrides, *changes))
+
+    def _system(
+        self, name: str, gpus: int | None, changes: tuple[tuple[str, str], ...]
+    ) -> tuple[Topology, CostModels | None]:
+        topology = io.load_system(
+            name, gpus=gpus, gpus_per_host=self.gpus_per_host, overrides=changes
+        )
+        price = self.prices.get(name, self.prices.get(""))
+        if price is not None:
+            topology = replace(topology, price_per_device_usd_per_hour=price)
+        return topology, self.models(topology)
+
+
+def _text(value: Value) -> str:
+    """A value as YAML; lists and mappings are kept as JSON already."""
+    is_compound = isinstance(value, str) and value[:1] in ("[", "{")
+    return str(value) if is_compound else json.dumps(value)

@@ -1,0 +1,352 @@
+"""The setups of a study: knobs and their values, and the problem under each choice of values.
+
+A knob is a key of the workload file (``training.pipeline``), a key of the system file with
+``system.`` before it (``system.links.network.bandwidth``), or one of :data:`OWN_KNOBS`. A *setup*
+gives each knob one of its values. The first values are the usual setup.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+from costmodels.batch_shares import PROPORTIONAL, batch_ratios
+from costmodels.errors import InvalidValueError
+from costmodels.sharding import ComputeKernel
+from costmodels.topology import Topology
+from costmodels.workload import Pipeline
+from planner.errors import InfeasibleError, InvalidInputError
+from planner.models import pipeline_of
+from planner.options.enumeration import CACHE_LOAD_FACTORS, enumerate_options
+from planner.options.memory import surely_crowded
+from planner.problem import PlanningProblem, TableConstraint
+from planner.tuning.groups import group_problem, group_topology, least_sync_s
+
+Value = str | int | float | bool | None
+Load = Callable[[Mapping[str, Value]], PlanningProblem]
+"""Makes the problem of all ranks from the values of all knobs but :data:`OWN_KNOBS`."""
+
+SYSTEM, GPUS, GLOBAL_BATCH = "system", "gpus", "global_batch_size"
+BATCH, PIPELINE = "training.batch_size_per_rank", "training.pipeline"
+LOOKAHEAD, COMMUNICATION = "training.lookahead", "training.communication"
+COPIES, SYNC, WIDTH, CACHE = "copies", "sync_interval", "column_width", "cache_sizes"
+OWN_KNOBS: Final = {
+    COPIES: "copies of all tables, each on a group of GPUs (2D parallelism); all: every number",
+    SYNC: "iterations between two averagings of the copies",
+    WIDTH: "least columns of a column piece",
+    CACHE: "shares of a table that its cache may hold, as [0.05, 0.2]",
+}
+"""Knobs that are no key of a file, with their meaning."""
+ALL: Final = "all"
+
+_SIZES: Final = frozenset({SYSTEM, GPUS, GLOBAL_BATCH, BATCH, COPIES})
+"""Knobs some of whose values may be impossible, such as a batch that the ranks do not share."""
+_TORCHREC: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST, Pipeline.NONE)
+_CACHE_MENUS: Final = tuple(
+    json.dumps([low, round((low * high) ** 0.5, 3), high])
+    for low, high in itertools.product((0.01, 0.05, 0.2), (0.2, 0.5, 0.9))
+    if low < high
+)
+"""Sets of cache sizes to choose among where device memory is short, beside the usual one."""
+MOST_LISTED: Final = 2_000
+"""Design spaces with more setups are not listed; a sampler draws from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One value for each knob."""
+
+    picks: tuple[tuple[str, Value], ...]
+
+    def get(self, knob: str, default: Value = None) -> Value:
+        """The value of a knob; ``default`` if there is no such knob."""
+        return next((value for name, value in self.picks if name == knob), default)
+
+    def having(self, **values: Value) -> Setup:
+        """The setup with other values of some knobs."""
+        return Setup(tuple((name, values.get(name, value)) for name, value in self.picks))
+
+    def to_json(self) -> dict[str, Value]:
+        """The values by knob."""
+        return dict(self.picks)
+
+    @property
+    def words(self) -> str:
+        """Every value in words, such as ``h100_sxm x 16, pipeline none``."""
+        return ", ".join(told(name, value) for name, value in self.picks if name != GPUS) + (
+            f" x {self.get(GPUS)}" if self.picks[:1] == ((SYSTEM, self.get(SYSTEM)),) else ""
+        )
+
+
+def told(knob: str, value: Value) -> str:
+    """The value of a knob in words."""
+    if knob == SYSTEM:
+        return str(value).rpartition("/")[2].removesuffix(".yaml")
+    shown = f"{value:,}" if isinstance(value, int) and value > 1 else json.dumps(value).strip('"')
+    if knob == CACHE and value is None:
+        shown = "usual"
+    return f"{knob.rpartition('.')[2]} {shown}"
+
+
+class Space:
+    """All setups of some knobs. Knobs that have one value are kept: they say what is asked.
+
+    Args:
+        knobs: the values of each knob, the usual one first.
+        load: makes the problem of a setup.
+
+    Raises:
+        InvalidInputError: a value of a knob is impossible in every setup, other than a size; or
+            every setup is impossible.
+    """
+
+    def __init__(self, knobs: Mapping[str, Sequence[Value]], load: Load) -> None:
+        """Find the possible setups, if they are few enough to list."""
+        self._load = load
+        self._loaded: dict[tuple[tuple[str, Value], ...], PlanningProblem | InvalidInputError] = {}
+        self._syncs_s: dict[Setup, float] = {}
+        self.knobs = {name: tuple(dict.fromkeys(values)) for name, values in knobs.items()}
+        self._drops_uneven = ALL in self.knobs.get(COPIES, ())
+        if self._drops_uneven:
+            self.knobs[COPIES] = self._every_copies()
+        self._check_dependent()
+        self.impossible: dict[Setup, str] = {}
+        self.num_setups = math.prod(map(len, self.knobs.values()))
+        self.is_listed = self.num_setups <= MOST_LISTED
+        self.setups: tuple[Setup, ...] = ()
+        if self.is_listed:
+            self._list()
+
+    def _check_dependent(self) -> None:
+        """Refuse knobs that change nothing without another one."""
+        wanted = {LOOKAHEAD: (PIPELINE, Pipeline.LOOKAHEAD.value), SYNC: (COPIES, None)}
+        for knob, (other, value) in wanted.items():
+            values = self.knobs.get(other, ())
+            if knob in self.knobs and not (value in values if value else values):
+                wanted_one = f"{other}={value}" if value else other
+                message = f"--vary {knob} changes nothing without --vary {wanted_one}; add it"
+                raise InvalidInputError(message)
+
+    def _every_copies(self) -> tuple[Value, ...]:
+        """Every number of copies that divides the ranks of some cluster, one copy first."""
+        axes = [self.knobs.get(name, (None,)) for name in (SYSTEM, GPUS)]
+        found: set[int] = set()
+        for system, gpus in itertools.product(*axes):
+            at = Setup(tuple((name, values[0]) for name, values in self.knobs.items()))
+            at = at.having(system=system, gpus=gpus)
+            try:
+                topology = self.problem(at).topology
+            except InvalidInputError:
+                continue
+            found |= {topology.world_size // size for size in group_sizes(topology)}
+        return tuple(sorted(found | {1}))
+
+    def _list(self) -> None:
+        every = (self.setup_of(values) for values in itertools.product(*self.knobs.values()))
+        possible = []
+        for setup in dict.fromkeys(every):
+            problem = self.reason(setup)
+            if problem is None:
+                possible.append(setup)
+            elif problem:
+                self.impossible[setup] = problem
+        self.setups = tuple(possible)
+        for knob, values in self.knobs.items():
+            fine = {setup.get(knob) for setup in possible}
+            wrong = [v for v in values if v not in fine]
+            why = [r for s, r in self.impossible.items() if wrong and s.get(knob) == wrong[0]]
+            if (why and knob not in _SIZES) or not possible:
+                reasons = why or list(self.impossible.values()) or ["no setup is possible"]
+                raise InvalidInputError(list(dict.fromkeys(reasons)))
+
+    def reason(self, setup: Setup) -> str | None:
+        """Why a setup is impossible; empty if it is not even to be told, None if it is possible."""
+        try:
+            problem = self.restricted(setup)
+            batch_ratios(problem.workload, problem.topology)
+        except InfeasibleError as error:
+            return f"no groups of {self.group_size(setup)} ranks: {error}"
+        except InvalidValueError as error:
+            return str(error)
+        except InvalidInputError as error:
+            uneven = self._drops_uneven and setup.get(COPIES, 1) != 1
+            return "" if uneven and "copies" in str(error) else str(error)
+        return None
+
+    def setup_of(self, values: Sequence[Value]) -> Setup:
+        """The setup of one value for each knob, in their order.
+
+        A knob that changes nothing beside the others gets its first value, or None.
+        """
+        picks = dict(zip(self.knobs, values, strict=True))
+        if SYNC in picks and picks.get(COPIES, 1) == 1:
+            picks[SYNC] = self.knobs[SYNC][0]
+        if LOOKAHEAD in picks and picks.get(PIPELINE) != Pipeline.LOOKAHEAD.value:
+            picks[LOOKAHEAD] = None
+        return Setup(tuple(picks.items()))
+
+    @cached_property
+    def base(self) -> Setup:
+        """The usual setup: the first possible one."""
+        return self.setups[0] if self.setups else self.setup_of([v[0] for v in self.knobs.values()])
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The knobs that have several values."""
+        return tuple(name for name, values in self.knobs.items() if len(values) > 1)
+
+    def first_problems(self) -> Iterator[PlanningProblem]:
+        """The problem of the first setup on each system."""
+        for system in self.knobs.get(SYSTEM, (None,)):
+            usual = (s for s in self.setups or (self.base,) if s.get(SYSTEM) == system)
+            setup = next(usual, None)
+            if setup is not None:
+                yield self.problem(setup)
+
+    # -- problems ---------------------------------------------------------------------------------
+
+    def problem(self, setup: Setup) -> PlanningProblem:
+        """The problem of all ranks under a setup.
+
+        Raises:
+            InvalidInputError: the values contradict each other or the files.
+        """
+        picks = tuple((k, v) for k, v in setup.picks if k not in OWN_KNOBS)
+        if picks not in self._loaded:
+            try:
+                self._loaded[picks] = self._load(dict(picks))
+            except InvalidInputError as error:
+                self._loaded[picks] = error
+        found = self._loaded[picks]
+        if isinstance(found, InvalidInputError):
+            raise InvalidInputError(found.problems)
+        return found
+
+    def group_size(self, setup: Setup) -> int:
+        """Ranks that share one copy of the tables."""
+        return self.problem(setup).topology.world_size // _whole(setup.get(COPIES, 1))
+
+    def restricted(self, setup: Setup) -> PlanningProblem:
+        """The problem of one group of ranks under a setup.
+
+        Raises:
+            InvalidInputError: the values contradict each other or the files, or groups of ranks.
+            InfeasibleError: the constraints leave a table no place in groups of this size.
+        """
+        problem, copies = self.problem(setup), _whole(setup.get(COPIES, 1))
+        if copies > 1:
+            problem = _group(problem, copies)
+        factors = setup.get(CACHE)
+        rule = TableConstraint(
+            pattern="*",
+            min_column_width=_whole(setup.get(WIDTH, 4)),
+            cache_load_factors=() if factors is None else tuple(json.loads(str(factors))),
+        )
+        if rule == TableConstraint(pattern="*"):
+            return problem
+        rules = problem.constraints
+        return replace(problem, constraints=replace(rules, tables=(*rules.tables, rule)))
+
+    def loosest(self, setup: Setup) -> Setup:
+        """The setup of the same family that allows the most plans.
+
+        A family are the setups that differ only in least column width, cache sizes and how often
+        copies are averaged. They price a plan alike, except for the averaging of copies. The
+        loosest setup has the least width and every cache size, so that a bound on its plans holds
+        for every setup of the family. A setup that names no cache sizes allows the usual ones and
+        those that constraints name.
+        """
+        values: dict[str, Value] = {SYNC: 1, WIDTH: min(map(_whole, self.knobs.get(WIDTH, (4,))))}
+        if len(self.knobs.get(CACHE, ())) > 1:
+            rules = self.problem(setup).constraints.tables
+            unnamed = {*CACHE_LOAD_FACTORS, *(f for r in rules for f in r.cache_load_factors)}
+            menus = [unnamed if m is None else json.loads(str(m)) for m in self.knobs[CACHE]]
+            values[CACHE] = json.dumps(sorted({float(f) for menu in menus for f in menu}))
+        return setup.having(**values)
+
+    def least_sync_s(self, setup: Setup) -> float:
+        """Seconds per iteration that averaging the copies of tables takes at least."""
+        if setup.get(COPIES, 1) == 1:
+            return 0.0
+        family = self.loosest(setup)
+        if family not in self._syncs_s:
+            problem, size = self.problem(setup), self.group_size(setup)
+            weights = float(problem.workload.weight_bytes)
+            least_s = least_sync_s(problem.topology, size, weights, problem.models)
+            self._syncs_s[family] = least_s
+        return self._syncs_s[family] / _whole(setup.get(SYNC, 1))
+
+
+def group_sizes(topology: Topology) -> tuple[int, ...]:
+    """Sizes of groups that divide the world size and fit to hosts, the largest first."""
+    world, local = topology.world_size, topology.local_world_size
+    sizes = [s for s in range(world, 0, -1) if world % s == 0]
+    copies = {s: world // s for s in sizes}
+    nested = (s for s in sizes if local % copies[s] == 0 or copies[s] % local == 0)
+    return tuple(s for s in nested if group_topology(topology, s) is not None)
+
+
+def usual_choices(knobs: dict[str, Sequence[Value]], load: Load) -> dict[str, Sequence[Value]]:
+    """The knobs, with those that are tried though nobody named them.
+
+    These are TorchRec's pipelines, if the workload has one of them, and cache sizes, if tables may
+    be cached, device memory is short and no constraint names sizes.
+
+    Args:
+        knobs: the named ones.
+        load: makes the problem of a setup.
+    """
+    problem = load({name: values[0] for name, values in knobs.items() if name not in OWN_KNOBS})
+    own, found = problem.workload.pipeline, dict(knobs)
+    if PIPELINE not in knobs and own in _TORCHREC and LOOKAHEAD not in knobs:
+        found[PIPELINE] = [own.value, *(p.value for p in _TORCHREC if p is not own)]
+    if CACHE not in knobs and not any(c.cache_load_factors for c in problem.constraints.tables):
+        pipeline = pipeline_of(problem)
+        options = [o for t in enumerate_options(problem, pipeline).tables for o in t.options]
+        cached = any(o.kernel is ComputeKernel.FUSED_UVM_CACHING for o in options)
+        sizes = [t.weight_bytes for t in problem.workload.tables]
+        if cached and surely_crowded(sizes, pipeline.device_limits):
+            found[CACHE] = [None, *_CACHE_MENUS]
+    return found
+
+
+def _whole(value: Any) -> int:
+    """A value as a whole number from 1.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    if type(value) is not int or value < 1:
+        message = f"{value!r} is not a whole number from 1"
+        raise InvalidInputError(message)
+    return value
+
+
+def _group(problem: PlanningProblem, copies: int) -> PlanningProblem:
+    """The problem of one of the groups of ranks that each have a copy of all tables.
+
+    Raises:
+        InvalidInputError: ranks differ, or there are no such groups.
+        InfeasibleError: the constraints leave a table no place in such a group.
+    """
+    topology = problem.topology
+    if problem.workload.batch_share_ratio not in ((), PROPORTIONAL):
+        message = "copies and batch_shares per rank exclude each other: groups share one plan"
+        raise InvalidInputError(message)
+    if topology.hbm_capacity_by_rank_bytes or topology.speed_by_rank_ratio:
+        message = "copies: groups of ranks need ranks that are all alike; leave it out"
+        raise InvalidInputError(message)
+    world = topology.world_size
+    group = None if world % copies else group_problem(problem, world // copies)
+    if group is None:
+        message = (
+            f"{copies} copies: {world} ranks, {topology.local_world_size} on a host, cannot be "
+            "shared out evenly; use another number"
+        )
+        raise InvalidInputError(message)
+    return group

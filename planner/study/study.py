@@ -1,0 +1,688 @@
+"""A study: it proves bounds, searches setups, hands plans on between them, and recommends one."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from costmodels.datatypes import FloatArray
+from costmodels.sharding import Plan
+from planner import api
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
+from planner.io.plan.plan_file import plan_from_json
+from planner.io.plan.result_json import inputs_hash
+from planner.options.runtime_warnings import runtime_warnings
+from planner.result import PlanningResult, SolverReport
+from planner.search.base import StopCallback
+from planner.search.bounds.quick import Floor
+from planner.settings import SearchSettings
+from planner.study.figures import (
+    NO_FAILURES,
+    Figures,
+    Operation,
+    behind,
+    check_goals,
+    figures_of,
+    front_of,
+    values_of,
+)
+from planner.study.space import GPUS, SYNC, SYSTEM, Setup, Space
+from planner.study.task import (
+    DIED,
+    DONE,
+    FAILED,
+    STOPPED,
+    SetupResult,
+    Task,
+    done_at,
+    prove,
+    search,
+)
+from planner.study.trials import Trials, damage_of
+from planner.support.status import Status
+
+TRIAL_LIMIT_S: Final = 120.0
+TIE_RATIO: Final = 1e-3
+"""Setups whose values differ by at most this share are ties; so close, models decide nothing."""
+
+_UNFIT: Final = 1e30
+"""Value of a setup under which nothing fits; finite, because samplers fit densities to values."""
+_PROOFS_PER_TRIAL: Final = 20
+"""Bounds order the setups if there are at most this many families for each trial."""
+_WAVE: Final = 4
+"""Setups that are chosen at a time: how many processes search them then changes no choice."""
+_REPEATS: Final = 3
+"""If a sampler picks this many known setups in a row, an unknown one is drawn at random."""
+_ROUNDS: Final = 3
+"""At most this many further searches of a setup, in rounds that all setups finish together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much a study does.
+
+    Attributes:
+        trials: how many setups are searched; a grid searches all.
+        evaluations: the budget of each search in priced plans; None for the usual one.
+        time_limit_s: a safety limit by the clock for each search; None for none.
+        seed: the seed of the searches and of the sampler.
+        sampler: ``bounds``, or the sampler of Optuna that chooses the next setup; None for bounds,
+            or ``tpe`` in spaces that are too large to prove all bounds.
+        within_ratio: setups that can better the best one by at most this share, as bounds prove,
+            are not searched.
+        is_grid: whether every setup is searched, also those that bounds rule out.
+    """
+
+    trials: int = 24
+    evaluations: int | None = None
+    time_limit_s: float | None = TRIAL_LIMIT_S
+    seed: int = 0
+    sampler: str | None = None
+    within_ratio: float = 0.0
+    is_grid: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A setup with its plan; ``sync_s`` are the seconds per iteration for averaging copies."""
+
+    setup: Setup
+    result: PlanningResult
+    figures: Figures
+    sync_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The smallest cluster of one system that reaches a throughput.
+
+    Attributes:
+        system: the name of the system.
+        found: the setup on the smallest cluster that reaches it; None if none does.
+        ruled_out: numbers of ranks that are proven to be too slow, without a search.
+    """
+
+    system: str
+    found: SetupResult | None
+    ruled_out: tuple[int, ...] = ()
+
+
+class Study:
+    """A study of a design space, in memory or in a journal.
+
+    Args:
+        space: the setups; a journal made for another space is refused.
+        effort: how much to do.
+        goals: names of :data:`planner.study.figures.GOALS`; by default the iteration time, or the
+            throughput (and, for a grid, the cost) if setups train different numbers of samples.
+        operation: failures, which lower the throughput.
+        smallest_for: samples per second that the smallest cluster has to reach; None looks for the
+            best setup instead.
+        journal: Optuna's journal, with which a later run goes on; None keeps all in memory.
+        place: a pool of processes, a client of a Dask cluster, or None for this process.
+
+    Raises:
+        InvalidInputError: the journal has another study or is not a journal, or a goal is unknown
+            or needs a price that is missing.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        effort: Effort,
+        *,
+        goals: tuple[str, ...] = (),
+        operation: Operation = NO_FAILURES,
+        smallest_for: float | None = None,
+        journal: Path | None = None,
+        place: Any = None,
+    ) -> None:
+        """Open the study, or begin it."""
+        self.space, self.effort, self.operation = space, effort, operation
+        self.smallest_for, self._place = smallest_for, place
+        self.answers: tuple[Answer, ...] = ()
+        self.floors: dict[Setup, Floor | None] = {}
+        self.unfinished: SetupResult | None = None
+        loosest = [space.loosest(s) for s in space.setups]
+        self._family = dict(zip(space.setups, loosest, strict=True))
+        self.families = tuple(dict.fromkeys(loosest))
+        few = len(self.families) <= _PROOFS_PER_TRIAL * effort.trials
+        usual = "bounds" if space.is_listed and (few or effort.is_grid) else "tpe"
+        self.sampler = effort.sampler or usual
+        if not space.is_listed and (self.sampler == "bounds" or effort.is_grid or smallest_for):
+            message = (
+                f"{space.num_setups:,} setups are too many to list; name fewer values, or let "
+                "--sampler tpe draw from them"
+            )
+            raise InvalidInputError(message)
+        self.goals = goals or self._usual_goals()
+        check_goals(self.goals, space.first_problems())
+        self.settings = SearchSettings(
+            time_limit_s=effort.time_limit_s,
+            max_evaluations=effort.evaluations,
+            seed=effort.seed,
+            with_baselines=False,
+        )
+        with damage_of(journal):
+            self._trials = Trials(
+                space, journal, self.sampler, seed=effort.seed, num_goals=len(self.goals)
+            )
+            self._agree()
+            for result in self.front:
+                self._choice(result)
+
+    def _usual_goals(self) -> tuple[str, ...]:
+        problems = [self.space.problem(s) for s in self.space.setups]
+        samples = {p.workload.samples_per_rank * p.topology.world_size for p in problems}
+        if len(samples) == 1 and not self.smallest_for:
+            return ("iteration",)
+        priced = all(p.topology.price_per_device_usd_per_hour is not None for p in problems)
+        return ("throughput", "cost") if self.effort.is_grid and priced else ("throughput",)
+
+    def _agree(self) -> None:
+        """Write in the journal what the study is about, or check that it is the same study.
+
+        Searches of another budget or seed are refused too: setups are compared with each other, and
+        the better plan of a longer search would be taken for a merit of its setup.
+        """
+        about = {
+            "inputs_hashes": [inputs_hash(p) for p in self.space.first_problems()],
+            "knobs": {name: list(values) for name, values in self.space.knobs.items()},
+            "goals": list(self.goals),
+            "operation": [str(value) for value in asdict(self.operation).values()],
+        }
+        asked = {"evaluations": self.effort.evaluations, "seed": self.effort.seed}
+        if "about" not in self._trials.attributes:
+            self._trials.write("asked", asked)
+            self._trials.write("about", about)
+            return
+        if self._trials.attributes["about"] != about:
+            message = (
+                "the journal belongs to another study: workload, systems, constraints, knobs or "
+                "objectives differ; name another folder with --output"
+            )
+            raise InvalidInputError(message)
+        kept = self._trials.attributes["asked"]
+        if {k: kept[k] for k in asked} != asked:
+            size = f"--evaluations {kept['evaluations']}" if kept["evaluations"] else "no limit"
+            message = (
+                f"the journal's setups were searched with {size} and --seed {kept['seed']}, and "
+                "compare with no others; give the same, or name another folder with --output"
+            )
+            raise InvalidInputError(message)
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    @property
+    def results(self) -> tuple[SetupResult, ...]:
+        """The last result of each setup that was searched, in the order of their first search."""
+        found: dict[Setup, SetupResult] = {}
+        for result in self._trials.results:
+            known = found.get(result.setup)
+            if known is None or (result.handed_hash and result.status == DONE):
+                found[result.setup] = result
+        return tuple(found.values())
+
+    @property
+    def front(self) -> tuple[SetupResult, ...]:
+        """Searched setups that no other one dominates; the best in the first goal comes first."""
+        fit = [(values_of(self.goals, r.figures), r) for r in self.results if r.figures is not None]
+        kept = front_of(np.array([v for v, _ in fit])) if fit else []
+        ordered = sorted((fit[i] for i in kept), key=lambda pair: (pair[0], pair[1].number))
+        return tuple(result for _, result in ordered)
+
+    @property
+    def ties(self) -> tuple[SetupResult, ...]:
+        """Setups as good as the best one by the first goal, those with fewest changes first."""
+        if not self.front:
+            return ()
+        best = self.value(self.front[0])
+        near = [r for r in self.results if self.value(r) <= best + TIE_RATIO * abs(best)]
+        usual = dict(self.space.base.picks)
+        changes = {r.setup: sum(usual[k] != v for k, v in r.setup.picks) for r in near}
+        return tuple(sorted(near, key=lambda r: (changes[r.setup], self.value(r), r.number)))
+
+    @property
+    def recommended(self) -> SetupResult | None:
+        """The answer on the fewest ranks if there is one; otherwise the first of the ties."""
+        answers = [a.found for a in self.answers if a.found is not None]
+        if answers:
+            return min(answers, key=lambda r: (self._ranks(r.setup), self.value(r)))
+        return next(iter(self.ties), None)
+
+    def _ranks(self, setup: Setup) -> int:
+        return self.space.problem(setup).topology.world_size
+
+    def value(self, result: SetupResult) -> float:
+        """The value of a result by the first goal, which the study minimises."""
+        return values_of(self.goals[:1], result.figures)[0]
+
+    def bound(self, setup: Setup, proven_s: float | None = None) -> Figures | None:
+        """Figures that no plan of a setup can better; None if nothing fits.
+
+        Args:
+            setup: a setup of a family that has a proof.
+            proven_s: a further bound on its iteration, without the averaging of copies.
+        """
+        floor = self.floors[self._family.get(setup) or self.space.loosest(setup)]
+        if floor is None or math.isinf(floor.value):
+            return None
+        time_s = max(floor.value, proven_s or 0.0) + self.space.least_sync_s(setup)
+        whole = self.space.problem(setup)
+        return figures_of(whole, self.operation, time_s=time_s, free_bytes=floor.free_bytes)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether there is a bound for every setup."""
+        return bool(self.families) and all(f in self.floors for f in self.families)
+
+    def _bounds(self) -> FloatArray:
+        """``[n, K]`` values that no plan of each setup can better; infinite if nothing fits."""
+        proven = {r.setup: r.bound_s for r in self.results}
+        told = [
+            values_of(self.goals, self.bound(s, proven.get(s)))
+            if self._family[s] in self.floors
+            else (-math.inf,) * len(self.goals)
+            for s in self.space.setups
+        ]
+        return np.array(told).reshape(-1, len(self.goals))
+
+    def _found(self) -> FloatArray:
+        """``[m, K]`` values of the setups of the front."""
+        found = [values_of(self.goals, r.figures) for r in self.front]
+        return np.array(found).reshape(-1, len(self.goals))
+
+    @property
+    def unfit(self) -> tuple[Setup, ...]:
+        """Setups under which nothing fits, as is proven."""
+        return tuple(s for s in self.space.setups if self.floors.get(self._family[s], 0) is None)
+
+    @property
+    def ruled_out(self) -> tuple[Setup, ...]:
+        """Setups that bounds ruled out; with a sampler of Optuna only those that it picked."""
+        if self.sampler != "bounds" or self.smallest_for:
+            return self._trials.ruled_out
+        seen, bounds = {r.setup for r in self.results}, self._bounds()
+        out = np.isfinite(bounds).all(axis=1)
+        out &= behind(self._found(), bounds) <= self.effort.within_ratio
+        return tuple(
+            s for s, is_out in zip(self.space.setups, out, strict=True) if is_out and s not in seen
+        )
+
+    @property
+    def proof_ratio(self) -> float | None:
+        """By what share any plan of any setup may better what was found; None if not proven."""
+        found = self._found()
+        if not self.is_proven or not len(found):
+            return None
+        bounds = self._bounds()
+        fits = ~np.isposinf(bounds).all(axis=1)
+        return max(0.0, float(behind(found, bounds)[fits].max(initial=0.0)))
+
+    def best(self) -> Choice:
+        """The recommended setup with its plan.
+
+        If the study was stopped before any search ended, it has the plan of the first one so far.
+
+        Raises:
+            NoPlanFoundError: no setup has a plan that fits.
+        """
+        result = self.recommended or self.unfinished
+        if result is not None:
+            return self._choice(result)
+        reasons = list(dict.fromkeys(r.reason for r in self.results if r.reason))
+        first = f" (the first: {reasons[0]})" if reasons else ""
+        message = (
+            f"none of {len(self.results)} setups has a plan that fits{first}; use more GPUs, or "
+            "allow more"
+        )
+        raise NoPlanFoundError(message)
+
+    def _choice(self, result: SetupResult) -> Choice:
+        """The stored plan of a setup, priced again, with the bound of the setup."""
+        asked, figures = self.space.restricted(result.setup), result.figures
+        assert figures is not None
+        floor = self.floors.get(self.space.loosest(result.setup))
+        bounds = [result.bound_s, None if floor is None else floor.value]
+        plan = Plan(placements=())
+        if asked.workload.tables:
+            plan = plan_from_json(result.plan, asked.workload, asked.topology)
+        candidate = api.estimate(
+            asked.workload, asked.topology, plan, name="study", models=asked.models
+        )
+        report = SolverReport(
+            strategy="study",
+            objective="iteration",
+            status=Status.INTERRUPTED if result.status == STOPPED else Status.GAP,
+            value=candidate.estimate.time.time_s,
+            bound=max((b for b in bounds if b is not None), default=None),
+            seconds=self._trials.seconds,
+            seed=self.effort.seed,
+            evaluations=sum(r.evaluations for r in self.results),
+        )
+        priced = PlanningResult(
+            problem=asked,
+            best=candidate,
+            solver=report,
+            warnings=runtime_warnings(plan, asked.workload),
+        )
+        return Choice(setup=result.setup, result=priced, figures=figures, sync_s=result.sync_s)
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def run(
+        self,
+        *,
+        progress: Callable[[str], None] = lambda _: None,
+        should_stop: StopCallback = lambda: False,
+    ) -> None:
+        """Search until all is done, or bounds rule out the rest.
+
+        Args:
+            progress: called with words after every search and proof.
+            should_stop: called again and again. If it is True, running trials are given back.
+        """
+        self._progress, self._should_stop = progress, should_stop
+        if self.smallest_for is not None:
+            self._find_smallest(self.smallest_for)
+            return
+        if self.sampler != "bounds":
+            self._by_sampler()
+        elif self.effort.is_grid:
+            self._search(self._fresh(self.space.setups))
+        else:
+            self._by_bounds()
+        self._hand_on()
+
+    def _fresh(self, setups: Sequence[Setup]) -> list[Task]:
+        """First searches of the setups that nobody has searched or is searching."""
+        taken = {setup for setup, _ in self._trials.taken}
+        return [self._task(s) for s in setups if s not in taken]
+
+    def _task(self, setup: Setup) -> Task:
+        interval = setup.get(SYNC, 1)
+        return Task(
+            setup=setup,
+            whole=self.space.problem(setup),
+            problem=self.space.restricted(setup),
+            sync_interval=interval if isinstance(interval, int) else 1,
+            operation=self.operation,
+            search=self.settings,
+        )
+
+    def _search(self, tasks: Sequence[Task], *, here: bool = False) -> None:
+        """Search setups, and write each result at once."""
+        begun = {i: self._trials.begin(t.setup, t.handed_hash) for i, t in enumerate(tasks)}
+        self._search_begun(tasks, begun, here=here)
+
+    def _search_begun(
+        self, tasks: Sequence[Task], begun: dict[int, int], *, here: bool = False
+    ) -> None:
+        place = None if here else self._place
+        try:
+            for i, found in done_at(place, search, tasks, self._should_stop):
+                task = tasks[i]
+                result = found or task.first
+                if result is None:
+                    result = SetupResult(setup=task.setup, status=FAILED, reason=DIED)
+                if result.status == STOPPED:
+                    if result.figures is not None:
+                        self.unfinished = result
+                    continue
+                self._record(begun.pop(i), result)
+                self._progress(task.setup.words)
+        finally:
+            for number in begun.values():
+                self._trials.give_up(number)
+
+    def _record(self, number: int, result: SetupResult) -> None:
+        """Write a result; its plan only if no other setup is known to dominate it."""
+        own = values_of(self.goals, result.figures)
+        told = [value if math.isfinite(value) else _UNFIT for value in own]
+        if (self._found() <= own).all(axis=1).any() and not self.smallest_for:
+            near = result.figures is not None and own[0] <= min(self._found()[:, 0]) * (
+                1 + math.copysign(TIE_RATIO, own[0])
+            )
+            result = result if near else replace(result, plan=None)
+        self._trials.end(number, result, told)
+
+    def _prove(self, setups: Sequence[Setup]) -> None:
+        """Prove the bounds of the families of some setups that have none; a journal keeps them."""
+        families = list(dict.fromkeys(self.space.loosest(s) for s in setups))
+        attributes, left, problems = self._trials.attributes, [], []
+        for family in families:
+            kept = attributes.get(_name(family), 0)
+            if kept != 0:
+                self.floors[family] = None if kept is None else _floor(**kept)
+            elif family not in self.floors:
+                try:
+                    problems.append(self.space.restricted(family))
+                    left.append(family)
+                except (InfeasibleError, InvalidInputError):
+                    self.floors[family] = None
+        for i, floor in done_at(self._place, prove, problems, self._should_stop):
+            self.floors[left[i]] = floor
+            self._trials.write(_name(left[i]), None if floor is None else asdict(floor))
+            self._progress(f"bound of {left[i].words}")
+
+    def _by_bounds(self) -> None:
+        """Prove every bound, then search the most promising setups until none can be better."""
+        self._search(self._fresh([self.space.base]), here=True)
+        self._prove(self.space.setups)
+        size = max(_WAVE, getattr(self._place, "size", 0))
+        while not self._should_stop() and self.is_proven:
+            room = self.effort.trials - self._num_done
+            wave = self._fresh(self._ordered())[: min(size, room)]
+            if room <= 0 or not wave:
+                return
+            self._search(wave)
+
+    @property
+    def _num_done(self) -> int:
+        return len(self.results) + len(self._trials.ruled_out)
+
+    def _ordered(self) -> list[Setup]:
+        """The setups that may better what was found, the most promising first.
+
+        A setup promises its bound, multiplied by how far plans so far were above theirs; if its
+        family was searched, the best that was found there. With several goals, each in turn
+        decides, and then the sum of all.
+        """
+        bounds, goals = self._bounds(), len(self.goals)
+        is_open = ~np.isposinf(bounds).all(axis=1)
+        is_open &= behind(self._found(), bounds) > self.effort.within_ratio
+        best: dict[Setup, FloatArray] = {}
+        stretch = 1.0
+        for result in self.results:
+            family, own = self._family.get(result.setup), self.bound(result.setup)
+            if family is None or own is None or result.figures is None:
+                continue
+            stretch = max(stretch, result.figures.time_s / own.time_s)
+            value = np.array(values_of(self.goals, result.figures))
+            best[family] = np.minimum(value, best.get(family, value))
+        promise = bounds * np.where(bounds < 0, 1 / stretch, stretch)
+        for i, setup in enumerate(self.space.setups):
+            known = best.get(self._family[setup])
+            promise[i] = promise[i] if known is None else np.maximum(known, bounds[i])
+        turn = len(self.results) % (goals + 1) if goals > 1 else 0
+        order = promise[:, turn] if turn < goals else self._summed(promise)
+        ranked = np.argsort(order, kind="stable")
+        return [self.space.setups[i] for i in ranked if is_open[i]]
+
+    @staticmethod
+    def _summed(promise: FloatArray) -> FloatArray:
+        finite = np.where(np.isfinite(promise), promise, 0.0)
+        scale = np.maximum(np.abs(finite).max(axis=0), 1e-300)
+        return np.asarray((promise / scale).sum(axis=1))
+
+    def _by_sampler(self) -> None:
+        """Search what a sampler of Optuna picks, unless its bound says that it is no better."""
+        draw, listed = random.Random(self.effort.seed), set(self.space.setups)
+        repeats = 0
+        self._search(self._fresh([self.space.base]), here=True)
+        while self._num_done < self.effort.trials and not self._should_stop():
+            seen = {setup for setup, _ in self._trials.taken}
+            if len(seen) >= self.space.num_setups or (listed and listed <= seen):
+                return
+            number, setup = self._trials.ask()
+            if setup in seen or (listed and setup not in listed):
+                self._trials.give_up(number)
+                repeats += 1
+                if repeats < _REPEATS:
+                    continue
+                setup = next(s for s in self._drawn(draw) if s not in seen)
+                number = self._trials.begin(setup)
+            repeats = 0
+            self._pick(number, setup)
+
+    def _drawn(self, draw: random.Random) -> Iterator[Setup]:
+        while True:
+            if self.space.setups:
+                yield draw.choice(self.space.setups)
+            else:
+                yield self.space.setup_of([draw.choice(v) for v in self.space.knobs.values()])
+
+    def _pick(self, number: int, setup: Setup) -> None:
+        """Search a setup that a sampler has picked, or rule it out."""
+        try:
+            task = self._task(setup)
+        except (InfeasibleError, InvalidInputError) as error:
+            self._record(number, SetupResult(setup=setup, status=FAILED, reason=str(error)))
+            return
+        self._prove([setup])
+        family = self.space.loosest(setup)
+        bound = self.bound(setup) if family in self.floors else None
+        own = np.array([values_of(self.goals, bound)])
+        if (
+            bound is not None
+            and len(self._found())
+            and (behind(self._found(), own)[0] <= self.effort.within_ratio)
+        ):
+            self._trials.rule_out(number)
+            return
+        self._search_begun([task], {0: number})
+
+    def _hand_on(self) -> None:
+        """Second searches from the plans of neighbours, in rounds that all setups finish together.
+
+        Whatever is done first, each round starts from the same plans, so that no result depends on
+        an order. Setups that cannot better what was found, as bounds prove, are left alone.
+        """
+        first = [r for r in self._trials.results if not r.handed_hash]
+        latest = {r.setup: r for r in first if r.status != FAILED or self._is_possible(r.setup)}
+        given: dict[Setup, tuple[Any, ...]] = {}
+        for _ in range(_ROUNDS):
+            known = {(r.setup, r.handed_hash): r for r in self._trials.results}
+            if self._should_stop() or self._trials.are_others_at_work:
+                return
+            tasks = [self._task(s).again(r, list(latest.values())) for s, r in latest.items()]
+            asked = [t for t in tasks if t and t.handed != given.get(t.setup) and self._may_win(t)]
+            given |= {t.setup: t.handed for t in asked}
+            self._search([t for t in asked if (t.setup, t.handed_hash) not in known])
+            known = {(r.setup, r.handed_hash): r for r in self._trials.results}
+            again = {t.setup: known.get((t.setup, t.handed_hash)) for t in asked}
+            latest |= {setup: r for setup, r in again.items() if r is not None}
+            if not asked:
+                return
+
+    def _is_possible(self, setup: Setup) -> bool:
+        return not self.space.reason(setup)
+
+    def _may_win(self, task: Task) -> bool:
+        """Whether a second search of a setup can change what is best."""
+        first = task.first
+        if self.effort.is_grid or first is None or first.bound_s is None or first.figures is None:
+            return True
+        bound = figures_of(
+            task.whole,
+            self.operation,
+            time_s=first.bound_s + self.space.least_sync_s(task.setup),
+            free_bytes=math.inf,
+        )
+        own = np.array([values_of(self.goals, bound)])
+        return float(behind(self._found(), own)[0]) > self.effort.within_ratio
+
+    # -- the smallest cluster ---------------------------------------------------------------------
+
+    def _find_smallest(self, target: float) -> None:
+        """For each system, find the fewest ranks whose best plan reaches a throughput.
+
+        The smallest clusters come first. Setups that are proven to be too slow are not searched. In
+        the end every smaller cluster than the answer was searched or ruled out. If none reaches
+        the throughput, the one with the best bound is searched.
+        """
+        for system in self.space.knobs[SYSTEM]:
+            if self._should_stop():
+                return
+            own = [s for s in self.space.setups if s.get(SYSTEM) == system]
+            sizes = {
+                size: [s for s in own if self._ranks(s) == size]
+                for size in sorted({self._ranks(s) for s in own})
+            }
+            slow: list[int] = []
+            answer = None
+            for size, setups in sizes.items():
+                self._prove(setups)
+                fast = [s for s in setups if self._speed(self._bound_of(s)) >= target]
+                if not fast:
+                    slow.append(size)
+                answer = self._first_of(fast, own, target)
+                if answer is not None or self._should_stop():
+                    break
+            self.answers += (Answer(system=str(system), found=answer, ruled_out=tuple(slow)),)
+            if answer is None and not any(r.setup in own for r in self.results):
+                most = sorted(own, key=lambda s: -self._speed(self._bound_of(s)))
+                self._search(self._fresh(most[:1]))
+
+    def _bound_of(self, setup: Setup) -> Figures | None:
+        return self.bound(setup) if self.space.loosest(setup) in self.floors else None
+
+    @staticmethod
+    def _speed(figures: Figures | None) -> float:
+        return 0.0 if figures is None else figures.samples_per_s
+
+    def _first_of(
+        self, fast: Sequence[Setup], own: Sequence[Setup], target: float
+    ) -> SetupResult | None:
+        """The best result of some setups that reaches the target, with second searches if needed.
+
+        Args:
+            fast: the setups on one cluster that may reach it.
+            own: all setups on the system.
+            target: samples per second.
+        """
+        self._search(self._fresh(fast), here=self._place is None)
+        for is_last in (False, True):
+            found = {r.setup: r for r in self.results if r.setup in own}
+            enough = [found[s] for s in fast if s in found]
+            enough = [r for r in enough if self._speed(r.figures) >= target]
+            if enough or is_last:
+                return min(enough, key=self.value, default=None)
+            tasks = [
+                self._task(s).again(found[s], list(found.values())) for s in fast if s in found
+            ]
+            taken = self._trials.taken
+            self._search([t for t in tasks if t and (t.setup, t.handed_hash) not in taken])
+        return None
+
+
+def _floor(*, value: float, free_bytes: float) -> Floor:
+    return Floor(value=float(value), free_bytes=float(free_bytes))
+
+
+def _name(family: Setup) -> str:
+    return "floor " + json.dumps(family.picks)
+
+
+def knobs_of(asked: Mapping[str, Sequence[Any]]) -> dict[str, tuple[Any, ...]]:
+    """The knobs that have values, systems and sizes first."""
+    order = (SYSTEM, GPUS)
+    named = {name: tuple(values) for name, values in asked.items() if values}
+    return {**{n: named[n] for n in order if n in named}, **named}
