@@ -14,8 +14,8 @@ from torchrec.distributed.types import ShardingType
 from costmodels.sharding import Plan
 from costmodels.workload import DataType
 from planner.integrations.torchrec_topology import host_size
-from planner.integrations.translate.codecs import row_to_fill, unknown_codecs
-from planner.integrations.translate.features import is_spread
+from planner.integrations.translate.private_names import optimizer_classes, topology_setting
+from planner.integrations.translate.reading import is_spread, row_to_fill, unknown_codecs
 from planner.integrations.translate.settings import data_type_of, fused_setting, is_of_torchrec
 from planner.options.torchrec_rules import unsummed_words
 
@@ -233,7 +233,7 @@ def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> 
         for f in found
         if plan.placement(f.table.name).sharding_type == ShardingType.DATA_PARALLEL.value
         and fused_setting(f.sharder, "optimizer") is not None
-        and not hasattr(f.parameter, "_optimizer_classes")
+        and not optimizer_classes(f.parameter)
     ]
     if not copied:
         return []
@@ -271,9 +271,9 @@ def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> l
             topology are not used.
     """
     changed = [
-        f"{name}={getattr(topology, '_' + name)}"
+        f"{name}={topology_setting(topology, name, default)}"
         for name, default in MULTIPLIERS.items()
-        if getattr(topology, "_" + name, default) != default
+        if topology_setting(topology, name, default) != default
     ]
     lines = []
     if changed:
