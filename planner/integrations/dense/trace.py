@@ -116,7 +116,9 @@ def trace_dense(
             both,
             _made_of_products(),
         ):
-            outputs = functional_call(step, _prefixed(tensors), args, kwargs)
+            outputs = functional_call(
+                step, {f"module.{name}": tensor for name, tensor in tensors.items()}, args, kwargs
+            )
     except InvalidInputError:
         raise
     except Exception as error:
@@ -133,7 +135,7 @@ def _recording(
 ) -> Iterator[None]:
     """A context for the forward pass, which records what it keeps and what PyTorch counts."""
     with (
-        _autocast(autocast),
+        contextlib.nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast),
         torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
         counter,
         recorder.inside(names, known_operators),
@@ -172,11 +174,6 @@ class _Step(nn.Module):
             with backward:
                 torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
         return outputs
-
-
-def _prefixed(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors with the names that they have in :class:`_Step`."""
-    return {f"module.{name}": tensor for name, tensor in tensors.items()}
 
 
 @contextlib.contextmanager
@@ -249,19 +246,7 @@ def _checked(trace: DenseTrace) -> DenseTrace:
     ):
         if abs(ours - theirs) > _SAME * max(ours, theirs, 1.0):
             remarks.append(f"{words}: {ours:.6g} FLOP are listed, PyTorch counts {theirs:.6g}")
-    return DenseTrace(
-        operators=trace.operators,
-        counted_forward_flop=trace.counted_forward_flop,
-        counted_backward_flop=trace.counted_backward_flop,
-        saved_bytes=trace.saved_bytes,
-        remarks=tuple(remarks),
-    )
-
-
-def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
-    if dtype is None:
-        return contextlib.nullcontext()
-    return torch.autocast("cpu", dtype=dtype)
+    return replace(trace, remarks=tuple(remarks))
 
 
 @contextlib.contextmanager

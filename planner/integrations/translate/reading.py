@@ -248,27 +248,20 @@ def row_to_fill(table: Table, batch_size: int) -> int:
 
 OPTIMIZERS: Final = {
     "sgd": Optimizer.SGD,
-    "exact_sgd": Optimizer.SGD,
     "rowwiseadagrad": Optimizer.ROWWISE_ADAGRAD,
-    "exact_row_wise_adagrad": Optimizer.ROWWISE_ADAGRAD,
+    "rowwiseweightedadagrad": Optimizer.ROWWISE_ADAGRAD,
+    "emainplacerowwiseadagrad": Optimizer.ROWWISE_ADAGRAD,
+    "ensemblerowwiseadagrad": Optimizer.ROWWISE_ADAM,
     "adagrad": Optimizer.ADAGRAD,
-    "exact_adagrad": Optimizer.ADAGRAD,
     "larssgd": Optimizer.ADAGRAD,
-    "lars_sgd": Optimizer.ADAGRAD,
     "adam": Optimizer.ADAM,
     "adamw": Optimizer.ADAM,
     "lamb": Optimizer.ADAM,
     "partialrowwiseadam": Optimizer.ROWWISE_ADAM,
-    "partial_row_wise_adam": Optimizer.ROWWISE_ADAM,
     "partialrowwiselamb": Optimizer.ROWWISE_ADAM,
-    "partial_row_wise_lamb": Optimizer.ROWWISE_ADAM,
-    "row_wise_adagrad": Optimizer.ROWWISE_ADAGRAD,
-    "exact_row_wise_weighted_adagrad": Optimizer.ROWWISE_ADAGRAD,
-    "ema_in_place_row_wise_adagrad": Optimizer.ROWWISE_ADAGRAD,
-    "ensemble_row_wise_adagrad": Optimizer.ROWWISE_ADAM,
     "none": Optimizer.NONE,
 }
-"""Class names of ``torch.optim`` and ``torchrec.optim`` in lower case, and values of FBGEMM's
+"""By :func:`_plain_name` of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
 ``EmbOptimType``. Optimizers with another update are priced as one with as much state per weight:
 LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
 
@@ -329,7 +322,12 @@ def optimizer_name(
 def _name_of(kind: type[object]) -> str:
     """The name of an optimizer's class in lower case, or of its nearest known base class."""
     names = [base.__name__.lower() for base in kind.__mro__]
-    return next((name for name in names if name in OPTIMIZERS), names[0])
+    return next((name for name in names if _plain_name(name) in OPTIMIZERS), names[0])
+
+
+def _plain_name(name: str) -> str:
+    """The name without underscores, and without FBGEMM's "exact", which says how it updates."""
+    return name.removeprefix("exact_").replace("_", "")
 
 
 def planned_optimizers(names: Mapping[str, str]) -> PlannedOptimizers:
@@ -340,8 +338,8 @@ def planned_optimizers(names: Mapping[str, str]) -> PlannedOptimizers:
     Args:
         names: the optimizer of each table, as :func:`optimizer_name` gives it.
     """
-    unknown = sorted({n for n in names.values() if n not in OPTIMIZERS})
-    kinds = {table: OPTIMIZERS.get(n, UNKNOWN_AS) for table, n in names.items()}
+    unknown = sorted({n for n in names.values() if _plain_name(n) not in OPTIMIZERS})
+    kinds = {table: OPTIMIZERS.get(_plain_name(n), UNKNOWN_AS) for table, n in names.items()}
     used = Counter(kinds.values())
     most = max(used, key=lambda o: (used[o], o.state_bytes_per_row(128), o.value))
     warnings = []
