@@ -51,7 +51,7 @@ from torchrec.modules.embedding_configs import EmbeddingConfig, PoolingType
 from costmodels.training.communication import Communication
 from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.integrations.translate.codecs import communication_of
+from planner.integrations.translate.reading import communication_of
 from planner.options.mean_pooling import pooling_problems
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import PlanningProblem

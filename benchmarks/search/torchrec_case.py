@@ -40,10 +40,9 @@ from costmodels.torchrec_estimates.constants import MIN_COLUMN_WIDTH
 from costmodels.workload import DataType as OurType
 from planner import api
 from planner.errors import PlannerError as OurError
-from planner.integrations.torchrec_plan import from_sharding_plan
+from planner.integrations.torchrec_plan import from_sharding_plan, to_sharding_options
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import describe_model
-from planner.integrations.translate.options import to_sharding_options
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 from planner.problem import Constraints, TableConstraint
 from planner.search.base import SearchProgress

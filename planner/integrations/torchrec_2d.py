@@ -18,10 +18,10 @@ from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.integrations.drop_in.effort import evaluations_within
+from planner.integrations.drop_in.search import evaluations_within
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
-from planner.integrations.translate.key_value import refuse_key_values
+from planner.integrations.translate.pricing import refuse_key_values
 from planner.result import PlanningResult
 from planner.tuning.groups import group_constraints, group_topology, sync_time_s
 

@@ -39,35 +39,39 @@ import planner.errors
 from costmodels.errors import CostModelError
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner.integrations.drop_in.arguments import (
-    Callback,
-    asked_sharders,
-    called_back,
-    require_arguments,
-)
-from planner.integrations.drop_in.collective import limit_within, plan_on_first_rank
 from planner.integrations.drop_in.headroom import require_headroom
-from planner.integrations.drop_in.log import planning_block
-from planner.integrations.drop_in.memory import default_reservation, their_count
+from planner.integrations.drop_in.others import (
+    LazyEnumerator,
+    Rival,
+    load_for_model,
+    quiet,
+    rival_plan,
+    stored_options,
+)
 from planner.integrations.drop_in.remarks import (
     copied_by_another_optimizer,
     narrow_outputs,
     topology_warnings,
 )
-from planner.integrations.drop_in.request import Request, Sharders
-from planner.integrations.drop_in.rival import LazyEnumerator, Rival, quiet, rival_plan
-from planner.integrations.drop_in.saved_plan import load_for_model, stored_options
-from planner.integrations.drop_in.search import Memories, require_room
-from planner.integrations.drop_in.sound_plans import soundest_plan
+from planner.integrations.drop_in.search import Memories, require_room, soundest_plan
 from planner.integrations.drop_in.steps import (
     TIME_LIMIT_S,
+    limit_within,
+    plan_on_first_rank,
+    planning_block,
     require_runnable,
     reserved_memories,
     search_left,
     search_limits,
     warn_of_unused,
 )
-from planner.integrations.torchrec_topology import torchrec_machine
+from planner.integrations.torchrec_plan import to_sharding_options
+from planner.integrations.torchrec_topology import (
+    base_system,
+    default_topology,
+    pod_size_mismatch,
+    torchrec_machine,
+)
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
     ModelDescription,
@@ -76,12 +80,15 @@ from planner.integrations.torchrec_workload import (
     table_bytes,
 )
 from planner.integrations.translate.constraints import OUR_DEVICE, has_other_groups
-from planner.integrations.translate.errors import as_failure
-from planner.integrations.translate.options import to_sharding_options
-from planner.integrations.translate.system import (
-    base_system,
-    default_topology,
-    pod_size_mismatch,
+from planner.integrations.translate.pricing import default_reservation, their_count
+from planner.integrations.translate.settings import (
+    Callback,
+    Request,
+    Sharders,
+    as_failure,
+    asked_sharders,
+    called_back,
+    require_arguments,
 )
 from planner.result import PlanningResult
 from planner.torchrec_terms.pipeline import TorchrecPricing

@@ -23,10 +23,8 @@ from costmodels.units import GIB
 from costmodels.workload import Pipeline
 from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.integrations.drop_in.memory import LeftToOurCount
+from planner.integrations.drop_in.others import Rival
 from planner.integrations.drop_in.remarks import topology_warnings
-from planner.integrations.drop_in.request import Sharders
-from planner.integrations.drop_in.rival import Rival
 from planner.integrations.drop_in.search import Memories
 from planner.integrations.drop_in.steps import (
     require_runnable,
@@ -37,7 +35,8 @@ from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, ModelDescription, WorkloadHints
 from planner.integrations.translate.constraints import OUR_DEVICE
-from planner.integrations.translate.key_value import KeyValuePipeline
+from planner.integrations.translate.pricing import KeyValuePipeline, LeftToOurCount
+from planner.integrations.translate.settings import Sharders
 from planner.models import default_models
 from planner.problem import PlanningProblem
 from planner.settings import SearchSettings

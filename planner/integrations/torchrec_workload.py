@@ -24,34 +24,40 @@ from planner.integrations.drop_in.remarks import (
     assumption_warnings,
     planned_output_dtype,
 )
-from planner.integrations.translate.codecs import communication_of, row_to_fill
 from planner.integrations.translate.constraints import (
     in_other_group,
     stand_in_warnings,
     table_constraints,
 )
-from planner.integrations.translate.dense import dense_arch, dense_reserve_bytes
-from planner.integrations.translate.features import features_of, torchrec_inputs, uses_index_dedup
-from planner.integrations.translate.hints import NO_HINTS, WorkloadHints
-from planner.integrations.translate.key_value import (
+from planner.integrations.translate.pricing import (
     MOST_ROWS,
     KeyValueTable,
     key_value_table,
     planned_as,
     without_cache,
 )
-from planner.integrations.translate.modules import (
-    bucket_problem,
-    shardable_modules,
-    table_configs,
-    tower_of,
-)
-from planner.integrations.translate.optimizer import (
+from planner.integrations.translate.reading import (
     PlannedOptimizers,
+    bucket_problem,
+    communication_of,
+    dense_arch,
+    dense_reserve_bytes,
+    features_of,
     optimizer_name,
     planned_optimizers,
+    row_to_fill,
+    shardable_modules,
+    table_configs,
+    torchrec_inputs,
+    tower_of,
+    uses_index_dedup,
 )
-from planner.integrations.translate.settings import DATA_TYPES, require_constraints
+from planner.integrations.translate.settings import (
+    DATA_TYPES,
+    NO_HINTS,
+    WorkloadHints,
+    require_constraints,
+)
 from planner.problem import Constraints
 
 __all__ = [

@@ -18,8 +18,8 @@ from torchrec.distributed.planner.types import ParameterConstraints, StorageRese
 from torchrec.models.dlrm import DLRM
 
 from costmodels.memory import device_limits
-from planner.integrations.drop_in.memory import default_reservation
 from planner.integrations.torchrec_planner import ShardPlanner
+from planner.integrations.translate.pricing import default_reservation
 from planner.io import save_plan
 from tests.integration.models import META, bags
 

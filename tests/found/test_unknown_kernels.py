@@ -16,10 +16,9 @@ from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from costmodels.sharding import ComputeKernel
 from planner import load_system
 from planner.integrations.torchrec_2d import group_choices
-from planner.integrations.torchrec_plan import our_kernel
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import describe_model
-from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.settings import ShardPlannerError, our_kernel
 from tests.integration.models import bags, sequences
 
 pytestmark = pytest.mark.torchrec

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -18,7 +20,31 @@ from costmodels.layers import _joins
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator
 from planner.integrations.dense.kinds import data_type
-from planner.integrations.dense.nested import mapped
+from planner.integrations.translate.private_names import cross_layers
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of the containers, with each value replaced by ``change`` of it.
+
+    Named tuples, mappings of any kind and dataclasses, including frozen ones, keep their types. An
+    object of any other type is a value.
+    """
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return type(value)._make(mapped(item, change) for item in value)
+    if type(value) in (list, tuple):
+        return type(value)(mapped(item, change) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for field in fields(value):
+            object.__setattr__(made, field.name, mapped(getattr(value, field.name), change))
+        return made
+    if isinstance(value, MutableMapping):
+        other = copy.copy(value)
+        for key, item in value.items():
+            other[key] = mapped(item, change)
+        return other
+    return change(value)
+
 
 Lookup = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], tuple[Any, list[torch.Tensor]]]
 """From the arguments of a module with tables to its result, and the tensors in the result."""
@@ -70,10 +96,8 @@ def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator,
     if isinstance(module, InteractionArch):
         return _joins.dot(flow)[0]
     joined, met = _joins.cat(flow)
-    net = module.crossnet
-    if not hasattr(net, "_low_rank"):
-        return None
-    return (*joined, *_joins.cross(met, int(net._num_layers), int(net._low_rank)))
+    layers = cross_layers(module.crossnet)
+    return None if layers is None else (*joined, *_joins.cross(met, *layers))
 
 
 def _type_of(module: nn.Module) -> torch.dtype:

@@ -1,25 +1,98 @@
-"""Records every operator of a forward pass on fake tensors."""
+"""Records every operator of a forward pass on fake tensors, and which ones a checkpoint repeats."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.autograd.graph import _engine_run_backward
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from costmodels.operators import Operator, OperatorKind
 from planner.integrations.dense import kinds
-from planner.integrations.dense.gradients import (
-    is_differentiable,
-    is_in_own_function,
-    newest_node,
-    reached_nodes,
-)
+
+_ENGINE: Final = _engine_run_backward.__code__
+
+
+def is_differentiable(made: Iterable[torch.Tensor]) -> bool:
+    """Whether results can have a gradient; whole numbers have none."""
+    return any(x.is_floating_point() or x.is_complex() for x in made)
+
+
+def is_in_own_function() -> bool:
+    """Whether the forward pass of a ``torch.autograd.Function`` runs now.
+
+    It runs without gradients, but has a backward pass of its own.
+    """
+    if torch.is_grad_enabled():
+        return False
+    own = {code for kind in _below(torch.autograd.Function) if (code := _code(kind)) is not None}
+    return any(frame.f_code in own for frame in _frames())
+
+
+def newest_node() -> int:
+    """The number of the newest node of autograd's graph.
+
+    This is the node of the operator that runs now, or of the ``torch.autograd.Function`` around it.
+    """
+    return int(torch.autograd._get_sequence_nr()) - 1
+
+
+def reached_nodes(outputs: Iterable[torch.Tensor]) -> frozenset[int]:
+    """The numbers of the nodes through which the gradients of ``outputs`` pass."""
+    waiting: list[Any] = [x.grad_fn for x in outputs if x.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                waiting.append(node)
+    return frozenset(int(node._sequence_nr()) for node in seen)
+
+
+def is_computed_again() -> bool:
+    """Whether an operator that runs now, in a backward pass, belongs to the forward pass.
+
+    Gradients themselves are computed with gradients switched off. What a checkpoint computes again
+    runs with gradients switched on or, in parts that are not trained, is called by a function of
+    PyTorch's checkpoints.
+    """
+    if torch.is_grad_enabled():
+        return True
+    for frame in _frames():
+        if frame.f_code is _ENGINE:
+            return False
+        if frame.f_code.co_filename == checkpoint.__file__:
+            return True
+    return False
+
+
+def _frames() -> Iterator[FrameType]:
+    """The frames of the callers, the nearest first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _below(kind: type) -> Iterator[type]:
+    children: list[type] = kind.__subclasses__()
+    for child in children:
+        yield child
+        yield from _below(child)
+
+
+def _code(kind: type) -> CodeType | None:
+    return getattr(getattr(kind, "forward", None), "__code__", None)
+
 
 Known = Callable[[nn.Module, tuple[Any, ...]], tuple[Operator, ...] | None]
 """From a module and its arguments to its operators, if it is known as a whole."""
@@ -363,3 +436,36 @@ def _named(func: Any, args: Any, kwargs: Any, name: str) -> Any:
         if argument.name == name:
             return args[place] if place < len(args) else argument.default_value
     return None
+
+
+class Recomputing(TorchDispatchMode):
+    """A dispatch mode for the backward pass that tells a recorder which operators run again.
+
+    Args:
+        recorder: the recorder of the forward pass.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        """Keep the recorder."""
+        super().__init__()
+        self._recorder = recorder
+        self._seen = Recorder({})
+
+    @contextlib.contextmanager
+    def inside(self, names: dict[nn.Module, str], known: Known) -> Iterator[None]:
+        """A context in which operators are counted for the module that runs them."""
+        with self._seen.inside(names, known), self:
+            yield
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator; tell the recorder if it belongs to the forward pass."""
+        del types
+        if not is_computed_again():
+            return func(*args, **(kwargs or {}))
+        with self._seen:
+            out = func(*args, **(kwargs or {}))
+        for listed in (self._seen.before, self._seen.after):
+            for operator in listed:
+                self._recorder.again(operator)
+            listed.clear()
+        return out

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -12,23 +13,17 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from costmodels.dense._repeats import repeating
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
 from planner.errors import InvalidInputError
-from planner.integrations.dense.fakes import (
-    arguments,
-    attributes,
-    module_tensors,
-    refuse_lazy,
-)
-from planner.integrations.dense.fold import folded
 from planner.integrations.dense.kinds import bytes_of, data_type, own_counters
-from planner.integrations.dense.lookups import Lookup, known_operators
-from planner.integrations.dense.recomputing import Recomputing
-from planner.integrations.dense.recorder import Recorder
+from planner.integrations.dense.lookups import Lookup, known_operators, mapped
+from planner.integrations.dense.recorder import Recomputing, Recorder
 
 _SAME: Final = 1e-9
 
@@ -121,7 +116,9 @@ def trace_dense(
             both,
             _made_of_products(),
         ):
-            outputs = functional_call(step, _prefixed(tensors), args, kwargs)
+            outputs = functional_call(
+                step, {f"module.{name}": tensor for name, tensor in tensors.items()}, args, kwargs
+            )
     except InvalidInputError:
         raise
     except Exception as error:
@@ -138,7 +135,7 @@ def _recording(
 ) -> Iterator[None]:
     """A context for the forward pass, which records what it keeps and what PyTorch counts."""
     with (
-        _autocast(autocast),
+        contextlib.nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast),
         torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
         counter,
         recorder.inside(names, known_operators),
@@ -177,11 +174,6 @@ class _Step(nn.Module):
             with backward:
                 torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
         return outputs
-
-
-def _prefixed(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors with the names that they have in :class:`_Step`."""
-    return {f"module.{name}": tensor for name, tensor in tensors.items()}
 
 
 @contextlib.contextmanager
@@ -254,19 +246,7 @@ def _checked(trace: DenseTrace) -> DenseTrace:
     ):
         if abs(ours - theirs) > _SAME * max(ours, theirs, 1.0):
             remarks.append(f"{words}: {ours:.6g} FLOP are listed, PyTorch counts {theirs:.6g}")
-    return DenseTrace(
-        operators=trace.operators,
-        counted_forward_flop=trace.counted_forward_flop,
-        counted_backward_flop=trace.counted_backward_flop,
-        saved_bytes=trace.saved_bytes,
-        remarks=tuple(remarks),
-    )
-
-
-def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
-    if dtype is None:
-        return contextlib.nullcontext()
-    return torch.autocast("cpu", dtype=dtype)
+    return replace(trace, remarks=tuple(remarks))
 
 
 @contextlib.contextmanager
@@ -333,3 +313,125 @@ def _unused(recorder: Recorder) -> list[Operator]:
             num_calls=0,
         )
     ]
+
+
+_NUMBER: Final = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def folded(operators: Sequence[Operator]) -> tuple[Operator, ...]:
+    """The same operators, with neighbouring equal blocks listed once with their number.
+
+    Numbers in names are ignored in the comparison: ``blocks.0.norm`` and ``blocks.1.norm`` become
+    ``blocks.*.norm``.
+    """
+    plain = [replace(operator, name=_NUMBER.sub("*", operator.name)) for operator in operators]
+    found: list[Operator] = []
+    for at, period, repeats in repeating(plain):
+        if repeats > 1:
+            block = plain[at : at + period]
+            found += [replace(o, num_repeats=o.num_repeats * repeats) for o in block]
+        else:
+            found += operators[at : at + period]
+    return tuple(found)
+
+
+_OWN = frozenset({"_parameters", "_buffers", "_modules"})
+"""Attributes of a module that ``torch.func.functional_call`` replaces."""
+
+
+def refuse_lazy(module: nn.Module) -> None:
+    """Refuse lazy layers, whose sizes are known only after they have run.
+
+    Raises:
+        InvalidInputError: there is such a layer.
+    """
+    found = [
+        f"{path or 'the model itself'} ({type(child).__name__})"
+        for path, child in module.named_modules()
+        if any(map(is_lazy, (*child._parameters.values(), *child._buffers.values())))
+    ]
+    if found:
+        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+        message = (
+            f"{type(module).__name__} has lazy layers that have not run, so that their sizes are "
+            f"not known: {', '.join(found[:5])}{more}; give their sizes, such as nn.Linear(in, "
+            "out), or run the model once before you return it"
+        )
+        raise InvalidInputError(message)
+
+
+def module_tensors(
+    module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
+) -> dict[str, torch.Tensor]:
+    """Parameters and buffers as fake tensors, without those of tables."""
+    prefixes = tuple(f"{path}." for path in without)
+    made: dict[str, torch.Tensor] = {}
+    with fake:
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if name.startswith(prefixes) and prefixes:
+                continue
+            like = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+            is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+            made[name] = like.requires_grad_() if is_trained else like
+    return made
+
+
+@contextlib.contextmanager
+def attributes(module: nn.Module, fake: FakeTensorMode) -> Iterator[None]:
+    """A context in which tensors that modules keep as plain attributes are fake tensors.
+
+    A model that is built on the meta device has such tensors there, but its inputs are on the CPU.
+    """
+    changed: list[tuple[nn.Module, str, Any]] = []
+    try:
+        for owner in module.modules():
+            for name, value in list(vars(owner).items()):
+                if name not in _OWN and _holds_tensor(value):
+                    changed.append((owner, name, value))
+                    vars(owner)[name] = mapped(value, lambda item: _faked(item, fake))
+        yield
+    finally:
+        for owner, name, value in changed:
+            vars(owner)[name] = value
+
+
+def arguments(
+    inputs: Any, fake: FakeTensorMode, *, needs_gradients: bool
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of ``forward`` with fake tensors: a tuple, a mapping, or a single argument."""
+
+    def faked(value: Any) -> Any:
+        made = _faked(value, fake)
+        if made is value:
+            return value
+        return made.requires_grad_(needs_gradients and made.is_floating_point())
+
+    if isinstance(inputs, Mapping):
+        return (), {str(key): mapped(value, faked) for key, value in inputs.items()}
+    given = inputs if type(inputs) is tuple else (inputs,)
+    return tuple(mapped(value, faked) for value in given), {}
+
+
+def _faked(value: Any, fake: FakeTensorMode) -> Any:
+    """A tensor as a fake tensor on the CPU; parameters and other values as they are."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
+        return value
+    if value.is_meta:
+        with fake:
+            return torch.empty_strided(
+                value.size(), value.stride(), dtype=value.dtype, device="cpu"
+            )
+    return fake.from_tensor(value.detach().to("cpu"))
+
+
+def _holds_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, or a container with one inside.
+
+    Parameters in a list, as in recurrent layers, do not count: they are replaced with all others.
+    """
+    if isinstance(value, torch.Tensor):
+        return not isinstance(value, nn.Parameter)
+    if not isinstance(value, list | tuple | dict) or not value:
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return any(_holds_tensor(item) for item in items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
@@ -14,8 +14,8 @@ from torchrec.distributed.types import ShardingType
 from costmodels.sharding import Plan
 from costmodels.workload import DataType
 from planner.integrations.torchrec_topology import host_size
-from planner.integrations.translate.codecs import row_to_fill, unknown_codecs
-from planner.integrations.translate.features import is_spread
+from planner.integrations.translate.private_names import optimizer_classes, topology_setting
+from planner.integrations.translate.reading import is_spread, row_to_fill, unknown_codecs
 from planner.integrations.translate.settings import data_type_of, fused_setting, is_of_torchrec
 from planner.options.torchrec_rules import unsummed_words
 
@@ -80,56 +80,11 @@ def assumption_warnings(
 
 def _unpriced(found: Sequence[ShardableTable], constraints: Given, batch_size: int) -> list[str]:
     """Settings of constraints and sharders that do not change our prices."""
-    given = [(f, constraints.get(f.parameter_name)) for f in found]
     lines = []
-    chosen = [f.table.name for f, c in given if _lacks_load_factor(f, c)]
-    if chosen:
-        lines.append(
-            f"{len(chosen)} tables have cache_params without a load_factor; the search chooses it "
-            f"if it caches them: {chosen[:_SHOWN]}"
-        )
-    measured = [f.table.name for f, c in given if c and c.cache_params and c.cache_params.stats]
-    if measured:
-        lines.append(
-            f"cache_params.stats of {len(measured)} tables reach the plan but are not priced; say "
-            f"how their indices fall with hints=WorkloadHints(distributions=...): "
-            f"{measured[:_SHOWN]}"
-        )
-    differing = [f.table.name for f, c in given if c and c.feature_names and _other_names(f, c)]
-    if differing:
-        lines.append(
-            "feature_names of constraints differ from those of the model, whose names are used: "
-            f"{differing[:_SHOWN]}"
-        )
-    spread = [f.table.name for f, c in given if c and is_spread(f.table.features, c)]
-    if spread:
-        lines.append(
-            "pooling_factors of constraints are not one for each feature; their sum is spread "
-            f"evenly: {spread[:_SHOWN]}"
-        )
-    weighted = [f.table.name for f, c in given if c and c.is_weighted and not _is_weighted(f)]
-    if weighted:
-        lines.append(
-            f"is_weighted is set for tables of modules without weights: priced with weights: "
-            f"{weighted[:_SHOWN]}"
-        )
-    nominal = [
-        f.table.name
-        for f, c in given
-        if c and c.use_virtual_table and not (f.key_value and f.key_value.is_virtual)
-    ]
-    if nominal:
-        lines.append(
-            "use_virtual_table is set for tables whose configuration says otherwise; they are "
-            f"planned as ordinary ones: {nominal[:_SHOWN]}"
-        )
-    scaled = [f.table.name for f in found if _keeps_scales(f)]
-    if scaled:
-        lines.append(
-            f"{len(scaled)} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 "
-            "bytes in all with each row, which are not counted; keep room for them with "
-            f"hints=WorkloadHints(reserved_bytes=...): {scaled[:_SHOWN]}"
-        )
+    for applies, words in _REMARKS:
+        names = [f.table.name for f in found if applies(f, constraints.get(f.parameter_name))]
+        if names:
+            lines.append(f"{words.format(count=len(names))}: {names[:_SHOWN]}")
     return lines + _compressed(found, batch_size) + _counting(found)
 
 
@@ -181,12 +136,50 @@ def _keeps_scales(entry: ShardableTable) -> bool:
     return entry.table.dtype is DataType.INT8 and not is_quantized
 
 
-def _other_names(entry: ShardableTable, given: ParameterConstraints) -> bool:
-    return list(given.feature_names or ()) != [f.name for f in entry.table.features]
-
-
 def _is_weighted(entry: ShardableTable) -> bool:
     return bool(getattr(entry.module, "is_weighted", lambda: False)())
+
+
+_REMARKS: Final[
+    tuple[tuple[Callable[[ShardableTable, ParameterConstraints | None], object], str], ...]
+] = (
+    (
+        lambda f, c: _lacks_load_factor(f, c),
+        "{count} tables have cache_params without a load_factor; the search chooses it if it "
+        "caches them",
+    ),
+    (
+        lambda _, c: c and c.cache_params and c.cache_params.stats,
+        "cache_params.stats of {count} tables reach the plan but are not priced; say how their "
+        "indices fall with hints=WorkloadHints(distributions=...)",
+    ),
+    (
+        lambda f, c: (
+            c and c.feature_names and list(c.feature_names) != [x.name for x in f.table.features]
+        ),
+        "feature_names of constraints differ from those of the model, whose names are used",
+    ),
+    (
+        lambda f, c: c and is_spread(f.table.features, c),
+        "pooling_factors of constraints are not one for each feature; their sum is spread evenly",
+    ),
+    (
+        lambda f, c: c and c.is_weighted and not _is_weighted(f),
+        "is_weighted is set for tables of modules without weights: priced with weights",
+    ),
+    (
+        lambda f, c: c and c.use_virtual_table and not (f.key_value and f.key_value.is_virtual),
+        "use_virtual_table is set for tables whose configuration says otherwise; they are planned "
+        "as ordinary ones",
+    ),
+    (
+        lambda f, _: _keeps_scales(f),
+        "{count} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 bytes in all "
+        "with each row, which are not counted; keep room for them with "
+        "hints=WorkloadHints(reserved_bytes=...)",
+    ),
+)
+"""Which tables a remark is about, and the remark, which their names follow."""
 
 
 def _unknown_names(constraints: Given) -> list[str]:
@@ -233,7 +226,7 @@ def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> 
         for f in found
         if plan.placement(f.table.name).sharding_type == ShardingType.DATA_PARALLEL.value
         and fused_setting(f.sharder, "optimizer") is not None
-        and not hasattr(f.parameter, "_optimizer_classes")
+        and not optimizer_classes(f.parameter)
     ]
     if not copied:
         return []
@@ -271,9 +264,9 @@ def topology_warnings(topology: TorchrecTopology, *, rates_from_base: bool) -> l
             topology are not used.
     """
     changed = [
-        f"{name}={getattr(topology, '_' + name)}"
+        f"{name}={topology_setting(topology, name, default)}"
         for name, default in MULTIPLIERS.items()
-        if getattr(topology, "_" + name, default) != default
+        if topology_setting(topology, name, default) != default
     ]
     lines = []
     if changed:

@@ -1,26 +1,28 @@
-"""Steps of a planning that depend only on the arguments of the planner."""
+"""Steps of a planning around its search: on the first rank, limits, memories, the log."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+import torch
+import torch.distributed as dist
 from torch import nn
-from torchrec.distributed.planner.types import (
-    Enumerator,
-    ShardingOption,
-    StorageReservation,
-)
+from torchrec.distributed.planner.perf_models import NoopPerfModel
+from torchrec.distributed.planner.types import Enumerator, ShardingOption, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.types import ShardingPlan
 
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
+from costmodels.units import format_bytes, format_time
 from costmodels.workload import Workload
-from planner.integrations.drop_in.request import Request, Sharders
-from planner.integrations.drop_in.search import Memories, memories_left
+from planner.integrations.drop_in.others import Rival
+from planner.integrations.drop_in.search import RIVAL, Memories, memories_left
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.constraints import (
@@ -28,9 +30,113 @@ from planner.integrations.translate.constraints import (
     runnable_on_cpu,
     within_groups,
 )
-from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.settings import (
+    Failure,
+    Request,
+    Sharders,
+    ShardPlannerError,
+    as_failure,
+)
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints
+from planner.result import PlanningResult
+from planner.support.digits import significant
+
+logger: Final = logging.getLogger(__name__)
+
+
+_SHARE_OF_TIMEOUT: Final = 0.8
+"""Share of the group's timeout after which a search ends, so that waiting ranks get its plan."""
+
+
+def plan_on_first_rank(
+    make: Callable[[], ShardingPlan], pg: dist.ProcessGroup | None
+) -> ShardingPlan:
+    """Call ``make`` on the first rank of a group; every rank gets its plan or raises its error.
+
+    If a rank dies, the others stop waiting at once (gloo) or at the group's timeout (NCCL).
+
+    Raises:
+        ShardPlannerError: ``make`` failed on the first rank, which raises the same message on every
+            rank; there is no process group; or a rank was lost.
+    """
+    if pg is None:
+        if not dist.is_initialized():
+            message = (
+                "collective_plan needs a process group; call init_process_group first, or "
+                "plan() outside of a distributed job"
+            )
+            raise ShardPlannerError(message)
+        pg = dist.GroupMember.WORLD
+    outcome: list[ShardingPlan | Failure | None] = [None]
+    cause: Exception | None = None
+    if dist.get_rank(pg) == 0:
+        try:
+            outcome = [make()]
+        except Exception as error:  # the other ranks have to get every error
+            logger.exception("planning failed")
+            cause, outcome = error, [as_failure(error)]
+    try:
+        dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
+    except RuntimeError as error:  # torch has no narrower error for a lost rank
+        raise ShardPlannerError(_lost(pg, error)) from (cause or error)
+    answer = outcome[0]
+    if isinstance(answer, Failure):
+        raise answer.raised() from cause
+    if answer is None:
+        message = "the first rank sent no plan"
+        raise ShardPlannerError(message)
+    return answer
+
+
+def limit_within(pg: dist.ProcessGroup | None, limit_s: float | None) -> float | None:
+    """The time limit of a search, shortened so that no rank times out while it waits.
+
+    Args:
+        pg: the group that waits; all ranks if None.
+        limit_s: the user's time limit, if any.
+    """
+    timeout_s = _timeout_s(pg)
+    if timeout_s is None or (limit_s is not None and limit_s <= _SHARE_OF_TIMEOUT * timeout_s):
+        return limit_s
+    if limit_s is None:
+        return _SHARE_OF_TIMEOUT * timeout_s
+    shortened = _SHARE_OF_TIMEOUT * timeout_s
+    logger.warning(
+        "timeout_seconds=%g does not leave the waiting ranks time before the process group's "
+        "timeout of %g s; the search ends after %g s",
+        limit_s,
+        timeout_s,
+        shortened,
+    )
+    return shortened
+
+
+def _timeout_s(pg: dist.ProcessGroup | None) -> float | None:
+    """Timeout of a group's collectives on its device; None if the backend does not say."""
+    group = pg or dist.GroupMember.WORLD
+    if group is None:
+        return None
+    for device in ("cuda", "cpu"):
+        try:
+            options = group._get_backend(torch.device(device)).options
+        except (RuntimeError, AttributeError):
+            continue
+        return float(options._timeout.total_seconds())
+    return None
+
+
+def _lost(pg: dist.ProcessGroup, error: Exception) -> str:
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    waiting = dist.get_rank(pg) != 0
+    what = (
+        "the first rank of the group sent no plan: it died, or plans for longer than the group's "
+        "timeout; see its own error"
+        if waiting
+        else "the plan could not be sent to all ranks: one of them died; see its own error"
+    )
+    return f"{what} ({first[:200]})"
+
 
 TIME_LIMIT_S: Final = 300.0
 """The time limit of a planning if ``timeout_seconds`` is None. A search ends by a fixed budget of
@@ -165,3 +271,77 @@ def reserved_memories(
     return memories_left(
         left_by, request.reservation, kept_bytes, by_user=by_user, headroom_ratio=headroom_ratio
     )
+
+
+_TIMES: Final = ("iteration", "phases")
+"""Objectives whose values are predicted seconds."""
+
+
+def planning_block(
+    result: PlanningResult,
+    rival: Rival,
+    options: Sequence[ShardingOption],
+    topology: TorchrecTopology,
+    seconds: float,
+) -> str:
+    """One block for the log: prediction, proof, comparison with TorchRec's plan, memory, seconds.
+
+    Args:
+        result: the result of the search.
+        rival: TorchRec's own plan for the same arguments, or why there is none.
+        options: the plan as TorchRec's options, with TorchRec's estimates.
+        topology: TorchRec's topology.
+        seconds: seconds of the whole planning.
+    """
+    time = result.estimate.time
+    rank = result.best.memory.fullest
+    lines = [
+        "ShardPlanner",
+        f"  predicted step   {format_time(time.time_s)}, 90 % between {format_time(time.low_s)} "
+        f"and {format_time(time.high_s)}",
+        f"  proven bound     {_bound(result)}",
+        f"  ended            {result.solver.status}, objective {result.solver.objective}, "
+        f"{result.solver.evaluations:,} plans priced",
+        f"  TorchRec's plan  {_theirs(result, rival)}",
+        f"  by its rating    ours {_rating(options, topology)}, TorchRec's {_ms(rival.rating_ms)}",
+        f"  taken            {_taken(result)}",
+        f"  fullest rank     {rank.rank}: {format_bytes(rank.used_bytes)} of "
+        f"{format_bytes(rank.capacity_bytes)}",
+        f"  planning took    {seconds:.1f} s",
+    ]
+    return "\n".join(lines)
+
+
+def _bound(result: PlanningResult) -> str:
+    if result.bound is None:
+        return "none"
+    if result.solver.objective not in _TIMES:
+        gap = result.gap_ratio
+        shown = "unknown" if gap is None else f"{gap:.1%}"
+        return f"{significant(result.bound, 4)} by objective {result.solver.objective}, gap {shown}"
+    value = result.estimate.time.time_s
+    gap_ratio = max(0.0, (value - result.bound) / value) if value > 0 else 0.0
+    return f"{format_time(result.bound)}, gap {gap_ratio:.1%}"
+
+
+def _theirs(result: PlanningResult, rival: Rival) -> str:
+    priced = [c for c in result.baselines if c.name == RIVAL]
+    if priced:
+        return f"predicted {format_time(priced[0].estimate.time.time_s)}"
+    if RIVAL in result.unfit_baselines:
+        return "does not fit by our count of memory"
+    return rival.reason or "cannot be priced"
+
+
+def _taken(result: PlanningResult) -> str:
+    if any(c.name == RIVAL and c.plan == result.plan for c in result.baselines):
+        return "TorchRec's plan: none was found that is predicted to be faster"
+    return "ours"
+
+
+def _rating(options: Sequence[ShardingOption], topology: TorchrecTopology) -> str:
+    return _ms(float(NoopPerfModel(topology).rate(list(options))))
+
+
+def _ms(value: float | None) -> str:
+    return "not known" if value is None else format_time(value * 1e-3)

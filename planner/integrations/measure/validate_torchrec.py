@@ -22,9 +22,9 @@ from costmodels.units import MS
 from costmodels.workload import DenseArch, Workload
 from planner.integrations.measure.model import Model, traced_dense
 from planner.integrations.measure.runs import PlanRun, RunCase, RunSettings, run_plans
+from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import describe_model
-from planner.integrations.translate.options import to_sharding_options
 from planner.io.system.measured_files import load_constants
 from planner.models import default_models
 from planner.validation.tasks import (

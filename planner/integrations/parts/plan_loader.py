@@ -18,10 +18,15 @@ from torchrec.distributed.types import ModuleSharder
 from costmodels.sharding import TablePlacement
 from planner import io
 from planner.errors import InvalidInputError
-from planner.integrations.parts.option_workload import Key, key_of, names_of, workload_of
-from planner.integrations.torchrec_parts import sharders_by_module
+from planner.integrations.torchrec_parts import (
+    Key,
+    key_of,
+    names_of,
+    sharders_by_module,
+    workload_of,
+)
 from planner.integrations.torchrec_workload import NO_HINTS
-from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.settings import ShardPlannerError
 
 
 class PlanFileLoader(PlanLoader):

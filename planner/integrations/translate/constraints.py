@@ -21,9 +21,14 @@ from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddi
 from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread
 from costmodels.workload import Pooling, Table
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_plan import WHOLE_CACHE, is_priced_as_another, our_kernel
-from planner.integrations.translate.key_value import KERNELS
-from planner.integrations.translate.settings import fused_setting, is_of_torchrec
+from planner.integrations.translate.settings import (
+    KEY_VALUE_KERNELS,
+    WHOLE_CACHE,
+    fused_setting,
+    is_of_torchrec,
+    is_priced_as_another,
+    our_kernel,
+)
 from planner.options.narrowing import without_types
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
@@ -380,7 +385,9 @@ def _kernels(names: Iterable[str]) -> list[ComputeKernel]:
 def _searched_as(name: str) -> ComputeKernel | None:
     """The kernel under which the search sees one of TorchRec's; None if it does not use it."""
     return (
-        ComputeKernel.FUSED_UVM_CACHING if name in KERNELS else next(iter(_kernels([name])), None)
+        ComputeKernel.FUSED_UVM_CACHING
+        if name in KEY_VALUE_KERNELS
+        else next(iter(_kernels([name])), None)
     )
 
 

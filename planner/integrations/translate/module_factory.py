@@ -16,7 +16,7 @@ from planner.errors import InvalidInputError
 from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.torchrec_workload import WorkloadHints, describe_model
-from planner.integrations.translate.key_value import refuse_key_values
+from planner.integrations.translate.pricing import refuse_key_values
 from planner.io.importers.base import Imported, assume
 
 _ASSUMED: Final = {

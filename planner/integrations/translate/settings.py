@@ -1,23 +1,126 @@
-"""Refuses settings of TorchRec's constraints and sharders that no kernel could read.
+"""Arguments of the planner, hints, constraints and settings of sharders: and errors.
 
-TorchRec checks none of them when they are given; they would fail much later, or be overlooked.
+TorchRec checks no settings when they are given; they would fail much later, or be overlooked.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
 import torchrec
 from torch import nn
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import (
+    ParameterConstraints,
+    PlannerErrorType,
+    ShardingOption,
+    StorageReservation,
+)
+from torchrec.distributed.planner.types import PlannerError as TorchrecPlannerError
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import CacheParams, ModuleSharder
 
-from costmodels.fields import shown
-from costmodels.workload import DataType
-from planner.errors import InvalidInputError
+from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.fields import is_whole, shown
+from costmodels.sharding import ComputeKernel
+from costmodels.workload import DataType, DenseArch, Pipeline
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, PlannerError
+from planner.support.kinds import path_of, require_kind
+
+
+class ShardPlannerError(TorchrecPlannerError, PlannerError):
+    """No plan for a TorchRec model; ``error_type`` is TorchRec's reason."""
+
+    def __init__(self, message: str, error_type: PlannerErrorType = PlannerErrorType.OTHER) -> None:
+        """Keep TorchRec's reason with the message."""
+        super().__init__(message, error_type)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """What went wrong on the planning rank, in a form that can be sent to the others."""
+
+    message: str
+    error_type: str
+
+    def raised(self) -> ShardPlannerError:
+        """The error to raise; the same on every rank."""
+        return ShardPlannerError(self.message, PlannerErrorType(self.error_type))
+
+
+def as_failure(error: Exception) -> Failure:
+    """Message and reason of any error, with its class name unless it is a planner's own."""
+    if isinstance(error, TorchrecPlannerError):
+        return Failure(message=str(error), error_type=error.error_type.value)
+    kinds = {
+        InfeasibleError: PlannerErrorType.INSUFFICIENT_STORAGE,
+        InvalidInputError: PlannerErrorType.STRICT_CONSTRAINTS,
+        NoPlanFoundError: PlannerErrorType.PARTITION,
+    }
+    kind = next((v for k, v in kinds.items() if isinstance(error, k)), PlannerErrorType.OTHER)
+    own = isinstance(error, PlannerError)
+    message = str(error) if own else f"{type(error).__name__}: {error}"
+    return Failure(message=message, error_type=kind.value)
+
+
+WHOLE_CACHE: Final = 1.0 - 2.0**-20
+"""The load factor for a cache of all rows, because TorchRec's validators want less than 1."""
+
+QUANTIZED: Final = {
+    ComputeKernel.FUSED: "quant",
+    ComputeKernel.FUSED_UVM: "quant_uvm",
+    ComputeKernel.FUSED_UVM_CACHING: "quant_uvm_caching",
+}
+"""Kernels of quantized modules, with the kernels that keep weights in the same memory."""
+
+KEY_VALUE_KERNELS: Final = (
+    "key_value",
+    "dram_virtual_table",
+    "ssd_virtual_table",
+    "dram_ssd_virtual_table",
+)
+"""Kernels of key-value tables (:mod:`planner.integrations.translate.pricing`)."""
+
+_FARTHEST_FIRST: Final = (ComputeKernel.FUSED_UVM_CACHING, ComputeKernel.FUSED_UVM)
+
+_TRAINED: Final = {name: kernel for kernel, name in QUANTIZED.items()}
+
+
+def our_kernel(name: str) -> ComputeKernel:
+    """The kernel as which a TorchRec kernel is planned.
+
+    One without a cost model, such as ``fused_triton`` or ``customized_kernel``, is planned as the
+    nearest kernel that has one: that with rows in the same memory, by its name.
+
+    Raises:
+        ValueError: it is the kernel of a key-value table, which is planned in another way.
+    """
+    if name in KEY_VALUE_KERNELS:
+        message = f"{name!r} is not a valid kernel of ordinary tables, but one of key-value tables"
+        raise ValueError(message)
+    known = _TRAINED.get(name) or next((k for k in ComputeKernel if k == name), None)
+    farther = (k for k in _FARTHEST_FIRST if str(k).removeprefix("fused_") in name)
+    return known or next(farther, ComputeKernel.FUSED)
+
+
+def is_priced_as_another(name: str) -> bool:
+    """Whether a kernel has no cost model of its own."""
+    return name not in (*KEY_VALUE_KERNELS, *_TRAINED, *ComputeKernel)
+
+
+def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
+    """TorchRec's name of a kernel: its own if that is allowed, or one that is planned as it."""
+    names = list(allowed)
+    if str(kernel) in names:
+        return str(kernel)
+    usable = (name for name in names if name not in KEY_VALUE_KERNELS)
+    return next((name for name in usable if our_kernel(name) is kernel), str(kernel))
+
 
 DATA_TYPES: Final = {
     "FP32": DataType.FP32,
@@ -128,3 +231,201 @@ def is_of_torchrec(method: Callable[..., object]) -> bool:
     """Whether TorchRec's own files define a method; names of modules can be anybody's."""
     code = getattr(inspect.unwrap(method), "__code__", None)
     return code is not None and Path(code.co_filename).is_relative_to(_TORCHREC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadHints:
+    """What a model does not say about its training.
+
+    ``distributions`` maps table names to index laws. Other tables get ``default_distribution``,
+    called with their number of rows. The law of a virtual table has as many rows as ids are in use.
+    ``dense`` replaces the dense part that is read from the model; without it, the dense part is
+    traced with ``inputs``, a function of the batch size that makes the arguments of ``forward``
+    (a tuple, a mapping of names, or the only argument; tensors may be on the meta device), or else
+    that of the first DLRM in the model is read. ``reserved_bytes`` is device
+    memory of each rank that is kept free for everything that the planner does not count.
+
+    Raises:
+        InvalidInputError: values have a wrong type, or the reserve is negative; the message names
+            each of them.
+    """
+
+    name: str = "torchrec_model"
+    distributions: Mapping[str, AbstractIndexDistribution] = field(default_factory=dict)
+    default_distribution: Callable[[int], AbstractIndexDistribution] | None = None
+    dense: DenseArch | None = None
+    inputs: Callable[[int], Any] | None = None
+    pipeline: Pipeline = Pipeline.SPARSE_DIST
+    output_dtype: DataType | None = None
+    reserved_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse values of a wrong type, and a negative reserve."""
+        kinds: tuple[tuple[str, Any, str], ...] = (
+            ("name", str, "a text"),
+            ("distributions", Mapping, "a dictionary of index distributions by table"),
+            (
+                "default_distribution",
+                Callable | None,
+                "a function of the number of rows, or None",
+            ),
+            ("dense", DenseArch | None, "a DenseArch or None"),
+            ("inputs", Callable | None, "a function of the batch size, or None"),
+            ("pipeline", Pipeline, "a Pipeline, such as Pipeline.SPARSE_DIST"),
+            ("output_dtype", DataType | None, "a DataType, such as DataType.FP16, or None"),
+            ("reserved_bytes", Real, "a number of bytes"),
+        )
+        problems = [
+            f"hints: {name} must be {words}, got {getattr(self, name)!r:.80}"
+            for name, kind, words in kinds
+            if not isinstance(getattr(self, name), kind)
+        ]
+        if not problems:
+            problems = [
+                f"hints: the law of {table!r} must be an index distribution, got {law!r:.80}"
+                for table, law in self.distributions.items()
+                if not isinstance(law, AbstractIndexDistribution)
+            ]
+            if not 0 <= self.reserved_bytes < math.inf:
+                message = f"hints: reserved_bytes must be 0 or more, got {self.reserved_bytes}"
+                problems.append(message)
+        if problems:
+            raise InvalidInputError(problems)
+
+
+NO_HINTS: Final = WorkloadHints()
+
+
+Sharders = list[ModuleSharder[nn.Module]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """A model to shard, and the arguments of the planner.
+
+    Attributes:
+        module: the model.
+        sharders: its sharders.
+        topology: TorchRec's topology.
+        batch_size: samples per rank.
+        constraints: TorchRec's constraints by table name.
+        reservation: the storage reservation.
+    """
+
+    module: nn.Module
+    sharders: Sharders
+    topology: TorchrecTopology
+    batch_size: int
+    constraints: dict[str, ParameterConstraints] | None
+    reservation: StorageReservation
+
+
+Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
+
+
+def require_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse arguments of a wrong kind, before they are used.
+
+    Args:
+        given: the arguments of ``ShardPlanner`` by name; those that no rule is about are left
+            alone.
+
+    Raises:
+        InvalidInputError: there is such an argument; the message names the first one.
+    """
+    if given["topology"] is not None:
+        _require_topology(given["topology"])
+    for name, (is_right, words) in _RULES.items():
+        value = given[name]
+        if not is_right(value) and not (value is None and name not in _NEEDED):
+            raise _refusal(name, words, value)
+    require_constraints(given["constraints"])
+    if given["plan_file"] is not None:
+        path_of(given["plan_file"], "plan_file")
+
+
+def asked_sharders(module: object, sharders: object) -> Sharders:
+    """The sharders of a planning as a list.
+
+    Raises:
+        InvalidInputError: the model is no module, or a sharder is none.
+    """
+    require_kind("module", module, nn.Module, "give the model whose tables are to be sharded")
+    hint = "give a list of them, such as get_default_sharders()"
+    if not isinstance(sharders, Iterable):
+        message = f"sharders: {shown(sharders)} is no list; {hint}"
+        raise InvalidInputError(message)
+    listed = list(sharders)
+    for sharder in listed:
+        require_kind("sharders", sharder, ModuleSharder, hint)
+    return listed
+
+
+def called_back(
+    options: list[ShardingOption], callbacks: Iterable[Callback], world_size: int
+) -> list[ShardingOption]:
+    """The options after each callback in turn.
+
+    Raises:
+        InvalidInputError: a callback returned something else than a list of options, or put a shard
+            on a rank that does not exist.
+    """
+    what = "what a callback returns"
+    for callback in callbacks:
+        found: object = callback(options)
+        if not isinstance(found, list) or not all(isinstance(o, ShardingOption) for o in found):
+            raise _refusal(what, "the list of ShardingOption", found)
+        options = found
+        ranks = {shard.rank: option.name for option in options for shard in option.shards}
+        if lost := [rank for rank in ranks if rank not in range(world_size)]:
+            words = f"options on ranks 0 to {world_size - 1} (see table {ranks[lost[0]]!r})"
+            raise _refusal(what, words, lost[0])
+    return options
+
+
+def _require_topology(topology: object) -> None:
+    require_kind("topology", topology, TorchrecTopology, "Topology(world_size=8, ...) is one")
+    for name in ("world_size", "local_world_size", "intra_group_size"):
+        value = getattr(topology, name)
+        if not (is_whole(value) and value >= 1):
+            words = "a whole number of ranks, 1 or more (a pod has pod_size hosts, 1 or more)"
+            what = f"topology: {name}"
+            raise _refusal(what, words, value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _has(method: str) -> Callable[[Any], bool]:
+    return lambda value: callable(getattr(value, method, None))
+
+
+def _all_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Whether a value is right, or a list of such values."""
+    return lambda value: all(
+        is_right(part) for part in (value if isinstance(value, list | tuple) else [value])
+    )
+
+
+def _refusal(name: str, words: str, value: object) -> InvalidInputError:
+    return InvalidInputError(f"{name} must be {words}, got {shown(value)}")
+
+
+_RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "batch_size": (lambda v: is_whole(v) and v >= 1, "a whole number of samples, 1 or more"),
+    "timeout_seconds": (lambda v: _is_number(v) and v > 0, "a number of seconds above 0"),
+    "enumerator": (_has("enumerate"), "an Enumerator of TorchRec"),
+    "storage_reservation": (_has("reserve"), "a StorageReservation of TorchRec"),
+    "stats": (_all_of(_has("log")), "a Stats of TorchRec, or a list of them"),
+    "callbacks": (
+        lambda v: isinstance(v, list | tuple) and all(map(callable, v)),
+        "a list of functions",
+    ),
+    "hints": (lambda v: isinstance(v, WorkloadHints), "WorkloadHints"),
+    "memory_headroom": (_is_number, "a number, 0 or more and below 1"),
+}
+"""For each argument: whether a value is of its kind, and what it has to be."""
+
+_NEEDED: Final = ("hints", "memory_headroom")
+"""Arguments that cannot be None."""

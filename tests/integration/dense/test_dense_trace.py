@@ -22,9 +22,8 @@ from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.dense import kinds
-from planner.integrations.dense.fold import folded
 from planner.integrations.dense.lookups import lookups_of, synchronized
-from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.integrations.dense.trace import DenseTrace, folded, trace_dense
 from planner.integrations.torchrec_workload import describe_model
 from tests.integration.dense.dense_modules import BATCH, LARGE, PLAIN, WITH_TABLES
 from tests.strategies import make_device, make_topology

@@ -30,9 +30,8 @@ from torchrec.optim import RowWiseAdagrad
 
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, Feature, Pooling, Table
-from planner.integrations.drop_in import sound_plans
-from planner.integrations.drop_in.search import best_plan
-from planner.integrations.drop_in.sound_plans import uneven_outputs
+from planner.integrations.drop_in import search as sound_plans
+from planner.integrations.drop_in.search import best_plan, uneven_outputs
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.options.mean_pooling import module_problem
 from planner.result import PlanningResult

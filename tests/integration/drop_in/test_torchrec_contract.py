@@ -53,7 +53,7 @@ from torchrec.modules.mc_modules import (
 from torchrec.optim import RowWiseAdagrad
 
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.settings import ShardPlannerError
 from tests.integration import contract
 from tests.integration.models import META, Model, bags, sequences, torchrec_topology
 

@@ -30,7 +30,7 @@ from torchrec.distributed.types import (
 )
 
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.settings import ShardPlannerError
 from tests.integration.models import bags, torchrec_topology
 
 pytestmark = pytest.mark.torchrec

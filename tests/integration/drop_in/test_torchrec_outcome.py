@@ -28,13 +28,13 @@ from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseArch, Optimizer, Pipeline
 from planner.errors import InvalidInputError
 from planner.integrations.drop_in import search as torchrec_search
-from planner.integrations.drop_in.effort import planning_evaluations, planning_work_s
 from planner.integrations.drop_in.headroom import fullest_ratio, roomier
-from planner.integrations.drop_in.rival import CountedProposer, quiet
+from planner.integrations.drop_in.others import CountedProposer, quiet
+from planner.integrations.drop_in.search import planning_evaluations, planning_work_s
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import WorkloadHints
-from planner.integrations.translate.errors import ShardPlannerError
-from planner.integrations.translate.key_value import KeyValuePipeline
+from planner.integrations.translate.pricing import KeyValuePipeline
+from planner.integrations.translate.settings import ShardPlannerError
 from planner.models import default_models
 from planner.problem import Constraints, TableConstraint
 from planner.solving.pricing import objective_value
@@ -228,7 +228,7 @@ def test_one_block_tells_all(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_model_too_large_to_compare_says_so(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("planner.integrations.drop_in.rival.MOST_SHARDS", 1)
+    monkeypatch.setattr("planner.integrations.drop_in.others.MOST_SHARDS", 1)
     with caplog.at_level(logging.INFO, logger="planner"):
         hasty(2).plan(bags(TABLES), SHARDERS)
     assert "not asked for: more than 1 tables times ranks" in caplog.text

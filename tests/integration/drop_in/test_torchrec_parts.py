@@ -27,9 +27,13 @@ from torchrec.distributed.types import CacheParams, ShardingPlan
 from costmodels.distribution.zipf import Zipf
 from planner import api, io
 from planner.errors import InvalidInputError
-from planner.integrations.parts.option_workload import plan_of
 from planner.integrations.parts.plan_loader import PlanFileLoader
-from planner.integrations.torchrec_parts import ImprovedPlan, PredictedCosts, PredictedIteration
+from planner.integrations.torchrec_parts import (
+    ImprovedPlan,
+    PredictedCosts,
+    PredictedIteration,
+    plan_of,
+)
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import WorkloadHints
 from tests.integration.models import Model, bags, sequences, torchrec_topology

@@ -39,10 +39,11 @@ from costmodels.sharding import ShardingOption as Option
 from costmodels.workload import Workload
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.integrations import torchrec_planner
-from planner.integrations.drop_in import rival, sound_plans
+from planner.integrations.drop_in import others as rival
+from planner.integrations.drop_in import search as sound_plans
 from planner.integrations.drop_in.search import Memories
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.settings import ShardPlannerError
 from planner.problem import Constraints
 from tests.integration.builders import make_topology
 from tests.integration.models import Model, bags, sequences, torchrec_topology

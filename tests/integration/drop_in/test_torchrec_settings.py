@@ -34,7 +34,7 @@ from planner.integrations.torchrec_cache import DistributionStatistics
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
 from planner.integrations.translate.constraints import offered_pairs
-from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.settings import ShardPlannerError
 from tests.integration.models import META, Model, bags, torchrec_topology
 from tests.strategies import make_table
 

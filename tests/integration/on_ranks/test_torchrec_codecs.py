@@ -29,8 +29,8 @@ from costmodels.training.communication import Codec, Codecs, Communication, Prec
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import describe_model
-from planner.integrations.translate.codecs import communication_of
-from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.reading import communication_of
+from planner.integrations.translate.settings import ShardPlannerError
 from tests.integration.models import Model, bags, sequences, torchrec_topology
 from tests.integration.on_ranks.ranks import run_ranks
 

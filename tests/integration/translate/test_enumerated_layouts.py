@@ -18,9 +18,8 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingOption, ShardingType, Spread, check_plan, place
-from planner.integrations.torchrec_plan import to_sharding_plan
+from planner.integrations.torchrec_plan import to_sharding_options, to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
-from planner.integrations.translate.options import to_sharding_options
 from planner.options.enumeration import enumerate_options
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import PlanningProblem

@@ -32,9 +32,9 @@ from torchrec.distributed.types import ParameterSharding
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, place
+from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import describe_model
-from planner.integrations.translate.options import to_sharding_options
 from planner.options.enumeration import enumerate_options
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import PlanningProblem

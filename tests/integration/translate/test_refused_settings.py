@@ -20,7 +20,7 @@ from costmodels.distribution.uniform import Uniform
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import WorkloadHints, describe_model
-from planner.integrations.translate.errors import ShardPlannerError
+from planner.integrations.translate.settings import ShardPlannerError
 from tests.integration.models import bags
 
 pytestmark = pytest.mark.torchrec

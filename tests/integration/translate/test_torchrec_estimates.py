@@ -45,9 +45,9 @@ from costmodels.torchrec_estimates import (
 from costmodels.torchrec_estimates.storage import Buffers
 from planner import api
 from planner.integrations.measure.model import Model
+from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import describe_model
-from planner.integrations.translate.options import to_sharding_options
 from planner.options.torchrec_rules import SEQUENCE_TYPES
 from tests.integration.builders import make_topology
 from tests.strategies import make_workload

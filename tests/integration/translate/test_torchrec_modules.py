@@ -27,8 +27,8 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantBags
 
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_planner import ShardPlanner
+from planner.integrations.torchrec_topology import POD_SIZE_VARIABLE, default_topology
 from planner.integrations.torchrec_workload import describe_model
-from planner.integrations.translate.system import POD_SIZE_VARIABLE, default_topology
 from tests.integration.models import META, Model, bags, torchrec_topology
 
 pytestmark = pytest.mark.torchrec

@@ -30,9 +30,12 @@ from torchrec.distributed.types import CacheParams, ParameterSharding, ShardingP
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, Spread, place
 from costmodels.workload import Pooling
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_plan import from_sharding_plan, to_sharding_plan
+from planner.integrations.torchrec_plan import (
+    from_sharding_plan,
+    to_sharding_options,
+    to_sharding_plan,
+)
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
-from planner.integrations.translate.options import to_sharding_options
 from planner.options.torchrec_rules import layout_problems, legal_types_and_kernels
 from tests.integration.builders import make_topology, placed
 from tests.integration.models import Model, bags, sequences, torchrec_topology

@@ -21,8 +21,12 @@ from torchrec.distributed.planner.types import (
 from costmodels.units import GIB
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.integrations.torchrec_parts import our_topology
-from planner.integrations.torchrec_topology import topology_from_torchrec, topology_to_torchrec
-from planner.integrations.translate.system import POD_SIZE_VARIABLE, pod_size_mismatch
+from planner.integrations.torchrec_topology import (
+    POD_SIZE_VARIABLE,
+    pod_size_mismatch,
+    topology_from_torchrec,
+    topology_to_torchrec,
+)
 from tests.integration.builders import make_topology
 from tests.integration.models import torchrec_topology
 

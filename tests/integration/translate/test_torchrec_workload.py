@@ -33,7 +33,7 @@ from planner.integrations.torchrec_workload import (
     WorkloadHints,
     describe_model,
 )
-from planner.integrations.translate.features import uses_index_dedup
+from planner.integrations.translate.reading import uses_index_dedup
 from planner.problem import TableConstraint
 from tests.integration.models import META, Model, bags, sequences
 

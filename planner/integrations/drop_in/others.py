@@ -1,0 +1,525 @@
+"""Plans that are given: TorchRec's own for comparison, and plans saved in files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from torch import nn
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner import types as torchrec_types
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.perf_models import NoopPerfModel
+from torchrec.distributed.planner.planners import EmbeddingShardingPlanner, extract_plan
+from torchrec.distributed.planner.proposers import (
+    GreedyProposer,
+    GridSearchProposer,
+    UniformProposer,
+)
+from torchrec.distributed.planner.types import (
+    Enumerator,
+    ParameterConstraints,
+    PlanLoader,
+    PlannerErrorType,
+    Proposer,
+    ShardingOption,
+)
+from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingType
+
+from costmodels.sharding import ComputeKernel, Plan, TablePlacement, row_blocks
+from costmodels.topology import Topology
+from costmodels.units import format_bytes
+from costmodels.workload import Table, Workload
+from planner import io
+from planner.errors import InvalidInputError
+from planner.integrations.torchrec_plan import from_sharding_plan, virtual_blocks
+from planner.integrations.torchrec_workload import ModelDescription, ShardableTable
+from planner.integrations.translate.constraints import OUR_DEVICE, refused_types
+from planner.integrations.translate.pricing import KeyValuePipeline
+from planner.integrations.translate.private_names import last_options
+from planner.integrations.translate.settings import KEY_VALUE_KERNELS, Request, ShardPlannerError
+from planner.io.documents import read_json
+from planner.models import default_models
+from planner.options.broken_constraints import broken_constraints
+from planner.options.mean_pooling import pooling_problems
+from planner.options.torchrec_rules import layout_problems
+from planner.options.unpooled_widths import width_problems
+from planner.problem import Constraints, PlanningProblem
+
+logger: Final = logging.getLogger(__name__)
+
+
+_TYPES: Final = {t.value: i for i, t in enumerate(ShardingType)}
+_KERNELS: Final = {k.value: i for i, k in enumerate(EmbeddingComputeKernel)}
+
+MOST_SHARDS: Final = 512
+"""TorchRec's planner makes a plan for comparison if tables times ranks are at most this many."""
+
+_MOST_WORK: Final = 60_000
+"""TorchRec's planner may try proposals up to this many tables times ranks times proposals, which
+takes about 1 s. A limit by the clock would make the result depend on how busy the machine is."""
+
+_WHOLE_LIMIT_S: Final = 5.0
+"""TorchRec's planner gets all of this with a time limit of so many seconds; with less, a share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
+
+    ``plan`` is None if there is nothing to compare with; ``reason`` then says why. ``rating_ms`` is
+    TorchRec's own rating of its plan: the largest sum of shard costs of a rank.
+    """
+
+    plan: Plan | None = None
+    rating_ms: float | None = None
+    reason: str = ""
+
+
+class LazyEnumerator(EmbeddingEnumerator):
+    """TorchRec's enumerator, which runs only when its list is used.
+
+    Our search does not need the list, but context hashes do. For hundreds of tables it takes a
+    minute.
+    """
+
+    _pending: tuple[nn.Module, list[ModuleSharder[nn.Module]]] | None = None
+
+    def expect(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> None:
+        """Set the model whose options are listed; those of another model are forgotten."""
+        known, self._pending = self._pending, (module, sharders)
+        if known is None or known[0] is not module or known[1] != sharders:
+            self._last_stored_search_space: list[ShardingOption] | None = None
+            self._last_stored_module: nn.Module | None = None
+
+    @property
+    def last_stored_search_space(self) -> list[ShardingOption] | None:
+        """The options of the model that was planned last; None before the first."""
+        if self._last_stored_search_space is None and self._pending is not None:
+            self.enumerate(*self._pending)
+        return self._last_stored_search_space
+
+
+class OrderedEnumerator(Enumerator):
+    """An enumerator that sorts the options of each table by type and kernel.
+
+    TorchRec's enumerator takes them from sets, whose order differs from one start of a job to the
+    next, and its planner keeps the first of several options with the same cost.
+    """
+
+    def __init__(self, inner: Enumerator) -> None:
+        """Keep the enumerator that lists the options."""
+        self._inner = inner
+
+    def enumerate(
+        self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]
+    ) -> list[ShardingOption]:
+        """The options: tables in the enumerator's order, options of a table in a fixed order."""
+        found = self._inner.enumerate(module, sharders)
+        tables = {fqn: i for i, fqn in enumerate(dict.fromkeys(o.fqn for o in found))}
+        return sorted(
+            found,
+            key=lambda o: (
+                tables[o.fqn],
+                _TYPES.get(o.sharding_type, len(_TYPES)),
+                _KERNELS.get(o.compute_kernel, len(_KERNELS)),
+            ),
+        )
+
+    def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
+        """Pass the options on to the enumerator."""
+        self._inner.populate_estimates(sharding_options)
+
+
+class CountedProposer(Proposer):
+    """One of TorchRec's proposers, which ends after a number of proposals."""
+
+    def __init__(self, inner: Proposer, most: int) -> None:
+        """Keep the arguments; nothing is proposed yet."""
+        self._inner = inner
+        self._left = most
+
+    def load(
+        self, search_space: list[ShardingOption], enumerator: Enumerator | None = None
+    ) -> None:
+        """Pass the options on to the inner proposer."""
+        self._inner.load(search_space=search_space, enumerator=enumerator)
+
+    def propose(self) -> list[ShardingOption] | None:
+        """The next proposal; None after the last one of the inner proposer, or of the number."""
+        if self._left <= 0:
+            return None
+        self._left -= 1
+        return self._inner.propose()
+
+    def feedback(
+        self,
+        partitionable: bool,  # noqa: FBT001 - TorchRec's signature
+        plan: list[ShardingOption] | None = None,
+        perf_rating: float | None = None,
+        storage_constraint: TorchrecTopology | None = None,
+    ) -> None:
+        """Pass the feedback on to the inner proposer."""
+        self._inner.feedback(partitionable, plan, perf_rating, storage_constraint)
+
+
+def counted_proposers(num_tables: int, world_size: int, share: float = 1.0) -> list[Proposer]:
+    """TorchRec's default proposers, limited to a number of proposals that follows from the size.
+
+    Proposers with one plan for each sharding type come first, because they make few proposals.
+
+    Args:
+        num_tables: number of tables.
+        world_size: number of ranks.
+        share: of the usual work.
+    """
+    most = max(int(share * _MOST_WORK) // (num_tables * world_size), 1)
+    inner = [
+        UniformProposer(),
+        GridSearchProposer(),
+        GreedyProposer(),
+        GreedyProposer(use_depth=False),
+    ]
+    return [CountedProposer(p, max(most // 2, 1)) for p in inner]
+
+
+def rival_plan(
+    request: Request,
+    workload: Workload,
+    *,
+    enumerator: Enumerator,
+    ours: Topology,
+    limits: Constraints,
+    limit_s: float = _WHOLE_LIMIT_S,
+) -> Rival:
+    """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
+
+    There is none for models for which it takes long, if it fails, if we cannot express its plan, or
+    if the plan breaks a rule of TorchRec's runtime.
+
+    Args:
+        request: what the planner was asked for.
+        workload: the same model as a workload.
+        enumerator: TorchRec's, or the user's.
+        ours: ranks and hosts as the search sees them.
+        limits: limits of the search, one rule for each table. If a rule names only one cache load
+            factor, TorchRec's runtime uses this one for a plan without any.
+        limit_s: time limit of the whole planning; with a short one TorchRec's planner gets less.
+    """
+    topology, share = request.topology, min(limit_s / _WHOLE_LIMIT_S, 1.0)
+    size, most = len(workload.tables) * topology.world_size, int(share * MOST_SHARDS)
+    if size > most:
+        within = f" within {limit_s:g} s" if share < 1.0 else ""
+        return Rival(reason=f"not asked for: more than {most} tables times ranks{within}")
+    theirs = EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=request.batch_size,
+        enumerator=OrderedEnumerator(enumerator),
+        storage_reservation=request.reservation,
+        proposer=counted_proposers(len(workload.tables), topology.world_size, share),
+        stats=[],
+        constraints=request.constraints,
+        debug=False,
+    )
+    try:
+        with quiet():
+            found: ShardingPlan = theirs.plan(request.module, request.sharders)
+        plan = from_sharding_plan(found, workload, _load_factors(workload, limits))
+        rating_ms = float(NoopPerfModel(topology).rate(last_options(theirs)))
+    except Exception as error:  # an error in this comparison must not stop the job
+        logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
+        return Rival(reason=f"none: {_first_line(error)}")
+    device = OUR_DEVICE.get(topology.compute_device, topology.compute_device)
+    if problems := layout_problems(plan, workload, ours, device=device):
+        return Rival(reason=f"cannot run: {problems[0]}")
+    for line in width_problems(plan, workload).values():
+        return Rival(reason=f"cannot run: {line}")
+    if problems := pooling_problems(plan, workload):
+        return Rival(reason=f"changes the model: {problems[0]}")
+    if refused := refused_types(limits, plan):
+        table, kind = next(iter(refused.items()))
+        return Rival(reason=f"cannot run: table {table!r} as {kind} on {topology.compute_device}")
+    return Rival(plan=plan, rating_ms=rating_ms)
+
+
+def _load_factors(workload: Workload, limits: Constraints) -> dict[str, float]:
+    """The cache load factor of each table for which only one is allowed."""
+    return {
+        table.name: rule.cache_load_factors[0]
+        for table, rule in zip(workload.tables, limits.tables, strict=True)
+        if len(rule.cache_load_factors) == 1
+    }
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Sharding spec not found for ")
+
+
+_NOISY: Final = "torchrec.distributed.planner"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A context without logs of TorchRec's planner, which writes lines for each proposal.
+
+    To the root logger it writes that each replicated table has no sharding spec, as it should.
+    """
+    known = [
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if isinstance(logger, logging.Logger) and name.startswith(_NOISY)
+    ]
+    before = [one.disabled for one in known]
+    for one in known:
+        one.disabled = True
+    logging.root.addFilter(_is_news)
+    try:
+        yield
+    finally:
+        logging.root.removeFilter(_is_news)
+        for one, disabled in zip(known, before, strict=True):
+            one.disabled = disabled
+
+
+_MOST_LINES = 20
+_NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError", ())
+"""TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
+
+
+def load_for_model(
+    path: Path,
+    model: ModelDescription,
+    topology: Topology,
+    device: str,
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+) -> Plan:
+    """Load a plan; it has to be one for exactly this model on this many ranks.
+
+    A plan that breaks constraints, or does not fit in memory, is used with a warning.
+
+    Args:
+        path: a ``plan.json``, ours or TorchRec's.
+        model: the tables of the model.
+        topology: the ranks of the job, with the memory that is left for tables.
+        device: ``cuda`` or ``cpu``.
+        constraints: TorchRec's constraints by table name.
+
+    Raises:
+        ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
+            for other tables (there is a line for each that differs); or TorchRec cannot run it.
+    """
+    try:
+        if _names_key_values(path, model):
+            return _load_by_torchrec(path, model, topology)
+        loaded = io.load_plan(path, model.workload)
+    except (OSError, InvalidInputError) as error:
+        raise _refused(path, [str(error)]) from error
+    world = loaded.world_size
+    if world is not None and world != topology.world_size:
+        line = f"made for {world} ranks, the job has {topology.world_size}; plan again for this job"
+        raise _refused(path, [line])
+    problems = table_differences(loaded.plan, model) or [
+        *layout_problems(loaded.plan, model.workload, topology, device=device),
+        *width_problems(loaded.plan, model.workload).values(),
+    ]
+    if problems:
+        raise _refused(path, problems)
+    for line in (
+        *_broken(loaded.plan, model, topology, constraints or {}),
+        *_overfull(loaded.plan, model, topology),
+    ):
+        logger.warning("the plan %s is used, although %s", path, line)
+    return loaded.plan
+
+
+def _broken(
+    plan: Plan,
+    model: ModelDescription,
+    topology: Topology,
+    given: Mapping[str, ParameterConstraints],
+) -> tuple[str, ...]:
+    """A line for each table that is not as its constraint asks."""
+    asked = {t.table.name for t in model.tables if given.get(t.parameter_name)}
+    limits = tuple(
+        limit
+        for table, limit in zip(model.workload.tables, model.constraints.tables, strict=True)
+        if table.name in asked
+    )
+    problem = PlanningProblem(
+        workload=model.workload, topology=topology, constraints=Constraints(tables=limits)
+    )
+    return tuple(f"{line}, against its constraint" for line in broken_constraints(problem, plan))
+
+
+def _overfull(plan: Plan, model: ModelDescription, topology: Topology) -> list[str]:
+    """A line if a rank needs more device memory than is left for tables."""
+    pipeline = KeyValuePipeline(
+        model.workload, topology, default_models(topology), key_values=model.key_values
+    )
+    fullest = pipeline.memory(plan).fullest
+    if fullest.headroom_bytes >= 0:
+        return []
+    return [
+        f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory by "
+        "our count than the storage reservation and memory_headroom leave"
+    ]
+
+
+def _names_key_values(path: Path, model: ModelDescription) -> bool:
+    """Whether the file names kernels of key-value tables, as TorchRec's own plans do."""
+    return any(
+        entry.get("compute_kernel") in KEY_VALUE_KERNELS
+        for entry in _entries(read_json(path), model).values()
+    )
+
+
+def _entries(values: Any, model: ModelDescription) -> dict[str, dict[str, Any]]:
+    """The entries of the model's key-value tables in a plan file, by our name of the table."""
+    plan = values.get("plan") if isinstance(values, dict) else None
+    modules = plan if isinstance(plan, dict) else {}
+    found = {}
+    for table in model.tables:
+        entries = modules.get(table.path)
+        entry = entries.get(table.parameter_name) if isinstance(entries, dict) else None
+        if table.key_value and isinstance(entry, dict):
+            found[table.table.name] = entry
+    return found
+
+
+def _load_by_torchrec(path: Path, model: ModelDescription, topology: Topology) -> Plan:
+    """TorchRec's plan with key-value tables, which become the tables that the search sees.
+
+    Raises:
+        InvalidInputError: it is not a plan for this model on this many ranks.
+    """
+    values = read_json(path)
+    entries = _entries(values, model)
+    tables = {t.table.name: t for t in model.tables}
+    problems = []
+    for name, entry in entries.items():
+        table = tables[name]
+        (limit,) = model.constraints.for_table(name)
+        kept = table.key_value
+        if kept is None or entry.get("compute_kernel") != kept.kernel:
+            wanted = kept.kernel if kept else "none"
+            problems.append(
+                f"~ {name}: kernel {entry.get('compute_kernel')} in the plan, {wanted} asked for"
+            )
+            continue
+        entry["compute_kernel"] = str(ComputeKernel.FUSED_UVM_CACHING)
+        entry["cache_load_factor"] = limit.cache_load_factors[0]
+        if kept.is_virtual:
+            problems += _to_stand_in(name, entry, table, topology.world_size)
+    if problems:
+        raise InvalidInputError(problems)
+    return io.plan_from_json(values, model.workload, topology, source=str(path))
+
+
+def _to_stand_in(
+    name: str, entry: dict[str, Any], table: ShardableTable, world_size: int
+) -> list[str]:
+    """Give the entry of a virtual table the rows with which it is priced.
+
+    Returns:
+        Lines on what is wrong with the rows that the entry has.
+    """
+    blocks = virtual_blocks(table, world_size)
+    written = entry.get("shards")
+    shards = [s for s in written if isinstance(s, dict)] if isinstance(written, list) else []
+    found = [(s.get("shard_sizes"), s.get("shard_offsets")) for s in shards]
+    if found != blocks or entry.get("sharding_type") != "row_wise":
+        return [
+            f"~ {name}: {len(found)} {entry.get('sharding_type')} shards in the plan are not the "
+            f"row_wise ones of {world_size} ranks; plan again for this job"
+        ]
+    for shard, (row, rows) in zip(
+        shards, row_blocks(table.table.num_embeddings, world_size), strict=True
+    ):
+        shard["shard_offsets"] = [row, 0]
+        shard["shard_sizes"] = [rows, table.table.embedding_dim]
+    return []
+
+
+def stored_options(
+    loader: PlanLoader, search_space: list[ShardingOption], current_hash: Callable[[], str]
+) -> list[ShardingOption]:
+    """The options of the plan in a TorchRec plan loader; empty if it has none.
+
+    They are empty as well, with a warning, if TorchRec 1.9 cannot tell whether the stored plan was
+    made for the same inputs; TorchRec's own planner then makes a new plan too.
+
+    Args:
+        loader: any loader with TorchRec's interface.
+        search_space: TorchRec's options of the model; stored options are found by storage hash.
+        current_hash: returns the context hash of this job.
+
+    Raises:
+        ShardPlannerError: the stored plan was made for other inputs.
+        PlannerError: TorchRec's error if the stored options are not those of this model.
+    """
+    try:
+        current = current_hash()
+    except _NO_FINGERPRINT as error:
+        logger.warning("the stored plan cannot be checked, so a new one is made: %s", error)
+        return []
+    stored = loader.plan_context_hash()
+    if stored is not None and stored != current:
+        message = (
+            f"planner input mismatch: the stored plan was made for other inputs (context hash "
+            f"{stored}, now {current}); plan again, or remove plan_loader"
+        )
+        raise ShardPlannerError(message, PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH)
+    loaded = loader.load()
+    if loaded is None:
+        return []
+    return extract_plan(search_space=search_space, loaded_sharding_options=loaded)
+
+
+def table_differences(plan: Plan, model: ModelDescription) -> list[str]:
+    """One line for each table that only the plan or the model has, or that differs in shape."""
+    planned = {p.table: p for p in plan.placements}
+    expected = {t.name: t for t in model.workload.tables}
+    lines = [
+        f"- {name} ({_extent(p)}): in the plan, not in the model"
+        for name, p in planned.items()
+        if name not in expected
+    ]
+    lines += [
+        f"+ {name} ({_shape(t)}, module {t.module!r}): in the model, not in the plan"
+        for name, t in expected.items()
+        if name not in planned
+    ]
+    lines += [
+        f"~ {name}: {_extent(planned[name])} in the plan, {_shape(t)} in the model"
+        for name, t in expected.items()
+        if name in planned and _extent(planned[name]) != _shape(t)
+    ]
+    return lines
+
+
+def _shape(table: Table) -> str:
+    return f"{table.num_embeddings} x {table.embedding_dim}"
+
+
+def _extent(placement: TablePlacement) -> str:
+    rows = max((s.row_offset + s.num_rows for s in placement.shards), default=0)
+    columns = max((s.col_offset + s.num_cols for s in placement.shards), default=0)
+    return f"{rows} x {columns}"
+
+
+def _refused(path: Path, lines: list[str]) -> ShardPlannerError:
+    shown = lines[:_MOST_LINES]
+    if len(lines) > len(shown):
+        shown.append(f"... and {len(lines) - len(shown)} more")
+    message = "\n".join([f"the plan {path} does not fit this job:", *shown])
+    return ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)

@@ -1,0 +1,483 @@
+"""Reads what modules, sharders and constraints say of tables: features, codecs, optimizers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torchrec.distributed.embedding import get_ec_index_dedup
+from torchrec.distributed.planner.types import ParameterConstraints, SharderData
+from torchrec.distributed.planner.utils import sharder_name
+from torchrec.distributed.types import CommOp, ModuleSharder
+from torchrec.models.dlrm import DLRM, DLRM_DCN
+from torchrec.modules.embedding_configs import (
+    BaseEmbeddingConfig,
+    EmbeddingBagConfig,
+    PoolingType,
+    dtype_to_data_type,
+)
+from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface
+from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
+from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
+
+from costmodels.fields import shown
+from costmodels.torchrec_estimates import TorchrecInputs
+from costmodels.training.communication import Codec, Codecs, Communication, Precision
+from costmodels.workload import DenseArch, Feature, Interaction, Optimizer, Pooling, Table
+from planner.errors import InvalidInputError
+from planner.integrations.translate.private_names import (
+    WRAPPED,
+    codec_rows,
+    collision_buckets,
+    cross_layers,
+    feature_processor,
+    has_index_dedup,
+    optimizer_classes,
+    optimizer_multiplier,
+)
+from planner.integrations.translate.settings import fused_setting
+from planner.options.torchrec_rules import COLUMN_MULTIPLE
+
+if TYPE_CHECKING:
+    from planner.integrations.torchrec_workload import ShardableTable
+
+
+MOST_INDICES: Final = 10**6
+"""The most indices per sample that a feature may have, as in a workload."""
+
+
+def features_of(
+    names: Sequence[str], constraint: ParameterConstraints | None, batch_size: int
+) -> tuple[Feature, ...]:
+    """The features of a table with their indices per sample of the rank's batch.
+
+    TorchRec counts ``pooling_factor * num_poolings * batch_size`` indices for a feature. If a
+    constraint has more or fewer values than there are features, the sum of indices is spread evenly
+    over the features.
+
+    Raises:
+        InvalidInputError: the lists of a constraint differ in length, which TorchRec refuses too;
+            or a value is not a number, negative, or not finite.
+    """
+    limit = constraint or ParameterConstraints()
+    lists = {
+        "pooling_factors": limit.pooling_factors,
+        "num_poolings": limit.num_poolings or [1.0],
+        "batch_sizes": limit.batch_sizes or [batch_size],
+    }
+    longest = max(len(values) for values in lists.values())
+    count = len(names) if longest == 1 else longest
+    for what, values in lists.items():
+        is_single = len(values) == 1 and (longest == 1 or not getattr(limit, what))
+        if len(values) != count and not is_single:
+            message = f"{what} has {len(values)} values for {count} inputs; give one for each"
+            raise InvalidInputError(message)
+        wrong = [v for v in values if not (isinstance(v, Real) and 0 <= float(v) < math.inf)]
+        if wrong:
+            message = f"{what} must be finite numbers of 0 or more, got {wrong[0]!r}"
+            raise InvalidInputError(message)
+    repeated = [list(v) * (count if len(v) == 1 else 1) for v in lists.values()]
+    indices = [float(p) * n * b / batch_size for p, n, b in zip(*repeated, strict=True)]
+    if max(indices) > MOST_INDICES:
+        message = (
+            f"pooling_factors x num_poolings x batch_sizes come to {max(indices):g} indices per "
+            f"sample of a batch of {batch_size:,}; at most {MOST_INDICES:,} can be planned, make "
+            "them smaller"
+        )
+        raise InvalidInputError(message)
+    if count != len(names):
+        indices = [sum(indices) / len(names)] * len(names)
+    return tuple(Feature(name=n, pooling_factor=i) for n, i in zip(names, indices, strict=True))
+
+
+def is_spread(features: Sequence[object], constraint: ParameterConstraints) -> bool:
+    """Whether a constraint has more or fewer values than there are features."""
+    lists = (constraint.pooling_factors, constraint.num_poolings, constraint.batch_sizes)
+    return any(values and len(values) not in (1, len(features)) for values in lists)
+
+
+def uses_index_dedup(sharder: ModuleSharder[nn.Module] | SharderData) -> bool:
+    """Whether the unpooled tables of a sharder exchange only the distinct indices of each batch.
+
+    This is set when the sharder is made, or for all sharders by TorchRec's older
+    ``set_ec_index_dedup``. For modules with managed collisions, the sharder of their inner tables
+    decides.
+    """
+    return has_index_dedup(sharder) or bool(get_ec_index_dedup())
+
+
+def torchrec_inputs(
+    name: str,
+    constraint: ParameterConstraints | None,
+    parameter: nn.Parameter,
+    module: nn.Module,
+    sharder: ModuleSharder[nn.Module],
+    batch_size: int,
+    *,
+    is_pooled: bool,
+) -> TorchrecInputs:
+    """The inputs of a table as TorchRec's estimators count them.
+
+    Args:
+        name: the name of the table.
+        constraint: its constraint; if None, TorchRec assumes one feature with one index.
+        parameter: its weights, on which TorchRec looks for the optimizer.
+        module: the module that owns the table.
+        sharder: the sharder of the module.
+        batch_size: samples per rank.
+        is_pooled: whether a bag becomes one vector.
+    """
+    limit = constraint or ParameterConstraints()
+    lengths = [float(x) for x in limit.pooling_factors]
+    repeats = limit.num_poolings or [1.0] * len(lengths)
+    batches = limit.batch_sizes or [batch_size] * len(lengths)
+    read = list(zip(lengths, repeats, batches, strict=False))
+    weighted = limit.is_weighted
+    if isinstance(module, EmbeddingBagCollectionInterface):
+        weighted = module.is_weighted()
+    fused_prefetch = fused_setting(sharder, "prefetch_pipeline")
+    cache = limit.cache_params
+    return TorchrecInputs(
+        num_ids=sum(x * n * b for x, n, b in read),
+        num_outputs=sum((min(1.0, x) if is_pooled else x) * n * b for x, n, b in read),
+        is_weighted=bool(weighted) or _is_processed(name, module),
+        prefetches=bool((cache and cache.prefetch_pipeline) or fused_prefetch),
+        optimizer_ratio=counted_state_ratio(parameter),
+    )
+
+
+def counted_state_ratio(parameter: nn.Parameter) -> float:
+    """Bytes of state that TorchRec's planner counts for each byte of a table's weights.
+
+    It goes by the very class of the optimizer on the parameter: 1 for a class that it does not
+    know, such as one derived from Adam, and 0 without any, as with ``fused_params``.
+    """
+    return optimizer_multiplier(next(iter(optimizer_classes(parameter)), None), parameter)
+
+
+def _is_processed(name: str, module: nn.Module) -> bool:
+    """Whether a feature processor has the table's name; TorchRec takes it for the table's own."""
+    modules = getattr(feature_processor(module), "feature_processor_modules", None)
+    return isinstance(modules, nn.ModuleDict) and name in modules
+
+
+_EXCHANGES: Final = {
+    "all_to_all": CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL.name,
+    "reduce_scatter": CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER.name,
+    "sequence": CommOp.SEQUENCE_EMBEDDINGS_ALL_TO_ALL.name,
+}
+_BY_TYPE: Final = {
+    torch.float32: Precision.FP32,
+    torch.float16: Precision.FP16,
+    torch.bfloat16: Precision.BF16,
+    torch.uint8: Precision.FP8,
+    torch.int8: Precision.FP8,
+}
+"""Codecs of which only the element type on the wire is known; one byte is assumed to have no scale.
+"""
+_WITH_ROWS: Final = (Precision.FP8, Precision.MX4)
+
+
+def communication_of(sharder: ModuleSharder[nn.Module] | SharderData) -> Communication | None:
+    """The codecs that a sharder gives to the modules that it shards; None if it has none.
+
+    FBGEMM's codecs have a precision and rows. For other codecs the element type on the wire counts,
+    as in TorchRec's estimates; an unknown type counts as fp32. TorchRec's snapshots of sharders
+    (``SharderData``) have only the sizes of element types.
+    """
+    sizes = getattr(sharder, "qcomm_dtype_sizes", None)
+    if sizes:
+        known = {key: sizes[name] for key, name in _EXCHANGES.items() if name in sizes}
+        return Communication(**{k: Codecs(**_by_size(*both)) for k, both in known.items()})
+    registry = getattr(sharder, "qcomm_codecs_registry", None)
+    if not registry:
+        return None
+    found = {
+        key: Codecs(forward=_codec(both.forward), backward=_codec(both.backward))
+        for key, name in _EXCHANGES.items()
+        if (both := registry.get(name)) is not None
+    }
+    return Communication(**found)
+
+
+def unknown_codecs(sharder: ModuleSharder[nn.Module]) -> list[str]:
+    """The element types of a sharder's codecs that cannot be priced."""
+    registry = getattr(sharder, "qcomm_codecs_registry", None) or {}
+    both = [codecs for name, codecs in registry.items() if name in _EXCHANGES.values()]
+    every = [codec for codecs in both for codec in (codecs.forward, codecs.backward)]
+    return sorted({str(c.quantized_dtype) for c in every if c.quantized_dtype not in _BY_TYPE})
+
+
+def _by_size(forward: float, backward: float) -> dict[str, Codec]:
+    sizes = {4.0: Precision.FP32, 2.0: Precision.FP16, 1.0: Precision.FP8}
+    ways = {"forward": forward, "backward": backward}
+    return {
+        way: Codec(precision=sizes.get(float(size), Precision.FP32)) for way, size in ways.items()
+    }
+
+
+def _codec(codec: Any) -> Codec:
+    named, rows = codec_rows(codec)
+    if named in {p.value for p in Precision}:
+        precision = Precision(named)
+        return Codec(precision=precision, row_dim=max(rows, 0) if precision in _WITH_ROWS else 0)
+    return Codec(precision=_BY_TYPE.get(codec.quantized_dtype, Precision.FP32))
+
+
+def row_to_fill(table: Table, batch_size: int) -> int:
+    """The elements of a codec's row, if a rank may send only a part of a row; otherwise 0.
+
+    A row are the elements that a codec scales together. FBGEMM cuts everything that a rank sends to
+    another into rows: ``batch_size`` times its columns, or any number of unpooled vectors. The
+    result is 0 if every rank sends whole rows, however its tables are cut.
+    """
+    pooled = table.pooling is not Pooling.NONE
+    codecs = table.codecs.exchange(sums=False, is_pooled=pooled)
+    rows = {codec.scaled_together for codec in (codecs.forward, codecs.backward)}
+    unit = COLUMN_MULTIPLE * (batch_size if pooled else 1)
+    return max((row for row in rows if row and unit % row), default=0)
+
+
+OPTIMIZERS: Final = {
+    "sgd": Optimizer.SGD,
+    "rowwiseadagrad": Optimizer.ROWWISE_ADAGRAD,
+    "rowwiseweightedadagrad": Optimizer.ROWWISE_ADAGRAD,
+    "emainplacerowwiseadagrad": Optimizer.ROWWISE_ADAGRAD,
+    "ensemblerowwiseadagrad": Optimizer.ROWWISE_ADAM,
+    "adagrad": Optimizer.ADAGRAD,
+    "larssgd": Optimizer.ADAGRAD,
+    "adam": Optimizer.ADAM,
+    "adamw": Optimizer.ADAM,
+    "lamb": Optimizer.ADAM,
+    "partialrowwiseadam": Optimizer.ROWWISE_ADAM,
+    "partialrowwiselamb": Optimizer.ROWWISE_ADAM,
+    "none": Optimizer.NONE,
+}
+"""By :func:`_plain_name` of classes of ``torch.optim`` and ``torchrec.optim``, and of FBGEMM's
+``EmbOptimType``. Optimizers with another update are priced as one with as much state per weight:
+LARS and LAMB, and FBGEMM's ensemble of a row-wise Adagrad with a slow copy of the weights."""
+
+UNKNOWN_AS: Final = Optimizer.ADAGRAD
+"""An unknown optimizer is planned as this one, with one state for each weight, which is what
+TorchRec's planner counts for a class that it does not know (``_get_optimizer_multipler``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedOptimizers:
+    """The optimizers that tables are priced with.
+
+    ``most`` is that of most tables, which becomes the workload's; ``others`` are those of the other
+    tables, by name. ``is_known`` is False if the cost of some table's optimizer is not known;
+    predictions then have a wide interval. ``warnings`` say what was assumed.
+    """
+
+    most: Optimizer
+    others: Mapping[str, Optimizer]
+    is_known: bool
+    warnings: tuple[str, ...]
+
+    def set_in(self, tables: Iterable[Table]) -> tuple[Table, ...]:
+        """The tables, each with its own optimizer where it is not that of most."""
+        return tuple(
+            replace(t, optimizer=self.others[t.name]) if t.name in self.others else t
+            for t in tables
+        )
+
+
+def optimizer_name(
+    parameter: nn.Parameter, sharder: ModuleSharder[nn.Module] | None, owner: nn.Module
+) -> str:
+    """The optimizer of one table, as TorchRec finds it.
+
+    It is the first of these that exists: what ``apply_optimizer_in_backward`` has left on the
+    parameter; the optimizer that a fused module was made with; the one in the sharder's
+    ``fused_params``; FBGEMM's default, SGD.
+
+    Raises:
+        InvalidInputError: the optimizer of the sharder is none of FBGEMM's.
+    """
+    if classes := optimizer_classes(parameter):
+        return _name_of(classes[0])
+    own = getattr(owner, "optimizer_type", None)
+    if callable(own):
+        return _name_of(own())
+    chosen = fused_setting(sharder, "optimizer")
+    if not isinstance(chosen, Enum | None):
+        message = (
+            "fused_params['optimizer'] must be a member of FBGEMM's EmbOptimType, such as "
+            f"EmbOptimType.EXACT_SGD, got {shown(chosen)}"
+        )
+        raise InvalidInputError(message)
+    return "sgd" if chosen is None else str(chosen.value).lower()
+
+
+def _name_of(kind: type[object]) -> str:
+    """The name of an optimizer's class in lower case, or of its nearest known base class."""
+    names = [base.__name__.lower() for base in kind.__mro__]
+    return next((name for name in names if _plain_name(name) in OPTIMIZERS), names[0])
+
+
+def _plain_name(name: str) -> str:
+    """The name without underscores, and without FBGEMM's "exact", which says how it updates."""
+    return name.removeprefix("exact_").replace("_", "")
+
+
+def planned_optimizers(names: Mapping[str, str]) -> PlannedOptimizers:
+    """The optimizer of each table, for a workload.
+
+    An unknown optimizer is planned as :data:`UNKNOWN_AS`, with a warning.
+
+    Args:
+        names: the optimizer of each table, as :func:`optimizer_name` gives it.
+    """
+    unknown = sorted({n for n in names.values() if _plain_name(n) not in OPTIMIZERS})
+    kinds = {table: OPTIMIZERS.get(_plain_name(n), UNKNOWN_AS) for table, n in names.items()}
+    used = Counter(kinds.values())
+    most = max(used, key=lambda o: (used[o], o.state_bytes_per_row(128), o.value))
+    warnings = []
+    if unknown:
+        warnings.append(
+            f"optimizers {unknown} of the tables have no known cost: planned with the state of "
+            f"{UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
+            f"four times what {UNKNOWN_AS} adds to it"
+        )
+    return PlannedOptimizers(
+        most=most,
+        others={table: kind for table, kind in kinds.items() if kind is not most},
+        is_known=not unknown,
+        warnings=tuple(warnings),
+    )
+
+
+def shardable_modules(
+    module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]
+) -> Iterator[tuple[str, nn.Module, ModuleSharder[nn.Module]]]:
+    """Path, module and sharder of every module that TorchRec would shard, in model order."""
+    by_type = {sharder_name(s.module_type): s for s in sharders}
+    stack: list[tuple[str, nn.Module]] = [("", module)]
+    while stack:
+        path, current = stack.pop()
+        sharder = by_type.get(sharder_name(type(current)))
+        if sharder is not None and sharder.shardable_parameters(current):
+            yield path, current, sharder
+            continue
+        children = [(f"{path}.{n}" if path else n, child) for n, child in current.named_children()]
+        stack += reversed(children)
+
+
+def table_configs(owner: nn.Module) -> dict[str, Any] | None:
+    """The table configurations of a module, or of the collections that it wraps, by name.
+
+    A plain ``nn.EmbeddingBag`` has one, with its own shape and its parameter's name.
+    """
+    if isinstance(owner, nn.EmbeddingBag):
+        return {"weight": _of_bag(owner)}
+    towers = list(getattr(owner, "towers", ())) if _is_tower(owner) else []
+    inner = [getattr(owner, n, None) for n in WRAPPED] + [t.embedding for t in towers]
+    found: dict[str, Any] = {}
+    for candidate in (owner, *inner):
+        for method in ("embedding_bag_configs", "embedding_configs"):
+            configs = getattr(candidate, method, None)
+            if configs is not None:
+                found |= {c.name: c for c in configs()}
+                break
+        if found and not towers:
+            break
+    return found or None
+
+
+def _of_bag(owner: nn.EmbeddingBag) -> BaseEmbeddingConfig:
+    """A configuration for a plain ``nn.EmbeddingBag``, whose only feature has the table's name."""
+    return EmbeddingBagConfig(
+        name="weight",
+        num_embeddings=owner.num_embeddings,
+        embedding_dim=owner.embedding_dim,
+        feature_names=["weight"],
+        data_type=dtype_to_data_type(owner.weight.dtype),
+        pooling=PoolingType.MEAN if owner.mode == "mean" else PoolingType.SUM,
+    )
+
+
+def bucket_problem(entry: ShardableTable, world_size: int) -> str | None:
+    """Why the rows of a managed-collision table cannot be cut for the ranks; None if they can.
+
+    Such a table is cut by rows, and TorchRec's runtime needs every cut to be between two buckets.
+    """
+    if not isinstance(entry.module, BaseManagedCollisionEmbeddingCollection):
+        return None
+    buckets = int(collision_buckets(entry.module).get(entry.parameter_name) or 1)
+    rows = entry.table.num_embeddings
+    if buckets == 1 or buckets % world_size == 0 or rows % buckets:
+        return None
+    block = -(-rows // world_size)
+    if all(min(rank * block, rows) % (rows // buckets) == 0 for rank in range(world_size)):
+        return None
+    return (
+        f"table {entry.parameter_name!r} of module {entry.path!r}: {rows} rows in {buckets} "
+        f"buckets cannot be cut for {world_size} ranks, because every rank needs whole buckets; "
+        f"use a number of buckets that is a multiple of {world_size}"
+    )
+
+
+def tower_of(path: str, owner: nn.Module, table: str) -> str | None:
+    """The tower of a table, named as in TorchRec's enumerator; None for tables in no tower."""
+    if not _is_tower(owner):
+        return None
+    for index, tower in enumerate(getattr(owner, "towers", ())):
+        if table in (table_configs(tower.embedding) or {}):
+            return f"{path}.tower_{index}"
+    return path
+
+
+def _is_tower(owner: nn.Module) -> bool:
+    return isinstance(owner, EmbeddingTower | EmbeddingTowerCollection)
+
+
+DENSE_BYTES_PER_PARAMETER_BYTE: Final = 6.0
+"""Bytes of memory for each byte of parameters of a dense part of unknown shape: once for the
+parameters, twice for the optimizer, three times for DDP (TorchRec 1.8,
+``HeuristicalStorageReservation``)."""
+
+
+def dense_arch(module: nn.Module) -> DenseArch | None:
+    """The dense part of the first DLRM inside a model; None if there is no DLRM.
+
+    Plain, projection and DCN interactions are known; the projection model counts as a plain one.
+    """
+    for candidate in module.modules():
+        if isinstance(candidate, DLRM):
+            return _of_dlrm(candidate)
+    return None
+
+
+def dense_reserve_bytes(module: nn.Module, sharded: Sequence[nn.Parameter]) -> float:
+    """Bytes per rank for all parameters except the sharded ones, with their optimizer and DDP."""
+    skip = {id(p) for p in sharded}
+    plain = (p for p in module.parameters() if id(p) not in skip and not is_lazy(p))
+    return DENSE_BYTES_PER_PARAMETER_BYTE * sum(p.numel() * p.element_size() for p in plain)
+
+
+def _of_dlrm(model: DLRM) -> DenseArch:
+    bottom, top = _linear_layers(model.dense_arch), _linear_layers(model.over_arch)
+    is_cross = isinstance(model, DLRM_DCN)
+    layers, rank = (cross_layers(model.inter_arch.crossnet) if is_cross else None) or (0, 0)
+    return DenseArch(
+        num_dense_features=bottom[0].in_features,
+        bottom_mlp=tuple(layer.out_features for layer in bottom),
+        top_mlp=tuple(layer.out_features for layer in top),
+        interaction=Interaction.DCN if is_cross else Interaction.DOT,
+        dcn_num_layers=layers,
+        dcn_low_rank_dim=rank,
+    )
+
+
+def _linear_layers(module: nn.Module) -> list[nn.Linear]:
+    return [m for m in module.modules() if isinstance(m, nn.Linear)]
