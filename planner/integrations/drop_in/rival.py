@@ -32,9 +32,8 @@ from costmodels.workload import Workload
 from planner.integrations.drop_in.request import Request
 from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.translate.constraints import OUR_DEVICE, refused_types
-from planner.options.mean_pooling import pooling_problems
+from planner.options.runtime_warnings import pooling_problems, width_problems
 from planner.options.torchrec_rules import layout_problems
-from planner.options.unpooled_widths import width_problems
 from planner.problem import Constraints
 
 logger: Final = logging.getLogger(__name__)

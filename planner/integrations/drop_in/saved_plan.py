@@ -29,8 +29,8 @@ from planner.integrations.translate.options import virtual_blocks
 from planner.io.documents import read_json
 from planner.models import default_models
 from planner.options.broken_constraints import broken_constraints
+from planner.options.runtime_warnings import width_problems
 from planner.options.torchrec_rules import layout_problems
-from planner.options.unpooled_widths import width_problems
 from planner.problem import Constraints, PlanningProblem
 
 logger: Final = logging.getLogger(__name__)

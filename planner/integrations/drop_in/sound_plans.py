@@ -1,8 +1,8 @@
 """Finds plans under which TorchRec computes what the module computes.
 
 **Mean pooling.** Under some plans TorchRec divides too often or not often enough
-(:mod:`planner.options.mean_pooling`). Therefore modules with mean-pooled tables are searched in two
-ways that are both correct: no such table is cut by rows, or all tables of the module are.
+(:mod:`planner.options.runtime_warnings`). Therefore modules with mean-pooled tables are searched in
+two ways that are both correct: no such table is cut by rows, or all tables of the module are.
 
 **Outputs that are not fp32.** The tables of a module with the same sharding type share an exchange.
 A rank sends and expects the output type of its own tables, or fp32 if it has none of them. Training
@@ -29,8 +29,7 @@ from planner.integrations.drop_in.search import RIVAL, Memories, best_plan
 from planner.integrations.translate.constraints import refused_types
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.options.narrowing import pooled_alike, without_types
-from planner.options.runtime_warnings import runtime_warnings
-from planner.options.unpooled_widths import width_problems
+from planner.options.runtime_warnings import runtime_warnings, width_problems
 from planner.problem import Constraints
 from planner.result import PlanningResult
 

@@ -34,7 +34,7 @@ from planner.integrations.drop_in import sound_plans
 from planner.integrations.drop_in.search import best_plan
 from planner.integrations.drop_in.sound_plans import uneven_outputs
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.options.mean_pooling import module_problem
+from planner.options.runtime_warnings import module_problem
 from planner.result import PlanningResult
 from tests.integration.builders import make_table, placed
 from tests.integration.models import META, Model, Shape, bags, sequences
