@@ -42,7 +42,7 @@ from costmodels.uncertainty import left_out
 from costmodels.workload import Feature, Optimizer, Table
 from planner.io import load_system, load_workload
 from planner.io.library import configs_folder
-from planner.io.system.residual_file import residual_path, write_residual
+from planner.io.system.measured_files import residual_path, write_residual
 from planner.predict.lookup import (
     LOOKUP_COLUMNS,
     LookupCall,

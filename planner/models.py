@@ -31,10 +31,14 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.io.system.calibration_file import load_constants, read_calibration
 from planner.io.system.collective_curves import load_curves, shipped_curves
+from planner.io.system.measured_files import (
+    load_constants,
+    load_residual,
+    read_calibration,
+    residual_path,
+)
 from planner.io.system.measured_links import links_measured
-from planner.io.system.residual_file import load_residual, residual_path
 from planner.problem import PlanningProblem
 
 FAMILIES: Final[dict[str, tuple[ModuleType, Callable[..., object]]]] = {

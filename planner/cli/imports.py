@@ -78,7 +78,8 @@ def finish(
             one of the files in ``read``; nothing is written then.
     """
     from costmodels.units import format_bytes
-    from planner.io.importers.base import imported_plan_text, imported_text, write_all
+    from planner.io.importers.base import imported_plan_text, imported_text
+    from planner.support.atomic import write_texts_atomic
 
     imported, output = _changed(imported, flags.name, flags.batch_size), flags.output
     texts: dict[Path, str] = {}
@@ -90,7 +91,7 @@ def finish(
         texts[output] = text
     elif not settings.json and not only_plan:
         write_data(text)
-    write_all(texts)
+    write_texts_atomic(texts)
     workload = imported.workload
     if settings.json:
         write_json(

@@ -71,7 +71,7 @@ def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
     there = [path for path in outputs if path.is_file()]
     if not there:
         return
-    from planner.io.named_files import with_named_files
+    from planner.io.documents import with_named_files
 
     read = with_named_files(inputs)
     for path in there:
@@ -103,7 +103,7 @@ def files_of(flags: ProblemFlags, workload: Path) -> tuple[Path, ...]:
 
 def files_set(overrides: Iterable[str], workload: Path) -> tuple[Path, ...]:
     """The values of ``--set`` as files, which are looked for beside the workload."""
-    from planner.io.named_files import texts_of_yaml
+    from planner.io.documents import texts_of_yaml
 
     values = (text.partition("=")[2] for text in overrides)
     return tuple(workload.parent / name for value in values for name in texts_of_yaml(value))

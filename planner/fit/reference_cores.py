@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from costmodels.topology import Topology
 from planner.io.library import configs_folder
-from planner.io.system.calibration_file import load_constants
+from planner.io.system.measured_files import load_constants
 
 
 def on_reference_cores(topology: Topology) -> Topology:

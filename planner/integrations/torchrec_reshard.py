@@ -10,7 +10,7 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSha
 
 from planner.errors import InvalidInputError
 from planner.io.documents import read_json
-from planner.io.plan.reshard_file import KIND
+from planner.io.plan.result_json import KIND
 
 
 def load_reshard(

@@ -10,22 +10,22 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.io.constraint_file import constraints_json_schema, load_constraints
+    from planner.io.constraints import constraints_json_schema, load_constraints
     from planner.io.dataframe import workload_from_dataframe
     from planner.io.library import names, read_template
     from planner.io.plan.plan_file import SavedPlan, load_plan, plan_from_json, plan_json_schema
-    from planner.io.plan.reshard_file import reshard_text
     from planner.io.plan.result_json import (
         plan_text,
+        reshard_text,
         result_to_json,
         save_plan,
         system_hash,
         workload_hash,
     )
-    from planner.io.problem_file import load_problem
     from planner.io.system.system_file import load_smallest, load_system, system_json_schema
     from planner.io.workload.workload_file import (
         WorkloadFile,
+        load_problem,
         load_workload,
         load_workload_file,
         workload_json_schema,
@@ -57,31 +57,18 @@ __all__ = [
     "workload_json_schema",
 ]
 
-_HOMES = {
-    "SavedPlan": "plan.plan_file",
-    "WorkloadFile": "workload.workload_file",
-    "constraints_json_schema": "constraint_file",
-    "load_constraints": "constraint_file",
-    "load_plan": "plan.plan_file",
-    "load_problem": "problem_file",
-    "load_smallest": "system.system_file",
-    "load_system": "system.system_file",
-    "load_workload": "workload.workload_file",
-    "load_workload_file": "workload.workload_file",
-    "names": "library",
-    "plan_from_json": "plan.plan_file",
-    "plan_json_schema": "plan.plan_file",
-    "plan_text": "plan.result_json",
-    "read_template": "library",
-    "reshard_text": "plan.reshard_file",
-    "result_to_json": "plan.result_json",
-    "save_plan": "plan.result_json",
-    "system_hash": "plan.result_json",
-    "workload_hash": "plan.result_json",
-    "system_json_schema": "system.system_file",
-    "workload_from_dataframe": "dataframe",
-    "workload_json_schema": "workload.workload_file",
+_NAMES = {
+    "plan.plan_file": "SavedPlan load_plan plan_from_json plan_json_schema",
+    "workload.workload_file": "WorkloadFile load_problem load_workload load_workload_file "
+    "workload_json_schema",
+    "constraints": "constraints_json_schema load_constraints",
+    "system.system_file": "load_smallest load_system system_json_schema",
+    "library": "names read_template",
+    "plan.result_json": "plan_text reshard_text result_to_json save_plan system_hash workload_hash",
+    "dataframe": "workload_from_dataframe",
 }
+"""The public names of each module."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

@@ -22,7 +22,7 @@ from costmodels.workload import (
 )
 from planner.errors import InvalidInputError
 from planner.io.documents import Document
-from planner.io.workload.table_columns import entry_of, joined, known_column, named_columns
+from planner.io.workload.table_list import entry_of, joined, known_column, named_columns
 from planner.io.workload.workload_file import workload_file_of
 
 _PLACE: Final = Path("DataFrame")

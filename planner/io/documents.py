@@ -1,18 +1,232 @@
-"""Reads YAML and JSON strictly: no duplicate keys, and the line of every key is known."""
+"""Reads YAML and JSON strictly, with the line of every key.
+
+In YAML these are refused: duplicate keys, tags, aliases that multiply, deep nesting, several
+documents. Words are text, except for ``true``, ``false``, ``null`` and decimal or hexadecimal
+numbers, whose digits underscores may group. So ``no``, ``on``, ``1:30``, ``010`` and dates stay
+text, but ``1e6`` is a number.
+"""
 
 from __future__ import annotations
 
 import codecs
 import json
+import math
 import os
+import re
 import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
+
+import yaml
 
 from costmodels.units import MIB, format_bytes
 from planner.errors import InvalidInputError
-from planner.io.yaml_reader import Keys, dotted, parse_yaml
+
+Keys = tuple[str | int, ...]
+"""The place of a value, such as ``("tables", 3, "name")``."""
+
+MAX_DEPTH: Final = 32
+_TOO_DEEP: Final = f"values are nested deeper than {MAX_DEPTH} levels"
+MAX_NODES: Final = 4_000_000
+MAX_ALIASED_NODES: Final = 4_000_000
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_STR_TAG: Final = "tag:yaml.org,2002:str"
+_WORDS: Final = {
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+    ".inf": math.inf,
+    "+.inf": math.inf,
+    "-.inf": -math.inf,
+    ".nan": math.nan,
+}
+_INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})")
+_HEXADECIMAL: Final = re.compile(r"0x[0-9a-fA-F_]{1,16}")
+_EXPONENT: Final = r"[eE][-+]?[0-9]{1,4}"
+_FLOAT: Final = re.compile(
+    rf"[-+]?([0-9][0-9_]{{0,39}}(\.[0-9_]{{0,39}}({_EXPONENT})?|{_EXPONENT})"
+    rf"|\.[0-9][0-9_]{{0,39}}({_EXPONENT})?)"
+)
+
+
+def dotted(keys: Keys) -> str:
+    """The place of a value in words, such as ``tables[3].name``."""
+    text = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys)
+    return text.removeprefix(".")
+
+
+def parse_scalar(text: str) -> object:
+    """The value of one plain word, read as in a file."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text.replace("_", ""))
+    if _HEXADECIMAL.fullmatch(text):
+        return int(text.replace("_", ""), 16)
+    if _FLOAT.fullmatch(text):
+        return float(text.replace("_", ""))
+    return text
+
+
+def parse_yaml(text: str, source: str) -> tuple[object, dict[Keys, int]]:
+    """Read one document.
+
+    Args:
+        text: the YAML.
+        source: the name of the text in messages.
+
+    Returns:
+        Plain values (dict, list, str, int, float, bool, None), and the line of each, from 1.
+
+    Raises:
+        InvalidInputError: the text is not YAML, or has something that is refused; the message has
+            the place.
+    """
+    reader = _Reader(text, source)
+    try:
+        value = reader.document()
+    except yaml.YAMLError as error:
+        raise InvalidInputError(_syntax_error(error, source)) from error
+    return value, reader.lines
+
+
+class _Reader:
+    """One pass over the events of a YAML text."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self.source = source
+        self.lines: dict[Keys, int] = {}
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+        self._anchors: dict[str, tuple[object, int]] = {}
+        self._num_nodes = 0
+        self._num_aliased = 0
+
+    def document(self) -> object:
+        """The value of the only document."""
+        value: object = None
+        count = 0
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                count += 1
+                if count > 1:
+                    self._fail(event, "a second document begins; keep one per file, without '---'")
+                value = self._value(next(self._events), ())
+        return value
+
+    def _value(self, event: Any, keys: Keys) -> object:
+        if len(keys) > MAX_DEPTH:
+            self._fail(event, _TOO_DEEP)
+        self.lines.setdefault(keys, event.start_mark.line + 1)
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event)
+        before = self._num_nodes + self._num_aliased
+        self._num_nodes += 1
+        if self._num_nodes > MAX_NODES:
+            self._fail(event, f"the file has more than {MAX_NODES:,} values")
+        if getattr(event, "tag", None) not in (None, "!", _STR_TAG):
+            self._fail(event, f"tag {event.tag!r} is not supported; write plain values")
+        value: object
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = self._sequence(keys)
+        else:
+            value = self._mapping(keys)
+        if event.anchor is not None:
+            size = self._num_nodes + self._num_aliased - before
+            self._anchors[event.anchor] = (value, size)
+        return value
+
+    @staticmethod
+    def _scalar(event: Any) -> object:
+        plain = event.implicit[0] and event.tag is None
+        return parse_scalar(event.value) if plain else event.value
+
+    def _sequence(self, keys: Keys) -> list[object]:
+        items: list[object] = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            items.append(self._value(event, (*keys, len(items))))
+        return items
+
+    def _mapping(self, keys: Keys) -> dict[str, object]:
+        found: dict[str, object] = {}
+        merged: dict[str, object] = {}
+        while not isinstance((event := next(self._events)), yaml.MappingEndEvent):
+            line = event.start_mark.line + 1
+            if not isinstance(event, yaml.ScalarEvent):
+                self._fail(event, "a key must be a word, not a list or mapping")
+            key = str(event.value)
+            if key in found:
+                self._fail(event, f"{dotted((*keys, key))}: key given twice; keep one")
+            value = self._value(next(self._events), (*keys, key))
+            self.lines[*keys, key] = line
+            if key == "<<":
+                merged = {**self._merge(event, value), **merged}
+            else:
+                found[key] = value
+        return {**merged, **found}
+
+    def _merge(self, event: Any, value: object) -> dict[str, object]:
+        parts = value if isinstance(value, list) else [value]
+        merged: dict[str, object] = {}
+        for part in reversed(parts):
+            if not isinstance(part, dict):
+                self._fail(event, "'<<' merges mappings only, such as '<<: *defaults'")
+            merged.update(part)
+        return merged
+
+    def _alias(self, event: Any) -> object:
+        if event.anchor not in self._anchors:
+            self._fail(event, f"alias '*{event.anchor}' has no anchor '&{event.anchor}' before it")
+        value, size = self._anchors[event.anchor]
+        self._num_aliased += size
+        if self._num_aliased > MAX_ALIASED_NODES:
+            self._fail(
+                event,
+                f"aliases stand for more than {MAX_ALIASED_NODES:,} values; write them out, or "
+                "use 'count:' for equal tables",
+            )
+        return value
+
+    def _fail(self, event: Any, message: str) -> NoReturn:
+        msg = f"{self.source}:{event.start_mark.line + 1}: {message}"
+        raise InvalidInputError(msg)
+
+
+def _syntax_error(error: yaml.YAMLError, source: str) -> str:
+    """One line with the place, what the parser says, and the usual cause."""
+    mark = getattr(error, "problem_mark", None)
+    problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
+    problem = " ".join(problem.split())
+    where = f"{source}:{mark.line + 1}" if mark is not None else source
+    if "nesting depth" in problem:  # newer versions of the parser have a limit of their own
+        return f"{where}: {_TOO_DEEP}"
+    hints = {
+        "mapping values are not allowed": "a value that contains ': ' needs quotes around it",
+        "tab character": "indent with spaces, not tabs",
+        "expected node content": "a value is missing, or a bracket is not closed",
+        "expected key": "check the indentation of this line and the one before",
+        "cannot start any token": "indent with spaces, not tabs; quote text that starts with % @ `",
+        "expected <block end>": "check the indentation of this line and the one before",
+        "expected ',' or": "a bracket is not closed, or a comma is missing",
+        "unexpected end of stream": "quotes are not closed",
+        "special characters": "the file holds control characters; is it a text file?",
+        "control characters": "the file holds control characters; is it a text file?",
+    }
+    hint = next((text for key, text in hints.items() if key in problem), "see the line named")
+    return f"{where}: not valid YAML: {problem}; {hint}"
+
 
 MAX_BYTES: Final = 64 * MIB
 """Larger files are refused; workloads and plans are far smaller."""
@@ -104,7 +318,7 @@ def read_yaml(path: Path) -> Document:
 
     Raises:
         InvalidInputError: the file is not well formed, or has something that
-            :mod:`planner.io.yaml_reader` refuses.
+            :mod:`planner.io.documents` refuses.
     """
     return as_yaml(path, read_text(path))
 
@@ -166,3 +380,96 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _refuse_constant(name: str) -> float:
     msg = f"{name} is not a number; write a finite one"
     raise ValueError(msg)
+
+
+PLAN: Final = "a plan"
+WORKLOAD: Final = "a workload"
+SYSTEM: Final = "a system"
+CONSTRAINTS: Final = "a file of constraints"
+STATISTICS: Final = "statistics of 'shardplan profile'"
+
+
+def kind_of(value: object) -> str | None:
+    """The kind of a document; None if its keys are those of no kind, or of several kinds."""
+    if not isinstance(value, dict):
+        return None
+    keys = set(value)
+    if value.get("kind") == "shardplan_stats":
+        return STATISTICS
+    if "plan" in keys:
+        return PLAN
+    if {"device", "links"} <= keys or "base" in keys:
+        return SYSTEM
+    if "training" in keys:
+        return WORKLOAD
+    return CONSTRAINTS if keys == {"constraints"} else None
+
+
+def refuse_other_kind(path: Path, value: object, wanted: str) -> None:
+    """Refuse a document of another known kind, in one line.
+
+    Raises:
+        InvalidInputError: the document is of another kind; the message says which.
+    """
+    kind = kind_of(value)
+    if kind not in (None, wanted):
+        message = f"{path}: is {kind}, and {wanted} is expected here; name another file"
+        raise InvalidInputError(message)
+
+
+def with_named_files(paths: Iterable[Path]) -> set[Path]:
+    """The files among the paths, and every file beside one of them that it names, also indirectly.
+
+    A text in a file counts as the name of a file if there is such a file. What is neither YAML nor
+    JSON names none.
+
+    Args:
+        paths: files, or anything else, such as names of shipped systems.
+
+    Returns:
+        Paths without symbolic links.
+    """
+    found: set[Path] = set()
+    left = [path.resolve() for path in paths if is_file(path)]
+    while left:
+        path = left.pop()
+        if path not in found:
+            found.add(path)
+            beside = (path.parent / name for name in _texts(_content(path)))
+            left += [other.resolve() for other in beside if is_file(other)]
+    return found
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _content(path: Path) -> Any:
+    try:
+        return read_json(path) if path.suffix.lower() == ".json" else read_yaml(path).value
+    except InvalidInputError:
+        return None
+
+
+def texts_of_yaml(text: str) -> list[str]:
+    """All texts in a value that is written in YAML, but its keys; none if it is not well formed."""
+    try:
+        return list(_texts(parse_yaml(text, "")[0]))
+    except InvalidInputError:
+        return []
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value but its keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)

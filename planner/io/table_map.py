@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import InvalidInputError
-from planner.io.documents import read_text
+from planner.io.documents import parse_yaml, read_text
 from planner.io.workload.workload_schema import MAX_TABLES
-from planner.io.yaml_reader import parse_yaml
 from planner.profiling.table_map import ByFeature
 
 

@@ -15,7 +15,7 @@ from costmodels.estimates import Source
 from costmodels.topology import Topology
 from costmodels.uncertainty import rate_sigma
 from costmodels.workload import DataType
-from planner.io.system.calibration_file import load_constants
+from planner.io.system.measured_files import load_constants
 from planner.models import calibrated_spread_ratio
 from planner.predict.rows import (
     CsvRows,

@@ -24,7 +24,7 @@ from costmodels.topology import Topology
 from costmodels.units import US
 from planner.errors import InvalidInputError
 from planner.io.documents import read_text
-from planner.io.system.calibration_file import load_constants
+from planner.io.system.measured_files import load_constants
 from planner.models import calibrated_spread_ratio, collective_model_of_device
 from planner.support.csv_text import csv_text
 

@@ -3,7 +3,7 @@
 This is the form that the PyTorch profiler writes: kernels as complete events (``ph`` ``X``) with
 times in microseconds, streams as thread ids, a host event that launches each kernel and has the
 same ``correlation``, and one ``ProfilerStep`` mark for each iteration. Perfetto draws such files,
-and HolisticTraceAnalysis reads them.
+and HolisticTraceAnalysis reads them. The all-to-all matrix is for ``alltoallv_perf`` of nccl-tests.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 import costmodels
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.iteration._events import Simulation
 from costmodels.iteration.base import INPUT_COPY, Program, Step, Stream
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner.trace.loading import WAITED
+from planner.trace.reading import WAITED
 
 Event = dict[str, Any]
 
@@ -251,3 +252,28 @@ def _collective_args(step: Step, waited_s: float) -> Event:
         "Process Group Description": "default_pg",
         WAITED: _us(max(0.0, waited_s)),
     }
+
+
+_ALIGNMENT_BYTES = 16
+
+
+def matrix_text(traffic_bytes: FloatArray) -> str:
+    """The matrix as text: row i has the bytes that rank i sends to each rank.
+
+    Numbers are rounded up to 16 bytes, the alignment of NCCL's messages. ``alltoallv_perf`` reads
+    the file that ``NCCL_TESTS_ALLTOALLV_MATRIX_FILE`` names. Its flags ``-b`` and ``-e`` have to be
+    equal, and at least the largest sum of a row or column (:func:`buffer_bytes`).
+    """
+    return "".join(" ".join(map(str, row)) + "\n" for row in whole_bytes(traffic_bytes).tolist())
+
+
+def whole_bytes(traffic_bytes: FloatArray) -> IntArray:
+    """Bytes rounded up to the alignment."""
+    units = np.ceil(traffic_bytes / _ALIGNMENT_BYTES - 1e-9)
+    return np.asarray(units * _ALIGNMENT_BYTES, dtype=np.int64)
+
+
+def buffer_bytes(traffic_bytes: FloatArray) -> int:
+    """Bytes of the buffer to replay the matrix: the largest sum of a row or column."""
+    whole = whole_bytes(traffic_bytes)
+    return int(max(whole.sum(axis=0).max(), whole.sum(axis=1).max()))

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.io.importers.base import imported_text
-from planner.io.importers.dlrm import import_dlrm
-from planner.io.importers.dlrm_command import parse_dlrm_command
+from planner.io.importers.dlrm import import_dlrm, parse_dlrm_command
 
 DATA = Path(__file__).parent / "data"
 ROWS = (

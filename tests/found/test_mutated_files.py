@@ -21,7 +21,7 @@ import pytest
 
 from planner.cli.run import run as run_command_line
 from planner.errors import InvalidInputError
-from planner.trace.loading import load_trace
+from planner.trace.reading import load_trace
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT
 from tests.planner.cli.conftest import run, small_plan  # noqa: F401 - fixtures
 from tests.planner.io.importers import samples

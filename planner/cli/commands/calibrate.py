@@ -208,7 +208,7 @@ def _tell_host(settings: Settings, flags: _Flags, launch: Launch | None) -> int:
         message = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
         raise InvalidInputError(message)
     from planner.integrations.host_calls import measure_host
-    from planner.io.system.host_lines import write_host_calls
+    from planner.io.system.system_writer import write_host_calls
 
     calls = measure_host(kind)
     written = [] if flags.output is None else [flags.output]
@@ -359,7 +359,7 @@ def _calibrate_ranks(settings: Settings, flags: _Flags, launch: Launch | None) -
         measure_machine,
         memory_bytes,
     )
-    from planner.io.system.calibrated_system import write_calibrated_system
+    from planner.io.system.system_writer import write_calibrated_system
 
     require_torchrec("calibrate")
     assert flags.output is not None  # the caller has seen to it

@@ -117,7 +117,7 @@ def nccl_matrix(
     cluster. The command is printed.
     """
     from costmodels.shard_work.traffic import output_traffic_bytes
-    from planner.trace.matrix import buffer_bytes, matrix_text
+    from planner.trace.kineto import buffer_bytes, matrix_text
 
     pipeline, loaded = _priced(workload, plan, flags, output)
     traffic = output_traffic_bytes(pipeline.plan_work(loaded), pipeline.topology)

@@ -77,7 +77,7 @@ def command(
     inputs = load_plans(workload, plans_of(runs), flags)
     measured, notes = measured_runs(runs, inputs.plans)
     from planner.fit.estimate import fit
-    from planner.io.system.fitted_system import write_fitted_system
+    from planner.io.system.system_writer import write_fitted_system
 
     problem = inputs.problem
     found = fit(problem, measured)

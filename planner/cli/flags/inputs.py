@@ -16,9 +16,16 @@ from planner import io
 from planner.cli.flags.common import ProblemFlags
 from planner.cli.flags.made_for import made_for_another_workload, made_otherwise
 from planner.errors import InvalidInputError
-from planner.io.constraint_file import check_constraints, merged
-from planner.io.documents import read_json, read_text, read_yaml
-from planner.io.file_kinds import CONSTRAINTS, SYSTEM, WORKLOAD, kind_of
+from planner.io.constraints import check_constraints, merged
+from planner.io.documents import (
+    CONSTRAINTS,
+    SYSTEM,
+    WORKLOAD,
+    kind_of,
+    read_json,
+    read_text,
+    read_yaml,
+)
 from planner.io.library import locate
 from planner.io.workload.starter import listed_text, placeholder_text
 from planner.io.workload.table_list import LIST_ENDINGS

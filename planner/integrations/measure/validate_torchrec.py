@@ -25,7 +25,7 @@ from planner.integrations.measure.runs import PlanRun, RunCase, RunSettings, run
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import describe_model
 from planner.integrations.translate.options import to_sharding_options
-from planner.io.system.calibration_file import load_constants
+from planner.io.system.measured_files import load_constants
 from planner.models import default_models
 from planner.validation.block_tasks import BLOCK_TASKS, Blocks
 from planner.validation.outcome import Outcome

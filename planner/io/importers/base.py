@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from costmodels.sharding import Plan
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.io.documents import Document
+from planner.io.documents import Document, Keys
 from planner.io.plan.plan_file import plan_to_json
-from planner.io.problems import collect, show
+from planner.io.schemas import collect, show
 from planner.io.workload.workload_writer import workload_text
-from planner.io.yaml_reader import Keys
 from planner.problem import NO_CONSTRAINTS, Constraints
-from planner.support.atomic import write_texts_atomic
 
 MAX_ROWS: Final = 2**48
 MAX_COLUMNS: Final = 16_384
@@ -109,15 +106,6 @@ def imported_plan_text(imported: Imported) -> str:
         "batch_size_per_rank": imported.workload.local_batch_size,
     }
     return json.dumps(values, indent=1) + "\n"
-
-
-def write_all(texts: dict[Path, str]) -> None:
-    """Write several files: all of them completely, or none if one cannot be made.
-
-    Raises:
-        InvalidInputError: a folder cannot be written, or the disk is full.
-    """
-    write_texts_atomic(texts)
 
 
 class Reader:

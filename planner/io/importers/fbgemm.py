@@ -20,7 +20,7 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.workload import Feature, Table
 from planner.errors import InvalidInputError
-from planner.io.documents import Document, read_json
+from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import (
     MAX_COLUMNS,
     MAX_IMPORTED_TABLES,
@@ -28,8 +28,7 @@ from planner.io.importers.base import (
     Reader,
     make_workload,
 )
-from planner.io.problems import collect
-from planner.io.yaml_reader import Keys
+from planner.io.schemas import collect
 
 _MOST_SAMPLES: Final = 10**8
 _MOST_HEAVY: Final = 100

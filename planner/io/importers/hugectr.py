@@ -14,9 +14,20 @@ from typing import Any, Final
 
 from costmodels.distribution.uniform import Uniform
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
-from costmodels.workload import DataType, Feature, Optimizer, Pipeline, Pooling, Table
+from costmodels.workload import (
+    DataType,
+    DenseArch,
+    DenseOptimizer,
+    Feature,
+    Interaction,
+    InteractionKernel,
+    Optimizer,
+    Pipeline,
+    Pooling,
+    Table,
+)
 from planner.errors import InvalidInputError
-from planner.io.documents import Document, read_json
+from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import (
     MAX_COLUMNS,
     MAX_IMPORTED_TABLES,
@@ -25,15 +36,306 @@ from planner.io.importers.base import (
     assume,
     make_workload,
 )
-from planner.io.importers.hugectr_dense import dense_of, names_of
-from planner.io.importers.hugectr_optimizer import (
-    NamedOptimizer,
-    optimizer_of_tables,
-    read_optimizer,
+from planner.io.schemas import collect
+
+_OPTIMIZERS: Final = {
+    "SGD": Optimizer.SGD,
+    "Adam": Optimizer.ADAM,
+    "AdaGrad": Optimizer.ADAGRAD,
+    "Adagrad": Optimizer.ADAGRAD,
+    "MomentumSGD": Optimizer.ADAGRAD,
+    "Nesterov": Optimizer.ADAGRAD,
+}
+_SAME_STATE: Final = ("MomentumSGD", "Nesterov")
+_OF_DENSE: Final = {
+    Optimizer.SGD: DenseOptimizer.SGD,
+    Optimizer.ADAGRAD: DenseOptimizer.ADAGRAD,
+    Optimizer.ADAM: DenseOptimizer.ADAM,
+}
+_STATES: Final = {Optimizer.SGD: 0, Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedOptimizer:
+    """An optimizer as the file names it.
+
+    Attributes:
+        kind: HugeCTR's name.
+        optimizer: the optimizer in a workload.
+        states: numbers that HugeCTR keeps for each weight, in the workspace of the table.
+    """
+
+    kind: str
+    optimizer: Optimizer
+    states: int
+
+    @property
+    def of_dense(self) -> DenseOptimizer:
+        """The optimizer of the dense part, which HugeCTR updates in one kernel."""
+        return _OF_DENSE[self.optimizer]
+
+
+NO_OPTIMIZER: Final = NamedOptimizer(kind="SGD", optimizer=Optimizer.SGD, states=0)
+
+
+def read_optimizer(
+    reader: Reader, holder: dict[str, Any], keys: Keys, default: NamedOptimizer
+) -> NamedOptimizer:
+    """The optimizer under the key ``optimizer``, or the default if there is no such key.
+
+    Raises:
+        InvalidInputError: the type of the optimizer is unknown.
+    """
+    if "optimizer" not in holder:
+        return default
+    where = (*keys, "optimizer")
+    section = reader.mapping(holder["optimizer"], where)
+    kind = reader.required(section, "type", where)
+    if not isinstance(kind, str) or kind not in _OPTIMIZERS:
+        raise reader.fail((*where, "type"), kind, f"must be one of {', '.join(_OPTIMIZERS)}")
+    optimizer = _OPTIMIZERS[kind]
+    lazy = optimizer is Optimizer.ADAM and section.get("update_type") == "LazyGlobal"
+    return NamedOptimizer(kind=kind, optimizer=optimizer, states=_STATES[optimizer] + lazy)
+
+
+def optimizer_of_tables(
+    found: dict[str, NamedOptimizer], assumed: dict[str, str], *, is_named: bool
+) -> Optimizer:
+    """The optimizer for all tables, of which a workload has only one: that with the most states.
+
+    Args:
+        found: the optimizer of each embedding, by its name.
+        assumed: gets a line if the file names no optimizer, or if tables have different ones.
+        is_named: whether the file names an optimizer.
+    """
+    name, most = max(found.items(), key=lambda item: item[1].states)
+    if not is_named:
+        assumed["training.optimizer"] = "the file does not name it"
+    elif most.kind in _SAME_STATE:
+        assumed["training.optimizer"] = (
+            f"adagrad in place of {most.kind}: both keep one state per value"
+        )
+    others = {n: o.kind for n, o in found.items() if o.kind != most.kind}
+    if others:
+        listed = ", ".join(f"{n} has {kind}" for n, kind in others.items())
+        assumed["training.optimizer"] = f"that of {name}, {most.kind}, for all tables; {listed}"
+    return most.optimizer
+
+
+_MOST_RANKS: Final = 65_536
+_SWITCHES: Final = (
+    ("cuda_graph", True),
+    ("holistic_cuda_graph", False),
+    ("enable_overlap", False),
+    ("enable_tf32_compute", False),
 )
-from planner.io.importers.hugectr_solver import Solver, read_solver
-from planner.io.problems import collect
-from planner.io.yaml_reader import Keys
+"""Switches of the solver, with HugeCTR's defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solver:
+    """How the model is trained.
+
+    Attributes:
+        num_hosts: number of hosts.
+        local_world_size: ranks per host.
+        global_batch_size: samples of all ranks.
+        precision: type of matrix products.
+        index_bytes: bytes of one key.
+        has_graph: whether the dense part, or all of a step, is captured as a CUDA graph.
+        has_overlap: whether exchanges overlap the dense part.
+        optimizer: the optimizer of layers that name none of their own.
+    """
+
+    num_hosts: int
+    local_world_size: int
+    global_batch_size: int
+    precision: DataType
+    index_bytes: int
+    has_graph: bool
+    has_overlap: bool
+    optimizer: NamedOptimizer
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of all hosts."""
+        return self.num_hosts * self.local_world_size
+
+
+def read_solver(reader: Reader, config: dict[str, Any], assumed: dict[str, str]) -> Solver:
+    """Read the section ``solver``, and the optimizer of all layers.
+
+    Args:
+        reader: reads the values of the file.
+        config: the content of the file.
+        assumed: gets a line for each key that the file leaves open.
+
+    Raises:
+        InvalidInputError: names the key path of what is missing or out of range.
+    """
+    keys: Keys = ("solver",)
+    solver = reader.mapping(reader.required(config, "solver", ()), keys)
+    gpus = solver.get("gpu")
+    if gpus is None:
+        assumed["gpus"] = "1; the solver names none"
+        gpus = [0]
+    listed = reader.sequence(gpus, (*keys, "gpu"))
+    hosts = listed if listed and isinstance(listed[0], list) else [listed]
+    sizes = {len(reader.sequence(h, (*keys, "gpu", i))) for i, h in enumerate(hosts)}
+    if len(sizes) != 1 or not 1 <= max(sizes) * len(hosts) <= _MOST_RANKS:
+        raise reader.fail((*keys, "gpu"), gpus, "must name as many GPUs on each host, at least 1")
+    batch = reader.required(solver, "batchsize", keys)
+    world = max(sizes) * len(hosts)
+    batch = reader.whole(batch, (*keys, "batchsize"), high=10**8)
+    if batch % world:
+        assumed["training.batch_size_per_rank"] = (
+            f"{batch} samples are no multiple of {world} ranks: rounded up"
+        )
+    part, whole, has_overlap, is_tf32 = (
+        reader.flag(solver.get(key, default), (*keys, key)) for key, default in _SWITCHES
+    )
+    if part and not whole:
+        assumed["training.cuda_graph"] = (
+            "true, as HugeCTR does unless cuda_graph is false; that it issues lookups and "
+            "exchanges outside the graph is not counted"
+        )
+    if not has_overlap:
+        assumed["training.pipeline"] = "none, since the solver has no enable_overlap"
+    plain = DataType.TF32 if is_tf32 else DataType.FP32
+    return Solver(
+        num_hosts=len(hosts),
+        local_world_size=max(sizes),
+        global_batch_size=batch,
+        precision=DataType.FP16 if solver.get("mixed_precision") else plain,
+        has_graph=part or whole,
+        has_overlap=has_overlap,
+        index_bytes=8 if solver.get("input_key_type") == "I64" else 4,
+        optimizer=read_optimizer(reader, config, (), NO_OPTIMIZER),
+    )
+
+
+_UNCOUNTED: Final = frozenset(
+    [
+        "Data",
+        "ReLU",
+        "Dropout",
+        "Reshape",
+        "Concat",
+        "Slice",
+        "Interaction",
+        "MultiCross",
+        "InnerProduct",
+        "FusedInnerProduct",
+        "MLP",
+        "BinaryCrossEntropyLoss",
+        "CrossEntropyLoss",
+        "MultiCrossEntropyLoss",
+        "Sigmoid",
+        "Add",
+    ]
+)
+"""Layers that are counted elsewhere, or that take almost no time."""
+
+_DENSE_INPUT: Final = "dense"
+
+
+def dense_of(
+    reader: Reader, layers: list[dict[str, Any]], data: int, dtype: DataType
+) -> tuple[DenseArch, list[str]]:
+    """The dense part, and the layers that it leaves out.
+
+    Fully connected layers that depend only on the dense input are the bottom MLP; the others are
+    the top MLP.
+
+    Raises:
+        InvalidInputError: a layer without its sizes, or with sizes out of range.
+    """
+    width, top = _dense_input(reader, layers[data], ("layers", data))
+    seen: dict[str, set[str]] = {key: {_DENSE_INPUT} for key in top}
+    bottom_mlp: list[int] = []
+    top_mlp: list[int] = []
+    cross: tuple[int, int] | None = None
+    has_dot = False
+    skipped: list[str] = []
+    for number, layer in enumerate(layers):
+        kind, keys = str(layer.get("type")), ("layers", number)
+        sources: set[str] = set()
+        for name in names_of(layer.get("bottom")):
+            sources |= seen.get(name, set())
+        if "SparseEmbedding" in kind:
+            sources = {str(layer.get("top"))}
+        if kind != "Data":
+            seen |= dict.fromkeys(names_of(layer.get("top")), sources)
+        if kind in ("InnerProduct", "FusedInnerProduct", "MLP"):
+            sizes = _sizes(reader, layer, kind, keys)
+            (bottom_mlp if sources == {_DENSE_INPUT} else top_mlp).extend(sizes)
+        elif kind == "MultiCross":
+            cross = _cross(reader, layer, keys)
+        elif kind == "Interaction":
+            has_dot = True
+        elif kind not in _UNCOUNTED and "SparseEmbedding" not in kind:
+            skipped.append(kind)
+    if cross and not top_mlp:
+        skipped.append("MultiCross")
+        cross = None
+    dense = DenseArch(
+        num_dense_features=width,
+        bottom_mlp=tuple(bottom_mlp),
+        top_mlp=tuple(top_mlp),
+        interaction=_interaction(has_dot=has_dot or not top_mlp, has_cross=cross is not None),
+        interaction_kernel=InteractionKernel.FUSED if has_dot and top_mlp and not cross else None,
+        dcn_num_layers=cross[0] if cross else 0,
+        dcn_low_rank_dim=cross[1] if cross else 0,
+        dtype=dtype,
+    )
+    names = ", ".join(sorted(set(skipped)))
+    return dense, [f"layers of type {names}: counted as taking no time"] if skipped else []
+
+
+def names_of(value: object) -> list[str]:
+    """Names of tops or bottoms: one, or a list."""
+    listed = value if isinstance(value, list) else [value]
+    return [name for name in listed if isinstance(name, str)]
+
+
+def _interaction(*, has_dot: bool, has_cross: bool) -> Interaction:
+    if has_cross:
+        return Interaction.DCN
+    return Interaction.DOT if has_dot else Interaction.CAT
+
+
+def _dense_input(reader: Reader, data: dict[str, Any], keys: Keys) -> tuple[int, list[str]]:
+    if "dense" not in data:
+        return 0, []
+    keys = (*keys, "dense")
+    dense = reader.mapping(data["dense"], keys)
+    width = reader.whole(
+        reader.required(dense, "dense_dim", keys), (*keys, "dense_dim"), low=0, high=10**6
+    )
+    return width, names_of(dense.get("top"))
+
+
+def _sizes(reader: Reader, layer: dict[str, Any], kind: str, keys: Keys) -> list[int]:
+    """Outputs of a fully connected layer, or of each of a stack of them."""
+    section = "mlp_param" if kind == "MLP" else "fc_param"
+    keys = (*keys, section)
+    params = reader.mapping(reader.required(layer, section, keys[:-1]), keys)
+    key = "num_outputs" if "num_outputs" in params else "num_output"
+    value = reader.required(params, key, keys)
+    sizes = value if isinstance(value, list) else [value]
+    return [reader.whole(n, (*keys, key), high=10**6) for n in sizes]
+
+
+def _cross(reader: Reader, layer: dict[str, Any], keys: Keys) -> tuple[int, int]:
+    """Layers and rank of a cross network; a vector per layer (DCN version 1) has rank 1."""
+    keys = (*keys, "mc_param")
+    params = reader.mapping(reader.required(layer, "mc_param", keys[:-1]), keys)
+    count = reader.whole(
+        reader.required(params, "num_layers", keys), (*keys, "num_layers"), high=1000
+    )
+    rank = reader.whole(params.get("projection_dim") or 1, (*keys, "projection_dim"), high=10**6)
+    return count, rank
+
 
 _LOAD_FACTOR: Final = 0.75
 _ASSUMED: Final = {

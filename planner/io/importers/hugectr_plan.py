@@ -18,9 +18,8 @@ from typing import Any, Final
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement, row_blocks
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
-from planner.io.documents import Document, read_json
+from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import Imported, Reader
-from planner.io.yaml_reader import Keys
 
 _MOST_RANKS: Final = 65_536
 _GPUS_PER_HOST: Final = 8

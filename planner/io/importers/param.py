@@ -14,7 +14,7 @@ from typing import Any, Final
 from costmodels.distribution.uniform import Uniform
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
 from planner.errors import InvalidInputError
-from planner.io.documents import Document, read_json
+from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import (
     MAX_COLUMNS,
     MAX_IMPORTED_TABLES,
@@ -22,8 +22,7 @@ from planner.io.importers.base import (
     Reader,
     make_workload,
 )
-from planner.io.problems import collect
-from planner.io.yaml_reader import Keys
+from planner.io.schemas import collect
 
 OPERATORS: Final = (
     "SplitTableBatchedEmbeddingBagsCodegen",

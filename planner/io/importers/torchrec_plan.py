@@ -19,10 +19,8 @@ from planner.io.importers.base import (
     Imported,
     make_workload,
 )
-from planner.io.plan.plan_file import read_plan_schema
-from planner.io.plan.plan_schema import ParameterSchema
-from planner.io.plan.plan_shards import shards_of
-from planner.io.problems import collect
+from planner.io.plan.plan_file import ParameterSchema, read_plan_schema, shards_of
+from planner.io.schemas import collect
 
 Shape = tuple[int, int]
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.errors import InvalidInputError
-from planner.io.documents import read_text
-from planner.io.yaml_reader import parse_scalar
+from planner.io.documents import parse_scalar, read_text
 from planner.support.csv_text import csv_text, unguarded
 
 _SHORT: Final = ("table", "rank")

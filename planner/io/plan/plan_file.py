@@ -3,23 +3,253 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from costmodels.sharding import ComputeKernel, Plan, TablePlacement, check_plan
+from pydantic import BaseModel, ConfigDict, Field
+
+from costmodels.sharding import (
+    SPREAD,
+    ComputeKernel,
+    Plan,
+    Shard,
+    ShardingOption,
+    ShardingType,
+    Spread,
+    TablePlacement,
+    check_plan,
+    place,
+)
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
-from planner.io.documents import Document, read_json, read_yaml
-from planner.io.file_kinds import PLAN, refuse_other_kind
+from planner.io.documents import PLAN, Document, dotted, read_json, read_yaml, refuse_other_kind
 from planner.io.plan.plan_csv import read_plan_csv
-from planner.io.plan.plan_schema import SCHEMA_VERSION, ParameterSchema, PlanSchema
-from planner.io.plan.plan_shards import shards_of
-from planner.io.problems import collect, validate
-from planner.io.yaml_reader import dotted
+from planner.io.schemas import collect, validate
 from planner.support.kinds import path_of, require_kind
+
+SCHEMA_VERSION: Final = 1
+
+Count = Annotated[int, Field(ge=0)]
+Offsets = Annotated[list[Count], Field(min_length=2, max_length=2)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class _Loose(BaseModel):
+    """TorchRec and later versions may add keys; known ones are read strictly."""
+
+    model_config = ConfigDict(
+        defer_build=True, extra="ignore", strict=True, allow_inf_nan=False, frozen=True
+    )
+
+
+class ShardSchema(_Loose):
+    """One shard of one table: ``[row, column]`` where it begins and how large it is."""
+
+    shard_offsets: Offsets
+    shard_sizes: Offsets
+    placement: Annotated[str, Field(pattern=r"^rank:[0-9]{1,9}/\S+$")]
+
+
+class CacheParamsSchema(_Loose):
+    """TorchRec's cache parameters, as some tools write them."""
+
+    load_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+
+class ParameterSchema(_Loose):
+    """One table. TorchRec writes no shards for replicated tables, and no load factor."""
+
+    sharding_type: Annotated[ShardingType, Field(strict=False)]
+    compute_kernel: Annotated[ComputeKernel, Field(strict=False)]
+    ranks: list[Count] | None = None
+    shards: list[ShardSchema] | None = None
+    cache_load_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
+    cache_params: CacheParamsSchema | None = None
+
+
+class PredictedSchema(_Loose):
+    """What an iteration costs. Null stands for what is not finite."""
+
+    iteration_time_s: Seconds
+    low_s: Seconds
+    high_s: Seconds
+    confidence: float
+    source: str
+    samples_per_s: float | None
+    slowest_rank: Count
+    imbalance_ratio: float | None
+    exposed_communication_s: Seconds
+    critical_path: list[dict[str, Any]]
+    per_rank: list[dict[str, Any]]
+
+
+class MemorySchema(_Loose):
+    """Bytes per rank by purpose, and per host."""
+
+    per_rank: list[dict[str, Any]]
+    per_host: list[dict[str, Any]]
+
+
+class SolverSchema(_Loose):
+    """How the search went. ``seconds`` is null unless the clock or the user ended it.
+
+    ``objective`` begins with ``worst`` or ``mean`` where scenarios count. Strategy ``given``: the
+    plan was not searched for; ``value`` is its price all the same. ``work`` is all that the search
+    did, in priced plans.
+    """
+
+    strategy: str
+    objective: str
+    status: str
+    value: float | None
+    bound: float | None
+    gap_ratio: float | None
+    separable_value: float | None = None
+    balanced_value: float | None = None
+    seconds: float | None
+    seed: int
+    evaluations: Count
+    work: Count | None = None
+    torchrec_defaults: bool = False
+
+
+class WholeSchema(_Loose):
+    """All ranks of a job, of which a plan is for one group with a copy of the tables."""
+
+    world_size: Annotated[int, Field(ge=1, le=10**6)]
+    local_world_size: Annotated[int, Field(ge=1, le=10**6)]
+
+
+class PlanSchema(_Loose):
+    """The whole file; only ``plan`` is needed, which is what TorchRec itself writes."""
+
+    plan: dict[str, dict[str, ParameterSchema]]
+    schema_version: Annotated[int, Field(ge=1)] = SCHEMA_VERSION
+    tool: str | None = None
+    inputs_hash: str | None = None
+    workload: str | None = None
+    workload_hash: str | None = None
+    system: str | None = None
+    system_hash: str | None = None
+    world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    local_world_size: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    whole: WholeSchema | None = None
+    batch_size_per_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0)] | None = None
+    pipeline: str | None = None
+    predicted: PredictedSchema | None = None
+    memory: MemorySchema | None = None
+    solver: SolverSchema | None = None
+    searched: list[str] = Field(default_factory=list)
+    usd_per_billion_samples: float | None = None
+    reshard: dict[str, Any] | None = None
+    curve: list[dict[str, Any]] = Field(default_factory=list)
+    checkpoint_interval_s: float | None = None
+    blocked: dict[str, Any] | None = None
+    scenarios: list[dict[str, Any]] = Field(default_factory=list)
+    alternatives: list[dict[str, Any]] = Field(default_factory=list)
+    baselines: list[dict[str, Any]] = Field(default_factory=list)
+    unfit_baselines: list[str] = Field(default_factory=list)
+    provenance: list[dict[str, Any]] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+
+
+def shards_of(
+    entry: ParameterSchema,
+    table: Table | None,
+    world_size: int | None,
+    local_world_size: int | None,
+) -> Sequence[Shard]:
+    """The shards as written, or as TorchRec lays them out on the ranks of the entry.
+
+    Args:
+        entry: one table of the file.
+        table: the table with its shape, if the workload is known.
+        world_size: number of ranks that the plan was made for, if known.
+        local_world_size: ranks per host, if known.
+
+    Raises:
+        InvalidInputError: the shards contradict the list of ranks, or they are missing and cannot
+            be computed.
+    """
+    if entry.shards:
+        shards = tuple(
+            Shard(
+                rank=int(s.placement.removeprefix("rank:").split("/")[0]),
+                row_offset=s.shard_offsets[0],
+                num_rows=s.shard_sizes[0],
+                col_offset=s.shard_offsets[1],
+                num_cols=s.shard_sizes[1],
+            )
+            for s in entry.shards
+        )
+        placed = [s.rank for s in shards]
+        if entry.ranks is not None and placed != entry.ranks:
+            msg = f"ranks: value {entry.ranks[:8]}: must be those of the placements, {placed[:8]}"
+            raise InvalidInputError(msg)
+        return shards
+    if table is None:
+        msg = "has no shards; its shape is only known with the workload"
+        raise InvalidInputError(msg)
+    everywhere = SPREAD[entry.sharding_type] is Spread.UNIFORM
+    all_ranks = list(range(world_size or 0)) if everywhere else []
+    ranks = all_ranks if entry.ranks is None else entry.ranks
+    return _laid_out(entry, table, ranks, local_world_size)
+
+
+def _laid_out(
+    entry: ParameterSchema, table: Table, ranks: list[int], local_world_size: int | None
+) -> Sequence[Shard]:
+    if not ranks:
+        msg = "has neither shards nor ranks; give one of them"
+        raise InvalidInputError(msg)
+    kind = entry.sharding_type
+    if kind is ShardingType.DATA_PARALLEL:
+        rows, columns = table.num_embeddings, table.embedding_dim
+        return tuple(
+            Shard(rank=r, row_offset=0, num_rows=rows, col_offset=0, num_cols=columns)
+            for r in ranks
+        )
+    if kind is ShardingType.TABLE_WISE and len(ranks) > 1:
+        msg = f"ranks: value {ranks[:8]}: a table_wise table lives on one rank"
+        raise InvalidInputError(msg)
+    local, where = _column_places(kind, ranks, local_world_size)
+    pieces = max(len(where), 1)
+    width, rest = divmod(table.embedding_dim, pieces)
+    if rest:
+        msg = f"ranks: value {ranks[:8]}: {table.embedding_dim} columns are no multiple of {pieces}"
+        raise InvalidInputError(msg)
+    option = ShardingOption(
+        table=table.name,
+        sharding_type=kind,
+        kernel=entry.compute_kernel,
+        column_widths=(width,) * pieces,
+        cache_load_factor_ratio=None if "caching" not in entry.compute_kernel else 0.5,
+    )
+    placed = place(
+        option, table.num_embeddings, where, world_size=len(ranks), local_world_size=local
+    )
+    if list(placed.ranks) != ranks:
+        msg = f"ranks: value {ranks[:8]}: {kind} needs {list(placed.ranks)[:8]}; give shards"
+        raise InvalidInputError(msg)
+    return placed.shards
+
+
+def _column_places(
+    kind: ShardingType, ranks: list[int], local_world_size: int | None
+) -> tuple[int, tuple[int, ...]]:
+    """Ranks per host, and the rank or host of each column piece."""
+    if SPREAD[kind] is not Spread.HOSTS:
+        return 1, tuple(ranks) if SPREAD[kind] is Spread.RANKS else ()
+    local = len(ranks) if kind is ShardingType.TABLE_ROW_WISE else local_world_size
+    if local is None:
+        msg = "has no shards; which ranks share a host is not known, give local_world_size"
+        raise InvalidInputError(msg)
+    return local, tuple(rank // local for rank in ranks[::local])
+
 
 DEFAULT_LOAD_FACTOR: Final = 0.2
 """Cache load factor if a file names none (TorchRec 1.8 ``constants.py``, UVM_CACHING_RATIO)."""

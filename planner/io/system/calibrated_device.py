@@ -22,13 +22,12 @@ from costmodels.training.fbgemm_constants import FITTED
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder, locate
-from planner.io.problems import validate
+from planner.io.schemas import validate
 from planner.io.system.collective_curves import CurveRecord, curves_text
-from planner.io.system.inherited import read_system, system_of
 from planner.io.system.measured_rows import MeasuredRows
 from planner.io.system.system_file import load_system
-from planner.io.system.system_schema import DeviceSchema, SystemSchema
-from planner.io.workload.yaml_lines import scalar_text
+from planner.io.system.system_schema import DeviceSchema, SystemSchema, read_system, system_of
+from planner.io.workload.workload_writer import scalar_text
 from planner.support.atomic import write_texts_atomic
 
 _NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")

@@ -1,12 +1,88 @@
-"""Hashes the files that a system names, which have what was measured on it."""
+"""Files that a system names: calibrations of CPU ranks, and learned factors of lookups, as JSON."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
+from costmodels.calibration.report import Calibration
+from costmodels.cpu.constants import CpuConstants
+from costmodels.lookup.residual import LookupResidual
 from costmodels.topology import Topology
-from planner.io.system.residual_file import residual_path
+from planner.errors import InvalidInputError
+from planner.io.library import configs_folder
+from planner.support.atomic import write_text_atomic
+from planner.support.versions import once_per_version
+
+_FORMAT = TypeAdapter(Calibration)
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write the constants, the errors of the fit, and doubtful points."""
+    write_text_atomic(path, _FORMAT.dump_json(calibration, indent=1).decode() + "\n")
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """Read a calibration that :func:`write_calibration` has written.
+
+    Raises:
+        InvalidInputError: there is no such file, or it is not a calibration.
+    """
+    try:
+        return _FORMAT.validate_json(Path(path).read_bytes())
+    except OSError as error:
+        message = f"cannot read the calibration {path}: {error.strerror or error}"
+        raise InvalidInputError(message) from error
+    except ValidationError as error:
+        message = f"{path} is not a calibration: {error.errors()[0]['msg']}"
+        raise InvalidInputError(message) from error
+
+
+def load_constants(path: str) -> CpuConstants:
+    """The constants of a calibration; each version of a file is read only once."""
+    return _constants(Path(path))
+
+
+@once_per_version(num_kept=8)
+def _constants(path: Path) -> CpuConstants:
+    return read_calibration(path).constants
+
+
+_RESIDUAL = TypeAdapter(LookupResidual)
+
+
+def residual_path(topology: Topology) -> Path:
+    """The path of the factors of a system, which need not exist."""
+    if topology.calibration:
+        beside = Path(topology.calibration)
+        return beside.with_name(beside.name.removesuffix(".json") + ".lookup_residual.json")
+    return configs_folder() / "calibrations" / f"{topology.name}.lookup_residual.json"
+
+
+def write_residual(path: Path, residual: LookupResidual) -> None:
+    """Write the factors."""
+    write_text_atomic(path, _RESIDUAL.dump_json(residual, indent=1).decode() + "\n")
+
+
+@once_per_version(num_kept=16)
+def load_residual(path: Path) -> LookupResidual | None:
+    """The factors of a file; None if there is no such file. A file is read once per version.
+
+    Raises:
+        InvalidInputError: the file exists, but cannot be used.
+    """
+    if not path.is_file():
+        return None
+    try:
+        return _RESIDUAL.validate_json(path.read_bytes())
+    except OSError as error:
+        message = f"cannot read the learned factors {path}: {error.strerror or error}"
+        raise InvalidInputError(message) from error
+    except ValidationError as error:
+        message = f"{path} holds no learned factors: {error.errors()[0]['msg']}"
+        raise InvalidInputError(message) from error
 
 
 def measured_hash(topology: Topology) -> str:

@@ -17,7 +17,7 @@ from costmodels.calibration.host_calls import EAGER_CALL, EAGER_PASS
 from costmodels.workload import Optimizer
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, parse_json, read_text
-from planner.io.problems import validate
+from planner.io.schemas import validate
 
 _OTHER_BLOCKS: Final = ("dense", "dlrm", "pipe")
 """Blocks of whole steps; only what a fit of such steps reads is checked, and by that fit."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,19 @@ from costmodels.topology import Device, FittedFactors, Host, Link, Topology, wit
 from costmodels.training.fbgemm_constants import FbgemmConstants
 from planner.errors import InvalidInputError
 from planner.io.library import locate
-from planner.io.numbers import Sourced
-from planner.io.problems import Strict, validate
+from planner.io.schemas import Sourced, Strict, validate
 from planner.io.system.collective_curves import unknown_sets
-from planner.io.system.inherited import read_system
 from planner.io.system.system_schema import (
     DeviceSchema,
     FabricSchema,
     LinkSchema,
     SystemSchema,
+    read_system,
 )
 
 _MOST_RANKS = 65_536
+_UNIT = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
+"""The unit at the end of a field's name, which the key of a file has in its value."""
 
 
 def load_system(
@@ -106,10 +108,7 @@ def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology
         return topology
     try:
         fitted = FittedFactors(
-            lookup_ratio=given.lookup.value,
-            collective_ratio=given.collective.value,
-            dense_ratio=given.dense.value,
-            host_ratio=given.host.value,
+            **_numbers(FittedFactors, given),
             spread_ratio=tuple(tuple(row) for row in given.spread),
         )
     except CostModelError as error:
@@ -225,17 +224,10 @@ def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[
 def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> Topology:
     links = schema.links
     host_link = _link(links.host)
-    host = schema.host
     return Topology(
         name=schema.name,
         device=_device(schema.device),
-        host=Host(
-            ddr_capacity_bytes=host.ddr_capacity.value,
-            ddr_bandwidth_bytes_per_s=host.ddr_bandwidth.value,
-            device_link_bandwidth_bytes_per_s=host.device_link_bandwidth.value,
-            eager_call_s=host.eager_call.value,
-            eager_pass_s=host.eager_pass.value if host.eager_pass else None,
-        ),
+        host=Host(**_numbers(Host, schema.host)),
         num_hosts=num_hosts,
         local_world_size=local,
         domain_size=domain,
@@ -255,27 +247,18 @@ def _lookup_constants(schema: SystemSchema) -> FbgemmConstants | None:
 
 
 def _device(schema: DeviceSchema) -> Device:
-    return Device(
-        name=schema.name,
-        hbm_capacity_bytes=schema.hbm_capacity.value,
-        hbm_bandwidth_bytes_per_s=schema.hbm_bandwidth.value,
-        l2_capacity_bytes=schema.l2_capacity.value,
-        l2_bandwidth_bytes_per_s=schema.l2_bandwidth.value,
-        flops_per_s=tuple((dtype, rate.value) for dtype, rate in schema.flops.items()),
-        flops_efficiency_ratio=schema.flops_efficiency.value,
-        kernel_latency_s=schema.kernel_latency.value,
-        row_half_bytes=schema.row_half.value,
-        update_efficiency_ratio=schema.update_efficiency.value,
-        sort_rate_per_s=schema.sort_rate.value,
-        overlap_slowdown_ratio=schema.overlap_slowdown.value if schema.overlap_slowdown else 0.0,
-        num_multiprocessors=int(schema.num_multiprocessors.value)
-        if schema.num_multiprocessors
-        else 0,
-    )
+    flops = tuple((dtype, rate.value) for dtype, rate in schema.flops.items())
+    return Device(name=schema.name, flops_per_s=flops, **_numbers(Device, schema))
 
 
 def _link(schema: LinkSchema) -> Link:
-    return Link(latency_s=schema.latency.value, bandwidth_bytes_per_s=schema.bandwidth.value)
+    return Link(**_numbers(Link, schema))
+
+
+def _numbers(noun: type[Device | Host | Link | FittedFactors], schema: Strict) -> dict[str, Any]:
+    """The numbers of a section by the fields of a noun: a field is a key and its unit."""
+    given = {f.name: getattr(schema, _UNIT.sub("", f.name), None) for f in fields(noun)}
+    return {name: number.value for name, number in given.items() if isinstance(number, Sourced)}
 
 
 def _network(schema: SystemSchema) -> Link:

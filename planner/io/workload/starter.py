@@ -1,22 +1,181 @@
-"""Writes first workload files: a user's list of tables, or placeholders, and all other keys.
+"""Makes first workload files: a user's list of tables, or placeholders, and all other keys.
 
-Every value that the user has not given has a comment that asks for it.
+Tables come from CSV, or from the feature files of other programs, by one table of their keys.
+FuxiCTR writes ``feature_map.json``, NVIDIA's recommenders ``feature_spec.yaml``, and TorchEasyRec
+and EasyRec read configurations in the text form of protocol buffers. In all of them a feature is a
+group of keys, one of which says how many rows its table has. Every value that the user has not
+given has a comment that asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from costmodels import units
 from costmodels.distribution.zipf import Zipf
 from costmodels.workload import DataType, DenseArch, Feature, Interaction, Table, Workload
-from planner.io.workload.feature_files import read_any_list
-from planner.io.workload.table_list import DEFAULT_BATCH
+from planner.errors import InvalidInputError
+from planner.io.documents import Document, parse_json, parse_yaml, read_text
+from planner.io.workload.table_list import DEFAULT_BATCH, document_of, entry_of, read_table_list
 from planner.io.workload.workload_file import workload_file_of
 from planner.io.workload.workload_writer import workload_text
+
+_KEYS: Final = {
+    "num_embeddings": "vocab_size cardinality num_buckets hash_bucket_size zch_size max_capacity",
+    "embedding_dim": "embedding_dim embedding_size",
+    "pooling_factor": "hotness max_len sequence_length",
+    "pooling": "pooling combiner",
+    "zipf_exponent": "alpha",
+}
+"""What the files call the columns of a list of tables."""
+_TABLE: Final = ("embedding_name", "share_embedding")
+_NAME: Final = ("feature_name", "sequence_name", "input_names")
+_INSIDE: Final = ("zch", "dynamicembedding")
+_ABOVE: Final = ("pooling_factor",)
+"""Read from the group around a feature, too: the length of a sequence of several features."""
+_EXTRA_ROWS: Final = {"boundaries": 1, "vocab_list": 2}
+"""Lists that stand for rows: bins between boundaries; words, the default and the unknown word."""
+_PROTOBUF: Final = re.compile(r"^\s*(feature_configs?|data_config|model_config)\s*:?\s*\{", re.M)
+_TOKEN: Final = re.compile(
+    r"""\s+|\#[^\n]*|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<mark>[{}\[\]:,;<>])"""
+    r"""|(?P<word>[^\s{}\[\]:,;<>"'\#]+)"""
+)
+_MOST_DEPTH: Final = 50
+
+
+def read_any_list(path: Path, *, dim: int | None = None) -> Document:
+    """The tables of a CSV list or of a feature file, whatever the file is called.
+
+    Args:
+        path: the file.
+        dim: the embedding dimension of tables for which the file has none.
+
+    Raises:
+        InvalidInputError: the file is damaged, names no tables, or lacks a dimension and ``dim`` is
+            None.
+    """
+    text = read_text(path)
+    if text.lstrip()[:1] in ("{", "["):
+        value = parse_json(text, path)
+    elif re.search(r"^(feature_spec|channel_spec)\s*:", text, re.M):
+        value = parse_yaml(text, str(path))[0]
+    elif _PROTOBUF.search(text):
+        value = _protobuf(text, path)
+    else:
+        return read_table_list(path, dim=dim)
+    found = list(_features(value, "", {}, 0))
+    tables = [entry_of(cells, f"{path}: {cells['features'][0]}") for cells in found]
+    bare = [entry["features"][0] for entry in tables if "embedding_dim" not in entry]
+    if bare and dim is None:
+        message = (
+            f"{path}: {len(bare)} features have no embedding dimension, such as {bare[0]!r}; add "
+            "--dim with that of the model"
+        )
+        raise InvalidInputError(message)
+    for entry in tables:
+        entry.setdefault("embedding_dim", dim)
+    document = document_of(path, tables, {})
+    batch = value.get("data_config", {}) if isinstance(value, dict) else {}
+    batch = batch.get("batch_size") if isinstance(batch, dict) else None
+    if batch is not None:
+        document.value["training"]["batch_size_per_rank"] = batch
+    return document
+
+
+def _features(value: Any, name: str, above: dict[str, Any], depth: int) -> Iterator[dict[str, Any]]:
+    """The cells of each feature below a value; ``name`` is the key that leads to it."""
+    if depth > _MOST_DEPTH:
+        return
+    if isinstance(value, list):
+        for part in value:
+            yield from _features(part, name, above, depth + 1)
+    if not isinstance(value, dict):
+        return
+    inner = [value, *(value[k] for k in _INSIDE if isinstance(value.get(k), dict))]
+    cells = {
+        column: part[key]
+        for column, keys in _KEYS.items()
+        for key in keys.split()
+        for part in inner
+        if isinstance(part.get(key), int | float | str) and part[key] != ""
+    }
+    for key, extra in _EXTRA_ROWS.items():
+        if key in value and "num_embeddings" not in cells:
+            listed = value[key]
+            cells["num_embeddings"] = extra + (len(listed) if isinstance(listed, list) else 1)
+    known = {column: above[column] for column in _ABOVE if column in above} | cells
+    if "num_embeddings" not in cells:
+        for key, part in value.items():
+            yield from _features(part, str(key), known, depth + 1)
+        return
+    feature = str(next((value[k] for k in _NAME if isinstance(value.get(k), str)), name))
+    table = next((value[k] for k in _TABLE if isinstance(value.get(k), str) and value[k]), feature)
+    if known.get("pooling_factor") == 0:
+        del known["pooling_factor"]
+    yield {**known, "name": table, "features": [feature]}
+
+
+def _protobuf(text: str, path: Path) -> dict[str, Any]:
+    """The groups of a protocol buffer's text form; a key that is there twice has a list."""
+    top: dict[str, Any] = {}
+    open_groups = [top]
+    key, position = "", 0
+    in_list = False
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        line = text.count("\n", 0, position) + 1
+        if found is None:
+            message = f"{path}:{line}: not well-formed: {text[position : position + 20]!r}"
+            raise InvalidInputError(message)
+        position = found.end()
+        mark, word = found["mark"], found["word"] or found["text"]
+        if mark in ("{", "<") and key and len(open_groups) < _MOST_DEPTH:
+            group: dict[str, Any] = {}
+            _add(open_groups[-1], key, group)
+            open_groups.append(group)
+            key = ""
+        elif mark in ("}", ">") and len(open_groups) > 1:
+            open_groups.pop()
+        elif mark in ("[", "]"):
+            in_list = mark == "["
+            key = key if in_list else ""
+        elif mark and mark not in ":,;":
+            message = f"{path}:{line}: not well-formed: {mark!r} has no place here"
+            raise InvalidInputError(message)
+        elif word and key:
+            _add(open_groups[-1], key, _scalar(word))
+            key = key if in_list else ""
+        elif word:
+            key = word
+    if len(open_groups) > 1:
+        message = f"{path}: {len(open_groups) - 1} groups are not closed; is the file cut off?"
+        raise InvalidInputError(message)
+    return top
+
+
+def _add(group: dict[str, Any], key: str, value: Any) -> None:
+    if key not in group:
+        group[key] = value
+    elif isinstance(group[key], list):
+        group[key].append(value)
+    else:
+        group[key] = [group[key], value]
+
+
+def _scalar(word: str) -> Any:
+    if word[0] in "\"'":
+        return word[1:-1]
+    if re.fullmatch(r"[0-9]{1,18}", word):
+        return int(word)
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
 
 _DENSE: Final = DenseArch(
     num_dense_features=13,

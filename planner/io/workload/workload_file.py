@@ -2,45 +2,207 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from costmodels.batch_shares import refuse_contradictions
 from costmodels.dense.base import dense_layers
+from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.distribution.empirical import Empirical
+from costmodels.distribution.uniform import Uniform
+from costmodels.distribution.zipf import Zipf
 from costmodels.layers.base import AbstractLayer
 from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
 from planner.errors import InvalidInputError
-from planner.io.constraint_file import constraints_of, merged, table_constraint, unmatched
-from planner.io.constraint_schema import TableConstraintSchema
-from planner.io.documents import Document, read_yaml
+from planner.io.constraints import (
+    TableConstraintSchema,
+    constraints_of,
+    merged,
+    table_constraint,
+    unmatched,
+)
+from planner.io.documents import Document, Keys, parse_yaml, read_yaml
 from planner.io.library import locate
-from planner.io.problems import collect, validate
-from planner.io.workload.codec_entries import communication_of, unsummed_remark
-from planner.io.workload.layer_entries import layers_of
-from planner.io.workload.operator_schema import operators_of, read_operators
-from planner.io.workload.overrides import override
-from planner.io.workload.table_laws import law_of, stats_of
+from planner.io.schemas import collect, show, validate
+from planner.io.system.system_file import load_system
 from planner.io.workload.table_list import DEFAULT_BATCH, LIST_ENDINGS, read_table_list
 from planner.io.workload.workload_schema import (
     MAX_TABLES,
     CommunicationSchema,
     DenseSchema,
+    DistributionSchema,
     TableSchema,
     TrainingSchema,
     WorkloadSchema,
+    communication_of,
+    layers_of,
+    operators_of,
+    read_operators,
+    unsummed_remark,
 )
-from planner.problem import Constraints, TableConstraint
-from planner.profiling.stats import TableStats, undersampled_remark
+from planner.problem import Constraints, PlanningProblem, TableConstraint
+from planner.profiling.stats import TableStats, load_stats, undersampled_remark
 from planner.support.collector import collector_paused
 from planner.support.digits import counted
 from planner.support.kinds import require_list
 
+
+def override(document: Document, key: str, text: str) -> None:
+    """Set one value of a document, before it is validated.
+
+    The path has to lead through values that exist, but can begin a section that the file has not.
+
+    Args:
+        document: the document, which is changed.
+        key: a key path, such as ``tables.3.embedding_dim``.
+        text: the value as YAML.
+
+    Raises:
+        InvalidInputError: there is nothing at the path, or the text is not a YAML value.
+    """
+    where = f"--set {key}={text}"
+    value, _ = parse_yaml(text, where)
+    try:
+        keys: Keys = tuple(int(p) if p.isdecimal() else p for p in key.split("."))
+        holder = document.value
+        for part, following in itertools.pairwise(keys):
+            if isinstance(holder, dict) and part not in holder and isinstance(following, str):
+                holder[part] = {}
+            holder = _own(holder, part)
+        _put(holder, keys[-1], value)
+    except (LookupError, TypeError, ValueError) as error:
+        msg = f"{where}: the file has no such key; give a path such as training.pipeline"
+        raise InvalidInputError(msg) from error
+    document.origins[keys] = where
+
+
+def _own(holder: Any, key: str | int) -> Any:
+    """Replace the value at ``key`` by a copy and return it, so that aliases keep the old value."""
+    inner = holder[key]
+    holder[key] = inner.copy() if isinstance(inner, dict | list) else inner
+    return holder[key]
+
+
+def _put(holder: Any, key: str | int, value: object) -> None:
+    """Set an existing entry of a list, or any key of a mapping.
+
+    Raises:
+        IndexError: the list has no such entry.
+        TypeError: the holder has no entries of this kind.
+    """
+    fits = isinstance(holder, dict if isinstance(key, str) else list)
+    if not fits:
+        msg = f"no place for {key!r}"
+        raise TypeError(msg)
+    holder[key] = value
+
+
+_ZIPF_KEYS: Final = ("exponent", "shift", "ids_per_draw")
+_CURVES: Final = ("rows_per_range", "ids_in_ranges", "unique_rows", "hot_share")
+_BIN_KEYS: Final = ("rows", "probability", *_CURVES)
+_KEYS: Final = {
+    "uniform": ("scattered",),
+    "zipf": ("scattered", *_ZIPF_KEYS),
+    "bins": _BIN_KEYS,
+}
+
+
+def law_of(
+    entry: DistributionSchema | None, num_embeddings: int, stats: TableStats | None
+) -> AbstractIndexDistribution:
+    """The law of a table with ``num_embeddings`` rows; uniform without an entry.
+
+    Raises:
+        InvalidInputError: keys contradict each other.
+        InvalidValueError: a value is outside its range.
+    """
+    if entry is None:
+        return Uniform(num_embeddings=num_embeddings)
+    if stats is not None:
+        return stats.distribution(num_embeddings)
+    if entry.kind is None:
+        msg = "distribution: value None of kind: must be uniform or zipf (or bins), or give stats"
+        raise InvalidInputError(msg)
+    _check_keys(entry, entry.kind)
+    if entry.kind == "uniform":
+        return Uniform(num_embeddings=num_embeddings, scattered=entry.scattered)
+    if entry.kind == "bins":
+        return _bins(entry, num_embeddings)
+    if entry.exponent is None:
+        msg = "distribution.kind: value 'zipf': needs its exponent, such as exponent: 1.05"
+        raise InvalidInputError(msg)
+    return Zipf(
+        num_embeddings=num_embeddings,
+        exponent=entry.exponent,
+        shift=entry.shift,
+        scattered=entry.scattered,
+        ids_per_draw=entry.ids_per_draw,
+    )
+
+
+def _check_keys(entry: DistributionSchema, kind: str) -> None:
+    for key in (*_ZIPF_KEYS, *_BIN_KEYS, "scattered"):
+        if key in entry.model_fields_set and key not in _KEYS[kind]:
+            others = [other for other, keys in _KEYS.items() if key in keys]
+            msg = (
+                f"distribution.{key}: value {show(getattr(entry, key))}: a {kind} law has none; "
+                f"remove it or use kind: {' or '.join(others)}"
+            )
+            raise InvalidInputError(msg)
+
+
+def _bins(entry: DistributionSchema, num_embeddings: int) -> Empirical:
+    if entry.rows is None or entry.probability is None:
+        msg = "distribution.kind: value 'bins': needs rows and probability, one entry per bin"
+        raise InvalidInputError(msg)
+    return Empirical(
+        num_embeddings=num_embeddings,
+        num_rows_per_bin=tuple(float(n) for n in entry.rows),
+        probability_ratio=tuple(float(p) for p in entry.probability),
+        num_rows_per_range=tuple(tuple(map(float, line)) for line in entry.rows_per_range),
+        num_ids_in_ranges=entry.ids_in_ranges,
+        num_unique_curve=tuple((float(n), float(u)) for n, u in entry.unique_rows),
+        hot_share_ratio=tuple(entry.hot_share),
+    )
+
+
+def stats_of(
+    entry: DistributionSchema | None, table: str, features: tuple[str, ...], folder: Path
+) -> TableStats | None:
+    """Measured statistics of a table, if its file names any; paths are relative to ``folder``.
+
+    Raises:
+        InvalidInputError: there are other keys beside ``stats``, the file cannot be read, or it has
+            no statistics of the table.
+    """
+    if entry is None or entry.stats is None:
+        return None
+    if entry.model_fields_set != {"stats"}:
+        msg = (
+            f"distribution.stats: value {entry.stats!r}: distribution takes either stats, or kind "
+            "and exponent, not both"
+        )
+        raise InvalidInputError(msg)
+    path = folder / entry.stats
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        msg = f"distribution.stats: value {entry.stats!r}: {path}: cannot be read: {reason}"
+        raise InvalidInputError(msg) from error
+    return load_stats(path).table(table, features)
+
+
 _NO_LIMITS: Final = TableConstraintSchema()
+_TRAINING_KEYS: Final = {f.name for f in fields(Workload)} & set(TrainingSchema.model_fields)
+_DENSE_KEYS: Final = {f.name for f in fields(DenseArch)} & set(DenseSchema.model_fields)
+"""Keys that are fields of the nouns by the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,20 +396,9 @@ def _assumptions(
 def _dense(
     schema: DenseSchema, layers: tuple[AbstractLayer, ...], operators: OperatorList | None
 ) -> DenseArch:
-    return DenseArch(
-        num_dense_features=schema.num_dense_features,
-        bottom_mlp=tuple(schema.bottom_mlp),
-        top_mlp=tuple(schema.top_mlp),
-        interaction=schema.interaction,
-        interaction_kernel=schema.interaction_kernel,
-        compiled=schema.compiled,
-        framework=schema.framework,
-        dcn_num_layers=schema.dcn_num_layers,
-        dcn_low_rank_dim=schema.dcn_low_rank_dim,
-        dtype=schema.dtype,
-        layers=layers,
-        operators=operators,
-    )
+    values = {name: getattr(schema, name) for name in _DENSE_KEYS}
+    values |= {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+    return DenseArch(**values | {"layers": layers, "operators": operators})
 
 
 def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
@@ -269,22 +420,11 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
         tables=tuple(tables),
         local_batch_size=training.batch_size_per_rank,
         dense=dense,
-        optimizer=training.optimizer,
-        output_dtype=training.output_dtype,
-        gradient_dtype=training.gradient_dtype,
-        index_bytes=training.index_bytes,
-        pipeline=training.pipeline,
-        cuda_graph=training.cuda_graph,
-        host_profile=training.host_profile,
         between_steps_s=training.between_steps,
         reserved_bytes=schema.memory.reserve,
-        dense_optimizer=training.dense_optimizer,
-        dense_parallelism=training.dense_parallelism,
-        gradient_accumulation=training.gradient_accumulation,
-        tensor_parallel=training.tensor_parallel,
-        input_samples_per_s=training.input_samples_per_s,
         lookahead_batches=training.lookahead or 0,
         batch_share_ratio=shares if isinstance(shares, str) else tuple(shares or ()),
+        **{name: getattr(training, name) for name in _TRAINING_KEYS},
     )
 
 
@@ -354,3 +494,36 @@ def _feature_names(entry: TableSchema, name: str) -> tuple[str, ...]:
 def _literal(name: str) -> str:
     """A pattern that matches exactly this name."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def load_problem(
+    workload: str | Path,
+    system: str | Path,
+    *,
+    gpus: int | None = None,
+    gpus_per_host: int | None = None,
+) -> PlanningProblem:
+    """Read a workload with its constraints, and the system to plan it for.
+
+    ``planner.solve`` plans the problem.
+
+    Args:
+        workload: path of a ``.yaml`` or ``.csv`` file, or the name of a shipped workload.
+        system: path of a ``.yaml`` file, or the name of a shipped system.
+        gpus: number of ranks; None for one host.
+        gpus_per_host: ranks per host; None for those of the system.
+
+    Raises:
+        InvalidInputError: lists every broken rule with file, line, key and value.
+
+    Example:
+        >>> problem = load_problem("small_demo", "h100_sxm", gpus=16)
+        >>> problem.topology.num_hosts
+        2
+    """
+    file = load_workload_file(workload)
+    return PlanningProblem(
+        workload=file.workload,
+        topology=load_system(system, gpus=gpus, gpus_per_host=gpus_per_host),
+        constraints=file.constraints,
+    )

@@ -23,8 +23,8 @@ from costmodels.cpu.features import SHAPE
 from costmodels.topology import Topology
 from costmodels.units import GIB
 from planner import load_system
-from planner.io.system.calibrated_system import write_calibrated_system
-from planner.io.system.calibration_file import read_calibration
+from planner.io.system.measured_files import read_calibration
+from planner.io.system.system_writer import write_calibrated_system
 
 _SHIPPED = (
     Path(__file__).resolve().parents[3] / "configs" / "calibrations" / "cpu_gloo.calibration.json"

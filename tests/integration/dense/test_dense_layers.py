@@ -19,7 +19,7 @@ from costmodels.dense.roofline import Roofline
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from planner.io.documents import Document
-from planner.io.workload.layer_entries import layers_of
+from planner.io.workload.workload_schema import layers_of
 from tests.integration.dense.dense_modules import BATCH, Block
 from tests.integration.dense.test_dense_trace import traced
 from tests.strategies import make_device, make_table, make_topology

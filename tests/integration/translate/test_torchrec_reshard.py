@@ -16,7 +16,7 @@ from planner import api
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_reshard import load_reshard
-from planner.io.plan.reshard_file import reshard_text
+from planner.io.plan.result_json import reshard_text
 from planner.problem import Constraints
 from tests.planner import cases
 

@@ -11,7 +11,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner import api, io
 from planner.drift.move_curve import with_curve
 from planner.errors import InvalidInputError
-from planner.io.plan.reshard_file import reshard_text
+from planner.io.plan.result_json import reshard_text
 from planner.problem import MoveLimit, PlanningProblem
 from planner.report.sections.base import build_sections
 from planner.result import PlanningResult

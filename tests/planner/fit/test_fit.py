@@ -20,7 +20,7 @@ from planner.errors import InvalidInputError
 from planner.fit.estimate import Fit, fit, geomean_error
 from planner.fit.evidence import Predictor, Run
 from planner.io.library import configs_folder
-from planner.io.system.fitted_system import write_fitted_system
+from planner.io.system.system_writer import write_fitted_system
 from planner.models import default_models, models_of
 from planner.problem import PlanningProblem
 from planner.search.random import random_assignment

@@ -14,7 +14,7 @@ from planner import io
 from planner.fit.estimate import fit
 from planner.fit.evidence import Run
 from planner.fit.reference_cores import on_reference_cores
-from planner.io.system.fitted_system import write_fitted_system
+from planner.io.system.system_writer import write_fitted_system
 from planner.models import default_models
 from planner.problem import PlanningProblem
 from planner.validation.tasks import MIXES, random_plan, random_workload

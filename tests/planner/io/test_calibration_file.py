@@ -24,9 +24,14 @@ from costmodels.pipeline import CostPipeline
 from costmodels.training.communication import Communication, Precision
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.system.calibrated_system import write_calibrated_system
-from planner.io.system.calibration_file import load_constants, read_calibration, write_calibration
-from planner.io.system.residual_file import load_residual, write_residual
+from planner.io.system.measured_files import (
+    load_constants,
+    load_residual,
+    read_calibration,
+    write_calibration,
+    write_residual,
+)
+from planner.io.system.system_writer import write_calibrated_system
 from planner.models import default_models
 from planner.validation.tasks import random_plan, random_workload
 from tests.costmodels.cpu.machines import MACHINE

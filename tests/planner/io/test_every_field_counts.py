@@ -22,7 +22,7 @@ from costmodels.errors import CostModelError
 from costmodels.topology import Topology
 from planner import PlanningProblem, SearchSettings, estimate, io, load_system, solve
 from planner.errors import PlannerError
-from planner.io.constraint_schema import TableConstraintSchema
+from planner.io.constraints import TableConstraintSchema
 from planner.io.documents import Document
 from planner.io.workload.workload_file import workload_file_of
 from planner.result import usd_per_billion_samples

@@ -22,8 +22,7 @@ from costmodels.sharding import (
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.io import load_plan, plan_text, result_to_json, save_plan
-from planner.io.plan.plan_file import plan_to_json
-from planner.io.plan.plan_schema import PlanSchema
+from planner.io.plan.plan_file import PlanSchema, plan_to_json
 from planner.result import Candidate, PlanningResult, ScenarioTime
 from planner.support.status import Status
 from tests.planner.io.files import refused, write

@@ -13,7 +13,7 @@ from costmodels.estimates import Source
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.io.problems import Strict
+from planner.io.schemas import Strict
 from planner.io.workload.workload_file import load_workload_file
 from planner.io.workload.workload_schema import (
     DenseSchema,

@@ -298,7 +298,7 @@ def test_measured_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert (name, features) == ("user", ("user",))
             return Measured()
 
-    monkeypatch.setattr("planner.io.workload.table_laws.load_stats", lambda path: Statistics())
+    monkeypatch.setattr("planner.io.workload.workload_file.load_stats", lambda path: Statistics())
     write(tmp_path, "stats.json", json.dumps({}))
     text = changed(WORKLOAD, "{kind: zipf, exponent: 1.05}", "{stats: stats.json}")
     table = load_workload_file(write(tmp_path, "workload.yaml", text)).workload.tables[0]

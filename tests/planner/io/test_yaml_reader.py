@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import InvalidInputError
-from planner.io.yaml_reader import dotted, parse_scalar, parse_yaml
+from planner.io.documents import dotted, parse_scalar, parse_yaml
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_nothing_is_nothing() -> None:
 
 
 def test_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.io.yaml_reader.MAX_NODES", 10)
+    monkeypatch.setattr("planner.io.documents.MAX_NODES", 10)
     with pytest.raises(InvalidInputError, match="more than 10 values"):
         parse_yaml("[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]", "f")
 

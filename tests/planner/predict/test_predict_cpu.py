@@ -16,8 +16,8 @@ from costmodels.lookup.residual import NUM_FEATURES, LearnedFactor, LookupResidu
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.io.system.calibrated_system import write_calibrated_system
-from planner.io.system.residual_file import load_residual, residual_path, write_residual
+from planner.io.system.measured_files import load_residual, residual_path, write_residual
+from planner.io.system.system_writer import write_calibrated_system
 from tests.costmodels.cpu.machines import MACHINE
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture

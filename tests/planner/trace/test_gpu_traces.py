@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.trace.loading import load_trace
-from planner.trace.reading import TraceTimes, read_trace, times_of
+from planner.trace.reading import TraceTimes, load_trace, read_trace, times_of
 from planner.trace.stages import COPIES, OTHER
 from tests.planner.trace.h200_runs import NAMES, row_of, trace_of
 

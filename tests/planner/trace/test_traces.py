@@ -20,9 +20,8 @@ from planner.errors import InvalidInputError
 from planner.models import default_models
 from planner.trace import matrix_text, traces
 from planner.trace.comparison import compare_traces
-from planner.trace.loading import WAITED
-from planner.trace.matrix import buffer_bytes
-from planner.trace.reading import read_trace, told_wait_s
+from planner.trace.kineto import buffer_bytes
+from planner.trace.reading import WAITED, read_trace, told_wait_s
 from planner.trace.stages import stage_of_name
 
 

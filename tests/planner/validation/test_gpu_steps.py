@@ -11,7 +11,7 @@ from costmodels.errors import InvalidValueError
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.io.system.host_lines import write_host_calls
+from planner.io.system.system_writer import write_host_calls
 from planner.validation.gpu_steps import host_groups, steps, summarize
 
 CALLS = HostCalls(eager_call_s=24e-6, eager_pass_s=360e-6, machine="host of a GPU")

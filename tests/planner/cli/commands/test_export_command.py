@@ -11,7 +11,7 @@ import pytest
 from planner import io
 from planner.cli.output import refuse_own_input
 from planner.errors import InvalidInputError
-from planner.io.named_files import with_named_files
+from planner.io.documents import with_named_files
 from tests.planner.cli.command_line import Run
 
 

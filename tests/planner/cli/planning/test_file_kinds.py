@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli.run import run
-from planner.io.file_kinds import kind_of
+from planner.io.documents import kind_of
 from planner.io.library import configs_folder
 
 CONFIGS = configs_folder()

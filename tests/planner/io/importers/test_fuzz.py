@@ -15,8 +15,7 @@ from hypothesis.strategies import DrawFn
 
 from planner.errors import InvalidInputError
 from planner.io.importers.base import Imported, imported_text
-from planner.io.importers.dlrm import import_dlrm
-from planner.io.importers.dlrm_command import PROGRAMS
+from planner.io.importers.dlrm import PROGRAMS, import_dlrm
 from planner.io.importers.fbgemm import import_fbgemm
 from planner.io.importers.hugectr import import_hugectr
 from planner.io.importers.hugectr_plan import import_hugectr_plan, is_plan

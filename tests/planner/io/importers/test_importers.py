@@ -15,8 +15,7 @@ from costmodels.sharding import check_plan
 from costmodels.workload import DataType, DenseOptimizer, Interaction, Optimizer, Pooling
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.importers.dlrm import KAGGLE_ROWS, import_dlrm
-from planner.io.importers.dlrm_command import parse_dlrm_command
+from planner.io.importers.dlrm import KAGGLE_ROWS, import_dlrm, parse_dlrm_command
 from planner.io.importers.fbgemm import import_fbgemm
 from planner.io.importers.param import import_param
 from planner.io.importers.torchrec_plan import import_torchrec_plan

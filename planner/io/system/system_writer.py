@@ -1,4 +1,4 @@
-"""Writes a system file with fitted factors: the system that was fitted, and one more key."""
+"""Writes system files: fitted factors, calibrated CPU ranks, and calls of a host."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from costmodels.calibration.host_calls import HostCalls
+from costmodels.calibration.report import Calibration
+from costmodels.cpu.constants import CpuConstants
+from costmodels.cpu.operators import memory_s
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from planner.errors import InvalidInputError
 from planner.io.documents import read_text
 from planner.io.library import configs_folder, locate
-from planner.io.system.calibration_file import load_constants
-from planner.io.system.inherited import own_base, read_system
-from planner.io.system.residual_file import residual_path
-from planner.io.system.system_schema import LEAST_FACTOR, MOST_FACTOR
-from planner.io.workload.yaml_lines import scalar_text
-from planner.support.atomic import write_texts_atomic
+from planner.io.system.measured_files import load_constants, residual_path, write_calibration
+from planner.io.system.system_schema import LEAST_FACTOR, MOST_FACTOR, own_base, read_system
+from planner.io.workload.workload_writer import scalar_text
+from planner.support.atomic import write_text_atomic, write_texts_atomic
 
 _SETTLED: Final = 0.5
 """A factor is written as assumed if the runs reduce its variance by less than this share."""
-_BLOCK: Final = re.compile(
+_FITTED_BLOCK: Final = re.compile(
     r"^(?:# Fitted by .*\n)?fitted:.*\n(?:(?:#.*\n|\n)*[ ].*\n)*", re.MULTILINE
 )
 """Matches the factors of a file up to their last line; later comments belong to what follows."""
@@ -59,7 +61,7 @@ def write_fitted_system(
     if path.exists() and path.samefile(base):
         message = f"{path} is the system that was fitted; name another file to write"
         raise InvalidInputError(message)
-    text = _BLOCK.sub("", read_text(base).rstrip("\n") + "\n")
+    text = _FITTED_BLOCK.sub("", read_text(base).rstrip("\n") + "\n")
     if topology.calibration and read_system(base).value.get("calibration") is None:
         text, copies = _on_calibrated_cores(path, base, text, topology)
     else:
@@ -154,3 +156,110 @@ def _with_copies(
             raise InvalidInputError(message)
         text = re.sub(rf"[^\s,\[\"']*{re.escape(copy.name)}", copy.name, text)
     return text, copies
+
+
+_HEADER = """\
+# Ranks on the cores of one machine, over gloo; written by `shardplan calibrate`.
+# What the models use stands in the calibration file; the numbers here are for people and for
+# commands that know nothing of it.
+"""
+
+_NOT_IN_NOTES: Final = re.compile(r"[,:#\"']")
+"""Characters that separate the parts of a value in the file, or end it."""
+
+
+def write_calibrated_system(
+    path: Path, calibration: Calibration, *, memory_bytes: float
+) -> tuple[Path, Path]:
+    """Write ``path`` and, beside it, its calibration as JSON; returns both paths.
+
+    Raises:
+        InvalidInputError: the folder cannot be written.
+    """
+    beside = path.with_suffix(".calibration.json")
+    write_calibration(beside, calibration)
+    text = _text(path.stem, beside.name, calibration.constants, memory_bytes)
+    write_text_atomic(path, text)
+    return path, beside
+
+
+def _text(name: str, calibration: str, constants: CpuConstants, memory_bytes: float) -> str:
+    ranks = constants.world_size
+    note = f"(calibrated, {_NOT_IN_NOTES.sub('', constants.machine)})"
+    guess = "(default, not measured; the calibrated models do not use it)"
+    crossing = 0.5 / max(constants.collective.all_to_all_s[1], 1e-15)
+    flops = 2.0 / max(constants.dense.forward_s[2], 1e-15)
+    sort = 1.0 / max(sum(constants.fused.backward_s[2:4]), 1e-15)
+    share = f"{memory_bytes / 2**30 / ranks:.1f} GiB"
+    call_us = 1e6 * constants.kernel_latency_s
+    return f"""{_HEADER}name: {scalar_text(name)}
+description: {scalar_text(constants.machine)}
+device:
+  name: cpu
+  hbm_capacity: {share} {note}
+  hbm_bandwidth: {_stream_rate_text(constants, note)}
+  l2_capacity: {constants.l2_bytes / 1e6:.3f} MB {note}
+  l2_bandwidth: 50 GB/s {guess}
+  flops: {{fp32: "{flops / 1e9:.1f} GFLOP/s {note}"}}
+  flops_efficiency: 1.0 {guess}
+  kernel_latency: {call_us:.3f} us {note}
+  row_half: 64 B {guess}
+  update_efficiency: 0.5 {guess}
+  sort_rate: {sort:.3e} {note}
+host:
+  ddr_capacity: {memory_bytes / 2**30:.1f} GiB {note}
+  ddr_bandwidth: 10 GB/s {guess}
+  device_link_bandwidth: 10 GB/s {guess}
+  eager_call: 0 us {guess}
+links:
+  host:
+    latency: {1e6 * constants.collective.all_to_all_s[0]:.1f} us {note}
+    bandwidth: {crossing / 1e9:.3f} GB/s {note}
+  network:
+    latency: {1e6 * constants.collective.all_to_all_s[0]:.1f} us {note}
+    bandwidth: {crossing / 1e9:.3f} GB/s {note}
+layout: {{gpus_per_host: {ranks}}}
+calibration: {scalar_text(calibration)}
+"""
+
+
+def _stream_rate_text(constants: CpuConstants, note: str) -> str:
+    """The rate of elementwise functions on data outside caches, such as the casts of codecs."""
+    if constants.operators is None:
+        return "10 GB/s (default, not measured; only codecs of exchanges use it)"
+    counts_s = dict(constants.operators.forward_s)["elementwise"]
+    return f"{1e-9 / max(memory_s(counts_s), 1e-12):.1f} GB/s {note}"
+
+
+_HOST = re.compile(r"^host:[ \t]*(#.*)?$", re.MULTILINE)
+_NEXT_BLOCK = re.compile(r"^\S", re.MULTILINE)
+
+
+def write_host_calls(path: Path, calls: HostCalls) -> None:
+    """Replace or add ``eager_call`` and ``eager_pass`` in the block ``host`` of a system file.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or has no such block with a key on each line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"{path}: cannot be read as a system file; -o names one that exists ({error})"
+        raise InvalidInputError(message) from error
+    block = _HOST.search(text)
+    if block is None:
+        message = f"{path}: no block 'host:' with a key on each line; write these lines into it"
+        raise InvalidInputError(message)
+    after = _NEXT_BLOCK.search(text, block.end())
+    end = after.start() if after else len(text)
+    body = text[block.end() : end]
+    indent = re.search(r"^([ \t]+)\S", body, re.MULTILINE)
+    for line in calls.lines():
+        key = line.partition(":")[0]
+        written = f"{indent.group(1) if indent else '  '}{line}"
+        old = re.search(rf"^[ \t]+{key}:.*$", body, re.MULTILINE)
+        if old is None:
+            body = f"{body.rstrip()}\n{written}\n"
+        else:
+            body = body[: old.start()] + written + body[old.end() :]
+    write_text_atomic(path, text[: block.end()] + body + text[end:])

@@ -1,0 +1,396 @@
+"""What all schemas of files share: strict models, types with units and sources, and errors.
+
+A schema says which keys a file has, and their units. Pydantic checks a document against it; what
+is wrong becomes one line with file, line, key, value, rule and remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Self, TypeVar, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from costmodels.errors import CostModelError
+from costmodels.estimates import Source
+from costmodels.units import DIMENSIONS, parse_quantity
+from planner.errors import InvalidInputError
+from planner.io.documents import CONSTRAINTS, SYSTEM, WORKLOAD, Document, Keys, refuse_other_kind
+
+_SOURCED: Final = re.compile(
+    r"\s*(?P<value>[^()]+?)\s*"
+    r"(?:\(\s*(?P<source>[A-Za-z]+)\s*(?:[,:]\s*(?P<reference>.+?))?\s*\))?\s*",
+    re.DOTALL,
+)
+_MOST_CHARACTERS: Final = 1000
+_DIGITS: Final = r"^\s*[+-]?[0-9][0-9_]*(\.[0-9]*)?([eE][+-]?[0-9]+)?"
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """A number in SI units, its text in the file, and its source."""
+
+    value: float
+    text: str
+    source: Source
+    reference: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Marks a float that is written with its unit: ``Annotated[float, Unit(...)]``.
+
+    Args:
+        dimension: one of :data:`costmodels.units.DIMENSIONS`.
+        example: shown by editors.
+    """
+
+    dimension: str
+    example: str
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """A validator that turns text into a number in SI units."""
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """The JSON Schema of text that ends in a unit."""
+        return {
+            "type": "string",
+            "pattern": _quantity_pattern(self.dimension),
+            "examples": [self.example],
+        }
+
+    def _read(self, value: object) -> float:
+        return parse_quantity(value, self.dimension)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Marks a number with a source: ``Annotated[Sourced, Origin(...)]``.
+
+    In ``2.97 TB/s (measured, BabelStream triad)`` there are value, unit, kind of source, and
+    reference. A number without parentheses is the user's own.
+
+    Args:
+        dimension: one of :data:`costmodels.units.DIMENSIONS`; None for a number without unit.
+        example: shown by editors.
+        low: least allowed value in SI units.
+        high: largest allowed value in SI units.
+        is_whole: whether the number has to be whole.
+    """
+
+    dimension: str | None
+    example: str
+    low: float = 0.0
+    high: float = 1e30
+    is_whole: bool = False
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """A validator that turns text into a :class:`Sourced`."""
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """The JSON Schema: text with a number and its unit; or a number, if there is no unit."""
+        pattern = f"{_DIGITS}\\s*(\\(|$)"
+        if self.dimension is not None:
+            pattern = _quantity_pattern(self.dimension).removesuffix("$") + "(\\(|$)"
+        text = {
+            "type": "string",
+            "pattern": pattern,
+            "examples": [f"{self.example} (datasheet, where it is from)"],
+        }
+        return text if self.dimension is not None else {"anyOf": [text, {"type": "number"}]}
+
+    def _read(self, written: object) -> Sourced:
+        if self.dimension is None and isinstance(written, int | float):
+            written = str(written)
+        text, source, reference = split_source(written, self.example)
+        value = _plain(text) if self.dimension is None else parse_quantity(text, self.dimension)
+        if not self.low <= value <= self.high:
+            msg = f"must be {self.low:g}..{self.high:g} in SI units, got {value:g}"
+            raise ValueError(msg)
+        if self.is_whole and not value.is_integer():
+            msg = f"must be a whole number, got {value:g}"
+            raise ValueError(msg)
+        return Sourced(int(value) if self.is_whole else value, text, source, reference)
+
+
+def split_source(written: object, example: str) -> tuple[str, Source, str]:
+    """Split text such as ``"80 GiB (datasheet, H100)"`` into value, source and reference.
+
+    Raises:
+        ValueError: it is not such a text, or its source is not a known kind.
+    """
+    short = isinstance(written, str) and len(written) <= _MOST_CHARACTERS
+    match = _SOURCED.fullmatch(str(written)) if short else None
+    if match is None:
+        msg = (
+            "must be a number with its unit, then its source in parentheses if known, such as "
+            f"'{example} (datasheet, H100)'"
+        )
+        raise ValueError(msg)
+    kind = match["source"] or Source.USER.value
+    if kind not in list(Source):
+        msg = f"source {kind!r} is not one of {', '.join(Source)}; write '(source, reference)'"
+        raise ValueError(msg)
+    return match["value"], Source(kind), match["reference"] or ""
+
+
+def _plain(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        msg = f"{text!r} is not a number"
+        raise ValueError(msg) from error
+    if not math.isfinite(value):
+        msg = f"{text!r} must be finite"
+        raise ValueError(msg)
+    return value
+
+
+def _quantity_pattern(dimension: str) -> str:
+    units = "|".join(re.escape(unit) for unit in DIMENSIONS[dimension])
+    return f"{_DIGITS}\\s*({units})\\s*$"
+
+
+_DIGITS_TEXT: Final = {"type": "string", "pattern": "^[0-9][0-9_]*$"}
+"""Also allows text of digits, because editors that follow YAML 1.2 take ``40_000_000`` for text."""
+
+_MOST_SAMPLES: Final = 10**8
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^\S(.*\S)?$")]
+Positive = Annotated[
+    int,
+    Field(ge=1, le=2**53),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, _DIGITS_TEXT]}),
+]
+Count = Annotated[
+    int,
+    Field(ge=0, le=2**53),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, _DIGITS_TEXT]}),
+]
+
+
+def _or_a_part(value: Any, whole: ValidatorFunctionWrapHandler) -> Any:
+    """A decimal fraction as it is; anything else has to be a whole number."""
+    is_part = isinstance(value, float) and 0 < value <= _MOST_SAMPLES and not value.is_integer()
+    return value if is_part else whole(value)
+
+
+Samples = Annotated[
+    int,
+    Field(ge=1, le=_MOST_SAMPLES),
+    WrapValidator(_or_a_part),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": _MOST_SAMPLES},
+                _DIGITS_TEXT,
+            ]
+        }
+    ),
+]
+"""Samples of a rank: a whole number, or a fraction where several ranks share samples."""
+Width = Annotated[Positive, Field(le=10**6)]
+PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
+Ratio = Annotated[float, Field(gt=0, lt=1)]
+Bytes = Annotated[float, Unit(dimension="bytes", example="6 GiB")]
+Duration = Annotated[float, Unit(dimension="s", example="2 ms")]
+
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+_LONGEST_VALUE: Final = 60
+_LONGEST_RULE: Final = 400
+_MOST_PROBLEMS: Final = 100
+
+_RULES: Final = {
+    "int_type": "must be a whole number, without quotes, point or exponent",
+    "float_type": "must be a number, without quotes",
+    "bool_type": "must be true or false",
+    "string_type": "must be text; put quotes around it",
+    "list_type": "must be a list, such as [a, b]",
+    "dict_type": "must hold keys and values",
+    "model_type": "must hold keys and values",
+    "model_attributes_type": "must hold keys and values",
+    "finite_number": "must be finite",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have at least {min_length} entries, got {actual_length}",
+    "too_long": "must have at most {max_length} entries, got {actual_length}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+    "literal_error": "must be one of {expected}",
+}
+
+
+class Strict(BaseModel):
+    """The base of every schema: unknown keys are refused, and values are not converted."""
+
+    model_config = ConfigDict(
+        defer_build=True, extra="forbid", strict=True, allow_inf_nan=False, frozen=True
+    )
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return the object itself: schemas never change, so that all entries share one default."""
+        del memo
+        return self
+
+
+_KINDS = {"WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS}
+"""The schemas of whole files, and the kinds of these files."""
+
+
+def validate(schema: type[M], document: Document) -> M:
+    """The values of a document as a ``schema``.
+
+    Raises:
+        InvalidInputError: the document breaks rules; there is one line for each of them.
+    """
+    try:
+        return schema.model_validate(document.value)
+    except ValidationError as error:
+        if schema.__name__ in _KINDS:
+            refuse_other_kind(document.path, document.value, _KINDS[schema.__name__])
+        items = _telling(document, error.errors(include_url=False))
+        found = [_line(document, schema, item) for item in items]
+        problems = list(dict.fromkeys(found))
+        if len(problems) > _MOST_PROBLEMS:
+            rest = len(problems) - _MOST_PROBLEMS
+            problems = [*problems[:_MOST_PROBLEMS], f"{document.path}: and {rest} more"]
+        raise InvalidInputError(problems) from error
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """``did you mean 'x'? `` if there is a similar known word; otherwise empty."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+def show(value: object) -> str:
+    """A value as messages quote it: its text, shortened if it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
+def collect(problems: list[str], where: str, build: Callable[[], T]) -> T | None:
+    """Run ``build``; if it raises because a rule is broken, add lines to ``problems``."""
+    try:
+        return build()
+    except (CostModelError, InvalidInputError) as error:
+        problems.extend(f"{where}: {line}" for line in str(error).splitlines())
+        return None
+
+
+def _telling(document: Document, items: Sequence[Any]) -> list[Any]:
+    """The errors that tell users something, for keys that allow values of several types.
+
+    Pydantic reports an error for each allowed type. If the value has one of the types, only the
+    errors for this type are kept: where a number or a list is allowed, -1 is too small, and it is
+    not worth saying that it is not a list.
+    """
+    places = [_keys(document, item) for item in items]
+    typed = {
+        keys for keys, item in zip(places, items, strict=True) if not item["type"].endswith("_type")
+    }
+    return [
+        item
+        for keys, item in zip(places, items, strict=True)
+        if keys not in typed or not item["type"].endswith("_type")
+    ]
+
+
+def _line(document: Document, schema: type[BaseModel], item: Any) -> str:
+    keys = _keys(document, item)
+    if item["type"] == "missing":
+        return f"{document.where(keys[:-1])}: key {str(keys[-1])!r} is missing; add it"
+    rule = _rule(schema, keys, item)
+    if len(rule) > _LONGEST_RULE:
+        rule = f"{rule[:_LONGEST_RULE]}..."
+    return f"{document.where(keys)}: value {show(item['input'])}: {rule}"
+
+
+def _keys(document: Document, item: Any) -> Keys:
+    """The place of an error in the file: pydantic's, without the names of the allowed types."""
+    keys: list[str | int] = []
+    value = document.value
+    for position, part in enumerate(item["loc"]):
+        last = position == len(item["loc"]) - 1
+        if _holds(value, part):
+            value = value[part]
+        elif not (last and item["type"] == "missing"):
+            continue
+        keys.append(part)
+    return tuple(keys)
+
+
+def _holds(value: object, part: str | int) -> bool:
+    if isinstance(value, dict):
+        return part in value
+    return isinstance(value, list) and isinstance(part, int) and part < len(value)
+
+
+def _rule(schema: type[BaseModel], keys: Keys, item: Any) -> str:
+    context = item.get("ctx", {})
+    kind = item["type"]
+    if kind == "extra_forbidden":
+        known = _known_keys(schema, keys[:-1])
+        hint = nearest(str(keys[-1]), known)
+        return f"unknown key; {hint}known here: {', '.join(known)}"
+    if kind == "enum":
+        known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+        return f"must be one of {', '.join(known)}; {nearest(str(item['input']), known)}".strip(
+            "; "
+        )
+    if kind in _RULES:
+        return _RULES[kind].format(**context)
+    return str(item["msg"]).removeprefix("Value error, ")
+
+
+def _known_keys(schema: type[BaseModel], keys: Keys) -> list[str]:
+    """The keys of the schema that a key path leads to."""
+    model = schema
+    for key in keys:
+        if isinstance(key, str) and key in model.model_fields:
+            inner = _model_in(model.model_fields[key].annotation)
+            model = inner or model
+    return list(model.model_fields)
+
+
+def _model_in(hint: object) -> type[BaseModel] | None:
+    """The first schema in a type such as ``list[TableSchema]`` or ``LinkSchema | None``."""
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return hint
+    for part in get_args(hint):
+        found = _model_in(part)
+        if found is not None:
+            return found
+    return None
