@@ -52,7 +52,7 @@ from costmodels.training.communication import Communication
 from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.reading import communication_of
-from planner.options.mean_pooling import pooling_problems
+from planner.options.runtime_warnings import pooling_problems
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import PlanningProblem
 

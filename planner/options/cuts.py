@@ -10,8 +10,8 @@ make smaller. Otherwise every name is listed for every table that may have it.
 
 Two more kinds of cuts are left out: those with more column pieces than there are ranks (or hosts),
 and those with pieces of unequal widths, which TorchRec trains but cannot load from a checkpoint
-(:mod:`planner.options.unequal_pieces`). A table that may use only some of the ranks is cut into as
-many pieces as any other, because two pieces on one rank do not cost the same as one.
+(:mod:`planner.options.runtime_warnings`). A table that may use only some of the ranks is cut into
+as many pieces as any other, because two pieces on one rank do not cost the same as one.
 """
 
 from __future__ import annotations

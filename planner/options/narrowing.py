@@ -1,9 +1,9 @@
 """Narrower rules, under which TorchRec runs every plan and computes what the module computes.
 
-They exclude two kinds of plans: those that cut some of the mean-pooled tables of a module by rows
-and others not (:mod:`planner.options.mean_pooling`), and those that cut unpooled tables of a module
-into column pieces of several widths (:mod:`planner.options.unpooled_widths`). Rules are one
-:class:`TableConstraint` for each table, in the workload's order.
+They exclude two kinds of plans of :mod:`planner.options.runtime_warnings`: those that cut some of
+the mean-pooled tables of a module by rows and others not, and those that cut unpooled tables of a
+module into column pieces of several widths. Rules are one :class:`TableConstraint` for each table,
+in the workload's order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import Pooling, Workload
-from planner.options.mean_pooling import NOT_DIVIDED, rows_change, tables_by_module
+from planner.options.runtime_warnings import NOT_DIVIDED, rows_change, tables_by_module
 from planner.options.table_limits import table_limits
 from planner.options.torchrec_rules import SUMS_ROWS
 from planner.problem import PlanningProblem, TableConstraint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -271,3 +271,36 @@ class AbstractStrategy(ABC):
             progress: is called with every improvement of plan or bound.
             should_stop: is asked often; True ends the search with what it has found.
         """
+
+
+class AbstractProposals(AbstractStrategy):
+    """A strategy that proposes plans one after the other; the best that fits is kept."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def proposals(self, space: SearchSpace, record: Record, seed: int) -> Iterator[Assignment]:
+        """The plans, in the order in which they are priced.
+
+        Args:
+            space: the options of every table, and the places they may have.
+            record: has the objective, and says when the search has to end.
+            seed: of the random generator.
+        """
+
+    def search(
+        self,
+        space: SearchSpace,
+        evaluate: Evaluator,
+        *,
+        seed: int,
+        progress: ProgressCallback | None = None,
+        should_stop: StopCallback | None = None,
+    ) -> SearchOutcome:
+        """Price the proposals until there are no more or the budget ends; nothing is proven."""
+        record = Record(evaluate, progress, should_stop)
+        for proposal in self.proposals(space, record, seed):
+            record.consider(proposal, type(self).__module__.rpartition(".")[2])
+            if record.stopped:
+                break
+        return record.outcome(proves=False)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, final
 
 import numpy as np
 
 from costmodels.sharding import Spread
-from planner.search.base import (
-    AbstractStrategy,
-    ProgressCallback,
-    Record,
-    SearchOutcome,
-    StopCallback,
-)
-from planner.space.evaluation import Assignment, Evaluator, SearchSpace
+from planner.search.base import AbstractProposals, Record
+from planner.space.evaluation import Assignment, SearchSpace
 
 _SAMPLES: Final = 1000
 """Plans that are drawn, unless the budget ends first. With more of them the baseline takes longer
@@ -22,28 +17,17 @@ and is a little better."""
 
 
 @final
-class Random(AbstractStrategy):
+class Random(AbstractProposals):
     """The best of a thousand plans that are drawn at random, without a look at memory."""
 
     __slots__ = ()
 
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        *,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
-        """Draw plans until there are enough or the budget ends; the best that fits is kept."""
+    def proposals(self, space: SearchSpace, record: Record, seed: int) -> Iterator[Assignment]:
+        """Draw plans until there are enough or the budget ends."""
+        del record
         rng = np.random.default_rng(seed)
-        record = Record(evaluate, progress, should_stop)
         for _ in range(_SAMPLES):
-            record.consider(random_assignment(space, rng), "random")
-            if record.stopped:
-                break
-        return record.outcome(proves=False)
+            yield random_assignment(space, rng)
 
 
 def random_assignment(space: SearchSpace, rng: np.random.Generator) -> Assignment:

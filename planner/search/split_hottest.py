@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import final
 
-from planner.search.base import (
-    AbstractStrategy,
-    ProgressCallback,
-    Record,
-    SearchOutcome,
-    StopCallback,
-)
+from planner.search.base import AbstractProposals, Record
 from planner.search.common.linear import LinearModel
 from planner.search.construct.greedy import split_walk
-from planner.space.evaluation import Evaluator, SearchSpace
+from planner.space.evaluation import Assignment, SearchSpace
 
 
 @final
-class SplitHottest(AbstractStrategy):
+class SplitHottest(AbstractProposals):
     """What HugeCTR's planner does (samples/dlrm/sharding), with this project's costs."""
 
     __slots__ = ()
 
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        *,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
-        """Find the best plan of the walk; the seed has no effect."""
+    def proposals(self, space: SearchSpace, record: Record, seed: int) -> Iterator[Assignment]:
+        """The plans of the walk; the seed has no effect."""
         del seed
-        record = Record(evaluate, progress, should_stop)
-        for proposal in split_walk(LinearModel(space, evaluate.objective)):
-            record.consider(proposal, "split_hottest")
-            if record.stopped:
-                break
-        return record.outcome(proves=False)
+        yield from split_walk(LinearModel(space, record.evaluate.objective))

@@ -17,7 +17,6 @@ from typing import Final
 from costmodels.sharding import Plan
 from costmodels.workload import Pipeline, Workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
-from planner.options.mean_pooling import pooling_problems
 from planner.options.narrowing import (
     Rules,
     pieces_of_one_width,
@@ -25,7 +24,7 @@ from planner.options.narrowing import (
     rules_of,
     uncut_columns,
 )
-from planner.options.unpooled_widths import piece_widths, width_problems
+from planner.options.runtime_warnings import piece_widths, pooling_problems, width_problems
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
 from planner.search.base import OPTIMALITY_GAP

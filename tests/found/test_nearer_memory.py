@@ -16,7 +16,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.integrations.drop_in.nearer import host_bytes, in_nearer_memory
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.models import default_models
-from planner.options.mean_pooling import pooling_problems
+from planner.options.runtime_warnings import pooling_problems
 from planner.problem import Constraints, TableConstraint
 from tests.found.drawn_torchrec import slower_memories
 from tests.integration.builders import make_table, make_topology, placed

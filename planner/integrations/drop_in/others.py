@@ -46,9 +46,8 @@ from planner.integrations.translate.settings import KEY_VALUE_KERNELS, Request, 
 from planner.io.documents import read_json
 from planner.models import default_models
 from planner.options.broken_constraints import broken_constraints
-from planner.options.mean_pooling import pooling_problems
+from planner.options.runtime_warnings import pooling_problems, width_problems
 from planner.options.torchrec_rules import layout_problems
-from planner.options.unpooled_widths import width_problems
 from planner.problem import Constraints, PlanningProblem
 
 logger: Final = logging.getLogger(__name__)

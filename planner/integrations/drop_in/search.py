@@ -67,8 +67,7 @@ from planner.integrations.translate.pricing import (
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.models import default_models, models_of
 from planner.options.narrowing import pooled_alike, without_types
-from planner.options.runtime_warnings import runtime_warnings
-from planner.options.unpooled_widths import width_problems
+from planner.options.runtime_warnings import runtime_warnings, width_problems
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.search.base import SearchProgress

@@ -17,16 +17,10 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
-from planner.search.base import (
-    AbstractStrategy,
-    ProgressCallback,
-    Record,
-    SearchOutcome,
-    StopCallback,
-)
+from planner.search.base import AbstractProposals, Record
 from planner.search.common.linear import LinearModel
 from planner.search.construct.scalar_placer import ScalarPlacer
-from planner.space.evaluation import Assignment, Evaluator, SearchSpace
+from planner.space.evaluation import Assignment, SearchSpace
 
 _TORCHREC_MIN_WIDTH: Final = 128
 """Least columns of a piece that TorchRec splits a table into, unless constraints say otherwise."""
@@ -268,7 +262,7 @@ def offer_first(space: SearchSpace, record: Record) -> None:
         record.consider(found, "all alike")
 
 
-class AbstractListGreedy(AbstractStrategy):
+class AbstractListGreedy(AbstractProposals):
     """Whole tables by decreasing cost, each on the rank with the least cost so far.
 
     These are the baselines of AutoShard, DreamShard and NeuroShard. They differ in the cost of a
@@ -282,18 +276,7 @@ class AbstractListGreedy(AbstractStrategy):
     def cost(table: Table) -> float:
         """The cost of a table, in any unit."""
 
-    def search(
-        self,
-        space: SearchSpace,
-        evaluate: Evaluator,
-        *,
-        seed: int,
-        progress: ProgressCallback | None = None,
-        should_stop: StopCallback | None = None,
-    ) -> SearchOutcome:
+    def proposals(self, space: SearchSpace, record: Record, seed: int) -> Iterator[Assignment]:
         """Make the one plan of this baseline; the seed has no effect."""
-        del seed
-        record = Record(evaluate, progress, should_stop)
-        costs = np.array([self.cost(t) for t in space.problem.workload.tables])
-        record.consider(list_greedy(space, costs), type(self).__module__.rpartition(".")[2])
-        return record.outcome(proves=False)
+        del record, seed
+        yield list_greedy(space, np.array([self.cost(t) for t in space.problem.workload.tables]))

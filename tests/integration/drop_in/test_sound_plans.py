@@ -33,7 +33,7 @@ from costmodels.workload import DataType, Feature, Pooling, Table
 from planner.integrations.drop_in import search as sound_plans
 from planner.integrations.drop_in.search import best_plan, uneven_outputs
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.options.mean_pooling import module_problem
+from planner.options.runtime_warnings import module_problem
 from planner.result import PlanningResult
 from tests.integration.builders import make_table, placed
 from tests.integration.models import META, Model, Shape, bags, sequences
