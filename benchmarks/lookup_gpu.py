@@ -33,8 +33,9 @@ import numpy as np
 from costmodels.calibration.fit_residual import ResidualFit, fit_residual
 from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.base import LookupShard
-from costmodels.lookup.residual import LookupResidual, shard_features
+from costmodels.lookup.residual import shard_features
 from costmodels.lookup.roofline import Roofline
+from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.row_updates import RowUpdate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -11,7 +11,10 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.estimates import Provenance, Source
-from costmodels.training.fbgemm_constants import FbgemmConstants
+from costmodels.measured.cpu_constants import CpuConstants
+from costmodels.measured.curves import CollectiveCurve
+from costmodels.measured.fbgemm_constants import FbgemmConstants
+from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.workload import DataType
 
 PASS_RATIO: Final = 15.0
@@ -271,6 +274,23 @@ class FittedFactors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """What the files that a system names hold, read when the system is read.
+
+    Attributes:
+        curves: of collectives.
+        curve_links: the links on which the curves were measured; None for those of the system.
+        cpu: constants of ranks that are CPU cores; None if the system names no calibration.
+        residual: learned factors on lookups; None if there are none.
+    """
+
+    curves: tuple[CollectiveCurve, ...] = ()
+    curve_links: Links | None = None
+    cpu: CpuConstants | None = None
+    residual: LookupResidual | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """The ranks of a job: ``num_hosts`` hosts with ``local_world_size`` ranks each, host by host.
 
@@ -289,7 +309,8 @@ class Topology:
         hbm_capacity_by_rank_bytes: device memory of each rank; empty if all are as the device says.
         speed_by_rank_ratio: compute speed of each rank relative to the device; empty if all are 1.
         provenance: where the numbers of the system come from.
-        collective_curves: names of sets of measured curves, the best first.
+        collective_curves: names of sets of measured curves, the best first; their curves are in
+            ``measurements``, and without names none of them are used.
         calibration: file of constants of a system whose ranks are CPU cores; empty for others.
         ddr_capacity_by_host_bytes: memory of each host; empty if all are as the host says.
         lookup_constants: of FBGEMM's kernels, if a calibration of this system found them; None for
@@ -298,6 +319,8 @@ class Topology:
             latency of the device.
         whole: with 2D parallelism, the system of all ranks, of which these are one group with a
             copy of the tables of its own. All ranks of ``whole`` train the dense part together.
+        measurements: what ``collective_curves`` and ``calibration`` name, and learned factors. Two
+            systems are equal if they name the same.
 
     Raises:
         InvalidValueError: the levels do not nest, or a list has another length.
@@ -322,6 +345,7 @@ class Topology:
     lookup_constants: FbgemmConstants | None = None
     fitted: FittedFactors | None = None
     whole: Topology | None = None
+    measurements: Measurements = field(default=Measurements(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check that the levels nest."""

@@ -14,10 +14,9 @@ from costmodels.calibration.fit_operators import fit_operators
 from costmodels.calibration.fit_steps import fit_steps
 from costmodels.calibration.fitting import FitError, fit_counts
 from costmodels.calibration.points import CalibrationPoints, CollectivePoint
-from costmodels.cpu.constants import CollectiveConstants, CpuConstants
-from costmodels.cpu.features import CpuKernel
 from costmodels.cpu.gloo import all_to_all_counts, buffer_counts
 from costmodels.datatypes import FloatArray
+from costmodels.measured.cpu_constants import CollectiveConstants, CpuConstants, CpuKernel
 from costmodels.sharding import ShardingType
 from costmodels.uncertainty import MACHINE
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from costmodels.calibration.fitting import FitError, fit_counts, held_out_seconds, log_errors
 from costmodels.calibration.points import OperatorPoint
-from costmodels.cpu.constants import OPERATOR_COUNTS, OperatorConstants
 from costmodels.cpu.operators import (
     Counts,
     backward_counts,
@@ -18,6 +17,7 @@ from costmodels.cpu.operators import (
     update_counts,
 )
 from costmodels.datatypes import FloatArray
+from costmodels.measured.cpu_constants import OPERATOR_COUNTS, OperatorConstants
 from costmodels.operators import Operator
 
 CHAIN: Final = "chain"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.cpu.constants import Residual
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
+from costmodels.measured.cpu_constants import Residual
 
 _ROUNDS = 4
 """Weighted fits that follow each other; weights hardly change after a few."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodels.calibration.fitting import FitError
-from costmodels.cpu.constants import CpuConstants
 from costmodels.errors import require
+from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.uncertainty import KINDS, MACHINE
 
 

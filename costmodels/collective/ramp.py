@@ -22,8 +22,9 @@ from costmodels.collective._law import (
     network_law,
     num_steps,
 )
-from costmodels.collective.base import AbstractCollectiveModel, Collective
+from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingPlan
 
+from costmodels.groups import group_topology, sync_time_s
 from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology
 from planner import api
@@ -23,7 +24,7 @@ from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.key_value import refuse_key_values
 from planner.result import PlanningResult
-from planner.tuning.groups import group_constraints, group_topology, sync_time_s
+from planner.rules.group_rules import group_constraints
 
 
 @dataclass(frozen=True, kw_only=True)

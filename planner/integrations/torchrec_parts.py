@@ -50,6 +50,7 @@ from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.sharding import Plan
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
@@ -68,7 +69,6 @@ from planner.integrations.torchrec_workload import NO_HINTS, ShardableTable, Wor
 from planner.integrations.translate.constraints import table_constraints
 from planner.integrations.translate.options import to_sharding_options
 from planner.integrations.translate.system import base_system
-from planner.models import default_models
 
 logger: Final = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class PredictedCosts(ShardEstimator):
         if not sharding_options:
             return
         workload = workload_of(sharding_options, sharder_data_map, self._constraints, self._hints)
-        pipeline = CostPipeline(workload, self._topology, default_models(self._topology))
+        pipeline = CostPipeline(workload, self._topology)
         names = names_of(sharding_options)
         for option in sharding_options:
             ours = option_of(option, names[key_of(option)])

@@ -18,6 +18,7 @@ from torchrec.distributed.planner.types import HardwareConfig, StorageReservatio
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
 from costmodels.sharding import Plan
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import GIB
 from costmodels.workload import Pipeline
@@ -38,7 +39,6 @@ from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, ModelDescription, WorkloadHints
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.key_value import KeyValuePipeline
-from planner.models import default_models
 from planner.problem import PlanningProblem
 from planner.settings import SearchSettings
 from planner.space.budget import default_work_s, priced_plans

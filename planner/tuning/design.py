@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from costmodels.batch_shares import PROPORTIONAL, batch_ratios
 from costmodels.errors import InvalidValueError
+from costmodels.groups import least_sync_s
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
@@ -18,7 +19,7 @@ from planner.models import pipeline_of
 from planner.options.enumeration import CACHE_LOAD_FACTORS, enumerate_options
 from planner.options.memory import surely_crowded
 from planner.problem import Constraints, PlanningProblem, TableConstraint
-from planner.tuning.groups import group_problem, least_sync_s
+from planner.rules.group_rules import group_problem
 from planner.tuning.setups import OWN_CODECS, Menu, Setup, changed, cluster_name, group_sizes
 
 COLUMN_WIDTHS: Final = (4, 8, 16, 32, 64, 128)

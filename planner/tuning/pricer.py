@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from costmodels.groups import sync_time_s
 from planner import api
 from planner.result import PlanningResult
 from planner.search.bounds.quick import Floor
@@ -12,7 +13,6 @@ from planner.settings import SearchSettings
 from planner.support.status import Status
 from planner.tuning.design import DesignSpace
 from planner.tuning.goals import Facts, facts_of
-from planner.tuning.groups import sync_time_s
 from planner.tuning.setups import Setup
 
 StopCallback = Callable[[], bool]

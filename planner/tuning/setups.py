@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from costmodels.errors import InvalidValueError
+from costmodels.groups import group_topology
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
 from costmodels.workload import Pipeline, Workload
 from planner.errors import InvalidInputError
 from planner.support.kinds import check_fields
-from planner.tuning.groups import group_topology
 
 OWN_CODECS: Final = "workload"
 """The name that stands for the workload's own codecs."""

@@ -50,6 +50,7 @@ from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.sustained import PRIOR, Shares, group_of
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import Framework, Workload
@@ -57,7 +58,6 @@ from planner import io
 from planner.io.documents import Document
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
-from planner.models import default_models
 from planner.validation.share_fit import TRIED, SecondsByShare, fit, unmeasured
 
 _FILE: Final = "transformers.csv"

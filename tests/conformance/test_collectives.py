@@ -14,12 +14,12 @@ from costmodels.collective.base import (
     NUM_LEVELS,
     AbstractCollectiveModel,
     Basis,
-    Collective,
     Level,
     balanced_s,
     spread_by_level,
 )
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 from tests.conformance.instances import build
 from tests.networks import matrix_by_level, share_network

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodels.groups import group_topology, members
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from costmodels.units import GIB
@@ -14,8 +15,8 @@ from planner import api, io
 from planner.cli.run import run
 from planner.errors import InfeasibleError
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint
+from planner.rules.group_rules import group_constraints
 from planner.tuning import Menu, Pricer, design_space
-from planner.tuning.groups import group_constraints, group_topology, members
 from tests.strategies import make_topology
 
 DATA = Path(__file__).parent / "data"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.models import default_models
 from planner.space.budget import default_work_s, priced_plans
 from planner.space.objective import MakePipeline
 

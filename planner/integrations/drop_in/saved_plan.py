@@ -17,6 +17,7 @@ from torchrec.distributed.planner.types import (
 )
 
 from costmodels.sharding import ComputeKernel, Plan, TablePlacement, row_blocks
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Table
@@ -27,7 +28,6 @@ from planner.integrations.translate.errors import ShardPlannerError
 from planner.integrations.translate.key_value import KERNELS, KeyValuePipeline
 from planner.integrations.translate.options import virtual_blocks
 from planner.io.documents import read_json
-from planner.models import default_models
 from planner.options.broken_constraints import broken_constraints
 from planner.options.torchrec_rules import layout_problems
 from planner.options.unpooled_widths import width_problems

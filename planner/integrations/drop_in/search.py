@@ -22,6 +22,7 @@ from costmodels.errors import CostModelError
 from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
@@ -48,7 +49,7 @@ from planner.integrations.drop_in.memory import (
 from planner.integrations.drop_in.nearer import host_bytes, in_nearer_memory
 from planner.integrations.translate.errors import ShardPlannerError
 from planner.integrations.translate.key_value import KeyValuePipeline, KeyValueTable
-from planner.models import default_models, models_of
+from planner.models import models_of
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.search.base import SearchProgress

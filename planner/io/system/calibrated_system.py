@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from costmodels.calibration.report import Calibration
-from costmodels.cpu.constants import CpuConstants
 from costmodels.cpu.operators import memory_s
+from costmodels.measured.cpu_constants import CpuConstants
 from planner.io.system.calibration_file import write_calibration
 from planner.io.workload.yaml_lines import scalar_text
 from planner.support.atomic import write_text_atomic

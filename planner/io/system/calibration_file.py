@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from costmodels.calibration.report import Calibration
-from costmodels.cpu.constants import CpuConstants
+from costmodels.measured.cpu_constants import CpuConstants
 from planner.errors import InvalidInputError
 from planner.support.atomic import write_text_atomic
 from planner.support.versions import once_per_version

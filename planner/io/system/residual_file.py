@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from costmodels.lookup.residual import LookupResidual
+from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder

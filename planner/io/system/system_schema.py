@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from costmodels.fabrics import FABRICS
-from costmodels.training.fbgemm_constants import MOST
+from costmodels.measured.fbgemm_constants import MOST
 from costmodels.workload import DataType
 from planner.io.fields import Count, Name, Positive
 from planner.io.numbers import Origin, Sourced

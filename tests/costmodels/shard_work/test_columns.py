@@ -20,8 +20,9 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
-from costmodels.lookup.residual import NUM_FEATURES, Corrected, LearnedFactor, LookupResidual
+from costmodels.lookup.residual import Corrected
 from costmodels.lookup.roofline import Roofline
+from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import OptionWork, WorkPool
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingOption, ShardingType

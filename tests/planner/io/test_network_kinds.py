@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.collective.base import Basis, Collective, balanced_s
+from costmodels.collective.base import Basis, balanced_s
 from costmodels.collective.ramp import Ramp
 from costmodels.estimates import Source
 from costmodels.fabrics import FABRICS, fabric_link, fabric_named
+from costmodels.measured.curves import Collective
+from costmodels.system_models import collective_model
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.documents import read_text
 from planner.io.library import configs_folder
-from planner.models import collective_model
 from tests.planner.io.files import SYSTEM, changed, refused, write
 
 PLAIN = "network: {latency: 25 us, bandwidth: 20 GB/s}"

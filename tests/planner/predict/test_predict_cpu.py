@@ -12,7 +12,7 @@ import pytest
 from costmodels.calibration.fitting import FitError
 from costmodels.calibration.report import Calibration
 from costmodels.cpu.gloo import Gloo
-from costmodels.lookup.residual import NUM_FEATURES, LearnedFactor, LookupResidual
+from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodels.groups import least_sync_s, sync_time_s
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Pipeline
@@ -23,7 +24,6 @@ from planner.tuning import DesignSpace, Effort, Menu, Pricer, Setup, Study, desi
 from planner.tuning.design import plain
 from planner.tuning.effects import told_value, worths
 from planner.tuning.goals import GOALS, Facts, behind, front_of, values_of
-from planner.tuning.groups import least_sync_s, sync_time_s
 from planner.tuning.known import Floors, Known
 from planner.tuning.page import study_page
 from planner.tuning.pricer import Outcome, StopCallback

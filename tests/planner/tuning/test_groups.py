@@ -19,17 +19,17 @@ from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.fitted import scaled
+from costmodels.groups import group_topology, least_sync_s, members, sync_time_s
 from costmodels.memory import dense_bytes
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.system_models import default_models
 from costmodels.topology import FittedFactors, Topology
 from costmodels.units import GIB, MIB
 from costmodels.workload import DenseArch, DenseParallelism, Workload
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
-from planner.models import default_models
 from planner.problem import PlanningProblem
 from planner.tuning import Effort, Menu, Pricer, Study, design_space
-from planner.tuning.groups import group_topology, least_sync_s, members, sync_time_s
 from planner.tuning.setups import group_sizes
 from tests.differential.asking import Run
 from tests.differential.check import check

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from costmodels.groups import group_topology, sync_time_s
 from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
@@ -22,7 +23,6 @@ from planner.problem import Constraints, PlanningProblem
 from planner.search.bounds.feasibility import require_feasible
 from planner.space.evaluation import SearchSpace
 from planner.tuning import DesignSpace, Effort, Look, Menu, Study, design_space
-from planner.tuning.groups import group_topology, sync_time_s
 
 pytestmark = pytest.mark.usefixtures("floors_once")
 
