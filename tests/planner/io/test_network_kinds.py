@@ -121,6 +121,8 @@ def test_files_start_from_others(tmp_path: Path) -> None:
     write(
         tmp_path, "box.yaml", changed(SYSTEM, "layout:", "collective_curves: [mine.csv]\nlayout:")
     )
+    shipped = configs_folder() / "calibrations" / "collectives.csv"
+    (tmp_path / "mine.csv").write_bytes(shipped.read_bytes())
     (tmp_path / "sub").mkdir()
     text = f"base: ../box.yaml\nname: bigger\ndevice: {{hbm_capacity: 96 GiB}}\nlinks:\n  {KIND}\n"
     system = io.load_system(write(tmp_path / "sub", "big.yaml", text), gpus=16)
