@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.estimates import Provenance, Source
 from costmodels.measured.cpu_constants import CpuConstants
@@ -455,3 +455,84 @@ def with_host_factor(topology: Topology, host_ratio: float) -> Topology:
     pass_s = None if host.eager_pass_s is None else host.eager_pass_s * host_ratio
     calls = replace(host, eager_call_s=host.eager_call_s * host_ratio, eager_pass_s=pass_s)
     return replace(topology, host=calls)
+
+
+# -- 2D parallelism: each group of ranks has a copy of all tables, laid out as by DMPCollection. By
+# default it interleaves groups: with c copies, group i has ranks i, i + c, i + 2 c and so on, so
+# that the copies of a shard lie side by side. With use_inter_host_allreduce a group is a block of
+# consecutive ranks instead.
+
+
+def members(topology: Topology, group_size: int, *, between_hosts: bool = False) -> IntArray:
+    """``[copies, group_size]`` the ranks of each group; column r has the copies of one shard.
+
+    Args:
+        topology: all ranks of the job.
+        group_size: ranks that share one copy of the tables; it divides the number of ranks.
+        between_hosts: whether groups are blocks of consecutive ranks instead of interleaved ones.
+    """
+    copies = topology.world_size // group_size
+    ranks = np.arange(topology.world_size)
+    if between_hosts:
+        return ranks.reshape(copies, group_size)
+    return ranks.reshape(group_size, copies).T
+
+
+def group_topology(
+    topology: Topology, group_size: int, *, between_hosts: bool = False
+) -> Topology | None:
+    """The system as one group sees it; None if a group has unequal numbers of ranks on its hosts.
+
+    Groups with ranks on one host share its memory in proportion to those ranks. One plan serves all
+    groups, so if ranks or hosts differ, each place of a group counts as the weakest that any group
+    has at this place. All ranks train the dense part, whose gradients are reduced over all of them.
+    """
+    if group_size == topology.world_size:
+        return topology
+    return part_of(topology, members(topology, group_size, between_hosts=between_hosts))
+
+
+def part_of(topology: Topology, groups: IntArray) -> Topology | None:
+    """The system of one group: hosts as in the first group, places as weak as in any group.
+
+    None if a group has unequal numbers of ranks on its hosts.
+
+    Args:
+        topology: all ranks of the job.
+        groups: ``[groups, ranks of each]`` in rising order within a group.
+    """
+    hosts = groups // topology.local_world_size
+    size, local = groups.shape[1], ranks_on_first_host(groups, topology)
+    if size % local:
+        return None
+    by_host = hosts.reshape(len(groups), -1, local)
+    if (by_host != by_host[..., :1]).any():
+        return None
+    domains = groups[0] // topology.domain_size
+    domain = int((domains == domains[0]).sum())
+    share = local / topology.local_world_size
+    sized = topology.resized(size // local, local)
+    return replace(
+        sized,
+        whole=topology.trainers,
+        domain_size=max(local, domain - domain % local),
+        hbm_capacity_by_rank_bytes=_weakest(topology.hbm_capacities(), groups)
+        if topology.hbm_capacity_by_rank_bytes
+        else (),
+        speed_by_rank_ratio=_weakest(topology.speeds(), groups)
+        if topology.speed_by_rank_ratio
+        else (),
+        ddr_capacity_by_host_bytes=tuple(
+            (topology.ddr_capacities()[by_host[..., 0]].min(axis=0) * share).tolist()
+        ),
+    )
+
+
+def _weakest(values: FloatArray, places: IntArray) -> tuple[float, ...]:
+    return tuple(values[places].min(axis=0).tolist())
+
+
+def ranks_on_first_host(groups: IntArray, topology: Topology) -> int:
+    """How many ranks of the first group are on its first host."""
+    hosts = groups[0] // topology.local_world_size
+    return int((hosts == hosts[0]).sum())

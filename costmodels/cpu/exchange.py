@@ -7,8 +7,8 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
+from costmodels.cpu.base import AbstractExchangeModel, Traffic
 from costmodels.datatypes import FloatArray
-from costmodels.exchange import AbstractExchangeModel, Traffic
 from costmodels.measured.cpu_constants import CpuConstants, ExchangeConstants
 from costmodels.sharding import ShardingType
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingPlan
 
-from costmodels.groups import group_topology, sync_time_s
 from costmodels.pipeline import CostPipeline
-from costmodels.topology import Topology
+from costmodels.system_models import sync_time_s
+from costmodels.topology import Topology, group_topology
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.integrations.drop_in.effort import evaluations_within

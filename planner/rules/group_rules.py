@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodels.datatypes import IntArray
-from costmodels.groups import group_topology, members, ranks_on_first_host
-from costmodels.topology import Topology
+from costmodels.topology import Topology, group_topology, members, ranks_on_first_host
 from planner.errors import InfeasibleError
 from planner.problem import (
     Constraints,

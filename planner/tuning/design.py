@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from costmodels.batch_shares import PROPORTIONAL, batch_ratios
 from costmodels.errors import InvalidValueError
-from costmodels.groups import least_sync_s
 from costmodels.sharding import ComputeKernel
+from costmodels.system_models import least_sync_s
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 from planner.errors import InfeasibleError, InvalidInputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from costmodels.groups import sync_time_s
+from costmodels.system_models import sync_time_s
 from planner import api
 from planner.result import PlanningResult
 from planner.search.bounds.quick import Floor

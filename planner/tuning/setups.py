@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from costmodels.errors import InvalidValueError
-from costmodels.groups import group_topology
-from costmodels.topology import Topology
+from costmodels.topology import Topology, group_topology
 from costmodels.training.communication import Communication, Precision
 from costmodels.workload import Pipeline, Workload
 from planner.errors import InvalidInputError

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.groups import group_topology, members
 from costmodels.sharding import ShardingType
-from costmodels.topology import Topology
+from costmodels.topology import Topology, group_topology, members
 from costmodels.units import GIB
 from planner import api, io
 from planner.cli.run import run

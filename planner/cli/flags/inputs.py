@@ -161,7 +161,7 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
     Raises:
         InvalidInputError: the job has no such groups.
     """
-    from costmodels.groups import group_topology
+    from costmodels.topology import group_topology
 
     size, local = made_for.world_size or 0, made_for.local_world_size
     layouts = (False, True) if size and whole.world_size % size == 0 else ()

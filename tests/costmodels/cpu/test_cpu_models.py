@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.cpu.base import Traffic
 from costmodels.cpu.counts import exchange_counts, shard_loads
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import CpuExchange
@@ -20,7 +21,6 @@ from costmodels.cpu.lookup import CpuLookup, factor
 from costmodels.cpu.run_stages import STAGES, predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.distribution.zipf import Zipf
-from costmodels.exchange import Traffic
 from costmodels.measured.cpu_constants import (
     BACKWARD,
     DENSE_BACKWARD,

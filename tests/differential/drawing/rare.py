@@ -17,9 +17,9 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
-from costmodels.groups import group_topology
 from costmodels.operators import Operator, OperatorKind
 from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.topology import group_topology
 from costmodels.units import MIB
 from costmodels.workload import (
     DataType,

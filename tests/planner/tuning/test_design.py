@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.groups import least_sync_s, sync_time_s
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.system_models import least_sync_s, sync_time_s
 from costmodels.workload import Pipeline
 from planner import load_system, load_workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from costmodels.groups import group_topology, sync_time_s
 from costmodels.sharding import ShardingType
-from costmodels.topology import Topology
+from costmodels.system_models import sync_time_s
+from costmodels.topology import Topology, group_topology
 from costmodels.workload import Pipeline, Workload
 from planner import load_system, load_workload
 from planner.cli import tuning

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.groups import group_topology
+from costmodels.topology import group_topology
 from planner import api, io
 from tests.planner.cli.command_line import Run
 
