@@ -38,7 +38,7 @@ from costmodels.lookup.roofline import Roofline
 from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.uncertainty import left_out
 from costmodels.workload import Feature, Optimizer, Table
 from planner.io import load_system, load_workload

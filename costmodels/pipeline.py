@@ -12,7 +12,7 @@ import numpy as np
 import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.batch_shares import shares_remark
-from costmodels.cpu.unused import unused_remark
+from costmodels.cpu.run_stages import unused_remark
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers, dense_parameters, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source

@@ -11,21 +11,69 @@ search needs it to prove a bound.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
 from costmodels import discovery
-from costmodels.collective._analytic import analytic_spread_ratio
-from costmodels.collective._peers import group_sums, num_peers
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
+
+
+@functools.cache
+def num_peers(world: int, local: int, domain: int) -> FloatArray:
+    """How many ranks each rank reaches over each link level, ``[world, NUM_LEVELS]``.
+
+    Args:
+        world: number of ranks.
+        local: ranks per host.
+        domain: ranks per scale-up domain.
+    """
+    in_domain = group_sums(np.ones(world), domain)
+    counts = (np.full(world, local - 1.0), in_domain - local, world - in_domain)
+    return np.stack(counts, axis=-1)
+
+
+def group_sums(values: FloatArray, size: int) -> FloatArray:
+    """For each rank, the sum over its group of ``size`` consecutive ranks, ``[..., R]``.
+
+    The last group is smaller if ``size`` does not divide R.
+    """
+    ranks = values.shape[-1]
+    if size == 1:
+        return values
+    whole = ranks - ranks % size
+    grouped = values[..., :whole].reshape(*values.shape[:-1], -1, size)
+    sums = np.repeat(grouped.sum(axis=-1), size, axis=-1)
+    if whole == ranks:
+        return sums
+    rest = values[..., whole:]
+    tail = np.broadcast_to(rest.sum(axis=-1, keepdims=True), rest.shape)
+    return np.concatenate([sums, tail], axis=-1)
+
+
+_SPREAD: Final = 1.0
+"""90 % spread of a time inside one scale-up domain if only the rates of its links are known: the
+true time is within a factor of 1 + this. Nine in ten points of the shipped curves lie within a
+factor of 1.8 of the law of link rates (``benchmarks/collectives.py``, links); the spread also
+includes how much sites differ (``benchmarks/fabrics.py``)."""
+_NETWORK_SPREAD: Final = 1.6
+"""The same spread over several domains, if there is no curve inside a domain either."""
+
+
+def analytic_spread_ratio(topology: Topology) -> float:
+    """90 % spread of a collective over all ranks if nothing was measured; 0 for a single rank."""
+    if topology.world_size == 1:
+        return 0.0
+    crosses = topology.world_size > topology.domain_size
+    return _NETWORK_SPREAD if crosses else _SPREAD
 
 
 class Level(IntEnum):

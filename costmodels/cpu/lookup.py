@@ -20,7 +20,7 @@ from costmodels.lookup.base import (
 from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, Residual
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 
 _AT_ONCE: Final = 64
 """Shards that are priced in one call. Each has some hundred frequency bins, so that the arrays of

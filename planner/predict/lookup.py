@@ -22,7 +22,7 @@ from costmodels.lookup.fbgemm import call_sigma, is_measured
 from costmodels.sharding import ComputeKernel
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS, group_sigma, rate_sigma
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
 from planner.models import calibrated_spread_ratio

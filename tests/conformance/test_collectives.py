@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 import costmodels.collective
 from costmodels import discovery
-from costmodels.collective._peers import group_sums
 from costmodels.collective.base import (
     NUM_LEVELS,
     AbstractCollectiveModel,
     Basis,
     Level,
     balanced_s,
+    group_sums,
     spread_by_level,
 )
 from costmodels.datatypes import FloatArray

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, WithJsonSchema
 
 from costmodels.training.communication import Precision
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import (
     DataType,
     DenseOptimizer,

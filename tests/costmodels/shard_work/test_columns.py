@@ -28,7 +28,7 @@ from costmodels.shard_work.option_work import OptionWork, WorkPool
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingOption, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Table, Workload
 from tests.costmodels.cpu.machines import MACHINE
 from tests.costmodels.shard_work import one_by_one
