@@ -33,11 +33,12 @@ import numpy as np
 from benchmarks.lookup_residual import ResidualFit, fit_residual
 from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.base import LookupShard
-from costmodels.lookup.residual import LookupResidual, shard_features
+from costmodels.lookup.residual import shard_features
 from costmodels.lookup.roofline import Roofline
+from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.uncertainty import left_out
 from costmodels.workload import Feature, Optimizer, Table
 from planner.io import load_system, load_workload

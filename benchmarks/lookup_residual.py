@@ -12,7 +12,7 @@ import numpy as np
 from costmodels.calibration.fitting import geomean_error
 from costmodels.datatypes import FloatArray
 from costmodels.errors import require
-from costmodels.lookup.residual import LearnedFactor
+from costmodels.measured.lookup_residual import LearnedFactor
 
 _FEWEST_POINTS: Final = 24
 """Fewest points of a fit: about as many as a shard has features."""

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
-from costmodels.collective.base import AbstractCollectiveModel, Collective, Confidence
+from costmodels.collective.base import AbstractCollectiveModel, Confidence
+from costmodels.cpu.base import AbstractExchangeModel, Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
-from costmodels.exchange import AbstractExchangeModel, Traffic
 from costmodels.lookup.base import AbstractLookupModel, CallFloor, LookupShard, LookupShards
+from costmodels.measured.curves import Collective
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import FittedFactors, Topology

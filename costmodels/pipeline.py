@@ -12,7 +12,7 @@ import numpy as np
 import costmodels.iteration as pipelines
 from costmodels import discovery, memory
 from costmodels.batch_shares import shares_remark
-from costmodels.cpu.unused import unused_remark
+from costmodels.cpu.run_stages import unused_remark
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers, dense_parameters, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
@@ -29,6 +29,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingTyp
 from costmodels.stages.models import CostModels
 from costmodels.stages.own_models import require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.uncertainty import (
     UNSCALED,
@@ -54,10 +55,10 @@ class CostPipeline:
     def __init__(
         self, workload: Workload, topology: Topology, models: CostModels | None = None
     ) -> None:
-        """Price what is the same for every plan; ``models`` None means the default ones."""
+        """Price what is the same for every plan; ``models`` None means those of the topology."""
         self.workload = workload
         self.topology = topology
-        self.models = models or CostModels()
+        self.models = models or default_models(topology)
         require_shapes(self.models, topology)
         self.lookup = self.models.lookup
         if workload.tables:

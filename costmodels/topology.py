@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.estimates import Provenance, Source
-from costmodels.training.fbgemm_constants import FbgemmConstants
+from costmodels.measured.cpu_constants import CpuConstants
+from costmodels.measured.curves import CollectiveCurve
+from costmodels.measured.fbgemm_constants import FbgemmConstants
+from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.workload import DataType
 
 PASS_RATIO: Final = 15.0
@@ -271,6 +274,23 @@ class FittedFactors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """What the files that a system names hold, read when the system is read.
+
+    Attributes:
+        curves: of collectives.
+        curve_links: the links on which the curves were measured; None for those of the system.
+        cpu: constants of ranks that are CPU cores; None if the system names no calibration.
+        residual: learned factors on lookups; None if there are none.
+    """
+
+    curves: tuple[CollectiveCurve, ...] = ()
+    curve_links: Links | None = None
+    cpu: CpuConstants | None = None
+    residual: LookupResidual | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """The ranks of a job: ``num_hosts`` hosts with ``local_world_size`` ranks each, host by host.
 
@@ -289,7 +309,8 @@ class Topology:
         hbm_capacity_by_rank_bytes: device memory of each rank; empty if all are as the device says.
         speed_by_rank_ratio: compute speed of each rank relative to the device; empty if all are 1.
         provenance: where the numbers of the system come from.
-        collective_curves: names of sets of measured curves, the best first.
+        collective_curves: names of sets of measured curves, the best first; their curves are in
+            ``measurements``, and without names none of them are used.
         calibration: file of constants of a system whose ranks are CPU cores; empty for others.
         ddr_capacity_by_host_bytes: memory of each host; empty if all are as the host says.
         lookup_constants: of FBGEMM's kernels, if a calibration of this system found them; None for
@@ -298,6 +319,8 @@ class Topology:
             latency of the device.
         whole: with 2D parallelism, the system of all ranks, of which these are one group with a
             copy of the tables of its own. All ranks of ``whole`` train the dense part together.
+        measurements: what ``collective_curves`` and ``calibration`` name, and learned factors. Two
+            systems are equal if they name the same.
 
     Raises:
         InvalidValueError: the levels do not nest, or a list has another length.
@@ -322,6 +345,7 @@ class Topology:
     lookup_constants: FbgemmConstants | None = None
     fitted: FittedFactors | None = None
     whole: Topology | None = None
+    measurements: Measurements = field(default=Measurements(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check that the levels nest."""
@@ -431,3 +455,84 @@ def with_host_factor(topology: Topology, host_ratio: float) -> Topology:
     pass_s = None if host.eager_pass_s is None else host.eager_pass_s * host_ratio
     calls = replace(host, eager_call_s=host.eager_call_s * host_ratio, eager_pass_s=pass_s)
     return replace(topology, host=calls)
+
+
+# -- 2D parallelism: each group of ranks has a copy of all tables, laid out as by DMPCollection. By
+# default it interleaves groups: with c copies, group i has ranks i, i + c, i + 2 c and so on, so
+# that the copies of a shard lie side by side. With use_inter_host_allreduce a group is a block of
+# consecutive ranks instead.
+
+
+def members(topology: Topology, group_size: int, *, between_hosts: bool = False) -> IntArray:
+    """``[copies, group_size]`` the ranks of each group; column r has the copies of one shard.
+
+    Args:
+        topology: all ranks of the job.
+        group_size: ranks that share one copy of the tables; it divides the number of ranks.
+        between_hosts: whether groups are blocks of consecutive ranks instead of interleaved ones.
+    """
+    copies = topology.world_size // group_size
+    ranks = np.arange(topology.world_size)
+    if between_hosts:
+        return ranks.reshape(copies, group_size)
+    return ranks.reshape(group_size, copies).T
+
+
+def group_topology(
+    topology: Topology, group_size: int, *, between_hosts: bool = False
+) -> Topology | None:
+    """The system as one group sees it; None if a group has unequal numbers of ranks on its hosts.
+
+    Groups with ranks on one host share its memory in proportion to those ranks. One plan serves all
+    groups, so if ranks or hosts differ, each place of a group counts as the weakest that any group
+    has at this place. All ranks train the dense part, whose gradients are reduced over all of them.
+    """
+    if group_size == topology.world_size:
+        return topology
+    return part_of(topology, members(topology, group_size, between_hosts=between_hosts))
+
+
+def part_of(topology: Topology, groups: IntArray) -> Topology | None:
+    """The system of one group: hosts as in the first group, places as weak as in any group.
+
+    None if a group has unequal numbers of ranks on its hosts.
+
+    Args:
+        topology: all ranks of the job.
+        groups: ``[groups, ranks of each]`` in rising order within a group.
+    """
+    hosts = groups // topology.local_world_size
+    size, local = groups.shape[1], ranks_on_first_host(groups, topology)
+    if size % local:
+        return None
+    by_host = hosts.reshape(len(groups), -1, local)
+    if (by_host != by_host[..., :1]).any():
+        return None
+    domains = groups[0] // topology.domain_size
+    domain = int((domains == domains[0]).sum())
+    share = local / topology.local_world_size
+    sized = topology.resized(size // local, local)
+    return replace(
+        sized,
+        whole=topology.trainers,
+        domain_size=max(local, domain - domain % local),
+        hbm_capacity_by_rank_bytes=_weakest(topology.hbm_capacities(), groups)
+        if topology.hbm_capacity_by_rank_bytes
+        else (),
+        speed_by_rank_ratio=_weakest(topology.speeds(), groups)
+        if topology.speed_by_rank_ratio
+        else (),
+        ddr_capacity_by_host_bytes=tuple(
+            (topology.ddr_capacities()[by_host[..., 0]].min(axis=0) * share).tolist()
+        ),
+    )
+
+
+def _weakest(values: FloatArray, places: IntArray) -> tuple[float, ...]:
+    return tuple(values[places].min(axis=0).tolist())
+
+
+def ranks_on_first_host(groups: IntArray, topology: Topology) -> int:
+    """How many ranks of the first group are on its first host."""
+    hosts = groups[0] // topology.local_world_size
+    return int((hosts == hosts[0]).sum())

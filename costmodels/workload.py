@@ -21,7 +21,7 @@ from costmodels.layers._dense_part import OperatorList as OperatorList
 from costmodels.training.communication import NOT_COMPRESSED, Communication
 from costmodels.training.optimizers import DenseOptimizer as DenseOptimizer
 from costmodels.training.optimizers import Optimizer as Optimizer
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 
 
 class Pooling(StrEnum):

@@ -1,7 +1,4 @@
-"""Which cost models price plans on a system, and how others are chosen by name.
-
-A system that names measured curves of collectives is priced by them, any other by its link rates.
-"""
+"""How cost models are chosen by name, in place of those of the system."""
 
 from __future__ import annotations
 
@@ -12,33 +9,19 @@ from types import ModuleType
 from typing import Any, Final
 
 from costmodels import collective, dense, discovery, lookup
-from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
-from costmodels.collective.measured import Measured
-from costmodels.collective.ramp import Ramp
-from costmodels.cpu.constants import CpuConstants
-from costmodels.cpu.dense import CpuDense
-from costmodels.cpu.exchange import CpuExchange
-from costmodels.cpu.gloo import Gloo
-from costmodels.cpu.lookup import CpuLookup
 from costmodels.dense.base import AbstractDenseModel
 from costmodels.errors import InvalidValueError, UnknownNameError
-from costmodels.fitted import scaled
 from costmodels.lookup.base import AbstractLookupModel
-from costmodels.lookup.residual import Corrected
 from costmodels.pipeline import CostPipeline
 from costmodels.stages.models import CostModels
+from costmodels.system_models import collective_model, default_models
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.io.system.collective_curves import load_curves, shipped_curves
-from planner.io.system.measured_files import (
-    load_constants,
-    load_residual,
-    read_calibration,
-    residual_path,
-)
-from planner.io.system.measured_links import links_measured
+from planner.io.system.collective_curves import shipped_curves
+from planner.io.system.measured_files import read_calibration
+from planner.io.system.system_file import with_measurements
 from planner.problem import PlanningProblem
 
 FAMILIES: Final[dict[str, tuple[ModuleType, Callable[..., object]]]] = {
@@ -48,22 +31,6 @@ FAMILIES: Final[dict[str, tuple[ModuleType, Callable[..., object]]]] = {
 }
 """The families of models that can be chosen by name: their package, and the base of their
 classes."""
-
-
-def default_models(topology: Topology) -> CostModels:
-    """The models of a system, unless others are chosen.
-
-    Raises:
-        InvalidInputError: the system names curves or a calibration that cannot be read.
-    """
-    if topology.calibration:
-        models = cpu_models(load_constants(topology.calibration))
-    else:
-        models = CostModels(collective=collective_model(topology))
-    residual = load_residual(residual_path(topology))
-    if residual is not None:
-        models = replace(models, lookup=Corrected(inner=models.lookup, residual=residual))
-    return scaled(models, topology.fitted)
 
 
 def models_of(problem: PlanningProblem) -> CostModels:
@@ -133,28 +100,6 @@ def _made(family: str, name: str, own: object) -> object:
         raise InvalidInputError(msg) from error
 
 
-def cpu_models(constants: CpuConstants) -> CostModels:
-    """The models of a machine whose ranks are CPU cores, with calibrated constants."""
-    return CostModels(
-        lookup=CpuLookup(constants=constants),
-        collective=Gloo(constants=constants),
-        dense=CpuDense(constants=constants),
-        exchange=CpuExchange(constants=constants),
-        sigmas_ratio=constants.sigmas_ratio,
-    )
-
-
-def collective_model(topology: Topology) -> AbstractCollectiveModel:
-    """Measured curves if the system names some; otherwise a law of its links.
-
-    The law is that of the kind of network if the system names one, else alpha-beta.
-    """
-    curves = load_curves(topology)
-    if not curves:
-        return Ramp() if topology.network_link.fabric else AlphaBeta()
-    return Measured(curves=curves, measured_on=links_measured(topology))
-
-
 def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:
     """The model with which ``shardplan predict collective`` predicts single operations.
 
@@ -169,7 +114,7 @@ def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:
     if not topology.collective_curves and any(
         r.set_name == topology.name for r in shipped_curves()
     ):
-        topology = replace(topology, collective_curves=(topology.name,))
+        topology = with_measurements(replace(topology, collective_curves=(topology.name,)))
     return collective_model(topology)
 
 

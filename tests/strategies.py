@@ -21,7 +21,7 @@ from costmodels.sharding import (
     place,
 )
 from costmodels.topology import Device, Host, Link, Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.units import GB, GIB, MIB, US
 from costmodels.workload import (
     DataType,

@@ -55,7 +55,6 @@ MAX_CODE_LINES = {
     "planner/study": 1_900,
     "planner/torchrec_terms": 550,
     "planner/trace": 850,
-    "planner/tuning": 250,
     "planner/validation": 1_950,
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a

@@ -10,7 +10,6 @@ import argparse
 import time
 
 from costmodels.pipeline import CostPipeline
-from planner.models import default_models
 from planner.objectives import objective_named
 from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
@@ -29,7 +28,7 @@ def space_of(tables: int, ranks: int) -> SearchSpace:
     """The synthetic instance of that size; 26 tables are those of MLPerf's DLRM-DCNv2."""
     workload = cases.dlrm() if tables == len(cases.DLRM_ROWS) else cases.synthetic(tables)
     topology = cases.topology(ranks // _LOCAL, _LOCAL)
-    pipeline = CostPipeline(workload, topology, default_models(topology))
+    pipeline = CostPipeline(workload, topology)
     problem = PlanningProblem(workload=workload, topology=topology)
     return SearchSpace(problem, pipeline, enumerate_options(problem, pipeline))
 

@@ -39,11 +39,11 @@ import numpy as np
 from benchmarks.search.instances import drawn
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import check_plan
+from costmodels.system_models import default_models
 from planner import load_system, load_workload
 from planner.api import solve
 from planner.io.workload.starter import placeholder_text
 from planner.io.workload.workload_writer import workload_text
-from planner.models import default_models
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.enumeration import enumerate_options
 from planner.options.table_limits import table_limits

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodels.calibration.points import CollectivePoint, LookupPoint, StepPoint
-from costmodels.cpu.features import CpuKernel
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
+from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.sharding import (
     ComputeKernel,
     Plan,

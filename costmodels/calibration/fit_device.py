@@ -15,8 +15,8 @@ import numpy as np
 
 from costmodels.calibration.device_designs import Row
 from costmodels.calibration.fitting import FitError, geomean_error, log_errors
-from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.errors import InvalidValueError
+from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.units import KIB, MIB, US
 from costmodels.workload import DataType
 

@@ -20,9 +20,9 @@ from costmodels.distribution.zipf import Zipf
 from costmodels.errors import require
 from costmodels.lookup.base import LookupShard, LookupShards
 from costmodels.lookup.fbgemm import DEFAULTS, Fbgemm
+from costmodels.measured.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.training.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
 
 PASSES: Final = ("forward", "backward")

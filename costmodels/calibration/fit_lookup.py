@@ -18,11 +18,11 @@ from costmodels.calibration.fitting import (
     non_negative,
 )
 from costmodels.calibration.points import LookupPoint
-from costmodels.cpu.constants import LookupConstants, Residual
-from costmodels.cpu.features import Access, CpuKernel, features
+from costmodels.cpu.features import Access, features
 from costmodels.cpu.lookup import factor
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.zipf import Zipf
+from costmodels.measured.cpu_constants import CpuKernel, LookupConstants, Residual
 
 _LIMIT = 0.6
 """Largest absolute value of the logarithm of the learned factor: it is between 0.55 and 1.82."""

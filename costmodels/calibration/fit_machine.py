@@ -13,13 +13,6 @@ from costmodels.calibration.fit_lookup import Caches, fit_lookups
 from costmodels.calibration.fit_steps import fit_steps
 from costmodels.calibration.fitting import FitError, fit_counts, held_out_seconds, log_errors
 from costmodels.calibration.points import CalibrationPoints, CollectivePoint, OperatorPoint
-from costmodels.cpu.constants import (
-    OPERATOR_COUNTS,
-    CollectiveConstants,
-    CpuConstants,
-    OperatorConstants,
-)
-from costmodels.cpu.features import CpuKernel
 from costmodels.cpu.gloo import all_to_all_counts, buffer_counts
 from costmodels.cpu.operators import (
     Counts,
@@ -29,6 +22,13 @@ from costmodels.cpu.operators import (
     update_counts,
 )
 from costmodels.datatypes import FloatArray
+from costmodels.measured.cpu_constants import (
+    OPERATOR_COUNTS,
+    CollectiveConstants,
+    CpuConstants,
+    CpuKernel,
+    OperatorConstants,
+)
 from costmodels.operators import Operator
 from costmodels.sharding import ShardingType
 from costmodels.uncertainty import MACHINE

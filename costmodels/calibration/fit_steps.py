@@ -10,13 +10,6 @@ import numpy as np
 from costmodels.calibration.fit_lookup import Caches
 from costmodels.calibration.fitting import FitError, fit_counts, held_out_seconds
 from costmodels.calibration.points import StepPoint
-from costmodels.cpu.constants import (
-    DenseConstants,
-    ExchangeConstants,
-    GradientConstants,
-    GroupConstants,
-    LookupConstants,
-)
 from costmodels.cpu.counts import ShardLoad, exchange_counts, shard_loads
 from costmodels.cpu.dense import layer_counts, update_counts
 from costmodels.cpu.features import features
@@ -24,6 +17,13 @@ from costmodels.cpu.lookup import TOGETHER, factor, together
 from costmodels.cpu.run_stages import STAGES
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers
+from costmodels.measured.cpu_constants import (
+    DenseConstants,
+    ExchangeConstants,
+    GradientConstants,
+    GroupConstants,
+    LookupConstants,
+)
 from costmodels.sharding import ShardingType
 
 KINDS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)

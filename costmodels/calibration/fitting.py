@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.cpu.constants import CpuConstants, Residual
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
+from costmodels.measured.cpu_constants import CpuConstants, Residual
 from costmodels.uncertainty import KINDS, MACHINE
 
 _ROUNDS = 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from costmodels.cpu.features import CpuKernel
+from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.operators import Operator
 from costmodels.sharding import Plan
 from costmodels.workload import Workload

@@ -51,7 +51,8 @@ from costmodels.collective._nearest import (
     is_on_like_link,
     is_repeat,
 )
-from costmodels.collective.base import Collective, CollectiveCurve, Confidence
+from costmodels.collective.base import Confidence
+from costmodels.measured.curves import Collective, CollectiveCurve
 
 _PLAUSIBLE: Final = (0.6, 1.3)
 """The least and the greatest ratio of measured to expected rate that is carried over to another

@@ -24,8 +24,8 @@ import numpy as np
 from costmodels.collective._curve import TimeCurve
 from costmodels.collective._group import Group
 from costmodels.collective._law import RATIO, busiest_factor
-from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective, CollectiveCurve
 
 HALVES: Final = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
 """The collectives that together do what an all-reduce does."""

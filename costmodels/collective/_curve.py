@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.collective._law import Law, fabric_growth
-from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective, CollectiveCurve
 
 _STEPS_PER_INTERVAL: Final = 8
 """Straight pieces between two points of a table. More follow the bend from latency to bandwidth

@@ -22,9 +22,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from costmodels.collective._group import Group
-from costmodels.collective.base import Collective, Level
+from costmodels.collective.base import Level
 from costmodels.datatypes import FloatArray
 from costmodels.fabrics import protocol_of
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 
 _SOFTNESS: Final = 0.6

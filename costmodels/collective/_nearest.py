@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from costmodels.collective._group import TYPICAL_EFFICIENCY, Group
-from costmodels.collective.base import CollectiveCurve
+from costmodels.measured.curves import CollectiveCurve
 
 _LIKE_LINK: Final = (0.55, 1.15)
 """A network link is taken for the one that a curve was measured on if the rate that it achieves is

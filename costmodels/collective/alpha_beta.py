@@ -7,15 +7,11 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective._analytic import analytic_spread_ratio
 from costmodels.collective._group import group_of, group_of_peers
 from costmodels.collective._law import crowding, is_pcie
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    Collective,
-    Level,
-)
+from costmodels.collective.base import AbstractCollectiveModel, Level, analytic_spread_ratio
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 
 

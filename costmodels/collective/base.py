@@ -11,22 +11,69 @@ search needs it to prove a bound.
 
 from __future__ import annotations
 
+import functools
 import importlib
-import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
 from costmodels import discovery
-from costmodels.collective._analytic import analytic_spread_ratio
-from costmodels.collective._peers import group_sums, num_peers
 from costmodels.datatypes import FloatArray
-from costmodels.errors import require
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
+
+
+@functools.cache
+def num_peers(world: int, local: int, domain: int) -> FloatArray:
+    """How many ranks each rank reaches over each link level, ``[world, NUM_LEVELS]``.
+
+    Args:
+        world: number of ranks.
+        local: ranks per host.
+        domain: ranks per scale-up domain.
+    """
+    in_domain = group_sums(np.ones(world), domain)
+    counts = (np.full(world, local - 1.0), in_domain - local, world - in_domain)
+    return np.stack(counts, axis=-1)
+
+
+def group_sums(values: FloatArray, size: int) -> FloatArray:
+    """For each rank, the sum over its group of ``size`` consecutive ranks, ``[..., R]``.
+
+    The last group is smaller if ``size`` does not divide R.
+    """
+    ranks = values.shape[-1]
+    if size == 1:
+        return values
+    whole = ranks - ranks % size
+    grouped = values[..., :whole].reshape(*values.shape[:-1], -1, size)
+    sums = np.repeat(grouped.sum(axis=-1), size, axis=-1)
+    if whole == ranks:
+        return sums
+    rest = values[..., whole:]
+    tail = np.broadcast_to(rest.sum(axis=-1, keepdims=True), rest.shape)
+    return np.concatenate([sums, tail], axis=-1)
+
+
+_SPREAD: Final = 1.0
+"""90 % spread of a time inside one scale-up domain if only the rates of its links are known: the
+true time is within a factor of 1 + this. Nine in ten points of the shipped curves lie within a
+factor of 1.8 of the law of link rates (``benchmarks/collectives.py``, links); the spread also
+includes how much sites differ (``benchmarks/fabrics.py``)."""
+_NETWORK_SPREAD: Final = 1.6
+"""The same spread over several domains, if there is no curve inside a domain either."""
+
+
+def analytic_spread_ratio(topology: Topology) -> float:
+    """90 % spread of a collective over all ranks if nothing was measured; 0 for a single rank."""
+    if topology.world_size == 1:
+        return 0.0
+    crosses = topology.world_size > topology.domain_size
+    return _NETWORK_SPREAD if crosses else _SPREAD
 
 
 class Level(IntEnum):
@@ -43,19 +90,6 @@ class Level(IntEnum):
 
 NUM_LEVELS = len(Level)
 """How many levels of links there are: the last axis of arrays of bytes."""
-
-
-class Collective(StrEnum):
-    """What the ranks do together. Sizes are counted in bytes as nccl-tests counts them.
-
-    The size is, for each rank: all that it sends, its own part included (all-to-all); its whole
-    output (all-gather); its whole input (reduce-scatter); its buffer (all-reduce).
-    """
-
-    ALL_TO_ALL = "all_to_all"
-    ALL_GATHER = "all_gather"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_REDUCE = "all_reduce"
 
 
 class Basis(StrEnum):
@@ -85,63 +119,6 @@ class Confidence:
 
     basis: Basis
     spread_ratio: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveCurve:
-    """Measured times of one collective in one shape, at several sizes.
-
-    Attributes:
-        collective: the collective.
-        ranks: how many ranks take part.
-        domains: over how many scale-up domains they are spread evenly.
-        size_bytes: sizes as nccl-tests counts them (:class:`Collective`); they rise.
-        time_s: seconds at each size.
-        network_bytes_per_s: nominal rate of a rank's network link; 0 if the collective uses no
-            network or the rate is not known.
-        version: version of the library that ran the collective; empty if not known.
-        source: where the times come from.
-        priority: 0 for curves of the system itself. Curves of like systems have higher numbers, and
-            are used only if there is no curve with a lower number.
-        fabric: kind of network (:mod:`costmodels.fabrics`); empty if the collective uses none or it
-            is not known.
-
-    Raises:
-        InvalidValueError: ranks, sizes or times do not fit together.
-    """
-
-    collective: Collective
-    ranks: int
-    domains: int
-    size_bytes: tuple[float, ...]
-    time_s: tuple[float, ...]
-    network_bytes_per_s: float = 0.0
-    version: str = ""
-    source: str = ""
-    priority: int = 0
-    fabric: str = ""
-
-    def __post_init__(self) -> None:
-        """Check shape, sizes and times."""
-        sizes = self.size_bytes
-        require(self.ranks >= 2, f"a collective curve needs at least 2 ranks, got {self.ranks}")
-        require(
-            self.domains >= 1 and self.ranks % self.domains == 0,
-            f"{self.ranks} ranks do not divide over {self.domains} domains",
-        )
-        require(
-            len(sizes) == len(self.time_s) and len(sizes) >= 2,
-            f"a curve needs as many sizes as times and at least 2, "
-            f"got {len(sizes)} and {len(self.time_s)}",
-        )
-        rising = all(a < b for a, b in itertools.pairwise(sizes))
-        require(rising and sizes[0] > 0, "sizes of a curve must be above 0 and rise")
-        require(all(math.isfinite(t) and t > 0 for t in self.time_s), "times must be above 0")
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(ranks, domains)."""
-        return self.ranks, self.domains
 
 
 class AbstractCollectiveModel(ABC):

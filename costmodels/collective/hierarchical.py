@@ -7,14 +7,9 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    Collective,
-    Confidence,
-    Level,
-    default_model,
-)
+from costmodels.collective.base import AbstractCollectiveModel, Confidence, Level, default_model
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 
 

@@ -12,14 +12,9 @@ from costmodels.collective._consistent import Found
 from costmodels.collective._curve import TimeCurve
 from costmodels.collective._group import Group, group_of, group_of_peers
 from costmodels.collective._law import bus_factor, busiest_bytes
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    Collective,
-    CollectiveCurve,
-    Confidence,
-    default_model,
-)
+from costmodels.collective.base import AbstractCollectiveModel, Confidence, default_model
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Link, Links, Topology
 from costmodels.units import format_rate, format_time
 

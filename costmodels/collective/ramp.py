@@ -8,7 +8,6 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective._analytic import analytic_spread_ratio
 from costmodels.collective._group import Group, group_of, group_of_peers
 from costmodels.collective._law import (
     RATIO,
@@ -22,8 +21,9 @@ from costmodels.collective._law import (
     network_law,
     num_steps,
 )
-from costmodels.collective.base import AbstractCollectiveModel, Collective
+from costmodels.collective.base import AbstractCollectiveModel, analytic_spread_ratio
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 
 

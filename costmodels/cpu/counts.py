@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.cpu.exchange import beyond_caches
-from costmodels.cpu.features import Access, CpuKernel
+from costmodels.cpu.features import Access
 from costmodels.datatypes import FloatArray
+from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import Table, Workload
 

@@ -10,7 +10,6 @@ from typing import ClassVar, final
 import numpy as np
 
 from costmodels.cpu import operators
-from costmodels.cpu.constants import CpuConstants, OperatorConstants
 from costmodels.dense.base import (
     AbstractDenseModel,
     DenseLayers,
@@ -18,6 +17,7 @@ from costmodels.dense.base import (
     Layer,
     dense_layers,
 )
+from costmodels.measured.cpu_constants import CpuConstants, OperatorConstants
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.topology import Topology
 from costmodels.workload import Workload

@@ -7,9 +7,9 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.cpu.constants import CpuConstants, ExchangeConstants
+from costmodels.cpu.base import AbstractExchangeModel, Traffic
 from costmodels.datatypes import FloatArray
-from costmodels.exchange import AbstractExchangeModel, Traffic
+from costmodels.measured.cpu_constants import CpuConstants, ExchangeConstants
 from costmodels.sharding import ShardingType
 
 _LENGTH_BYTES = 4.0

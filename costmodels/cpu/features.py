@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
+from costmodels.measured.cpu_constants import (
+    CpuKernel,
+)
 
 LINE_BYTES: Final = 64.0
 """Bytes of a cache line."""
@@ -27,76 +29,12 @@ _SETTLED: Final = 1e-15
 """Newton's method ends when a step changes the root by at most this share: about the precision of
 float64."""
 
-FORWARD: Final = (
-    "call",
-    "bags",
-    "output elements",
-    "indices",
-    "looked up elements",
-    "L2 misses",
-    "L2 missed lines",
-    "L3 misses",
-    "L3 missed lines",
-)
-"""The counts of a forward lookup. Misses of a cache are rows that are not in it; missed lines are
-their cache lines."""
-BACKWARD: Final = (
-    "call",
-    "bags",
-    "indices",
-    "sort passes",
-    "gathered elements",
-    "gathered lines beyond L2",
-    "distinct rows",
-    "distinct elements",
-    "L2 misses",
-    "L2 missed lines",
-    "L3 misses",
-    "L3 missed lines",
-)
-"""The counts of the backward lookup of a sharded table that is pooled."""
-DENSE_BACKWARD: Final = (*BACKWARD, "table elements", "table elements beyond L3")
-"""The counts of the backward lookup of a replicated table, whose gradient is as large as the
-table."""
-SEQUENCE_BACKWARD: Final = (
-    "call",
-    "indices",
-    "gathered elements",
-    "distinct rows",
-    "distinct elements",
-    "distinct rows in far memory",
-)
-"""The counts of the backward lookup of a table that is not pooled."""
-SHAPE: Final = (
-    "indices",
-    "distinct rows",
-    "columns",
-    "rows",
-    "bags",
-    "reuse",
-    "repeats",
-    "L2 misses per index",
-)
-"""The shape of a shard, by whose logarithms the learned factors are found. Reuse is indices per
-distinct row; repeats is the probability that two indices are the same row."""
 
 _HELD_BYTES: Final = 400.0
 """Bytes that FBGEMM's backward pass of unpooled tables holds for each distinct row, beside its
 gradient: the entries of hash maps (``split_embedding_nobag_backward_exact_cpu_kernel``). The cost
 of a row's entries grows with the square root of all bytes that are held. This was measured from 2
 thousand to 120 thousand rows, and there is no step where a cache ends."""
-
-
-class CpuKernel(StrEnum):
-    """The kernels that look up tables on a CPU.
-
-    ``FUSED``: FBGEMM's kernel for sharded tables that are pooled. ``DENSE``: its kernel for
-    replicated tables. ``SEQUENCE``: its kernel for tables that are not pooled.
-    """
-
-    FUSED = "fused"
-    DENSE = "dense"
-    SEQUENCE = "sequence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

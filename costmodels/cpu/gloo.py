@@ -8,8 +8,8 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel
-from costmodels.cpu.constants import CpuConstants
 from costmodels.datatypes import FloatArray
+from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.topology import Topology
 
 LARGE_BYTES: Final = 4.0 * 1024**2

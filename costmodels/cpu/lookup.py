@@ -7,8 +7,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.cpu.constants import CpuConstants, Residual
-from costmodels.cpu.features import Access, Accesses, CpuKernel, many_features
+from costmodels.cpu.features import Access, Accesses, many_features
 from costmodels.datatypes import FloatArray
 from costmodels.errors import require
 from costmodels.lookup.base import (
@@ -18,9 +17,10 @@ from costmodels.lookup.base import (
     LookupShards,
     LookupWork,
 )
+from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, Residual
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 
 _AT_ONCE: Final = 64
 """Shards that are priced in one call. Each has some hundred frequency bins, so that the arrays of
@@ -38,7 +38,8 @@ class CpuLookup(AbstractLookupModel):
     (:mod:`costmodels.cpu.features`) are those of FBGEMM's CPU kernels. Those of the forward lookup
     are mostly cache misses (Che's approximation for each level of caches); those of the backward
     lookup are mostly distinct rows and passes of the index sort. The factor is a kernel regression
-    on the shape of the shard (:data:`costmodels.cpu.features.SHAPE`). It is limited to a range, so
+    on the shape of the shard (:data:`costmodels.measured.cpu_constants.SHAPE`). It is limited to a
+    range, so
     that it can correct the counts but not replace them.
 
     The interface wants bytes, so that the work columns hold these seconds times the bandwidth of

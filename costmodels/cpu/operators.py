@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.cpu.constants import OPERATOR_COUNTS, OperatorConstants
 from costmodels.datatypes import FloatArray
+from costmodels.measured.cpu_constants import OPERATOR_COUNTS, OperatorConstants
 from costmodels.operators import Operator, OperatorKind, Product
 
 _L2_BYTES, _L3_BYTES = 1e6, 4e6

@@ -31,7 +31,6 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.empty import absent_family, no_times
 from costmodels.floors.exchange_floor import (
     INDICES,
     exchange_floor,
@@ -61,6 +60,43 @@ from costmodels.shard_work.wire import BACKWARD, FORWARD
 from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.stage_model import StageModel
+
+
+def absent_family(kind: ShardingType) -> FamilyTimes:
+    """The collectives of a sharding type, still without any duration."""
+    present = np.ones((1, 1), dtype=bool)
+    return FamilyTimes(name=kind.value, present=present, input_s=np.zeros(1), outputs_s=())
+
+
+def no_times(times: StageTimes) -> StageTimes:
+    """The same stages without any duration, so that a program consists of leaves alone."""
+    none = np.zeros_like(times.lookup_forward_s)
+    return StageTimes(
+        bottom_forward_s=none,
+        top_forward_s=none,
+        top_backward_s=none,
+        bottom_backward_s=none,
+        optimizer_s=none,
+        lookup_forward_s=none,
+        lookup_backward_s=none,
+        cache_fetch_s=none,
+        families=(),
+        input_splits_s=none,
+        bucket_s=(none,) * len(times.bucket_s),
+        tail_bucket_s=none,
+        bottom_host_s=none,
+        top_host_s=none,
+        lookup_host_s=none,
+        collective_host_s=none,
+        dense_names=times.dense_names,
+        overlap_slowdown_ratio=0.0,
+        floor_s=0.0,
+        single_stream=times.single_stream,
+        piece_ratio=times.piece_ratio,
+        gather_s=(none,) * len(times.gather_s),
+        earlier_s=None if times.earlier_s is None else none,
+    )
+
 
 _ROUNDING: Final = 1e-13
 """Share by which differences of durations are lowered, so that rounding cannot raise a bound."""

@@ -22,7 +22,7 @@ from costmodels.distribution.base import Laws, side_by_side
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Optimizer, Pooling, Table, Workload
 
 KERNELS: Final = tuple(ComputeKernel)

@@ -17,9 +17,9 @@ from costmodels.lookup.base import (
     LookupShards,
     LookupWork,
 )
+from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.training.fbgemm_constants import FbgemmConstants
 from costmodels.workload import HostProfile, Pipeline, Workload
 
 DEFAULTS: Final = FbgemmConstants()
@@ -69,7 +69,7 @@ class Fbgemm(AbstractLookupModel):
     cache (Che's approximation; a table has 0.7 of the cache), rows of D columns and R bytes, and
     outputs of G bytes. ``lines(x, s)`` are the bytes of lines of s bytes that x bytes touch at an
     offset that is a multiple of what divides both. Constants are those of
-    :class:`~costmodels.training.fbgemm_constants.FbgemmConstants`; seconds marked * grow as the
+    :class:`~costmodels.measured.fbgemm_constants.FbgemmConstants`; seconds marked * grow as the
     bandwidth of the second-level cache falls. Then ``fused`` takes
 
     - forward: floor + chain + index* N + bag* B + chunk* N D / 128 + (row passes M lines(R, 128) +

@@ -11,8 +11,8 @@ import numpy as np
 
 from costmodels.batch_shares import batch_ratios
 from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
+from costmodels.cpu.base import Traffic
 from costmodels.datatypes import FloatArray
-from costmodels.exchange import Traffic
 from costmodels.iteration.base import FamilyTimes, require_times
 from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FORWARD, Wire
 from costmodels.shard_work.work import (

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, fields
 
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
+from costmodels.cpu.base import AbstractExchangeModel
 from costmodels.dense.base import AbstractDenseModel
 from costmodels.dense.roofline import Roofline as DenseRoofline
-from costmodels.exchange import AbstractExchangeModel
 from costmodels.fields import settle
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.lookup.fbgemm import Fbgemm

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodels.collective.base import NUM_LEVELS, AbstractCollectiveModel
+from costmodels.cpu.base import AbstractExchangeModel
 from costmodels.dense.base import AbstractDenseModel
 from costmodels.discovery import model_words, of_users
 from costmodels.errors import InvalidValueError
-from costmodels.exchange import AbstractExchangeModel
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK, AbstractLookupModel
 from costmodels.topology import Topology
 

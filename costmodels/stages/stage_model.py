@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.batch_shares import batch_ratios, with_batch
+from costmodels.cpu.base import AbstractExchangeModel
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
 from costmodels.discovery import model_words
 from costmodels.errors import require
-from costmodels.exchange import AbstractExchangeModel
 from costmodels.iteration.base import StageTimes, require_times
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
 from costmodels.shard_work.deduplication import distinct_s, with_expansion

@@ -15,7 +15,8 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import ShardingPlan
 
 from costmodels.pipeline import CostPipeline
-from costmodels.topology import Topology
+from costmodels.system_models import sync_time_s
+from costmodels.topology import Topology, group_topology
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.integrations.drop_in.search import evaluations_within
@@ -23,7 +24,7 @@ from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.pricing import refuse_key_values
 from planner.result import PlanningResult
-from planner.tuning.groups import group_constraints, group_topology, sync_time_s
+from planner.rules.group_rules import group_constraints
 
 
 @dataclass(frozen=True, kw_only=True)

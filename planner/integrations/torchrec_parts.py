@@ -64,6 +64,7 @@ from costmodels.sharding import (
     TablePlacement,
 )
 from costmodels.sharding import ShardingOption as OurOption
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Table, Workload
 from planner import api
@@ -86,7 +87,6 @@ from planner.integrations.torchrec_workload import (
 from planner.integrations.translate.constraints import table_constraints
 from planner.integrations.translate.reading import optimizer_name, planned_optimizers, table_configs
 from planner.integrations.translate.settings import our_kernel
-from planner.models import default_models
 
 logger: Final = logging.getLogger(__name__)
 
@@ -291,7 +291,7 @@ class PredictedCosts(ShardEstimator):
         if not sharding_options:
             return
         workload = workload_of(sharding_options, sharder_data_map, self._constraints, self._hints)
-        pipeline = CostPipeline(workload, self._topology, default_models(self._topology))
+        pipeline = CostPipeline(workload, self._topology)
         names = names_of(sharding_options)
         for option in sharding_options:
             ours = option_of(option, names[key_of(option)])

@@ -18,6 +18,7 @@ from torchrec.distributed.planner.types import HardwareConfig, StorageReservatio
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
 from costmodels.sharding import Plan
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import GIB
 from costmodels.workload import Pipeline
@@ -37,7 +38,6 @@ from planner.integrations.torchrec_workload import NO_HINTS, ModelDescription, W
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.pricing import KeyValuePipeline, LeftToOurCount
 from planner.integrations.translate.settings import Sharders
-from planner.models import default_models
 from planner.problem import PlanningProblem
 from planner.settings import SearchSettings
 from planner.space.budget import default_work_s, priced_plans

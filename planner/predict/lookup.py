@@ -20,11 +20,12 @@ from costmodels.estimates import RELATIVE_SIGMA, Source
 from costmodels.lookup.base import AbstractLookupModel, LookupShard, LookupShards
 from costmodels.lookup.fbgemm import call_sigma, is_measured
 from costmodels.sharding import ComputeKernel
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS, group_sigma, rate_sigma
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
-from planner.models import calibrated_spread_ratio, default_models
+from planner.models import calibrated_spread_ratio
 from planner.predict import rows as predict
 from planner.predict.rows import Predicted, Unmodelled, interval, number, parsed, spread_ratio
 

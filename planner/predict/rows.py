@@ -13,13 +13,8 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    Basis,
-    Collective,
-    Confidence,
-    balanced_s,
-)
+from costmodels.collective.base import AbstractCollectiveModel, Basis, Confidence, balanced_s
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 from costmodels.units import US
 from planner.errors import InvalidInputError

@@ -18,14 +18,15 @@ from typing import Any, Final
 from costmodels.batch_shares import PROPORTIONAL, batch_ratios
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import ComputeKernel
-from costmodels.topology import Topology
+from costmodels.system_models import least_sync_s
+from costmodels.topology import Topology, group_topology
 from costmodels.workload import Pipeline
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.models import pipeline_of
 from planner.options.enumeration import CACHE_LOAD_FACTORS, enumerate_options
 from planner.options.memory import surely_crowded
 from planner.problem import PlanningProblem, TableConstraint
-from planner.tuning.groups import group_problem, group_topology, least_sync_s
+from planner.rules.group_rules import group_problem
 
 Value = str | int | float | bool | None
 Load = Callable[[Mapping[str, Value]], PlanningProblem]

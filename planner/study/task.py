@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
+from costmodels.system_models import sync_time_s
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.io.plan.plan_file import plan_to_json
@@ -40,7 +41,6 @@ from planner.support.dask_cluster import WorkerError
 from planner.support.kinds import check_fields
 from planner.support.status import Status
 from planner.support.worker_pool import ProcessDiedError, WorkerPool
-from planner.tuning.groups import sync_time_s
 
 DIED: Final = "its process died, for want of memory perhaps"
 DONE, UNFIT, FAILED, STOPPED = "done", "does_not_fit", "failed", "stopped"

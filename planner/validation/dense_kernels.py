@@ -37,7 +37,6 @@ from planner import io
 from planner.io.documents import Document
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
-from planner.models import default_models
 from planner.validation.measured_steps import Row, load_rows, step_of, whole_tables
 
 FIXED: Final = frozenset({"chunk_parameters", "join_s", "join_ratio"})
@@ -259,7 +258,7 @@ def _nvidia(dtype: str, kernel: str) -> Estimate:
     }
     workload = workload_file_of(Document(Path("nvidia"), value, {})).workload
     system = _system("a100_80gb_sxm")
-    pipeline = CostPipeline(workload, system, default_models(system))
+    pipeline = CostPipeline(workload, system)
     return pipeline.estimate(whole_tables(workload)).time
 
 
@@ -371,6 +370,6 @@ def _step_s(
 
 def _lookup_s(workload: Workload, system: Topology) -> float:
     """GPU seconds of the lookups of one step, forward and backward."""
-    pipeline = CostPipeline(workload, system, default_models(system))
+    pipeline = CostPipeline(workload, system)
     times = pipeline.stage_times(pipeline.plan_work(whole_tables(workload)))
     return float(np.max(times.lookup_forward_s) + np.max(times.lookup_backward_s))

@@ -19,7 +19,6 @@ from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from planner import io
-from planner.models import default_models
 from planner.validation.measured_steps import Row, load_rows, step_of, whole_tables
 
 _FITTED, _EXTRA = "gpu_h200.jsonl", "gpu_h200_extra.jsonl"
@@ -139,7 +138,7 @@ def _group(row: Row) -> str:
 def _step(row: Row, topology: Topology, prefix: str) -> GpuStep:
     group = _group(row)
     workload = step_of(row)
-    pipeline = CostPipeline(workload, topology, default_models(topology))
+    pipeline = CostPipeline(workload, topology)
     plan = whole_tables(workload)
     copied_s = float(row["h2d_us"]) * _MICROSECOND
     times = _with_kernels(

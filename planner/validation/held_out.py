@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.collective.base import AbstractCollectiveModel, CollectiveCurve, balanced_s
+from costmodels.collective.base import AbstractCollectiveModel, balanced_s
 from costmodels.collective.measured import Measured
 from costmodels.fabrics import fabric_link
+from costmodels.measured.curves import CollectiveCurve
+from costmodels.system_models import collective_model
 from costmodels.topology import Link, Topology
 from planner.errors import InvalidInputError
 from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
 from planner.io.system.system_file import load_system
-from planner.models import collective_model
 
 _TYPICAL_EFFICIENCY = 0.82
 """Achieved over nominal rate of the network of a cluster, as in :mod:`costmodels.collective`: what

@@ -14,7 +14,6 @@ import numpy as np
 
 from costmodels.pipeline import CostPipeline
 from planner.io.system.system_file import load_system
-from planner.models import default_models
 from planner.validation.measured_steps import load_rows, step_of, whole_tables
 
 STEPS = ("gpu_h200.jsonl", "h200_sxm")
@@ -83,7 +82,7 @@ def load_steps(name: str = STEPS[0], system: str = STEPS[1]) -> tuple[MeasuredMe
     found = []
     for row in load_rows(name, "dlrm", "pipe", "dense"):
         workload = step_of(row)
-        pipeline = CostPipeline(workload, topology, default_models(topology))
+        pipeline = CostPipeline(workload, topology)
         (rank,) = pipeline.memory(whole_tables(workload)).ranks
         kind = row["kind"] if row["block"] == "dense" else row["backend"].split()[0]
         found.append(

@@ -27,6 +27,7 @@ from costmodels.sharding import (
     row_blocks,
 )
 from costmodels.stages.models import CostModels
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import GB
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
@@ -34,7 +35,6 @@ from costmodels.workload import DataType, Pipeline, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.models import default_models
 from planner.problem import Constraints, PlanningProblem
 
 _REPLICATION_SLACK = 1.02

@@ -29,7 +29,6 @@ from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import Workload
 from planner import io
 from planner.io.library import configs_folder
-from planner.models import default_models
 from planner.validation.measured_steps import whole_tables
 
 _FILE: Final = "lin22_single_gpu.csv"
@@ -181,7 +180,7 @@ def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
 
 def _pipeline(workload: Workload, topology: Topology) -> CostPipeline:
     """The pipeline with the models that this system gets by default."""
-    return CostPipeline(workload, topology, default_models(topology))
+    return CostPipeline(workload, topology)
 
 
 @cache

@@ -53,6 +53,7 @@ from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import Framework, Workload
@@ -60,7 +61,6 @@ from planner import io
 from planner.io.documents import Document
 from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
-from planner.models import default_models
 
 TRIED: Final = np.geomspace(0.4, 1.25, 7)
 """Shares of the rates at which operators are priced; :func:`_between` reads between them."""

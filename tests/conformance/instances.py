@@ -15,8 +15,8 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
-from costmodels.lookup.residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.lookup.roofline import Roofline
+from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 
 T = TypeVar("T")
 

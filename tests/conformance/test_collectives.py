@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 import costmodels.collective
 from costmodels import discovery
-from costmodels.collective._peers import group_sums
 from costmodels.collective.base import (
     NUM_LEVELS,
     AbstractCollectiveModel,
     Basis,
-    Collective,
     Level,
     balanced_s,
+    group_sums,
     spread_by_level,
 )
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 from tests.conformance.instances import build
 from tests.networks import matrix_by_level, share_network

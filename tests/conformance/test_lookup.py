@@ -17,10 +17,10 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard, LookupWork
 from costmodels.lookup.fbgemm import Fbgemm
+from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
-from costmodels.training.fbgemm_constants import FbgemmConstants
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import DataType, Optimizer, Table
 from tests.conformance.instances import build
 from tests.strategies import make_device, make_host, make_table, make_topology

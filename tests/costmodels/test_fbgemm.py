@@ -16,7 +16,7 @@ from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Feature, HostProfile, Pipeline
 from planner.io.system.system_file import load_system
 from tests.strategies import make_placement, make_table, make_topology, make_workload

@@ -13,14 +13,9 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 from costmodels.lookup.base import LookupShard, LookupWork
-from costmodels.lookup.residual import (
-    NUM_FEATURES,
-    Corrected,
-    LearnedFactor,
-    LookupResidual,
-    shard_features,
-)
+from costmodels.lookup.residual import Corrected, shard_features
 from costmodels.lookup.roofline import Roofline
+from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.sharding import ComputeKernel
 from costmodels.workload import Optimizer
 from tests.strategies import make_table, make_topology

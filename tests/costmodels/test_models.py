@@ -14,7 +14,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupShard, LookupWork
 from costmodels.lookup.roofline import Roofline
 from costmodels.sharding import ComputeKernel
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Optimizer, Pooling
 from tests.strategies import make_device, make_table, make_topology
 

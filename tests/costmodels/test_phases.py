@@ -18,13 +18,13 @@ from costmodels.floors.phases import ALL_REDUCE
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.lookup.roofline import Roofline
+from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import KERNELS, NUM_COLUMNS, lookup_columns
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
-from costmodels.training.fbgemm_constants import FbgemmConstants
 from costmodels.workload import DenseArch, Pipeline, Workload
 from tests.strategies import (
     make_host,

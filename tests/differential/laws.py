@@ -27,10 +27,10 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.iteration._events import simulate
+from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread, TablePlacement
 from costmodels.topology import Link, Topology, with_host_factor
-from costmodels.training.fbgemm_constants import FbgemmConstants
 from costmodels.workload import DataType, Workload
 from planner.objectives.iteration import IterationTime
 from planner.search.bounds.boxes import Box, HiddenExchange

@@ -28,6 +28,7 @@ from costmodels.topology import Topology
 from costmodels.training import communication
 from planner import problem
 from planner import scenarios as robust
+from planner.io.system.system_file import with_measurements
 from tests.differential.case import Case
 from tests.differential.drawing.calibrated import calibration_path
 
@@ -103,7 +104,7 @@ def _encoded(value: object) -> Any:
         fields = {
             f.name: _encoded(getattr(value, f.name))
             for f in dataclasses.fields(value)
-            if f.init and getattr(value, f.name) != f.default
+            if f.init and f.compare and getattr(value, f.name) != f.default
         }
         return {_KEY: type(value).__name__, **fields}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -121,5 +122,6 @@ def _decoded(value: Any) -> Any:
         given = {k: _decoded(v) for k, v in value.items() if k != _KEY}
         if cls is Topology and given.get("calibration"):
             given["calibration"] = str(calibration_path(given["calibration"]))
-        return cls(**given)
+        made = cls(**given)
+        return with_measurements(made) if isinstance(made, Topology) else made
     return value

@@ -13,7 +13,6 @@ import pytest
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, check_plan
 from costmodels.workload import Pooling
-from planner.models import default_models
 from planner.problem import Constraints, CountLimit, Level, MoveLimit, TableConstraint, TableGroup
 from tests.differential import same
 from tests.differential.asking import Run
@@ -152,7 +151,7 @@ def test_prices_are_those_of_an_estimate(seed: int) -> None:
     if not all(space.choices):
         pytest.skip("the constraints leave a table no placement")
     topology = limited_topology(case)
-    pipeline = CostPipeline(case.workload, topology, default_models(topology))
+    pipeline = CostPipeline(case.workload, topology)
     for _ in range(3):
         plan = space.random_plan(rng)
         expected = pipeline.estimate(plan).time.time_s

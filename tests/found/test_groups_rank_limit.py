@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from costmodels.sharding import ShardingType
-from costmodels.topology import Topology
+from costmodels.topology import Topology, group_topology, members
 from costmodels.units import GIB
 from planner import api, io
 from planner.cli.run import run
 from planner.errors import InfeasibleError
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint
+from planner.rules.group_rules import group_constraints
 from planner.settings import SearchSettings
-from planner.tuning.groups import group_constraints, group_topology, members
 from tests.planner.study.spaces import space_of
 from tests.strategies import make_topology
 

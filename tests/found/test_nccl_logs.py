@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.collective.base import Collective
+from costmodels.measured.curves import Collective
 from costmodels.units import US
 from planner.errors import InvalidInputError
 from planner.io.system.collective_curves import CurveRecord

@@ -15,7 +15,6 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.integrations.drop_in.nearer import host_bytes, in_nearer_memory
 from planner.integrations.torchrec_planner import ShardPlanner
-from planner.models import default_models
 from planner.options.runtime_warnings import pooling_problems
 from planner.problem import Constraints, TableConstraint
 from tests.found.drawn_torchrec import slower_memories
@@ -70,7 +69,7 @@ def far_plan(kernel: ComputeKernel, **changes: object) -> tuple[Plan, CostPipeli
         for t in tables
     ]
     full = placed(ShardingType.TABLE_WISE, (0,), table=crowd, **where)
-    return Plan(placements=(*far, full)), CostPipeline(workload, topology, default_models(topology))
+    return Plan(placements=(*far, full)), CostPipeline(workload, topology)
 
 
 @pytest.mark.parametrize("kernel", FAR)

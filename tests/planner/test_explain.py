@@ -14,7 +14,6 @@ from costmodels.workload import Optimizer
 from planner import load_system, load_workload, plan
 from planner.errors import InvalidInputError
 from planner.explain import Change, Explainer, constraint_costs
-from planner.models import default_models
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.report._difference import changes
 from planner.rules.moved_bytes import received_bytes
@@ -34,7 +33,7 @@ def explainer() -> Explainer:
 
 def _priced(explainer: Explainer, changed: Plan) -> float:
     problem = explainer.problem
-    pipeline = CostPipeline(problem.workload, problem.topology, default_models(problem.topology))
+    pipeline = CostPipeline(problem.workload, problem.topology)
     return pipeline.estimate(changed).time.time_s
 
 

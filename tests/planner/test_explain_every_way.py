@@ -14,7 +14,6 @@ from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.explain import Explainer, OptionCost
 from planner.explain.placing import Placer, _Begun
-from planner.models import default_models
 from planner.problem import Constraints, PlanningProblem
 from tests.planner import cases
 from tests.strategies import make_placement
@@ -78,7 +77,7 @@ def kind_of(placement: TablePlacement) -> tuple[ShardingType, int]:
 def test_options_have_the_best_of_all_their_places(seed: int) -> None:
     """Every placement of the table is priced from scratch beside the rest of the plan."""
     problem, plan = drawn_problem(seed)
-    pipeline = CostPipeline(problem.workload, problem.topology, default_models(problem.topology))
+    pipeline = CostPipeline(problem.workload, problem.topology)
     explainer = Explainer(problem, plan)
     for table in problem.workload.tables[:2]:
         own = plan.placement(table.name)

@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.collective.base import AbstractCollectiveModel, Basis, Collective, balanced_s
+from costmodels.collective.base import AbstractCollectiveModel, Basis, balanced_s
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective
+from costmodels.system_models import collective_model
 from costmodels.topology import Link, Topology
 from costmodels.units import GB, US
 from planner import io
 from planner.io.library import configs_folder, names
-from planner.io.system.measured_links import links_measured
-from planner.models import collective_model, collective_model_of_device
+from planner.io.system.system_file import links_measured
+from planner.models import collective_model_of_device
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 

@@ -13,10 +13,11 @@ import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.stages.models import CostModels
+from costmodels.system_models import default_models
 from planner import compare, estimate, load_system, load_workload, plan, solve
 from planner.errors import InvalidInputError
 from planner.io.plan.result_json import inputs_hash
-from planner.models import chosen_models, default_models, models_of
+from planner.models import chosen_models, models_of
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import (
     TorchrecMachine,
@@ -22,7 +23,6 @@ from costmodels.units import GIB
 from costmodels.workload import Pooling, Workload
 from planner import api
 from planner.errors import InvalidInputError
-from planner.models import default_models
 from planner.objectives import objective_named
 from planner.options.cuts import torchrec_widths
 from planner.options.enumeration import Listing

@@ -21,7 +21,6 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingTyp
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import load_system
-from planner.models import default_models
 from planner.options.enumeration import enumerate_options
 from planner.options.memory import TableOptions
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
@@ -122,7 +121,7 @@ def space_of(given: Task, name: SpaceName) -> SearchSpace:
         topology=topology,
         constraints=narrow if halving else NO_CONSTRAINTS,
     )
-    pipeline = CostPipeline(given.workload, topology, default_models(topology))
+    pipeline = CostPipeline(given.workload, topology)
     listing = enumerate_options(problem, pipeline)
     if halving:
         listing = replace(listing, tables=tuple(_halved(table) for table in listing.tables))

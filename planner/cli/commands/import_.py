@@ -236,7 +236,7 @@ def collectives(
     To predict with the curves, name the file under collective_curves in a system file. Host names
     and environment variables in a log are not kept.
     """
-    from costmodels.collective.base import Collective
+    from costmodels.measured.curves import Collective
     from planner.cli.output import refuse_own_input
     from planner.io.system.collective_curves import curves_text, write_curves
     from planner.io.system.collective_logs import LogShape, read_logs

@@ -167,7 +167,7 @@ def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
     Raises:
         InvalidInputError: the job has no such groups.
     """
-    from planner.tuning.groups import group_topology
+    from costmodels.topology import group_topology
 
     size, local = made_for.world_size or 0, made_for.local_world_size
     layouts = (False, True) if size and whole.world_size % size == 0 else ()
@@ -186,7 +186,7 @@ def _in_group(constraints: Constraints, topology: Topology) -> Constraints:
     """The constraints of a job as the plan of one of its groups has to keep them."""
     if topology.whole is None:
         return constraints
-    from planner.tuning.groups import group_constraints
+    from planner.rules.group_rules import group_constraints
 
     return group_constraints(constraints, topology)
 
@@ -227,7 +227,6 @@ def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
         return "workload", _summary(file.workload), warnings
     if keys & {"device", "links", "base"}:
         topology = io.load_smallest(path)
-        _check_named(path, topology)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
         summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
         return "system", summary, ()
@@ -252,16 +251,6 @@ def _is_of_yaml(path: Path) -> bool:
         except InvalidInputError:
             return False
     return kind_of(value) in (WORKLOAD, SYSTEM, CONSTRAINTS)
-
-
-def _check_named(path: Path, topology: Topology) -> None:
-    """Check the curves and the calibration that a system names, which are read only when needed."""
-    from planner.models import default_models
-
-    try:
-        default_models(topology)
-    except InvalidInputError as error:
-        raise InvalidInputError([f"{path}: {text}" for text in error.problems]) from error
 
 
 def _summary(workload: Workload) -> str:

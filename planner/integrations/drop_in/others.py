@@ -32,6 +32,7 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingType
 
 from costmodels.sharding import ComputeKernel, Plan, TablePlacement, row_blocks
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Table, Workload
@@ -44,7 +45,6 @@ from planner.integrations.translate.pricing import KeyValuePipeline
 from planner.integrations.translate.private_names import last_options
 from planner.integrations.translate.settings import KEY_VALUE_KERNELS, Request, ShardPlannerError
 from planner.io.documents import read_json
-from planner.models import default_models
 from planner.options.broken_constraints import broken_constraints
 from planner.options.runtime_warnings import pooling_problems, width_problems
 from planner.options.torchrec_rules import layout_problems

@@ -38,6 +38,7 @@ from costmodels.errors import CostModelError
 from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
@@ -65,7 +66,7 @@ from planner.integrations.translate.pricing import (
     is_shortage,
 )
 from planner.integrations.translate.settings import ShardPlannerError
-from planner.models import default_models, models_of
+from planner.models import models_of
 from planner.options.narrowing import pooled_alike, without_types
 from planner.options.runtime_warnings import runtime_warnings, width_problems
 from planner.problem import Constraints, PlanningProblem

@@ -22,7 +22,7 @@ from costmodels.calibration.points import (
     OperatorPoint,
     StepPoint,
 )
-from costmodels.cpu.features import CpuKernel
+from costmodels.measured.cpu_constants import CpuKernel
 from planner.integrations.measure.gloo_ranks import NETWORK_QUANTILE
 from planner.integrations.measure.microbench_collective import measure_collectives
 from planner.integrations.measure.microbench_lookup import measure_lookups

@@ -18,8 +18,8 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 )
 
 from costmodels.calibration.points import LookupPoint
-from costmodels.cpu.features import CpuKernel
 from costmodels.distribution.zipf import Zipf
+from costmodels.measured.cpu_constants import CpuKernel
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 

@@ -16,6 +16,7 @@ from costmodels.cpu.run_stages import predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
 from costmodels.units import MS
@@ -26,7 +27,6 @@ from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import describe_model
 from planner.io.system.measured_files import load_constants
-from planner.models import default_models
 from planner.validation.tasks import (
     BLOCK_TASKS,
     Blocks,

@@ -20,11 +20,11 @@ from costmodels.calibration.fit_device import (
 )
 from costmodels.calibration.fit_fbgemm import BlockError, FbgemmFit, LookupRow, fit_fbgemm
 from costmodels.calibration.fitting import FitError
-from costmodels.collective.base import CollectiveCurve
 from costmodels.datatypes import DataType
 from costmodels.errors import CostModelError, InvalidValueError
+from costmodels.measured.curves import CollectiveCurve
+from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import Device
-from costmodels.training.fbgemm_constants import FITTED
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder, locate

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.errors import CostModelError
 from costmodels.fabrics import fabric_named
+from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Topology
 from costmodels.units import GB, US
 from planner.errors import InvalidInputError

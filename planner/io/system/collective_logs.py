@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.errors import CostModelError
+from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.units import US
 from planner.errors import InvalidInputError
 from planner.io.documents import read_text

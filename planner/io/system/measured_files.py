@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from costmodels.calibration.fitting import Calibration
-from costmodels.cpu.constants import CpuConstants
-from costmodels.lookup.residual import LookupResidual
+from costmodels.measured.cpu_constants import CpuConstants
+from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder

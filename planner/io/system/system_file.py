@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -14,12 +15,22 @@ from costmodels import units
 from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.estimates import Provenance, Source
 from costmodels.fabrics import FABRICS, fabric_link
-from costmodels.topology import Device, FittedFactors, Host, Link, Topology, with_host_factor
-from costmodels.training.fbgemm_constants import FbgemmConstants
+from costmodels.measured.fbgemm_constants import FbgemmConstants
+from costmodels.topology import (
+    Device,
+    FittedFactors,
+    Host,
+    Link,
+    Links,
+    Measurements,
+    Topology,
+    with_host_factor,
+)
 from planner.errors import InvalidInputError
-from planner.io.library import locate
+from planner.io.library import locate, names
 from planner.io.schemas import Sourced, Strict, validate
-from planner.io.system.collective_curves import unknown_sets
+from planner.io.system.collective_curves import load_curves, unknown_sets
+from planner.io.system.measured_files import load_constants, load_residual, residual_path
 from planner.io.system.system_schema import (
     DeviceSchema,
     FabricSchema,
@@ -32,6 +43,7 @@ from planner.io.workload.workload_file import override
 _MOST_RANKS = 65_536
 _UNIT = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
 """The unit at the end of a field's name, which the key of a file has in its value."""
+_CSV = ".csv"
 
 
 def load_system(
@@ -61,6 +73,22 @@ def load_system(
         2
     """
     path = locate(source, "systems")
+    named = _named_system(path, gpus=gpus, gpus_per_host=gpus_per_host, overrides=overrides)
+    try:
+        return with_measurements(named)
+    except InvalidInputError as error:
+        raise InvalidInputError([f"{path}: {text}" for text in error.problems]) from error
+
+
+def _named_system(
+    source: str | Path,
+    *,
+    gpus: int | None = None,
+    gpus_per_host: int | None = None,
+    overrides: tuple[tuple[str, str], ...] = (),
+) -> Topology:
+    """As :func:`load_system`; what the system names is not read."""
+    path = locate(source, "systems")
     document = read_system(path)
     for pair in overrides:
         override(document, *pair)
@@ -86,6 +114,63 @@ def load_system(
     if schema.calibration is None:
         return topology
     return replace(topology, calibration=str(path.parent / schema.calibration))
+
+
+def with_measurements(topology: Topology) -> Topology:
+    """The system with what it names: curves, a calibration and learned factors.
+
+    Raises:
+        InvalidInputError: something that it names cannot be read.
+    """
+    measured = Measurements(
+        curves=load_curves(topology),
+        curve_links=links_measured(topology),
+        cpu=load_constants(topology.calibration) if topology.calibration else None,
+        residual=load_residual(residual_path(topology)),
+    )
+    return replace(topology, measurements=measured)
+
+
+def links_measured(topology: Topology) -> Links | None:
+    """The links of the shipped system whose curves ``topology`` inherits.
+
+    This is the shipped system of the same name. For a renamed copy it is the first of these that
+    exists: a shipped system with the same sets of curves, the same device and the same kind of
+    network; one with the same sets; the one that has the name of the first set.
+
+    Returns:
+        The links. None if the system has curves of its own file, which hold for its own links, or
+        if no shipped system has such sets.
+    """
+    sets = topology.collective_curves
+    if not sets or any(name.endswith(_CSV) for name in sets):
+        return None
+    shipped = _shipped_names()
+    if topology.name in shipped:
+        known = _shipped(topology.name)
+        if known.collective_curves in (sets, ()):
+            return known.links
+    alike = [s for s in map(_shipped, shipped) if s.collective_curves == sets]
+    alike.sort(
+        key=lambda s: (
+            s.device.name != topology.device.name,
+            s.network_link.fabric != topology.network_link.fabric,
+            s.name != sets[0],
+        )
+    )
+    if not alike and sets[0] in shipped:
+        alike = [_shipped(sets[0])]
+    return alike[0].links if alike else None
+
+
+@functools.cache
+def _shipped_names() -> tuple[str, ...]:
+    return names("systems")
+
+
+@functools.lru_cache(maxsize=64)
+def _shipped(name: str) -> Topology:
+    return _named_system(name)
 
 
 def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> Topology:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from costmodels.fabrics import FABRICS
-from costmodels.training.fbgemm_constants import MOST
+from costmodels.measured.fbgemm_constants import MOST
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, Keys, as_yaml, read_text, read_yaml

@@ -17,7 +17,7 @@ from costmodels import discovery
 from costmodels.layers.base import AbstractLayer
 from costmodels.operators import Operator, OperatorKind
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import (
     DataType,
     DenseOptimizer,

@@ -18,7 +18,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.training.communication import Communication
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import (
     DenseArch,
     DenseOptimizer,

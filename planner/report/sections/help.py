@@ -11,7 +11,6 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology, with_host_factor
 from costmodels.workload import Workload
-from planner.models import default_models
 from planner.report.base import Column, Kind, Section, format_share
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
@@ -70,7 +69,7 @@ def _priced(
     """
     found = []
     for name, changed, system in _changes(workload, topology):
-        pipeline = CostPipeline(changed, system, default_models(system))
+        pipeline = CostPipeline(changed, system)
         time_s = float(pipeline.iteration_times(pipeline.plan_work(plan)))
         samples = changed.local_batch_size * system.world_size / time_s
         found.append((samples, name, time_s, pipeline.memory(plan).fits))

@@ -28,11 +28,12 @@ from costmodels.calibration.points import (
 )
 from costmodels.cpu.counts import exchange_counts, shard_loads
 from costmodels.cpu.dense import CpuDense, dense_counts
-from costmodels.cpu.features import CpuKernel, features
+from costmodels.cpu.features import features
 from costmodels.cpu.lookup import CpuLookup, factor
 from costmodels.cpu.run_stages import STAGES
 from costmodels.dense.base import Product, dense_layers
 from costmodels.errors import InvalidValueError
+from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.sharding import ShardingType, check_plan
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 

@@ -18,7 +18,7 @@ from costmodels.calibration.fit_fbgemm import (
 )
 from costmodels.errors import InvalidValueError
 from costmodels.lookup.fbgemm import DEFAULTS
-from costmodels.training.fbgemm_constants import FITTED, MOST, FbgemmConstants
+from costmodels.measured.fbgemm_constants import FITTED, MOST, FbgemmConstants
 from planner.io.system.system_file import load_system
 from planner.validation.lookups import load_rows
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.calibration.designs import step_points
 from costmodels.calibration.points import LookupPoint, scaled
-from costmodels.cpu.features import CpuKernel
+from costmodels.measured.cpu_constants import CpuKernel
 
 
 def test_scaling_changes_all_seconds_and_nothing_else() -> None:

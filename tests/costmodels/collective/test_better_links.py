@@ -13,21 +13,17 @@ import numpy as np
 import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    Collective,
-    CollectiveCurve,
-    balanced_s,
-)
+from costmodels.collective.base import AbstractCollectiveModel, balanced_s
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
 from costmodels.datatypes import FloatArray
 from costmodels.fabrics import FABRICS
+from costmodels.measured.curves import Collective, CollectiveCurve
+from costmodels.system_models import collective_model
 from costmodels.topology import Link, Links, Topology
 from costmodels.units import GB, US
 from planner import io
 from planner.io.library import names
-from planner.models import collective_model
 from tests.networks import matrix_by_level
 from tests.planner.cases import first
 from tests.strategies import make_topology

@@ -21,10 +21,11 @@ from costmodels.collective._law import (
 )
 from costmodels.collective._nearest import distance
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import NUM_LEVELS, Collective, CollectiveCurve, GrowingPart, Level
+from costmodels.collective.base import NUM_LEVELS, GrowingPart, Level
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.collective.measured import Measured
 from costmodels.fitted import ScaledCollective
+from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Link
 from costmodels.units import GB, US
 from tests.strategies import make_topology

@@ -18,8 +18,8 @@ from costmodels.collective._curve import (
     with_floor,
 )
 from costmodels.collective._law import Law
-from costmodels.collective.base import Collective, CollectiveCurve
 from costmodels.errors import InvalidValueError
+from costmodels.measured.curves import Collective, CollectiveCurve
 
 SIZES = tuple(2.0**k for k in range(9, 30))
 

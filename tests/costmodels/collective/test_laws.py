@@ -9,9 +9,10 @@ import pytest
 
 from costmodels.collective._group import Group
 from costmodels.collective._law import Law, fabric_law
-from costmodels.collective.base import Basis, Collective, CollectiveCurve, GrowingPart
+from costmodels.collective.base import Basis, GrowingPart
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
+from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.units import GB, US
 from tests.strategies import make_topology
 

@@ -8,17 +8,12 @@ import pytest
 from costmodels.collective._group import group_of
 from costmodels.collective._law import network_law
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import (
-    Basis,
-    Collective,
-    CollectiveCurve,
-    balanced_s,
-    spread_by_level,
-)
+from costmodels.collective.base import Basis, balanced_s, spread_by_level
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.topology import Link, Topology
 from costmodels.units import GB, MIB, US
 from tests.networks import matrix_by_level, share_network

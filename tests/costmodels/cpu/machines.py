@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodels.cpu.constants import (
+from costmodels.measured.cpu_constants import (
     CollectiveConstants,
     CpuConstants,
     DenseConstants,

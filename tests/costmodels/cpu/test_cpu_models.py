@@ -11,26 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.cpu.constants import Residual
+from costmodels.cpu.base import Traffic
 from costmodels.cpu.counts import exchange_counts, shard_loads
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import CpuExchange
-from costmodels.cpu.features import (
-    BACKWARD,
-    DENSE_BACKWARD,
-    FORWARD,
-    SEQUENCE_BACKWARD,
-    SHAPE,
-    Access,
-    CpuKernel,
-    features,
-)
+from costmodels.cpu.features import Access, features
 from costmodels.cpu.gloo import FRESH_BYTES, Gloo
 from costmodels.cpu.lookup import CpuLookup, factor
 from costmodels.cpu.run_stages import STAGES, predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.distribution.zipf import Zipf
-from costmodels.exchange import Traffic
+from costmodels.measured.cpu_constants import (
+    BACKWARD,
+    DENSE_BACKWARD,
+    FORWARD,
+    SEQUENCE_BACKWARD,
+    SHAPE,
+    CpuKernel,
+    Residual,
+)
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place

@@ -10,13 +10,13 @@ import pytest
 from costmodels.calibration.fit_machine import CHAIN, fit_operators
 from costmodels.calibration.points import OperatorPoint
 from costmodels.cpu import operators as cpu
-from costmodels.cpu.constants import OPERATOR_COUNTS, UPDATE_COUNTS, OperatorConstants
 from costmodels.cpu.dense import CpuDense
+from costmodels.measured.cpu_constants import OPERATOR_COUNTS, UPDATE_COUNTS, OperatorConstants
 from costmodels.operators import Operator, OperatorKind
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
+from costmodels.system_models import cpu_models
 from costmodels.workload import DenseArch, Interaction, OperatorList, Workload
-from planner.models import cpu_models
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 from tests.strategies import make_table
 

@@ -27,7 +27,7 @@ from costmodels.shard_work.work import (
 )
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.topology import Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Pooling, Table, Workload
 
 # ------------------------------------------------------------------ laws

@@ -20,14 +20,15 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
-from costmodels.lookup.residual import NUM_FEATURES, Corrected, LearnedFactor, LookupResidual
+from costmodels.lookup.residual import Corrected
 from costmodels.lookup.roofline import Roofline
+from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.option_work import OptionWork, WorkPool
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingOption, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Table, Workload
 from tests.costmodels.cpu.machines import MACHINE
 from tests.costmodels.shard_work import one_by_one

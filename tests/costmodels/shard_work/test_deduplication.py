@@ -21,7 +21,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import Pipeline, Pooling, Table, Workload
 from tests.costmodels.cpu.machines import MACHINE
 from tests.strategies import (

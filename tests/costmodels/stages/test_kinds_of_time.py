@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
+from costmodels.cpu.base import AbstractExchangeModel, Traffic
 from costmodels.datatypes import FloatArray
-from costmodels.exchange import AbstractExchangeModel, Traffic
 from costmodels.shard_work.work import (
     EXCHANGING_TYPES,
     INPUT,

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from costmodels.calibration.fitting import Calibration
-from costmodels.cpu.constants import CpuConstants, LookupConstants, Residual
-from costmodels.cpu.features import SHAPE
+from costmodels.measured.cpu_constants import SHAPE, CpuConstants, LookupConstants, Residual
 from costmodels.topology import Topology
 from costmodels.units import GIB
 from planner import load_system

@@ -16,7 +16,6 @@ from costmodels.errors import InvalidValueError
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.workload import DataType, DenseOptimizer, Optimizer, Workload
-from planner.models import default_models
 from planner.scenarios import ScenarioRule
 from tests.differential.case import Case
 from tests.differential.drawing.dense_parts import any_dense, any_pipeline, roomy
@@ -72,5 +71,5 @@ def _matched(rng: np.random.Generator, case: Case, day: Workload) -> Workload:
 
 
 def _time_s(case: Case, workload: Workload, plan: Plan) -> float:
-    pipeline = CostPipeline(workload, case.topology, default_models(case.topology))
+    pipeline = CostPipeline(workload, case.topology)
     return float(pipeline.iteration_times(pipeline.plan_work(plan)))

@@ -38,7 +38,6 @@ from costmodels.workload import (
     Pipeline,
     Workload,
 )
-from planner.models import default_models
 from tests.differential.case import Case
 from tests.differential.drawing.options import placements
 from tests.differential.drawing.unusual import (
@@ -211,7 +210,7 @@ def _balanced(rng: np.random.Generator, case: Case) -> Case:
     choices = [placements(case, t) for t in tables]
     if not all(choices):
         return case
-    pipeline = CostPipeline(case.workload, topology, default_models(topology))
+    pipeline = CostPipeline(case.workload, topology)
     chosen = tuple(own[int(rng.integers(len(own)))] for own in choices)
     times = pipeline.stage_times(pipeline.plan_work(Plan(placements=chosen)))
     sent = [s for f in times.families for _, s in f.outputs_s]

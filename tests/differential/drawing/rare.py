@@ -19,6 +19,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.operators import Operator, OperatorKind
 from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.topology import group_topology
 from costmodels.units import MIB
 from costmodels.workload import (
     DataType,
@@ -33,7 +34,6 @@ from costmodels.workload import (
 from planner import load_system
 from planner.problem import TableConstraint
 from planner.scenarios import ScenarioRule
-from planner.tuning.groups import group_topology
 from tests.differential.case import Case
 from tests.differential.drawing.draw_constraints import one_more_rule
 from tests.differential.drawing.options import placements

@@ -24,7 +24,7 @@ from costmodels.layers.two_tower import TwoTower
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.topology import FittedFactors, Link
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.units import GB, MIB, US
 from costmodels.workload import (
     DataType,

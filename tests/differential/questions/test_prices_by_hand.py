@@ -12,6 +12,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, TablePlacement
+from costmodels.system_models import default_models
 from costmodels.topology import Link, Topology
 from costmodels.units import GB, US
 from costmodels.workload import (
@@ -24,7 +25,6 @@ from costmodels.workload import (
     Table,
     Workload,
 )
-from planner.models import default_models
 from tests.differential.judging.by_hand import iteration_s
 from tests.planner.cases import first
 from tests.strategies import make_device, make_host, make_placement, make_topology, make_workload

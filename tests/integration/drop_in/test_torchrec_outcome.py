@@ -24,6 +24,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from costmodels.distribution.zipf import Zipf
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseArch, Optimizer, Pipeline
 from planner.errors import InvalidInputError
@@ -35,7 +36,6 @@ from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import WorkloadHints
 from planner.integrations.translate.pricing import KeyValuePipeline
 from planner.integrations.translate.settings import ShardPlannerError
-from planner.models import default_models
 from planner.problem import Constraints, TableConstraint
 from planner.solving.pricing import objective_value
 from planner.space.budget import default_work_s
@@ -286,7 +286,7 @@ def crowded_plan(topology: Topology) -> tuple[Plan, CostPipeline]:
             for r, t in zip(ranks, tables, strict=True)
         )
     )
-    return plan, CostPipeline(workload, topology, default_models(topology))
+    return plan, CostPipeline(workload, topology)
 
 
 def test_tables_leave_the_fullest_rank_if_time_allows() -> None:
@@ -324,9 +324,7 @@ def test_the_roomier_plan_is_taken_and_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert any("was taken, because its fullest rank" in w for w in planner.result.warnings)
     problem = planner.result.problem
     theirs = [c for c in planner.result.baselines if c.name == "torchrec"]
-    before = CostPipeline(
-        problem.workload, problem.topology, default_models(problem.topology)
-    ).estimate(asked["before"])
+    before = CostPipeline(problem.workload, problem.topology).estimate(asked["before"])
     assert asked["most_s"] <= before.time.time_s * 1.0100001
     assert asked["most_s"] <= theirs[0].estimate.time.time_s
 
@@ -337,7 +335,7 @@ def test_copies_give_way_to_one_table_where_the_rules_allow() -> None:
     table = make_table("a", rows=1_000_000, dim=64)
     other = make_table("b", rows=900_000, dim=64)
     workload = make_workload(table, other, local_batch_size=64)
-    pipeline = CostPipeline(workload, small, default_models(small))
+    pipeline = CostPipeline(workload, small)
     plan = Plan(
         placements=tuple(
             placed(ShardingType.DATA_PARALLEL, table=t, world=4, local=4) for t in (table, other)

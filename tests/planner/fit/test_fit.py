@@ -12,6 +12,7 @@ import pytest
 
 from costmodels.fitted import scaled
 from costmodels.pipeline import CostPipeline
+from costmodels.system_models import default_models
 from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
 from costmodels.uncertainty import sigmas
 from costmodels.workload import NO_DENSE_PART
@@ -20,7 +21,7 @@ from planner.errors import InvalidInputError
 from planner.fit.estimate import Fit, Predictor, Run, fit, geomean_error
 from planner.io.library import configs_folder
 from planner.io.system.system_writer import write_fitted_system
-from planner.models import default_models, models_of
+from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.search.random import random_assignment
 from planner.trace.kineto import traces
@@ -144,7 +145,7 @@ def test_a_fitted_system_is_written_and_read(tmp_path: Path) -> None:
     assert origins["fitted.host"] == "default"  # the runs do not tell it
     assert "calibrated" in origins.values()
     assert len(mine.provenance) == len(system.provenance) + 4
-    pipeline = CostPipeline(model, mine, default_models(mine))
+    pipeline = CostPipeline(model, mine)
     for plan, error in zip(plans, found.errors, strict=True):
         time = pipeline.estimate(plan).time
         assert time.time_s == pytest.approx(error.fitted_s, rel=1e-4)
@@ -239,7 +240,7 @@ def test_bounds_hold_on_a_fitted_system() -> None:
     rng = np.random.default_rng(0)
     factors = FittedFactors(lookup_ratio=1.7, collective_ratio=0.6, dense_ratio=1.3)
     system = replace(space.problem.topology, fitted=factors)
-    pipeline = CostPipeline(space.problem.workload, system, default_models(system))
+    pipeline = CostPipeline(space.problem.workload, system)
     for _ in range(20):
         work = pipeline.plan_work(space.plan(random_assignment(space, rng)))
         phases = pipeline.phase_times(work).max(axis=-2)

@@ -13,7 +13,6 @@ from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from planner import io
 from planner.fit.estimate import Run, fit, on_reference_cores
 from planner.io.system.system_writer import write_fitted_system
-from planner.models import default_models
 from planner.problem import PlanningProblem
 from planner.validation.tasks import MIXES, random_plan, random_workload
 
@@ -33,7 +32,7 @@ def runs_of(topology: Topology, count: int, seed: int = 1) -> tuple[PlanningProb
     plans = [random_plan(workload, 2, MIXES[i % 4], rng) for i in range(count)]
     factors = dict(zip((f"{kind}_ratio" for kind in FITTED_KINDS), HIDDEN, strict=True))
     slower = replace(on_reference_cores(topology), fitted=FittedFactors(**factors))
-    truth = CostPipeline(workload, slower, default_models(slower))
+    truth = CostPipeline(workload, slower)
     runs = [
         Run(name=str(i), plan=p, iteration_s=truth.estimate(p).time.time_s)
         for i, p in enumerate(plans)
@@ -63,7 +62,7 @@ def test_two_runs_predict_the_others_and_the_file_says_the_same(tmp_path: Path, 
     mine = io.load_system(tmp_path / "fitted.yaml", gpus=2)
     assert mine.device.single_stream
     assert mine.device.hbm_capacity_bytes == topology.device.hbm_capacity_bytes
-    pipeline = CostPipeline(problem.workload, mine, default_models(mine))
+    pipeline = CostPipeline(problem.workload, mine)
     for run in runs[2:]:
         time = pipeline.estimate(run.plan).time
         assert time.time_s == pytest.approx(run.iteration_s, rel=0.08)

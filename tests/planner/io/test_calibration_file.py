@@ -13,13 +13,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from costmodels.calibration.fitting import Calibration, FitError
-from costmodels.cpu.constants import UPDATE_COUNTS, OperatorConstants, Residual
 from costmodels.cpu.exchange import CpuExchange
-from costmodels.cpu.features import SHAPE
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import Source
-from costmodels.lookup.residual import NUM_FEATURES, LearnedFactor, LookupResidual
+from costmodels.measured.cpu_constants import SHAPE, UPDATE_COUNTS, OperatorConstants, Residual
+from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.pipeline import CostPipeline
+from costmodels.system_models import default_models
 from costmodels.training.communication import Communication, Precision
 from planner import io
 from planner.errors import InvalidInputError
@@ -31,7 +31,6 @@ from planner.io.system.measured_files import (
     write_residual,
 )
 from planner.io.system.system_writer import write_calibrated_system
-from planner.models import default_models
 from planner.validation.tasks import random_plan, random_workload
 from tests.costmodels.cpu.machines import MACHINE
 
@@ -97,7 +96,7 @@ def test_a_written_system_loads_with_its_constants(tmp_path: Path) -> None:
     path, _ = write_calibrated_system(tmp_path / "other.yaml", found, memory_bytes=16 * 2**30)
     measured = io.load_system(path)
     assert measured.device.hbm_bandwidth_bytes_per_s == pytest.approx(2e10)
-    faster = CostPipeline(codec, measured, default_models(measured)).estimate(plan).time
+    faster = CostPipeline(codec, measured).estimate(plan).time
     assert faster.source is Source.CALIBRATED
     assert faster.time_s < time.time_s
     assert isinstance(models.exchange, CpuExchange)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import Basis, Collective
+from costmodels.collective.base import Basis
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
+from costmodels.measured.curves import Collective
+from costmodels.system_models import collective_model, default_models
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.system.collective_curves import (
@@ -21,7 +23,7 @@ from planner.io.system.collective_curves import (
     shipped_curves,
     write_curves,
 )
-from planner.models import collective_model, collective_model_of_device, default_models
+from planner.models import collective_model_of_device
 
 
 def test_every_shipped_curve_has_a_source_and_a_licence_note() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.collective.base import Collective
+from costmodels.measured.curves import Collective
 from costmodels.units import GB, US
 from planner.errors import InvalidInputError
 from planner.io.system.collective_curves import CurveRecord, read_curves

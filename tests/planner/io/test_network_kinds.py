@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.collective.base import Basis, Collective, balanced_s
+from costmodels.collective.base import Basis, balanced_s
 from costmodels.collective.ramp import Ramp
 from costmodels.estimates import Source
 from costmodels.fabrics import FABRICS, fabric_link, fabric_named
+from costmodels.measured.curves import Collective
+from costmodels.system_models import collective_model
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.documents import read_text
 from planner.io.library import configs_folder
-from planner.models import collective_model
 from tests.planner.io.files import SYSTEM, changed, refused, write
 
 PLAIN = "network: {latency: 25 us, bandwidth: 20 GB/s}"
@@ -120,6 +121,8 @@ def test_files_start_from_others(tmp_path: Path) -> None:
     write(
         tmp_path, "box.yaml", changed(SYSTEM, "layout:", "collective_curves: [mine.csv]\nlayout:")
     )
+    shipped = configs_folder() / "calibrations" / "collectives.csv"
+    (tmp_path / "mine.csv").write_bytes(shipped.read_bytes())
     (tmp_path / "sub").mkdir()
     text = f"base: ../box.yaml\nname: bigger\ndevice: {{hbm_capacity: 96 GiB}}\nlinks:\n  {KIND}\n"
     system = io.load_system(write(tmp_path / "sub", "big.yaml", text), gpus=16)

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import AbstractCollectiveModel, Collective, balanced_s
+from costmodels.collective.base import AbstractCollectiveModel, balanced_s
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.collective.ramp import Ramp
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective
+from costmodels.system_models import collective_model
 from costmodels.topology import Topology
 from planner import io
-from planner.models import collective_model
 from tests.planner.io.files import SYSTEM, changed, refused, write
 
 PLAIN = "network: {latency: 25 us, bandwidth: 20 GB/s}"

@@ -11,7 +11,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
-from costmodels.training.row_updates import RowUpdate
+from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import DataType, Interaction, Optimizer, Pipeline, Pooling
 from planner.errors import InvalidInputError
 from planner.io import load_workload, load_workload_file

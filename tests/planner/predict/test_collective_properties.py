@@ -14,21 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import (
-    AbstractCollectiveModel,
-    Collective,
-    CollectiveCurve,
-    balanced_s,
-)
+from costmodels.collective.base import AbstractCollectiveModel, balanced_s
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
 from costmodels.datatypes import FloatArray
 from costmodels.fabrics import fabric_link
+from costmodels.measured.curves import Collective, CollectiveCurve
+from costmodels.system_models import collective_model
 from costmodels.topology import Topology
 from planner import io
 from planner.io.library import names
 from planner.io.system.collective_curves import shipped_curves
-from planner.models import collective_model
 from tests.strategies import make_topology
 
 EVERY = tuple(Collective)

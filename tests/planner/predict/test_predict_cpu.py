@@ -11,7 +11,7 @@ import pytest
 
 from costmodels.calibration.fitting import Calibration, FitError
 from costmodels.cpu.gloo import Gloo
-from costmodels.lookup.residual import NUM_FEATURES, LearnedFactor, LookupResidual
+from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.system_models import default_models
 from costmodels.units import GIB
-from planner.models import default_models
 from planner.objectives import objective_named
 from planner.problem import PlanningProblem
 from planner.search.bounds.cutting_stock import CELLS, worth_by_size

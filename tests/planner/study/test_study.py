@@ -16,6 +16,7 @@ import pytest
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.system_models import least_sync_s, sync_time_s
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError, NoPlanFoundError
 from planner.problem import Constraints, PlanningProblem, TableConstraint
@@ -26,7 +27,6 @@ from planner.study.figures import GOALS, behind, values_of, with_checkpoints
 from planner.study.page import study_page
 from planner.study.task import DIED, FAILED, better
 from planner.support.worker_pool import WorkerPool
-from planner.tuning.groups import least_sync_s, sync_time_s
 from tests.planner.cases import DeadlySearch, first
 from tests.planner.report.report_samples import make_result
 from tests.planner.study.here import Here

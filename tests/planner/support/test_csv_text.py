@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.collective.base import Collective, CollectiveCurve
+from costmodels.measured.curves import Collective, CollectiveCurve
 from planner.io.plan.plan_csv import shards_csv
 from planner.io.system.collective_curves import CurveRecord, read_curves, write_curves
 from planner.predict.rows import Unmodelled, predicted_text, read_table

@@ -17,7 +17,6 @@ from costmodels.shard_work.traffic import output_traffic_bytes
 from costmodels.sharding import Plan
 from planner import load_system, load_workload, plan
 from planner.errors import InvalidInputError
-from planner.models import default_models
 from planner.trace import matrix_text, traces
 from planner.trace.comparison import compare_traces
 from planner.trace.kineto import buffer_bytes
@@ -30,7 +29,7 @@ def planned() -> tuple[CostPipeline, Plan]:
     """DCNv2 on two hosts, cut in several ways so that ranks differ."""
     workload, topology = load_workload("dlrm_dcnv2_mlperf"), load_system("h100_sxm", gpus=16)
     found = plan(workload, topology, strategy="size_greedy", time_limit_s=5)
-    return CostPipeline(workload, topology, default_models(topology)), found.plan
+    return CostPipeline(workload, topology), found.plan
 
 
 @pytest.fixture(scope="module")

@@ -21,16 +21,15 @@ from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
 from costmodels.fitted import scaled
 from costmodels.memory import dense_bytes
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from costmodels.topology import FittedFactors, Topology
+from costmodels.system_models import default_models, least_sync_s, sync_time_s
+from costmodels.topology import FittedFactors, Topology, group_topology, members
 from costmodels.units import GIB, MIB
 from costmodels.workload import DenseArch, DenseParallelism, Workload
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
-from planner.models import default_models
 from planner.problem import PlanningProblem
 from planner.settings import SearchSettings
 from planner.study import Effort, Study
-from planner.tuning.groups import group_topology, least_sync_s, members, sync_time_s
 from tests.differential.asking import Run
 from tests.differential.check import check
 from tests.differential.drawing.problems import draw

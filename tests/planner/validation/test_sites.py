@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.fabrics import left_out, one_host_sources
-from costmodels.collective.base import Collective
+from costmodels.measured.curves import Collective
+from costmodels.system_models import collective_model
 from costmodels.topology import Topology
 from planner import io
-from planner.models import collective_model
 from planner.validation.held_out import (
     HeldOut,
     never_fitted,

@@ -8,16 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.cpu.features import Access, CpuKernel
+from costmodels.cpu.features import Access
 from costmodels.cpu.lookup import CpuLookup
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import CostModelError
+from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ShardingType, check_plan
+from costmodels.system_models import cpu_models
 from planner import load_system
 from planner.errors import NoPlanFoundError
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
-from planner.models import cpu_models
 from planner.options.torchrec_rules import layout_problems
 from planner.validation import tasks
 from planner.validation.tasks import BLOCK_TASKS

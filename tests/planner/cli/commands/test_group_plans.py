@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from costmodels.topology import group_topology
 from planner import api, io
-from planner.tuning.groups import group_topology
 from tests.planner.cli.command_line import Run
 
 

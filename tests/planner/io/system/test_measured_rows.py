@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.calibration.fit_fbgemm import LookupRow, block_errors, call_seconds
-from costmodels.collective.base import Collective
-from costmodels.training.fbgemm_constants import MOST, FbgemmConstants
+from costmodels.measured.curves import Collective
+from costmodels.measured.fbgemm_constants import MOST, FbgemmConstants
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder

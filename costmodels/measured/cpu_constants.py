@@ -8,17 +8,85 @@ of the counts of the model.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
 
-from costmodels.cpu.features import (
-    BACKWARD,
-    DENSE_BACKWARD,
-    FORWARD,
-    SEQUENCE_BACKWARD,
-    SHAPE,
-    CpuKernel,
-)
 from costmodels.errors import CostModelError, require
 from costmodels.fields import require_measured
+
+FORWARD: Final = (
+    "call",
+    "bags",
+    "output elements",
+    "indices",
+    "looked up elements",
+    "L2 misses",
+    "L2 missed lines",
+    "L3 misses",
+    "L3 missed lines",
+)
+"""The counts of a forward lookup. Misses of a cache are rows that are not in it; missed lines are
+their cache lines."""
+
+
+BACKWARD: Final = (
+    "call",
+    "bags",
+    "indices",
+    "sort passes",
+    "gathered elements",
+    "gathered lines beyond L2",
+    "distinct rows",
+    "distinct elements",
+    "L2 misses",
+    "L2 missed lines",
+    "L3 misses",
+    "L3 missed lines",
+)
+"""The counts of the backward lookup of a sharded table that is pooled."""
+
+
+DENSE_BACKWARD: Final = (*BACKWARD, "table elements", "table elements beyond L3")
+"""The counts of the backward lookup of a replicated table, whose gradient is as large as the
+table."""
+
+
+SEQUENCE_BACKWARD: Final = (
+    "call",
+    "indices",
+    "gathered elements",
+    "distinct rows",
+    "distinct elements",
+    "distinct rows in far memory",
+)
+"""The counts of the backward lookup of a table that is not pooled."""
+
+
+SHAPE: Final = (
+    "indices",
+    "distinct rows",
+    "columns",
+    "rows",
+    "bags",
+    "reuse",
+    "repeats",
+    "L2 misses per index",
+)
+"""The shape of a shard, by whose logarithms the learned factors are found. Reuse is indices per
+distinct row; repeats is the probability that two indices are the same row."""
+
+
+class CpuKernel(StrEnum):
+    """The kernels that look up tables on a CPU.
+
+    ``FUSED``: FBGEMM's kernel for sharded tables that are pooled. ``DENSE``: its kernel for
+    replicated tables. ``SEQUENCE``: its kernel for tables that are not pooled.
+    """
+
+    FUSED = "fused"
+    DENSE = "dense"
+    SEQUENCE = "sequence"
+
 
 ALL_TO_ALL_COUNTS = 6
 """How many counts an all-to-all has (:func:`costmodels.cpu.gloo.all_to_all_counts`)."""
@@ -72,7 +140,7 @@ class LookupConstants:
     """The constants of the forward and the backward lookup of one kernel.
 
     Attributes:
-        forward_s: seconds per count of :data:`costmodels.cpu.features.FORWARD`.
+        forward_s: seconds per count of :data:`costmodels.measured.cpu_constants.FORWARD`.
         backward_s: seconds per count of the kernel's backward lookup.
         forward_residual, backward_residual: learned factors on the seconds.
 

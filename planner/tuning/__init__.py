@@ -1,1 +1,0 @@
-"""Copies of all tables on groups of ranks."""
