@@ -310,6 +310,7 @@ class WorkModel:
         batch = workload.local_batch_size * cells.batch_ratio
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
         share = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
+        share = np.where(np.isnan(cells.access_ratio), share, cells.access_ratio)
         share = np.where(replicated, 1.0, share)
         indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
         sent = self._sent_indices(cells, indices, indices * share)
