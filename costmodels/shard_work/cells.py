@@ -181,9 +181,9 @@ _KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
 _Shape = tuple[int, ...]
 """How many neighbouring row blocks each of the different blocks stands for."""
 _MOST_HASHED: Final = 5
-"""Most blocks of a table of hashed ids: whole ones before and after the hottest, cut, and empty."""
-_EVEN_RATIO: Final = 1.002
-"""Share of the hottest part over the even share, up to which parts count as equal."""
+"""Most blocks of a table of hashed ids: whole ones beside the hottest one, cut, and empty."""
+_UNEVEN_RATIO: Final = 0.002
+"""Excess of the hottest part over the even share, up to which all parts count as equal."""
 
 
 @lru_cache(maxsize=64)
@@ -199,61 +199,59 @@ def _pieces(widths: tuple[int, ...]) -> tuple[tuple[int, ...], IntArray]:
     return tuple(known), _read_only(np.array([known[w] for w in widths], dtype=np.int64))
 
 
-class _Hottest(NamedTuple):
-    """The block of a table of hashed ids that gets the most accesses.
+def _hottest_row(table: Table) -> int:
+    """The id of the hottest row of a table of hashed ids.
 
-    Attributes:
-        block: its position; -1 if all blocks get the share of their rows.
-        access_ratio: its share of accesses.
+    Nobody knows it before, since it is the hash that decides. The name of the table decides it
+    here, so that the hottest rows of several tables are on one rank as often as by chance.
     """
-
-    block: int
-    access_ratio: float
+    return crc32(table.name.encode()) % table.num_embeddings
 
 
 @lru_cache(maxsize=65536)
-def _hottest(table: Table, size: int) -> _Hottest:
-    """The hottest block of a table that is cut into blocks of ``size`` rows.
-
-    Where the hottest row lies, the hash of the ids decides, which nobody knows before. The name of
-    the table decides it here, so that the hottest rows of different tables are on different ranks
-    as often as by chance.
-    """
-    law, whole = table.distribution, table.num_embeddings // size
+def _excess_ratio(table: Table, size: int) -> float:
+    """What the hottest of blocks of ``size`` rows gets above the even share of accesses."""
     parts = -(-table.num_embeddings // size)
-    share = law.hottest_share(parts)
-    if share * parts <= _EVEN_RATIO:
-        return _Hottest(-1, 0.0)
-    even = size / table.num_embeddings
-    return _Hottest(crc32(table.name.encode()) % whole, min(1.0, even + share - 1.0 / parts))
+    excess = table.distribution.hottest_share(parts) - 1.0 / parts
+    return excess if excess * parts > _UNEVEN_RATIO else 0.0
 
 
-def _cold_ratio(num_embeddings: int, size: int, num_rows: int, hottest: _Hottest) -> float:
-    """The share of accesses of a block that is not the hottest one: by its rows."""
-    if hottest.block < 0:
-        return num_rows / num_embeddings
-    rest = num_embeddings - size
-    return (1.0 - hottest.access_ratio) * num_rows / rest if rest else 0.0
+def _access_ratio(table: Table, num_rows: int, hot_rows: int, excess: float, *, hot: bool) -> float:
+    """Share (0..1) of a table's accesses that fall on a block of rows.
+
+    Args:
+        table: the table, whose ids are hashed.
+        num_rows: rows of the block.
+        hot_rows: rows of the block with the hottest row.
+        excess: of that block, see :func:`_excess_ratio`.
+        hot: whether the block is that one.
+    """
+    rows = table.num_embeddings
+    hottest = min(1.0, hot_rows / rows + excess)
+    if hot or hot_rows == rows:
+        return hottest
+    return (1.0 - hottest) * num_rows / (rows - hot_rows) if excess else num_rows / rows
 
 
 @lru_cache(maxsize=65536)
 def _hashed_blocks(table: Table, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
-    """The row blocks of a table of hashed ids, where sizes matter and which one is the hottest.
+    """The row blocks of a table of hashed ids: sizes matter, and which one has the hottest row.
 
     Returns:
         The blocks, at offset 0, and how many neighbouring parts each stands for.
     """
-    rows = table.num_embeddings
-    size = -(-rows // parts)
-    whole, rest = divmod(rows, size)
-    hottest = _hottest(table, size)
-    before = whole if hottest.block < 0 else hottest.block
-    found = [(size, before, False), (size, int(before < whole), True)]
-    found += [(size, max(whole - before - 1, 0), False), (rest, int(rest > 0), False)]
-    found += [(0, parts - whole - int(rest > 0), False)]
+    size = -(-table.num_embeddings // parts)
+    whole, rest = divmod(table.num_embeddings, size)
+    excess = _excess_ratio(table, size)
+    at = _hottest_row(table) // size if excess else whole + 1
+    before = min(at, whole)
+    runs = [(size, before, False), (size, int(at < whole), True)]
+    runs += [(size, max(whole - before - 1, 0), False), (rest, int(rest > 0), at == whole)]
+    runs += [(0, parts - whole - int(rest > 0), False)]
+    hot_rows = next((n for n, count, hot in runs if hot and count), 0)
     used = [
-        ((0, n, hottest.access_ratio if hot else _cold_ratio(rows, size, n, hottest)), count)
-        for n, count, hot in found
+        ((0, n, _access_ratio(table, n, hot_rows, excess, hot=hot)), count)
+        for n, count, hot in runs
         if count
     ]
     return tuple(block for block, _ in used), tuple(count for _, count in used)
@@ -373,13 +371,16 @@ def _access_ratios(
     np.maximum.at(size, of, rows)
     cut = columns.is_scattered[table] & (size < columns.num_embeddings[table]) & (size > 0)
     found = np.full(len(of), _OF_LAW)
-    bounds = np.searchsorted(of, [np.arange(len(table)), np.arange(len(table)) + 1])
+    begins = np.searchsorted(of, np.arange(len(table) + 1))
     for i in np.flatnonzero(cut).tolist():
-        own, whole = columns.tables[table[i]], int(size[i])
-        hottest, here = _hottest(own, whole), slice(*bounds[:, i].tolist())
-        is_hot = (offset[here] == hottest.block * whole) & (rows[here] == whole)
-        cold = rows[here] * _cold_ratio(own.num_embeddings, whole, 1, hottest)
-        found[here] = np.where(is_hot & (hottest.block >= 0), hottest.access_ratio, cold)
+        own, here = columns.tables[table[i]], slice(begins[i], begins[i + 1])
+        excess, row = _excess_ratio(own, int(size[i])), _hottest_row(own)
+        hot = (offset[here] <= row) & (row < offset[here] + rows[here]) & (excess > 0.0)
+        hot_rows = int(rows[here][hot].max(initial=0))
+        found[here] = [
+            _access_ratio(own, n, hot_rows, excess, hot=h)
+            for n, h in zip(rows[here].tolist(), hot.tolist(), strict=True)
+        ]
     return found
 
 

@@ -311,7 +311,6 @@ class WorkModel:
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
         share = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
         share = np.where(np.isnan(cells.access_ratio), share, cells.access_ratio)
-        share = np.where(replicated, 1.0, share)
         indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
         sent = self._sent_indices(cells, indices, indices * share)
         bags = np.where(pooled, batch * tables.num_features[table], sent)

@@ -37,9 +37,7 @@ def test_expected_share_of_the_hottest_part_is_that_of_simulated_placements(
     law, weight = drawn_law(seed)
     rng = np.random.default_rng(1000 + seed)
     starts = np.arange(0, len(weight), -(-len(weight) // parts))
-    largest = [
-        np.add.reduceat(rng.permutation(weight), starts).max() for _ in range(PLACEMENTS)
-    ]
+    largest = [np.add.reduceat(rng.permutation(weight), starts).max() for _ in range(PLACEMENTS)]
     assert law.hottest_share(parts) == pytest.approx(np.mean(largest), rel=0.05)
 
 
