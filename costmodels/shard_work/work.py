@@ -330,6 +330,7 @@ class WorkModel:
             index_bytes=workload.index_bytes,
             optimizer=workload.optimizer,
             lookahead_batches=workload.lookahead_batches,
+            prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
         )
         lookup = LOOKUP + cells.kernel * NUM_LOOKUP_WORK
         columns = lookup[:, None] + np.arange(NUM_LOOKUP_WORK)
