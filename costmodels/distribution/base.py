@@ -9,6 +9,7 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
+from costmodels.distribution._hottest import hottest_share
 from costmodels.distribution._laws import Laws
 from costmodels.errors import require
 from costmodels.fields import is_whole
@@ -121,6 +122,14 @@ class AbstractIndexDistribution(ABC):
         )
 
     @final
+    def hottest_share(self, num_parts: int) -> float:
+        """Expected largest share (0..1) of accesses among equal parts of a table of hashed ids.
+
+        See :func:`costmodels.distribution._hottest.hottest_share`.
+        """
+        return _hottest_share(self, num_parts)
+
+    @final
     def unique_rows_in_range(self, num_indices: float, row_offset: int, num_rows: int) -> float:
         """Distinct rows expected in an id range if the whole *table* receives ``num_indices``."""
         offset, rows = np.array([row_offset]), np.array([num_rows])
@@ -210,6 +219,12 @@ def _bins(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
     rows.flags.writeable = False
     probability.flags.writeable = False
     return rows, probability
+
+
+@lru_cache(maxsize=65536)
+def _hottest_share(law: AbstractIndexDistribution, num_parts: int) -> float:
+    """The share of the hottest of so many parts; kept, because many options ask for it."""
+    return hottest_share(*_bins(law), num_parts)
 
 
 @lru_cache(maxsize=8192)

@@ -81,6 +81,7 @@ class LookupShard:
         cache_load_factor_ratio: rows of a cache in front of host memory, over the rows of the
             shard; None without a cache.
         lookahead_batches: how many coming batches are known to the cache, which keeps their rows.
+        prefetches: whether the rows of the next batch enter the cache while this one is in use.
     """
 
     table: Table
@@ -96,6 +97,7 @@ class LookupShard:
     optimizer: Optimizer
     cache_load_factor_ratio: float | None
     lookahead_batches: int = 0
+    prefetches: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -177,6 +179,7 @@ class LookupShards:
     index_bytes: int
     optimizer: Optimizer
     lookahead_batches: int = 0
+    prefetches: bool = False
 
     def __len__(self) -> int:
         """Number of shards."""
@@ -200,6 +203,7 @@ class LookupShards:
             index_bytes=shard.index_bytes,
             optimizer=shard.optimizer,
             lookahead_batches=shard.lookahead_batches,
+            prefetches=shard.prefetches,
         )
 
     def shard(self, index: int) -> LookupShard:
@@ -219,6 +223,7 @@ class LookupShards:
             index_bytes=self.index_bytes,
             optimizer=self.tables.tables[int(self.table[index])].optimizer or self.optimizer,
             lookahead_batches=self.lookahead_batches,
+            prefetches=self.prefetches,
             cache_load_factor_ratio=ratio if kernel is ComputeKernel.FUSED_UVM_CACHING else None,
         )
 
@@ -239,6 +244,7 @@ class LookupShards:
             index_bytes=self.index_bytes,
             optimizer=self.optimizer,
             lookahead_batches=self.lookahead_batches,
+            prefetches=self.prefetches,
         )
 
     @property

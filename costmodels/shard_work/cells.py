@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
@@ -20,9 +21,12 @@ from costmodels.sharding import (
     TablePlacement,
     row_blocks,
 )
+from costmodels.workload import Table
 
-_Block = tuple[int, int]
-"""Offset and number of the rows of a block."""
+_Block = tuple[int, int, float]
+"""Offset and number of the rows of a block, and its share of accesses; NaN if the law of the table
+says it."""
+_OF_LAW: Final = float("nan")
 
 TYPES: Final = tuple(ShardingType)
 """Sharding types by the numbers that stand for them in cells."""
@@ -37,10 +41,12 @@ class Cells:
         family: the sharding type whose collectives the shard uses, as a position in ``TYPES``.
         kernel: position in ``KERNELS``.
         cache_load_factor_ratio: 0 without a cache.
-        row_offset: first row; 0 for tables whose hot rows are spread evenly, where it changes
-            nothing.
+        row_offset: first row; 0 for tables whose ids are hashed, where it changes nothing.
         num_rows: rows of the shard.
         num_cols: columns of the shard.
+        access_ratio: share of the table's accesses that fall on the rows, where ids are hashed and
+            rows are cut: more than the even share for the part with the hottest row. NaN if the
+            law of the table says it.
         batch_ratio: samples of the shard's rank over the mean of all ranks, for replicated tables,
             whose ranks look up only their own samples; 1 for others.
     """
@@ -52,6 +58,7 @@ class Cells:
     row_offset: IntArray
     num_rows: IntArray
     num_cols: IntArray
+    access_ratio: FloatArray
     batch_ratio: FloatArray
 
 
@@ -62,7 +69,7 @@ class Layout(NamedTuple):
     """How an option is cut.
 
     Attributes:
-        blocks: the different row blocks, as (offset, rows).
+        blocks: the different row blocks, as (offset, rows, share of accesses).
         widths: the different widths of column pieces.
         where: for each shard the number of its pair of a width and a block, which is the position
             of the width times the number of blocks plus the position of the block. Shaped ``[W]``,
@@ -121,7 +128,8 @@ class OptionCells:
                 cuts.append(self._layout(o))
         # The rectangles of all layouts in one list. An option repeats those of its layout, which
         # begin at ``begins`` and are ``counts`` many: ``at`` names them for all options at once.
-        pairs = [(*block, w) for x in cuts for w in x.widths for block in x.blocks]
+        pairs = [(*block[:2], w) for x in cuts for w in x.widths for block in x.blocks]
+        shares = [block[2] for x in cuts for _ in x.widths for block in x.blocks]
         batch = [r for x in cuts for _ in x.widths for r in x.batch_ratio or (1.0,) * len(x.blocks)]
         kinds = [(self._position[table], TYPES.index(kind)) for table, kind, _ in known]
         sizes = np.array([len(x.blocks) * len(x.widths) for x in cuts], dtype=np.int64)
@@ -141,6 +149,7 @@ class OptionCells:
             row_offset=rectangles[:, 0],
             num_rows=rectangles[:, 1],
             num_cols=rectangles[:, 2],
+            access_ratio=np.array(shares)[at],
             batch_ratio=np.array(batch)[at],
         )
         return cells, [cuts[i] for i in cut_of]
@@ -154,25 +163,27 @@ class OptionCells:
         parts = self._parts.get(kind)
         if kind is ShardingType.DATA_PARALLEL and self._batch_ratio is not None:
             ratios, index = np.unique(self._batch_ratio, return_inverse=True)
-            blocks = ((0, num_embeddings),) * len(ratios)
+            blocks = ((0, num_embeddings, _OF_LAW),) * len(ratios)
             return Layout(blocks, widths, index, may_repeat=False, batch_ratio=tuple(ratios))
         if parts is None:
             index = _everywhere(self._world_size) if uniform else piece
-            return Layout(((0, num_embeddings),), widths, index, may_repeat=False)
+            return Layout(((0, num_embeddings, _OF_LAW),), widths, index, may_repeat=False)
         if self._columns.is_scattered[at]:
-            blocks, shape = _even_blocks(num_embeddings, parts)
+            blocks, shape = _hashed_blocks(self._columns.tables[at], parts)
         else:
             blocks, shape = _own_blocks(num_embeddings, parts)
         index = _rows(shape) if uniform else _grid(option.column_widths, shape)
-        return Layout(blocks, widths, index, may_repeat=len(blocks) > _MOST_EVEN)
+        return Layout(blocks, widths, index, may_repeat=len(blocks) > _MOST_HASHED)
 
 
 _KERNEL_CODES: Final = {kernel: i for i, kernel in enumerate(KERNELS)}
 """Position of each kernel in ``KERNELS``."""
 _Shape = tuple[int, ...]
 """How many neighbouring row blocks each of the different blocks stands for."""
-_MOST_EVEN: Final = 3
-"""Most different blocks if only the size of a block counts: whole, cut, and empty."""
+_MOST_HASHED: Final = 5
+"""Most blocks of a table of hashed ids: whole ones beside the hottest one, cut, and empty."""
+_UNEVEN_RATIO: Final = 0.002
+"""Excess of the hottest part over the even share, up to which all parts count as equal."""
 
 
 @lru_cache(maxsize=64)
@@ -188,25 +199,68 @@ def _pieces(widths: tuple[int, ...]) -> tuple[tuple[int, ...], IntArray]:
     return tuple(known), _read_only(np.array([known[w] for w in widths], dtype=np.int64))
 
 
+def _hottest_row(table: Table) -> int:
+    """The id of the hottest row of a table of hashed ids.
+
+    Nobody knows it before, since it is the hash that decides. The name of the table decides it
+    here, so that the hottest rows of several tables are on one rank as often as by chance.
+    """
+    return crc32(table.name.encode()) % table.num_embeddings
+
+
 @lru_cache(maxsize=65536)
-def _even_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
-    """The row blocks of a table whose hot rows are spread evenly, so that only sizes matter.
+def _excess_ratio(table: Table, size: int) -> float:
+    """What the hottest of blocks of ``size`` rows gets above the even share of accesses."""
+    parts = -(-table.num_embeddings // size)
+    excess = table.distribution.hottest_share(parts) - 1.0 / parts
+    return excess if excess * parts > _UNEVEN_RATIO else 0.0
+
+
+def _access_ratio(table: Table, num_rows: int, hot_rows: int, excess: float, *, hot: bool) -> float:
+    """Share (0..1) of a table's accesses that fall on a block of rows.
+
+    Args:
+        table: the table, whose ids are hashed.
+        num_rows: rows of the block.
+        hot_rows: rows of the block with the hottest row.
+        excess: of that block, see :func:`_excess_ratio`.
+        hot: whether the block is that one.
+    """
+    rows = table.num_embeddings
+    hottest = min(1.0, hot_rows / rows + excess)
+    if hot or hot_rows == rows:
+        return hottest
+    return (1.0 - hottest) * num_rows / (rows - hot_rows) if excess else num_rows / rows
+
+
+@lru_cache(maxsize=65536)
+def _hashed_blocks(table: Table, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
+    """The row blocks of a table of hashed ids: sizes matter, and which one has the hottest row.
 
     Returns:
-        The blocks of different sizes, at offset 0, and how many parts have each size.
+        The blocks, at offset 0, and how many neighbouring parts each stands for.
     """
-    size = -(-num_embeddings // parts)
-    whole, rest = divmod(num_embeddings, size)
-    cut = int(rest > 0)
-    sizes = ((size, whole), (rest, cut), (0, parts - whole - cut))
-    used = [(rows, count) for rows, count in sizes if count]
-    return tuple((0, rows) for rows, _ in used), tuple(count for _, count in used)
+    size = -(-table.num_embeddings // parts)
+    whole, rest = divmod(table.num_embeddings, size)
+    excess = _excess_ratio(table, size)
+    at = _hottest_row(table) // size if excess else whole + 1
+    before = min(at, whole)
+    runs = [(size, before, False), (size, int(at < whole), True)]
+    runs += [(size, max(whole - before - 1, 0), False), (rest, int(rest > 0), at == whole)]
+    runs += [(0, parts - whole - int(rest > 0), False)]
+    hot_rows = next((n for n, count, hot in runs if hot and count), 0)
+    used = [
+        ((0, n, _access_ratio(table, n, hot_rows, excess, hot=hot)), count)
+        for n, count, hot in runs
+        if count
+    ]
+    return tuple(block for block, _ in used), tuple(count for _, count in used)
 
 
 def _own_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
     """All row blocks of a table, and how many parts each stands for; empty blocks are kept once."""
     counts = Counter(row_blocks(num_embeddings, parts))
-    return tuple(counts), tuple(counts.values())
+    return tuple((*block, _OF_LAW) for block in counts), tuple(counts.values())
 
 
 @lru_cache(maxsize=4096)
@@ -269,10 +323,11 @@ def runs_of(
     )
     outside = rank[(rank < 0) | (rank >= world_size)]
     require(not len(outside), f"ranks {outside[:5].tolist()} are outside 0..{world_size - 1}")
+    access = _access_ratios(kinds[:, 0], columns, of, offset, rows)
     offset = np.where(columns.is_scattered[kinds[of, 0]], 0, offset)
     each = np.ones(world_size) if batch_ratio is None else batch_ratio
     own = np.where(kinds[of, 1] == TYPES.index(ShardingType.DATA_PARALLEL), each[rank], 1.0)
-    keys = (of, offset, rows, cols, own)
+    keys = (of, offset, rows, cols, own, np.nan_to_num(access, nan=-1.0))
     # A new run starts where a key changes, or where the rank is not the one after the last.
     starts = np.flatnonzero(_changes(*keys, rank - np.arange(len(rank))))
     ends = np.append(starts[1:], len(rank))
@@ -292,11 +347,41 @@ def runs_of(
         row_offset=offset[chosen],
         num_rows=rows[chosen],
         num_cols=cols[chosen],
+        access_ratio=access[chosen],
         batch_ratio=own[chosen],
     )
     return Runs(
         cells=cells, placement=of[starts], cell=cell, first=rank[starts], length=ends - starts
     )
+
+
+def _access_ratios(
+    table: IntArray, columns: TableColumns, of: IntArray, offset: IntArray, rows: IntArray
+) -> FloatArray:
+    """``access_ratio`` of :class:`Cells` for each shard of a plan, ``[shards]``.
+
+    Args:
+        table: ``[placements]`` position of the table of each placement.
+        columns: of the tables.
+        of: ``[shards]`` the placement of each shard.
+        offset: ``[shards]`` first row.
+        rows: ``[shards]`` rows.
+    """
+    size = np.zeros(len(table), dtype=np.int64)
+    np.maximum.at(size, of, rows)
+    cut = columns.is_scattered[table] & (size < columns.num_embeddings[table]) & (size > 0)
+    found = np.full(len(of), _OF_LAW)
+    begins = np.searchsorted(of, np.arange(len(table) + 1))
+    for i in np.flatnonzero(cut).tolist():
+        own, here = columns.tables[table[i]], slice(begins[i], begins[i + 1])
+        excess, row = _excess_ratio(own, int(size[i])), _hottest_row(own)
+        hot = (offset[here] <= row) & (row < offset[here] + rows[here]) & (excess > 0.0)
+        hot_rows = int(rows[here][hot].max(initial=0))
+        found[here] = [
+            _access_ratio(own, n, hot_rows, excess, hot=h)
+            for n, h in zip(rows[here].tolist(), hot.tolist(), strict=True)
+        ]
+    return found
 
 
 def _kinds(

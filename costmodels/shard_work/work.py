@@ -310,7 +310,7 @@ class WorkModel:
         batch = workload.local_batch_size * cells.batch_ratio
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
         share = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
-        share = np.where(replicated, 1.0, share)
+        share = np.where(np.isnan(cells.access_ratio), share, cells.access_ratio)
         indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
         sent = self._sent_indices(cells, indices, indices * share)
         bags = np.where(pooled, batch * tables.num_features[table], sent)
@@ -330,6 +330,7 @@ class WorkModel:
             index_bytes=workload.index_bytes,
             optimizer=workload.optimizer,
             lookahead_batches=workload.lookahead_batches,
+            prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
         )
         lookup = LOOKUP + cells.kernel * NUM_LOOKUP_WORK
         columns = lookup[:, None] + np.arange(NUM_LOOKUP_WORK)

@@ -5,6 +5,9 @@ The code proper works on columns of shards; tests hold it to these.
 
 from __future__ import annotations
 
+import math
+import zlib
+
 import numpy as np
 
 from costmodels.cpu.features import Access
@@ -187,6 +190,24 @@ def plan_work(
     return work
 
 
+def share_of_accesses(shard: Shard, placement: TablePlacement, table: Table) -> float:
+    """Of hashed rows, the block with the hottest row gets more than the others."""
+    law, rows = table.distribution, table.num_embeddings
+    block = max(s.num_rows for s in placement.shards)
+    parts = math.ceil(rows / block) if block else 1
+    if not law.scattered or parts == 1:
+        return range_share(law, shard.row_offset, shard.num_rows)
+    more = law.hottest_share(parts) - 1 / parts
+    if more * parts <= 0.002:
+        return shard.num_rows / rows
+    hottest = zlib.crc32(table.name.encode()) % rows
+    hot = next(s for s in placement.shards if 0 <= hottest - s.row_offset < s.num_rows)
+    share = min(1.0, hot.num_rows / rows + more)
+    if shard.row_offset == hot.row_offset and shard.num_rows:
+        return share
+    return (1 - share) * shard.num_rows / (rows - hot.num_rows)
+
+
 def shard_work(
     shard: Shard,
     placement: TablePlacement,
@@ -198,7 +219,7 @@ def shard_work(
     family, ratio = family_of(placement, topology), placement.cache_load_factor_ratio
     replicated = family is ShardingType.DATA_PARALLEL
     batch, sources = float(workload.local_batch_size), float(topology.world_size)
-    share = range_share(table.distribution, shard.row_offset, shard.num_rows)
+    share = share_of_accesses(shard, placement, table)
     if replicated:
         sources = share = 1.0
     indices = batch * table.pooling_factor

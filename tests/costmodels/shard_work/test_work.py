@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.datatypes import FloatArray
+from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.base import LookupWork
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
@@ -22,6 +23,7 @@ from costmodels.shard_work.work import (
     NUM_COLUMNS,
     OUTPUT,
     REPLICATED,
+    Memory,
     call_column,
     lookup_columns,
 )
@@ -39,6 +41,8 @@ from tests.strategies import (
     topologies,
     workloads,
 )
+
+EVEN = Uniform(num_embeddings=10_000)
 
 
 @given(workloads(), topologies(), st.data())
@@ -124,12 +128,22 @@ def test_weighted_tables_also_send_weights() -> None:
 
 def test_row_wise_ranks_share_the_indices_and_all_send_whole_outputs() -> None:
     """Partial sums are as large as the output, on every rank."""
-    work = row(make_table(), ShardingType.ROW_WISE, make_topology())
+    work = row(make_table(distribution=EVEN), ShardingType.ROW_WISE, make_topology())
     kind = family(ShardingType.ROW_WISE)
     np.testing.assert_allclose(work[:, INPUT + kind], BATCH * 8 * 8 / 4 + BATCH * 4)
     np.testing.assert_allclose(work[:, OUTPUT + kind], BATCH * 64 * 2)
     indices = work[:, lookup_columns(ComputeKernel.FUSED)][:, LookupWork.INDICES]
     np.testing.assert_allclose(indices, 4 * BATCH * 8 / 4)
+
+
+def test_the_rank_with_the_hottest_row_gets_more_indices() -> None:
+    table = make_table()
+    work = row(table, ShardingType.ROW_WISE, make_topology())
+    indices = work[:, lookup_columns(ComputeKernel.FUSED)][:, LookupWork.INDICES]
+    hottest = table.distribution.hottest_share(4)
+    np.testing.assert_allclose(indices.max(), 4 * BATCH * 8 * hottest)
+    np.testing.assert_allclose(np.sort(indices)[:3], 4 * BATCH * 8 * (1 - hottest) / 3)
+    assert work[:, MEMORY + Memory.BUFFERS].argmax() == indices.argmax()
 
 
 def test_column_shards_repeat_the_indices_and_split_the_outputs() -> None:
@@ -149,7 +163,7 @@ def test_column_shards_repeat_the_indices_and_split_the_outputs() -> None:
 
 
 def test_a_sequence_sends_a_vector_per_index() -> None:
-    table = make_table(pooling=Pooling.NONE)
+    table = make_table(pooling=Pooling.NONE, distribution=EVEN)
     work = row(table, ShardingType.TABLE_WISE, make_topology())
     assert work[0, OUTPUT + family(ShardingType.TABLE_WISE)] == BATCH * 8 * 64 * 2
     split = row(table, ShardingType.ROW_WISE, make_topology())
@@ -182,10 +196,11 @@ def test_features_of_a_table_add_up() -> None:
 
 
 def test_ordered_ids_heat_the_first_row_shard() -> None:
-    hashed = make_table()
+    hashed = make_table(distribution=EVEN)
+    zipf = make_table()
     ordered = dataclasses.replace(
-        hashed,
-        distribution=dataclasses.replace(hashed.distribution, scattered=False),  # type: ignore[type-var]
+        zipf,
+        distribution=dataclasses.replace(zipf.distribution, scattered=False),  # type: ignore[type-var]
     )
     indices = lookup_columns(ComputeKernel.FUSED).start + LookupWork.INDICES
     even, skewed = (
