@@ -27,6 +27,7 @@ from costmodels.topology import (
     with_host_factor,
 )
 from planner.errors import InvalidInputError
+from planner.io.documents import override
 from planner.io.library import locate, names
 from planner.io.schemas import Sourced, Strict, validate
 from planner.io.system.collective_curves import load_curves, unknown_sets
@@ -38,7 +39,6 @@ from planner.io.system.system_schema import (
     SystemSchema,
     read_system,
 )
-from planner.io.workload.workload_file import override
 
 _MOST_RANKS = 65_536
 _UNIT = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
