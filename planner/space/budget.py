@@ -48,6 +48,8 @@ _BASELINE_SHARE: Final = 0.02
 """The most time that one baseline gets: in seconds, and as a share of the time limit."""
 _LEAST_SEARCH_SHARE: Final = 0.2
 """The search gets at least this share of the time limit, however long the rest takes."""
+_SHORT_SHARE: Final = 0.5
+"""Share of the time limit below which the time of a search is worth a warning."""
 
 
 def default_work_s(num_tables: int, world_size: int, time_limit_s: float | None) -> float:
@@ -81,6 +83,9 @@ class Deadline:
         kept_s: seconds of the limit that are needed after everything else.
         num_plans: number of plans that are priced in full after the search.
         num_baselines: number of baseline strategies that run after the search.
+
+    Attributes:
+        search_s: seconds that the last search was given; None without a limit, or before one.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class Deadline:
         self._started = time.perf_counter()
         self._plans, self._baselines = num_plans, num_baselines
         self._pricing_s = 0.0
+        self.search_s: float | None = None
 
     @property
     def left_s(self) -> float:
@@ -113,7 +119,15 @@ class Deadline:
         self._pricing_s = time.perf_counter() - begun
         share = _BASELINE_SHARE * self._baselines * self.limit_s
         kept_s = self._plans * self._pricing_s + min(share, _BASELINE_LIMIT_S * self._baselines)
-        return max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self.limit_s)
+        self.search_s = max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self.limit_s)
+        return self.search_s
+
+    @property
+    def is_short(self) -> bool:
+        """Whether listing and what follows the search leave it less than half of the limit."""
+        if self.search_s is None or self.limit_s is None:
+            return False
+        return self.search_s < _SHORT_SHARE * self.limit_s
 
     @property
     def can_price(self) -> bool:
