@@ -69,7 +69,8 @@ def default_work_s(num_tables: int, world_size: int, time_limit_s: float | None)
     if time_limit_s is not None:
         return _WORK_SHARE * time_limit_s
     each_s = _WORK_S_PER_TABLE * math.sqrt(max(world_size / _FEW_RANKS, 1.0))
-    few_s = _FEW_TABLES_S * max(num_tables / _FEW_TABLES, 1.0) ** _MORE_TABLES_POWER
+    more = max(num_tables / _FEW_TABLES, 1.0)
+    few_s = _FEW_TABLES_S * math.pow(more, _MORE_TABLES_POWER)
     usual_s = min(max(each_s * num_tables, _LEAST_WORK_S), few_s, _MOST_WORK_S)
     times = math.sqrt(num_tables * world_size / _LARGE)
     return usual_s * min(max(times, 1.0), _MOST_TIMES)
