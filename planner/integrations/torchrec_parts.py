@@ -69,7 +69,7 @@ from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Table, Workload
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.integrations.drop_in.headroom import with_more_memory
+from planner.integrations.drop_in.headroom import with_memory
 from planner.integrations.drop_in.search import evaluations_within
 from planner.integrations.torchrec_plan import DEFAULT_LOAD_FACTOR, to_sharding_options
 from planner.integrations.torchrec_topology import (
@@ -402,7 +402,9 @@ class ImprovedPlan:
         try:
             result = api.plan(
                 pipeline.workload,
-                with_more_memory(self._topology, dense_bytes(pipeline.workload, self._topology)),
+                with_memory(
+                    self._topology, more_bytes=dense_bytes(pipeline.workload, self._topology)
+                ),
                 constraints=table_constraints(requests, self._theirs.compute_device),
                 max_evaluations=evaluations_within(
                     self._time_limit_s, pipeline.workload, self._topology, CostPipeline

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.planner.perf_models import NoopPerfModel
-from torchrec.distributed.planner.types import Enumerator, ShardingOption, StorageReservation
+from torchrec.distributed.planner.types import Enumerator, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ShardingPlan
 
@@ -21,9 +21,8 @@ from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import Workload
+from planner.integrations.drop_in.headroom import RIVAL
 from planner.integrations.drop_in.others import Rival
-from planner.integrations.drop_in.search import RIVAL, Memories, memories_left
-from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.constraints import (
     narrowed_to_options,
@@ -32,7 +31,6 @@ from planner.integrations.translate.constraints import (
 )
 from planner.integrations.translate.settings import (
     Failure,
-    Request,
     Sharders,
     ShardPlannerError,
     as_failure,
@@ -240,37 +238,6 @@ def require_runnable(plan: Plan, workload: Workload, topology: Topology, device:
     if problems:
         message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
         raise ShardPlannerError(message)
-
-
-def reserved_memories(
-    request: Request,
-    base: Topology,
-    *,
-    kept_bytes: float,
-    by_user: bool,
-    headroom_ratio: float,
-    rates_from_base: bool,
-) -> Memories:
-    """The memory for tables by both counts; the arguments are those of :func:`memories_left`.
-
-    Raises:
-        InfeasibleError: nothing is left.
-        PlannerError: TorchRec's error, for the same reason.
-    """
-
-    def left_by(one: StorageReservation) -> Topology:
-        reserved = one.reserve(
-            topology=request.topology,
-            batch_size=request.batch_size,
-            module=request.module,
-            sharders=request.sharders,
-            constraints=request.constraints,
-        )
-        return topology_from_torchrec(reserved, base, rates_from_base=rates_from_base)
-
-    return memories_left(
-        left_by, request.reservation, kept_bytes, by_user=by_user, headroom_ratio=headroom_ratio
-    )
 
 
 _TIMES: Final = ("iteration", "phases")

@@ -423,7 +423,7 @@ _RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
         "a list of functions",
     ),
     "hints": (lambda v: isinstance(v, WorkloadHints), "WorkloadHints"),
-    "memory_headroom": (_is_number, "a number, 0 or more and below 1"),
+    "memory_headroom": (lambda v: _is_number(v) and 0 <= v < 1, "0 or more and below 1"),
 }
 """For each argument: whether a value is of its kind, and what it has to be."""
 
