@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -151,14 +151,19 @@ def _spec(
 ) -> EnumerableShardingSpec | None:
     if placed.sharding_type is ShardingType.DATA_PARALLEL:
         return None
+    return spec_of(
+        ([s.row_offset, s.col_offset], [s.num_rows, s.num_cols], place)
+        for s in placed.shards
+        for place in [placement_string(compute_device, s.rank, local_world_size)]
+    )
+
+
+def spec_of(shards: Iterable[tuple[list[int], list[int], str]]) -> EnumerableShardingSpec:
+    """TorchRec's specification of shards: offsets, sizes and placement string of each."""
     return EnumerableShardingSpec(
         [
-            ShardMetadata(
-                shard_offsets=[s.row_offset, s.col_offset],
-                shard_sizes=[s.num_rows, s.num_cols],
-                placement=placement_string(compute_device, s.rank, local_world_size),
-            )
-            for s in placed.shards
+            ShardMetadata(shard_offsets=offsets, shard_sizes=sizes, placement=place)
+            for offsets, sizes, place in shards
         ]
     )
 
@@ -237,19 +242,12 @@ def to_sharding_options(
         constraints: TorchRec's constraints by table name.
     """
     given = dict(constraints or {})
-    options = [
-        _option(
-            plan,
-            table,
-            given.get(table.parameter_name) or ParameterConstraints(),
-            batch_size,
-            topology.compute_device,
-        )
-        for table in tables
-    ]
-    for option, table in zip(options, tables, strict=True):
-        if table.key_value is not None:
-            _run_as_key_value(option, table, given.get(table.parameter_name), topology)
+    options = []
+    for table in tables:
+        limit = given.get(table.parameter_name) or ParameterConstraints()
+        option = _option(plan, table, limit, batch_size, topology.compute_device)
+        _run_as_key_value(option, table, limit, topology)
+        options.append(option)
     by_type = build_sharder_data_map({sharder_name(s.module_type): s for s in sharders})
     estimators = (
         EmbeddingPerfEstimatorFactory.create(
@@ -295,12 +293,7 @@ def _option(
         sharding_type=str(placed.sharding_type),
         partition_by=get_partition_by_type(str(placed.sharding_type)),
         compute_kernel=kernel_name(placed.kernel, names),
-        shards=[
-            TorchrecShard(
-                size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
-            )
-            for s in placed.shards
-        ],
+        shards=torchrec_shards(placed),
         cache_params=cache_params(placed, given),
         enforce_hbm=given.enforce_hbm,
         stochastic_rounding=given.stochastic_rounding,
@@ -315,10 +308,20 @@ def _option(
     return option
 
 
+def torchrec_shards(placed: TablePlacement) -> list[TorchrecShard]:
+    """The shards of a placement in TorchRec's form, with their ranks."""
+    return [
+        TorchrecShard(
+            size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
+        )
+        for s in placed.shards
+    ]
+
+
 def _run_as_key_value(
     option: ShardingOption,
     table: ShardableTable,
-    given: ParameterConstraints | None,
+    given: ParameterConstraints,
     topology: TorchrecTopology,
 ) -> None:
     """Give a key-value table its own kernel; the rows of a virtual one are cut between buckets.
@@ -330,7 +333,7 @@ def _run_as_key_value(
     if kept is None:
         return
     option.compute_kernel = kept.kernel
-    option.cache_params = given.cache_params if given else None
+    option.cache_params = given.cache_params
     if kept.is_virtual:
         blocks = virtual_blocks(table, topology.world_size)
         option.shards = [TorchrecShard(size=s, offset=o, rank=r) for r, (s, o) in enumerate(blocks)]

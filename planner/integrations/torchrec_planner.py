@@ -81,7 +81,6 @@ from planner.integrations.torchrec_workload import (
     ModelDescription,
     WorkloadHints,
     describe_model,
-    table_bytes,
 )
 from planner.integrations.translate.constraints import OUR_DEVICE, has_other_groups
 from planner.integrations.translate.pricing import default_reservation, their_count
@@ -276,8 +275,6 @@ class ShardPlanner(EmbeddingShardingPlanner):
         if isinstance(self._enumerator, LazyEnumerator):
             self._enumerator.expect(module, sharders)
         device = self._topology.compute_device
-        asked_bytes = table_bytes(module, sharders, self._constraints, device)
-        require_room(asked_bytes, self._topology, self._storage_reservation)
         model = describe_model(
             module,
             sharders,
@@ -289,6 +286,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         )
         if model is None:
             return ShardingPlan({})
+        require_room(model.table_bytes, self._topology, self._storage_reservation)
         request = Request(
             module=module,
             sharders=sharders,
