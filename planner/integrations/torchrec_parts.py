@@ -44,7 +44,6 @@ from torchrec.distributed.planner.types import (
     ShardEstimator,
     ShardingOption,
 )
-from torchrec.distributed.planner.types import Shard as TorchrecShard
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.sharding_plan import get_default_sharders
@@ -58,7 +57,6 @@ from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.sharding import (
     ComputeKernel,
     Plan,
-    Shard,
     ShardingType,
     TablePlacement,
 )
@@ -70,7 +68,7 @@ from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.integrations.drop_in.headroom import with_memory
 from planner.integrations.drop_in.search import evaluations_within
-from planner.integrations.torchrec_plan import DEFAULT_LOAD_FACTOR, to_sharding_options
+from planner.integrations.torchrec_plan import our_shard, terms_of, to_sharding_options
 from planner.integrations.torchrec_topology import (
     base_system,
     require_whole_groups,
@@ -87,7 +85,6 @@ from planner.integrations.torchrec_workload import (
 )
 from planner.integrations.translate.constraints import table_constraints
 from planner.integrations.translate.reading import table_configs
-from planner.integrations.translate.settings import our_kernel
 
 logger: Final = logging.getLogger(__name__)
 
@@ -170,20 +167,14 @@ def option_of(option: ShardingOption, name: str) -> OurOption:
     Raises:
         InvalidInputError: there is no cost model for the kernel or type.
     """
-    kind, kernel = _kind(option, name), _kernel(option, name)
-    shards = option.shards
+    terms, shards = _terms(option, name), option.shards
+    kind = terms["sharding_type"]
     widths: tuple[int, ...] = (shards[0].size[1],)
     if kind in _COLUMN_CUTS:
         widths = tuple(s.size[1] for s in shards)
     elif kind is ShardingType.GRID_SHARD:
         widths = tuple(dict((s.offset[1], s.size[1]) for s in shards).values())
-    return OurOption(
-        table=name,
-        sharding_type=kind,
-        kernel=kernel,
-        column_widths=widths,
-        cache_load_factor_ratio=_load_factor(option, kernel),
-    )
+    return OurOption(**terms, column_widths=widths)
 
 
 def plan_of(options: Sequence[ShardingOption]) -> Plan:
@@ -197,54 +188,25 @@ def plan_of(options: Sequence[ShardingOption]) -> Plan:
 
 
 def _placement(option: ShardingOption, name: str) -> TablePlacement:
-    kernel = _kernel(option, name)
-    return TablePlacement(
-        table=name,
-        sharding_type=_kind(option, name),
-        kernel=kernel,
-        shards=tuple(_shard(s, name) for s in option.shards),
-        cache_load_factor_ratio=_load_factor(option, kernel),
-    )
-
-
-def _shard(shard: TorchrecShard, name: str) -> Shard:
-    if shard.rank is None:
+    terms = _terms(option, name)
+    if any(shard.rank is None for shard in option.shards):
         message = f"table {name!r}: a shard has no rank yet; place the options first"
         raise InvalidInputError(message)
-    return Shard(
-        rank=shard.rank,
-        row_offset=shard.offset[0],
-        num_rows=shard.size[0],
-        col_offset=shard.offset[1],
-        num_cols=shard.size[1],
+    return TablePlacement(
+        **terms, shards=tuple(our_shard(s.rank or 0, s.offset, s.size) for s in option.shards)
     )
 
 
-def _kind(option: ShardingOption, name: str) -> ShardingType:
+def _terms(option: ShardingOption, name: str) -> dict[str, Any]:
     try:
-        return ShardingType(option.sharding_type)
+        return terms_of(option, name)
     except ValueError as error:
-        message = f"table {name!r}: sharding type {option.sharding_type!r} cannot be priced"
-        raise InvalidInputError(message) from error
-
-
-def _kernel(option: ShardingOption, name: str) -> ComputeKernel:
-    try:
-        return our_kernel(option.compute_kernel)
-    except ValueError as error:
-        known = ", ".join(ComputeKernel)
         message = (
-            f"table {name!r}: kernel {option.compute_kernel!r} has no cost model; constrain its "
-            f"compute_kernels to some of {known}"
+            f"table {name!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
+            "no cost model; constrain its sharding_types, or its compute_kernels to some of "
+            f"{', '.join(ComputeKernel)}"
         )
         raise InvalidInputError(message) from error
-
-
-def _load_factor(option: ShardingOption, kernel: ComputeKernel) -> float | None:
-    if kernel is not ComputeKernel.FUSED_UVM_CACHING:
-        return None
-    given = option.cache_load_factor
-    return DEFAULT_LOAD_FACTOR if given is None else float(given)
 
 
 _MS: Final = 1e3

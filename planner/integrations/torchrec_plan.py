@@ -92,12 +92,8 @@ def to_sharding_plan(
             compute_kernel=kernel_name(placed.kernel, map(str, given.compute_kernels or ())),
             ranks=list(placed.ranks),
             sharding_spec=_spec(placed, compute_device, local_world_size),
-            cache_params=cache_params(placed, given),
-            enforce_hbm=given.enforce_hbm,
-            stochastic_rounding=given.stochastic_rounding,
-            bounds_check_mode=given.bounds_check_mode,
-            output_dtype=given.output_dtype,
             key_value_params=None,
+            **_settings(placed, given),
         )
     return ShardingPlan(modules)
 
@@ -137,7 +133,8 @@ def from_sharding_plan(
             continue
         try:
             default = load_factors.get(table.name, DEFAULT_LOAD_FACTOR)
-            placements.append(_placement(planned[key], table, default))
+            terms = terms_of(planned[key], table.name, default)
+            placements.append(TablePlacement(**terms, shards=_shards(planned[key], table)))
         except ValueError as error:
             where = f"table {table.name!r}: "
             problems.append(where + str(error).removeprefix(where))
@@ -168,27 +165,42 @@ def spec_of(shards: Iterable[tuple[list[int], list[int], str]]) -> EnumerableSha
     )
 
 
-def cache_params(placed: TablePlacement, given: ParameterConstraints) -> CacheParams | None:
-    """The user's cache parameters with the load factor of the plan."""
-    if placed.cache_load_factor_ratio is None:
-        return given.cache_params
-    own = given.cache_params or CacheParams()
-    return replace(own, load_factor=placed.cache_load_factor_ratio)
+def _settings(placed: TablePlacement, given: ParameterConstraints) -> dict[str, Any]:
+    """What a constraint passes on to the kernel; its cache gets the load factor of the plan."""
+    names = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode")
+    settings = {name: getattr(given, name) for name in (*names, "output_dtype")}
+    if placed.cache_load_factor_ratio is not None:
+        own = given.cache_params or CacheParams()
+        settings["cache_params"] = replace(own, load_factor=placed.cache_load_factor_ratio)
+    return settings
 
 
-def _placement(sharding: ParameterSharding, table: Table, default_factor: float) -> TablePlacement:
-    kernel = our_kernel(sharding.compute_kernel)
-    ratio = None
+def terms_of(
+    entry: ParameterSharding | ShardingOption,
+    table: str,
+    default_factor: float = DEFAULT_LOAD_FACTOR,
+) -> dict[str, Any]:
+    """Table, sharding type, kernel and cache load factor of an entry of TorchRec, in our terms.
+
+    Raises:
+        ValueError: there is no such type, or no cost model for the kernel.
+    """
+    kernel, ratio = our_kernel(entry.compute_kernel), None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
-        given = sharding.cache_params.load_factor if sharding.cache_params else None
-        ratio = min(default_factor if given is None else given, WHOLE_CACHE)
-    return TablePlacement(
-        table=table.name,
-        sharding_type=ShardingType(sharding.sharding_type),
-        kernel=kernel,
-        shards=_shards(sharding, table),
-        cache_load_factor_ratio=ratio,
-    )
+        given = entry.cache_params.load_factor if entry.cache_params else None
+        ratio = min(default_factor if given is None else float(given), WHOLE_CACHE)
+    return {
+        "table": table,
+        "sharding_type": ShardingType(entry.sharding_type),
+        "kernel": kernel,
+        "cache_load_factor_ratio": ratio,
+    }
+
+
+def our_shard(rank: int, offset: Sequence[int], size: Sequence[int]) -> Shard:
+    """A shard from offset and size, which are rows and columns in TorchRec."""
+    (row, column), (rows, columns) = offset, size
+    return Shard(rank=rank, row_offset=row, num_rows=rows, col_offset=column, num_cols=columns)
 
 
 def _shards(sharding: ParameterSharding, table: Table) -> tuple[Shard, ...]:
@@ -197,19 +209,10 @@ def _shards(sharding: ParameterSharding, table: Table) -> tuple[Shard, ...]:
         if sharding.sharding_type != ShardingType.DATA_PARALLEL:
             message = f"{sharding.sharding_type} needs a sharding_spec, got None"
             raise InvalidInputError(message)
-        rows, columns = table.num_embeddings, table.embedding_dim
-        return tuple(
-            Shard(rank=r, row_offset=0, num_rows=rows, col_offset=0, num_cols=columns)
-            for r in ranks
-        )
+        whole = table.num_embeddings, table.embedding_dim
+        return tuple(our_shard(rank, (0, 0), whole) for rank in ranks)
     shards = tuple(
-        Shard(
-            rank=m.placement.rank(),
-            row_offset=m.shard_offsets[0],
-            num_rows=m.shard_sizes[0],
-            col_offset=m.shard_offsets[1],
-            num_cols=m.shard_sizes[1],
-        )
+        our_shard(m.placement.rank(), m.shard_offsets, m.shard_sizes)
         for m in sharding.sharding_spec.shards
     )
     placed = [s.rank for s in shards]
@@ -294,14 +297,10 @@ def _option(
         partition_by=get_partition_by_type(str(placed.sharding_type)),
         compute_kernel=kernel_name(placed.kernel, names),
         shards=torchrec_shards(placed),
-        cache_params=cache_params(placed, given),
-        enforce_hbm=given.enforce_hbm,
-        stochastic_rounding=given.stochastic_rounding,
-        bounds_check_mode=given.bounds_check_mode,
         dependency=table.tower,
         feature_names=[f.name for f in table.table.features],
-        output_dtype=given.output_dtype,
         key_value_params=given.key_value_params,
+        **_settings(placed, given),
     )
     if stashed:
         option.stash_weights = True

@@ -88,7 +88,7 @@ from planner.integrations.translate.settings import (
     Callback,
     Request,
     Sharders,
-    as_failure,
+    as_planner_error,
     asked_sharders,
     called_back,
     require_arguments,
@@ -269,7 +269,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         except (planner.errors.PlannerError, CostModelError) as error:
             if isinstance(error, PlannerError):
                 raise
-            raise as_failure(error).raised() from error
+            raise as_planner_error(error) from error
 
     def _plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
         if isinstance(self._enumerator, LazyEnumerator):

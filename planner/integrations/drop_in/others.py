@@ -416,20 +416,17 @@ def _to_stand_in(
     Returns:
         Lines on what is wrong with the rows that the entry has.
     """
-    blocks = virtual_blocks(table, world_size)
-    written = entry.get("shards")
-    shards = [s for s in written if isinstance(s, dict)] if isinstance(written, list) else []
-    found = [(s.get("shard_sizes"), s.get("shard_offsets")) for s in shards]
-    if found != blocks or entry.get("sharding_type") != "row_wise":
+    shards, kind = entry.get("shards"), entry.get("sharding_type")
+    listed = [s for s in shards if isinstance(s, dict)] if isinstance(shards, list) else []
+    found = [(s.get("shard_sizes"), s.get("shard_offsets")) for s in listed]
+    if found != virtual_blocks(table, world_size) or kind != "row_wise":
         return [
-            f"~ {name}: {len(found)} {entry.get('sharding_type')} shards in the plan are not the "
-            f"row_wise ones of {world_size} ranks; plan again for this job"
+            f"~ {name}: {len(found)} {kind} shards in the plan are not the row_wise ones of "
+            f"{world_size} ranks; plan again for this job"
         ]
-    for shard, (row, rows) in zip(
-        shards, row_blocks(table.table.num_embeddings, world_size), strict=True
-    ):
-        shard["shard_offsets"] = [row, 0]
-        shard["shard_sizes"] = [rows, table.table.embedding_dim]
+    blocks = row_blocks(table.table.num_embeddings, world_size)
+    for shard, (row, rows) in zip(listed, blocks, strict=True):
+        shard |= {"shard_offsets": [row, 0], "shard_sizes": [rows, table.table.embedding_dim]}
     return []
 
 

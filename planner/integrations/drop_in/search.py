@@ -278,7 +278,10 @@ class Question:
     @property
     def make_pipeline(self) -> partial[KeyValuePipeline]:
         """Makes what prices plans by our count of memory."""
-        told = {"key_values": self.key_values, "knows_optimizer": self.knows_optimizer}
+        told: dict[str, Any] = {
+            "key_values": self.key_values,
+            "knows_optimizer": self.knows_optimizer,
+        }
         return partial(KeyValuePipeline, **told)
 
     def uneven_outputs(self, plan: Plan) -> list[str]:

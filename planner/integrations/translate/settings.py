@@ -46,22 +46,10 @@ class ShardPlannerError(TorchrecPlannerError, PlannerError):
         super().__init__(message, error_type)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """What went wrong on the planning rank, in a form that can be sent to the others."""
-
-    message: str
-    error_type: str
-
-    def raised(self) -> ShardPlannerError:
-        """The error to raise; the same on every rank."""
-        return ShardPlannerError(self.message, PlannerErrorType(self.error_type))
-
-
-def as_failure(error: Exception) -> Failure:
+def as_planner_error(error: Exception) -> ShardPlannerError:
     """Message and reason of any error, with its class name unless it is a planner's own."""
     if isinstance(error, TorchrecPlannerError):
-        return Failure(message=str(error), error_type=error.error_type.value)
+        return ShardPlannerError(str(error), error.error_type)
     kinds = {
         InfeasibleError: PlannerErrorType.INSUFFICIENT_STORAGE,
         InvalidInputError: PlannerErrorType.STRICT_CONSTRAINTS,
@@ -69,8 +57,7 @@ def as_failure(error: Exception) -> Failure:
     }
     kind = next((v for k, v in kinds.items() if isinstance(error, k)), PlannerErrorType.OTHER)
     own = isinstance(error, PlannerError)
-    message = str(error) if own else f"{type(error).__name__}: {error}"
-    return Failure(message=message, error_type=kind.value)
+    return ShardPlannerError(str(error) if own else f"{type(error).__name__}: {error}", kind)
 
 
 WHOLE_CACHE: Final = 1.0 - 2.0**-20
