@@ -364,29 +364,20 @@ def read_table(
         InvalidInputError: the data type cannot be planned.
     """
     path, module = place
-    data_type = DATA_TYPES.get(config.data_type.name)
-    columns = int(parameter.shape[-1])
-    if columns != config.embedding_dim or parameter.dtype in (torch.uint8, torch.int8):
-        data_type = DataType.INT8
-    if data_type is None:
-        known = ", ".join(DATA_TYPES)
-        message = f"data type {config.data_type.name} cannot be planned; use one of {known}"
-        raise InvalidInputError(message)
     rows, law = config.num_embeddings, hints.distributions.get(name)
     if getattr(config, "use_virtual_table", False):
         rows = min(rows, MOST_ROWS) if law is None else law.num_embeddings
     make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
-    pooling, is_pooled = Pooling.NONE, getattr(config, "pooling", None) is not None
-    if is_pooled:
-        pooling = Pooling.MEAN if config.pooling is PoolingType.MEAN else Pooling.SUM
+    pooling = _pooling(config)
+    is_pooled = pooling is not Pooling.NONE
     is_weighted = getattr(module, "is_weighted", lambda: False)() or (limit and limit.is_weighted)
     table = Table(
         name=name,
         num_embeddings=rows,
-        embedding_dim=columns,
+        embedding_dim=int(parameter.shape[-1]),
         features=features_of(config.feature_names, limit, batch_size),
         distribution=law or make(rows),
-        dtype=data_type,
+        dtype=_data_type(config, parameter),
         pooling=pooling,
         is_weighted=bool(is_weighted),
         module=path,
@@ -405,6 +396,24 @@ def read_table(
             name, limit, parameter, module, sharder, batch_size, is_pooled=is_pooled
         ),
     )
+
+
+def _data_type(config: Any, parameter: nn.Parameter) -> DataType:
+    columns = int(parameter.shape[-1])
+    if columns != config.embedding_dim or parameter.dtype in (torch.uint8, torch.int8):
+        return DataType.INT8
+    if config.data_type.name not in DATA_TYPES:
+        known = ", ".join(DATA_TYPES)
+        message = f"data type {config.data_type.name} cannot be planned; use one of {known}"
+        raise InvalidInputError(message)
+    return DATA_TYPES[config.data_type.name]
+
+
+def _pooling(config: Any) -> Pooling:
+    pooling = getattr(config, "pooling", None)
+    if pooling is None:
+        return Pooling.NONE
+    return Pooling.MEAN if pooling is PoolingType.MEAN else Pooling.SUM
 
 
 def unique_names(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:

@@ -218,9 +218,7 @@ def memories_left(
         return with_memory(left, ratio=1.0 - headroom_ratio)
 
     reservation = request.reservation
-    theirs: Topology | None = None
-    whole: Topology | None = None
-    reserved_bytes: float | None = None
+    theirs, whole, reserved_bytes = None, None, None
     if by_user:
         ours = theirs = left_by(reservation)
         if not isinstance(reservation, LeftToOurCount):
