@@ -353,8 +353,7 @@ def read_table(
         name: the name of the parameter.
         parameter: its weights.
         place: path and module that own it.
-        sharder: the sharder of the module, which has the codecs, and says whether only distinct
-            indices are exchanged; None if it is not known.
+        sharder: the sharder of the module, with codecs and index dedup; None if not known.
         config: TorchRec's configuration of the table.
         limit: the user's constraint, if any.
         batch_size: samples per rank.
@@ -368,8 +367,7 @@ def read_table(
     if getattr(config, "use_virtual_table", False):
         rows = min(rows, MOST_ROWS) if law is None else law.num_embeddings
     make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
-    pooling = _pooling(config)
-    is_pooled = pooling is not Pooling.NONE
+    is_pooled = (pooling := _pooling(config)) is not Pooling.NONE
     is_weighted = getattr(module, "is_weighted", lambda: False)() or (limit and limit.is_weighted)
     table = Table(
         name=name,
