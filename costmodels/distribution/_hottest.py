@@ -15,10 +15,10 @@ from costmodels.datatypes import FloatArray
 
 ComplexArray = npt.NDArray[np.complex128]
 
-_HEAD_ROWS: Final = 256
+_HEAD_ROWS: Final = 64
 """Hottest rows whose places are random one by one. The others are so many that the share of a part
 on them is a normal variable."""
-_POINTS: Final = 2048
+_POINTS: Final = 512
 """Shares at which the distribution function of a part is computed."""
 _DEVIATIONS: Final = 14.0
 """Standard deviations of the head that the shares reach beyond the hottest row."""
@@ -37,7 +37,7 @@ def hottest_share(rows: FloatArray, probability: FloatArray, num_parts: int) -> 
 
     A part holds each row with probability 1/k. Only what a row has above the mean of all rows makes
     parts differ, since parts have equally many rows. Let Y be the sum of these excesses in a part,
-    and F its distribution function, from the product of the characteristic functions of the 256
+    and F its distribution function, from the product of the characteristic functions of the 64
     hottest rows and a normal one for the others. The hottest row is in exactly one part, whose
     distribution function is F shifted by its excess w_1. With the parts taken as independent
     otherwise, the maximum has the distribution function F(x - w_1) F(x)^(k-1). Within 3 % of the
