@@ -18,6 +18,7 @@ from costmodels.collective._consistent import Found
 from costmodels.collective._curve import left_out_residuals
 from costmodels.collective._group import Group
 from costmodels.collective.base import Basis, Confidence
+from costmodels.fabrics import FABRICS
 
 _LARGE_BYTES: Final = 2**20
 """Messages of this size and more are large."""
@@ -48,6 +49,11 @@ _BY_LAW: Final = (1.3, 1.0)
 """Spread over a network that no curve of its kind crosses. Nine in ten points of sources that were
 left out lie within factors of 2.2 and 1.9 (``benchmarks/fabrics.py``, several hosts); the spread is
 no less than that of a curve that is carried over."""
+_BY_FEW: Final = (1.5, 3.0)
+"""The same for kinds of networks of which fewer than three sources are known: of sources that were
+left out, 88 % of the small points lie within a factor of 2.5, and 75 % of the large ones within
+4."""
+_MANY_SOURCES: Final = 3
 _ONE_CLUSTER: Final = 0.45
 """Spread that is added over several domains if one cluster was measured. Clusters with the same
 nominal rate differ by more than repeats on one of them: three clusters of H100 with 400 Gb/s are
@@ -82,7 +88,10 @@ def confidence_of(
     """
     large = is_large(size_bytes)
     if group.domains > 1 and all(c.domains == 1 for c in found.curves):
-        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=_BY_LAW[large])
+        kind = FABRICS.get(group.fabric)
+        few = kind is not None and kind.num_sources < _MANY_SOURCES
+        spread = (_BY_FEW if few else _BY_LAW)[large]
+        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread)
     carried = _OTHER_SYSTEM if any(c.priority for c in found.curves) else 0.0
     carried += _OTHER_LINKS[large] if found.other_links else 0.0
     if not found.same_shape:
