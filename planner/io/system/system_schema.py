@@ -109,7 +109,7 @@ def _one_of(known: Iterable[str]) -> tuple[AfterValidator, Any]:
             raise ValueError(message)
         return word
 
-    return AfterValidator(check), Field(json_schema_extra={"enum": words})
+    return AfterValidator(check), Field(json_schema_extra={"enum": [*words]})
 
 
 class FabricSchema(Strict):

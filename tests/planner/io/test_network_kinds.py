@@ -255,3 +255,20 @@ def test_a_value_of_the_user_is_not_blamed_on_a_shipped_file(tmp_path: Path) -> 
     text = "base: gb300\nname: box\nlinks:\n  network: {fabric: efa, nic: 12.5 GB/s}\n"
     path = write(tmp_path, "box.yaml", text)
     refused(lambda: io.load_system(path), path, "box.yaml:4", "nics_per_host")
+
+
+def test_intervals_cover_ranks_that_one_process_starts() -> None:
+    """58 us were measured for all-to-alls of 1 to 4 MiB between 8 GPUs of one process."""
+    system = io.load_system("h200_sxm", gpus=8)
+    model = collective_model(system)
+    for size in (2.0**20, 2.0**22):
+        seconds = float(balanced_s(model, Collective.ALL_TO_ALL, np.array(size), system))
+        spread = model.confidence(Collective.ALL_TO_ALL, size, system).spread_ratio
+        assert seconds < 58e-6 < seconds * (1.0 + spread)
+
+
+def test_an_all_reduce_on_mi300x_by_links_alone() -> None:
+    """85 us were measured for 8 MiB with one process for each of 8 GPUs."""
+    system = io.load_system("mi300x", gpus=8)
+    seconds = balanced_s(Ramp(), Collective.ALL_REDUCE, np.array(2.0**23), system)
+    assert seconds == pytest.approx(84.8e-6, rel=0.12)
