@@ -18,6 +18,8 @@ from planner.support.status import Status
 
 TORCHREC_BASELINE: Final = "torchrec_greedy"
 """The strategy that makes the plan of TorchRec's own planner; also its name as a baseline."""
+OPTIMAL_GAP: Final = 1e-4
+"""A plan within this share of its bound is called the best."""
 _SAMPLES: Final = 1e9
 _SECONDS_PER_HOUR: Final = 3600.0
 
