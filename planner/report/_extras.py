@@ -72,6 +72,27 @@ def move(result: PlanningResult) -> Fact:
     return Fact(label="Move", parts=tuple(parts))
 
 
+def assumed(result: PlanningResult) -> Fact:
+    """How many values were assumed, and the one that moves the step most, but for the batch."""
+    if not result.assumed:
+        return Fact("Assumed", ())
+    ours_s = result.estimate.time.time_s
+    moves = [
+        (abs(a.time_s - ours_s), a)
+        for a in result.assumed
+        if a.time_s is not None and a.key != "training.batch_size_per_rank"
+    ]
+    words = counted(len(result.assumed), "value")
+    if moves:
+        _, most = max(moves, key=lambda pair: pair[0])
+        of = f" of {counted(most.num_tables, 'table')}" if most.num_tables else ""
+        words += (
+            f", chiefly {most.what} {most.value}{of}: {units.format_time(most.time_s or 0.0)} with "
+            f"{most.other}"
+        )
+    return Fact("Assumed", (words,))
+
+
 def scenarios(result: PlanningResult) -> Fact:
     """The iteration time in each scenario, slowest first, and what the other lines refer to."""
     ordered = sorted(result.scenarios, key=lambda s: (-s.time_s, s.name))

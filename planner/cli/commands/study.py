@@ -16,8 +16,9 @@ from planner.cli.console import Settings, complain, remark, shown_paths, warn, w
 from planner.cli.flags.common import FILE, MAX_RANKS, output_options
 from planner.cli.flags.study_flags import StudyFlags, study_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.output import PLAN_FILE, check_file, check_folder, files_set, refuse_own_input
+from planner.cli.output import check_file, check_folder, files_set, refuse_own_input
 from planner.errors import InvalidInputError
+from planner.report.run_files import PLAN_FILE
 from planner.support.cores import usable_cores
 from planner.support.digits import format_gap, significant
 from planner.support.file_errors import writing

@@ -170,6 +170,7 @@ def workload_text(
     header: Sequence[str] = (),
     notes: Notes | None = None,
     law_is_known: bool = True,
+    assumed: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """A workload as YAML; :func:`planner.io.load_workload` reads an equal workload from it.
 
@@ -181,6 +182,8 @@ def workload_text(
         notes: comments for keys.
         law_is_known: False to leave plain uniform laws out, so that a reader of the file is warned
             that they are assumed.
+        assumed: the assumed keys, as in :class:`planner.io.WorkloadFile`: sections are listed under
+            ``assumed``, and pooling factors are left out.
 
     Raises:
         InvalidInputError: a file cannot hold some value, such as a name that begins with a space,
@@ -194,6 +197,7 @@ def workload_text(
     lines = [
         *comment_lines(header),
         f"name: {scalar_text(workload.name)}",
+        *_assumed_lines(assumed or {}),
         head_line("training", beside),
     ]
     lines += section_lines("training", _training(workload), beside)
@@ -212,7 +216,10 @@ def workload_text(
     shared = _shared(workload)
     entries = [_table(table, law_is_known=law_is_known) for table in workload.tables]
     _name_equal_laws(entries)
+    bare = set((assumed or {}).get("tables.pooling_factor", ()))
     for table, entry in zip(workload.tables, entries, strict=True):
+        if table.name in bare:
+            del entry["pooling_factor"]
         note = note_text(beside.get(f"tables.{table.name}"))
         if table.communication != shared:
             entry |= _communication(table.communication)
@@ -225,6 +232,12 @@ def workload_text(
 
 
 # ------------------------------------------------------------------ the parts
+
+
+def _assumed_lines(assumed: Mapping[str, Sequence[str]]) -> list[str]:
+    keys = [key for key in assumed if not key.startswith("tables.")]
+    note = "until you put other values there"
+    return [f"assumed: # {note}", *(f"  - {key}" for key in keys)] if keys else []
 
 
 def _training(workload: Workload) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class SummarySection(AbstractReportSection):
             extras.move(result),
             extras.checkpoints(result),
             extras.scenarios(result),
+            extras.assumed(result),
             lines.baselines(result, others),
             lines.solver_line(result.solver, result.best.plan),
             Fact(label="Searched", parts=result.searched, num_first=0),

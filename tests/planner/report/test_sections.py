@@ -14,6 +14,7 @@ from planner.report.html._evidence import gather, notable_ranks
 from planner.report.sections.base import AbstractReportSection, build_blocks, build_sections
 from planner.report.sections.summary import verdict
 from planner.result import (
+    Assumed,
     MovePoint,
     PlanningResult,
     Reshard,
@@ -57,7 +58,10 @@ def with_a_curve(result: PlanningResult) -> PlanningResult:
         saved_s=9e-4,
         payback_iterations=112,
     )
-    return replace(result, curve=(MovePoint(most_tables=1, iteration_s=3.1e-3, move=move),))
+    curve = (MovePoint(most_tables=1, iteration_s=3.1e-3, move=move),)
+    rows = {"value": "1", "num_tables": 2, "other": "10", "time_s": 4e-3}
+    assumed = (Assumed(key="tables.pooling_factor", what="pooling factor", **rows),)
+    return replace(result, curve=curve, assumed=assumed)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -114,7 +118,7 @@ def test_summary_without_baselines_and_bound() -> None:
         make_result(status=Status.TIME_LIMIT, bound=None), baselines=(), unfit_baselines=()
     )
     section = build(bare, "summary")
-    assert fact(section, "Verdict") == "time limit, no bound: a better plan may exist"
+    assert fact(section, "Verdict") == ("cut by the time limit, no bound: a better plan may exist")
     assert "Speed-up" not in {f.label for f in section.facts}
     assert "time limit, no bound" in fact(section, "Solver")
 

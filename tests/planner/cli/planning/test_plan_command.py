@@ -357,9 +357,10 @@ def test_what_the_file_leaves_open_is_said(
     args = ("plan", tables, "--system", system_file, "--gpus", 4)
     done = run(*args)
     assert done.code == 0, done.err
-    for words in ("no distribution", "no memory.reserve", "no batch size"):
-        assert words in done.out
-    settled = run(*args, "--reserve", "1 GiB", "--batch-size", 128).out
-    assert "no distribution" in settled
-    assert "memory.reserve" not in settled
-    assert "batch size" not in settled
+    assert "2 tables have no distribution" in done.out
+    assert "Assumed" in done.out
+    told = {a["key"] for a in json.loads(run(*args, "--json").out)["assumed"]}
+    assert {"memory.reserve", "training.batch_size_per_rank", "tables.distribution"} <= told
+    given = ("--reserve", "1 GiB", "--batch-size", 128, "--json")
+    settled = {a["key"] for a in json.loads(run(*args, *given).out)["assumed"]}
+    assert told - settled == {"memory.reserve", "training.batch_size_per_rank"}
