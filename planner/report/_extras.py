@@ -31,7 +31,9 @@ def cost(result: PlanningResult) -> Fact:
 def checkpoints(result: PlanningResult) -> Fact:
     """How often to write checkpoints, by Young and Daly, where hosts fail."""
     every_s = result.checkpoint_interval_s
-    parts = () if every_s is None else (f"every {units.format_long_time(every_s)}",)
+    if every_s is None:
+        return Fact("Checkpoints", ())
+    parts = (f"every {units.format_long_time(every_s)} loses the least time (Young and Daly)",)
     return Fact(label="Checkpoints", parts=parts)
 
 

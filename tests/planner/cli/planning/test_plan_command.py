@@ -210,15 +210,15 @@ def test_stopped_while_the_plan_is_written(
     plan: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_api: FakeApi, number: int
 ) -> None:
     """It is written whole."""
-    from planner.cli import output
+    from planner.report import run_files
 
-    write = output.write_run
+    write = run_files.write_run
 
     def slowly(*args: Any) -> Any:
         os.kill(os.getpid(), number)
         return write(*args)
 
-    monkeypatch.setattr(output, "write_run", slowly)
+    monkeypatch.setattr(run_files, "write_run", slowly)
     done = plan("-o", tmp_path / "run")
     assert done.code == 4
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
@@ -229,13 +229,13 @@ def test_a_report_too_large_for_the_memory_takes_no_plan_away(
     plan: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_api: FakeApi
 ) -> None:
     """The traffic of 65,536 ranks has 32 GiB."""
-    from planner.report.html import _report
+    from planner.report import run_files
 
     def short(*args: object) -> str:
         message = "Unable to allocate 32.0 GiB"
         raise MemoryError(message)
 
-    monkeypatch.setattr(_report, "render_report", short)
+    monkeypatch.setattr(run_files, "render_report", short)
     done = plan("-o", tmp_path / "run")
     assert done.code == 2
     assert "error: out of memory: Unable to allocate 32.0 GiB; use fewer ranks" in done.err
