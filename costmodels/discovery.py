@@ -111,9 +111,8 @@ def _lacking(module: ModuleType, kind: type) -> str:
         if not inspect.isclass(value) or value.__module__ != module.__name__:
             continue
         is_kind = issubclass(value, kind)
-        lacks = (
-            value.__abstractmethods__ if is_kind else {n for n in needed if not hasattr(value, n)}
-        )
+        left = getattr(value, "__abstractmethods__", frozenset())
+        lacks = {n for n in needed if (n in left if is_kind else not hasattr(value, n))}
         words = [] if is_kind else [f"does not extend {kind.__module__}.{kind.__name__}"]
         words += [f"lacks {', '.join(sorted(lacks))}"] if lacks else []
         told.append(f"class {value.__name__} {' and '.join(words)}")

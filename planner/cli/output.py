@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
-from planner.report.run_files import PLAN_FILE, RUN_FILES, TRACE_FOLDER
 from planner.support.atomic import write_files
-from planner.support.places import behind_links, is_stream
+from planner.support.places import (
+    PLAN_FILE,
+    RUN_FILES,
+    TRACE_FOLDER,
+    behind_links,
+    is_stream,
+)
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload

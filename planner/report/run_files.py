@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 from planner import io
 from planner.models import pipeline_of
@@ -12,14 +11,8 @@ from planner.report.html._report import render_report
 from planner.report.sections.base import build_blocks
 from planner.result import PlanningResult
 from planner.support.atomic import write_files
+from planner.support.places import HTML_FILE, PLAN_FILE, RESHARD_FILE, RUN_FILES, TRACE_FOLDER
 from planner.trace import traces
-
-PLAN_FILE: Final = "plan.json"
-HTML_FILE: Final = "report.html"
-RESHARD_FILE: Final = "reshard.json"
-TRACE_FOLDER: Final = "trace"
-RUN_FILES: Final = frozenset({PLAN_FILE, HTML_FILE, RESHARD_FILE, TRACE_FOLDER})
-"""The names of all files that a run can leave in its folder."""
 
 
 def page(result: PlanningResult) -> str:

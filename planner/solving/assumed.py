@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from costmodels import units
 from costmodels.distribution.uniform import Uniform
@@ -42,13 +42,15 @@ class _Range:
 def _one(key: str, what: str, value: object) -> _Range:
     """A field of the workload, and another value of it."""
 
+    changes: dict[str, Any] = {key: value}
+
     def told(found: object) -> str:
         return str(getattr(found, "value", found))
 
     return _Range(
         what,
         lambda workload: told(getattr(workload, key)),
-        lambda workload, _: (told(value), replace(workload, **{key: value})),
+        lambda workload, _: (told(value), replace(workload, **changes)),
     )
 
 

@@ -1,9 +1,17 @@
-"""Finds where an output goes: the file behind a link, or something that is not a file."""
+"""Where outputs go: the files of a run, what is behind a link, or something that is no file."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
+
+PLAN_FILE: Final = "plan.json"
+HTML_FILE: Final = "report.html"
+RESHARD_FILE: Final = "reshard.json"
+TRACE_FOLDER: Final = "trace"
+RUN_FILES: Final = frozenset({PLAN_FILE, HTML_FILE, RESHARD_FILE, TRACE_FOLDER})
+"""The names of all files that a run can leave in its folder."""
 
 
 def is_stream(path: Path) -> bool:

@@ -18,11 +18,10 @@ from planner.cli.flags.study_flags import StudyFlags, study_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_file, check_folder, files_set, refuse_own_input
 from planner.errors import InvalidInputError
-from planner.report.run_files import PLAN_FILE
 from planner.support.cores import usable_cores
 from planner.support.digits import format_gap, significant
 from planner.support.file_errors import writing
-from planner.support.places import behind_links
+from planner.support.places import PLAN_FILE, behind_links
 
 if TYPE_CHECKING:
     from planner.result import PlanningResult
