@@ -111,7 +111,7 @@ def _lacking(module: ModuleType, kind: type) -> str:
         if not inspect.isclass(value) or value.__module__ != module.__name__:
             continue
         is_kind = issubclass(value, kind)
-        left = getattr(value, "__abstractmethods__", frozenset())
+        left: frozenset[str] = getattr(value, "__abstractmethods__", frozenset())
         lacks = {n for n in needed if (n in left if is_kind else not hasattr(value, n))}
         words = [] if is_kind else [f"does not extend {kind.__module__}.{kind.__name__}"]
         words += [f"lacks {', '.join(sorted(lacks))}"] if lacks else []

@@ -41,7 +41,6 @@ class _Range:
 
 def _one(key: str, what: str, value: object) -> _Range:
     """A field of the workload, and another value of it."""
-
     changes: dict[str, Any] = {key: value}
 
     def told(found: object) -> str:
