@@ -425,7 +425,7 @@ def _print(settings: Settings, study: Study, result: PlanningResult | None) -> N
     if failed:
         print_rows("", ("failed", "why"), tuple(failed))
     if result is not None:
-        print_result(settings, result)
+        print_result(settings, result, leave_out=("Next",))
     facts = (
         Fact(label="Recommended", parts=recommendation(study) or ("nothing was found",)),
         Fact(label="Objective", parts=(", ".join(study.goals),)),

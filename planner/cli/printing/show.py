@@ -42,7 +42,7 @@ def print_result(
         facts = [fact.first for fact in facts if fact.first.parts]
     if written:
         facts.append(Fact(label="Wrote", parts=tuple(map(str, written))))
-    if not settings.quiet:
+    if not settings.quiet and "Next" not in leave_out:
         facts.append(Fact(label="Next", parts=_next_steps(settings, result, written)))
     terminal.print_facts(console, tuple(facts))
     terminal.print_notes(console, summary.notes)

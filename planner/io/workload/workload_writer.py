@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from costmodels import units
@@ -213,18 +213,8 @@ def workload_text(
         lines.append(f"memory: {{reserve: {bytes_text(workload.reserved_bytes)}}}{note}")
     if workload.tables:
         lines.append(head_line("tables", beside))
-    shared = _shared(workload)
-    entries = [_table(table, law_is_known=law_is_known) for table in workload.tables]
-    _name_equal_laws(entries)
     bare = set((assumed or {}).get("tables.pooling_factor", ()))
-    for table, entry in zip(workload.tables, entries, strict=True):
-        if table.name in bare:
-            del entry["pooling_factor"]
-        note = note_text(beside.get(f"tables.{table.name}"))
-        if table.communication != shared:
-            entry |= _communication(table.communication)
-        *first, last = folded_lines(f"  - {flow_text(entry)}", "    ")
-        lines += [*first, last + note]
+    lines += _table_lines(workload, beside, bare, law_is_known=law_is_known)
     rules = _rules(constraints)
     if rules:
         lines += [head_line("constraints", beside), *(f"  - {flow_text(rule)}" for rule in rules)]
@@ -232,6 +222,25 @@ def workload_text(
 
 
 # ------------------------------------------------------------------ the parts
+
+
+def _table_lines(
+    workload: Workload, notes: Notes, bare: Collection[str], *, law_is_known: bool
+) -> list[str]:
+    """The entries of the tables; those named in ``bare`` have no pooling factor."""
+    lines: list[str] = []
+    shared = _shared(workload)
+    entries = [_table(table, law_is_known=law_is_known) for table in workload.tables]
+    _name_equal_laws(entries)
+    for table, entry in zip(workload.tables, entries, strict=True):
+        if table.name in bare:
+            del entry["pooling_factor"]
+        note = note_text(notes.get(f"tables.{table.name}"))
+        if table.communication != shared:
+            entry |= _communication(table.communication)
+        *first, last = folded_lines(f"  - {flow_text(entry)}", "    ")
+        lines += [*first, last + note]
+    return lines
 
 
 def _assumed_lines(assumed: Mapping[str, Sequence[str]]) -> list[str]:
