@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
-from planner.support.atomic import write_files
-from planner.support.places import (
+from planner.support.files import (
     PLAN_FILE,
     RUN_FILES,
     TRACE_FOLDER,
     behind_links,
     is_stream,
+    write_files,
 )
 
 if TYPE_CHECKING:

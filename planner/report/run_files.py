@@ -10,8 +10,14 @@ from planner.report.html._evidence import gather, notable_ranks
 from planner.report.html._report import render_report
 from planner.report.sections.base import build_blocks
 from planner.result import PlanningResult
-from planner.support.atomic import write_files
-from planner.support.places import HTML_FILE, PLAN_FILE, RESHARD_FILE, RUN_FILES, TRACE_FOLDER
+from planner.support.files import (
+    HTML_FILE,
+    PLAN_FILE,
+    RESHARD_FILE,
+    RUN_FILES,
+    TRACE_FOLDER,
+    write_files,
+)
 from planner.trace import traces
 
 

@@ -20,7 +20,7 @@ from planner.errors import PlannerError
 from planner.models import pipeline_of
 from planner.problem import PlanningProblem
 from planner.result import Assumed
-from planner.support.digits import significant
+from planner.support.text import significant
 
 _BATCH_FACTOR: Final = 4
 _POOLING: Final = 10.0
