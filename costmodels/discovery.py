@@ -99,5 +99,21 @@ def _plugin_of(module: ModuleType, base: Callable[..., T]) -> Callable[[], T]:
             and not inspect.isabstract(value)
         ):
             return value
-    msg = f"{module.__name__} defines no {kind.__name__}"
+    msg = f"{module.__name__} defines no {kind.__name__}{_lacking(module, kind)}"
     raise UnknownNameError(msg)
+
+
+def _lacking(module: ModuleType, kind: type) -> str:
+    """What the classes of a module lack to be of a kind; empty if it has no classes."""
+    needed = set(getattr(kind, "__abstractmethods__", ()))
+    told = []
+    for value in vars(module).values():
+        if not inspect.isclass(value) or value.__module__ != module.__name__:
+            continue
+        is_kind = issubclass(value, kind)
+        left: frozenset[str] = getattr(value, "__abstractmethods__", frozenset())
+        lacks = {n for n in needed if (n in left if is_kind else not hasattr(value, n))}
+        words = [] if is_kind else [f"does not extend {kind.__module__}.{kind.__name__}"]
+        words += [f"lacks {', '.join(sorted(lacks))}"] if lacks else []
+        told.append(f"class {value.__name__} {' and '.join(words)}")
+    return f": {'; '.join(told)}" if told else ""

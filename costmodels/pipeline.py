@@ -31,6 +31,7 @@ from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.uncertainty import (
+    KINDS,
     UNSCALED,
     Scale,
     faster_probability,
@@ -268,10 +269,20 @@ class CostPipeline:
         """How far the dense part is from a short burst (0) to one that fills the whole step (1)."""
         return self._dense.sustained_ratio(self.workload, self.topology.trainers)
 
-    def _sampled_times(self, work: FloatArray, program: Program) -> FloatArray:
+    def least_certain_kind(self, plan: Plan) -> str:
+        """The kind of time (one of ``uncertainty.KINDS``) whose error alone moves the time most."""
+        work = self._kept_work(plan)
+        program = self._program(work)
+        widths = {kind: np.ptp(self._sampled_times(work, program, only=kind)) for kind in KINDS}
+        return max(widths, key=widths.__getitem__)
+
+    def _sampled_times(
+        self, work: FloatArray, program: Program, *, only: str | None = None
+    ) -> FloatArray:
         """Iteration times ``[samples]`` from the plan's work and its steps.
 
-        Of ranks whose steps all take the same time, only one is computed.
+        Of ranks whose steps all take the same time, only one is computed. ``only`` names the one
+        kind of time that is uncertain; None for all kinds.
         """
         spread = self.models.collective.plan_spread_ratio(self.topology)
         known = self.models.sigmas_ratio or sigmas(
@@ -289,6 +300,8 @@ class CostPipeline:
         if own is not None:
             known = tuple((kind, own if kind == "dense" else sigma) for kind, sigma in known)
         factors = sampled_factors(known, self.models.spread_ratio)
+        if only is not None:
+            factors = {k: f if k == only else np.ones_like(f) for k, f in factors.items()}
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
         world = self.topology.world_size
         ranks = differing_ranks(program, world)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from costmodels import units
@@ -14,10 +16,12 @@ from planner.errors import InvalidInputError
 from planner.problem import PlanningProblem
 from planner.support import result_frames
 from planner.support.status import Status
-from planner.support.text import counted, format_gap, significant
+from planner.support.text import counted, format_gap, path_of, significant
 
 TORCHREC_BASELINE: Final = "torchrec_greedy"
 """The strategy that makes the plan of TorchRec's own planner; also its name as a baseline."""
+OPTIMAL_GAP: Final = 1e-4
+"""A plan within this share of its bound is called the best."""
 _SAMPLES: Final = 1e9
 _SECONDS_PER_HOUR: Final = 3600.0
 
@@ -117,6 +121,18 @@ class Candidate:
     estimate: IterationEstimate
     memory: MemoryLedger
 
+    def __repr__(self) -> str:
+        """One line: name, time with its interval, and number of tables."""
+        time = self.estimate.time
+        text = result_frames.time_text(time.low_s, time.time_s, time.high_s)
+        tables = counted(len(self.plan.placements), "table")
+        return f"<Candidate {self.name!r}: {text}, {tables}>"
+
+
+def _run_files() -> Any:
+    """The module that writes runs; it is above this one, so that it is imported when it is used."""
+    return importlib.import_module("planner.report.run_files")
+
 
 LEAST_GAIN_RATIO: Final = 1e-3
 """A move has to save this share of an iteration: less is far below what predictions can tell."""
@@ -202,6 +218,27 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """A value that a workload file left open.
+
+    Attributes:
+        key: of the file.
+        what: the key in words.
+        value: what was assumed.
+        num_tables: for how many tables; 0 for what holds for the whole step.
+        other: a value at the other end of its usual range.
+        time_s: seconds of the plan's step with this other value alone; None if it was not priced.
+    """
+
+    key: str
+    what: str
+    value: str
+    num_tables: int
+    other: str
+    time_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioTime:
     """Iteration time of the plan in one scenario, with its 90 % interval and its throughput."""
 
@@ -230,6 +267,7 @@ class PlanningResult:
         blocked: the table that the limit on moves blocks, if the curve was asked.
         scenarios: the time in each scenario, the workload itself first; empty without scenarios.
         checkpoint_interval_s: seconds between two checkpoints; None unless failures were given.
+        assumed: what a workload file left open; empty for problems that were not read from one.
 
     Example:
         >>> workload, system = load_workload("small_demo"), load_system("h100_sxm", gpus=8)
@@ -253,6 +291,31 @@ class PlanningResult:
     blocked: Blocked | None = None
     scenarios: tuple[ScenarioTime, ...] = ()
     checkpoint_interval_s: float | None = None
+    assumed: tuple[Assumed, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line: what was planned, its time, gap and memory."""
+        facts = (f"{label.lower()} {value}" for label, value in self._facts())
+        return f"<PlanningResult: {'; '.join(facts)}>"
+
+    def save(self, folder: str | Path) -> tuple[Path, ...]:
+        """Write plan, report and traces into a folder, as ``shardplan plan -o`` does.
+
+        What an earlier run has left in the folder is replaced; other files stay.
+
+        Returns:
+            The files and folders written.
+
+        Raises:
+            InvalidInputError: the folder cannot be written.
+        """
+        written: tuple[Path, ...] = _run_files().write_run(path_of(folder, "folder"), self)
+        return written
+
+    def to_html(self) -> str:
+        """The report as one HTML page, which needs no network."""
+        text: str = _run_files().page(self)
+        return text
 
     def to_dataframe(self, per: result_frames.Per = "table") -> DataFrame:
         """The best plan as a pandas DataFrame.
@@ -280,6 +343,9 @@ class PlanningResult:
 
     def _repr_html_(self) -> str:
         """What notebooks show: time, throughput, gap, memory, cost, and the tables."""
+        return result_frames.html(self._facts(), self._rows("table"))
+
+    def _facts(self) -> list[tuple[str, str]]:
         time, fullest = self.estimate.time, self.best.memory.fullest
         gap, usd = self.gap_ratio, self.usd_per_billion_samples
         topology = self.problem.topology
@@ -301,7 +367,7 @@ class PlanningResult:
         ]
         if usd is not None:
             facts.append(("Cost", f"{significant(usd)} USD per billion samples"))
-        return result_frames.html(facts, self._rows("table"))
+        return facts
 
     @property
     def plan(self) -> Plan:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
-from planner.support.files import allowed, behind_links, is_stream, writing
+from planner.support.files import (
+    PLAN_FILE,
+    RUN_FILES,
+    TRACE_FOLDER,
+    behind_links,
+    is_stream,
+    write_files,
+)
 
 if TYPE_CHECKING:
+    from costmodels.workload import Workload
     from planner.cli.flags.common import ProblemFlags
 
 _FULL: Final = Path("/dev/full")
 _PROBE_BYTES: Final = 1024
 """This many bytes are written into an unnamed file, to test whether the disk has room."""
 
-PLAN_FILE = "plan.json"
-HTML_FILE = "report.html"
 COMPARE_FILE = "compare.html"
-RESHARD_FILE = "reshard.json"
-TRACE_FOLDER = "trace"
-RUN_FILES = frozenset({PLAN_FILE, HTML_FILE, RESHARD_FILE, TRACE_FOLDER})
-"""The names of all files that a run can leave in its folder."""
 
 
 def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
@@ -59,6 +61,28 @@ def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
         )
         raise InvalidInputError(message)
     _check_writable(folder, folder)
+
+
+def refuse_other_run(folder: Path, workload: Workload) -> None:
+    """Refuse a folder that holds the run of another model, which would be lost.
+
+    Raises:
+        InvalidInputError: its plan was made for a workload of another name, or has none of the
+            tables.
+    """
+    try:
+        saved = json.loads((folder / PLAN_FILE).read_bytes())
+        name, modules = saved["workload"], saved["plan"].values()
+        tables = {table for module in modules for table in module}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # no plan, or one that is not ours to judge
+    mine = {table.name for table in workload.tables}
+    if name != workload.name or (tables and mine and not tables & mine):
+        message = (
+            f"--output {folder} holds a plan of another model ({name}), which would be lost; "
+            "choose another folder or add --force"
+        )
+        raise InvalidInputError(message)
 
 
 def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
@@ -124,45 +148,6 @@ def check_file(path: Path) -> None:
         raise InvalidInputError(message)
 
 
-def write_run(
-    folder: Path, texts: Mapping[str, str], traces: Mapping[str, bytes] | None = None
-) -> tuple[Path, ...]:
-    """Write the files of a run.
-
-    A new folder appears with all files at once. In an existing folder each file is replaced in one
-    step, the plan last; the folder of traces is replaced as a whole.
-    """
-    named, folder = folder, behind_links(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    where = folder if folder.exists() else folder.parent
-    staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=where))
-    try:
-        staging.chmod(allowed(0o777))
-        for name, text in texts.items():
-            with writing(folder / name):
-                (staging / name).write_text(text, encoding="utf-8")
-        if traces:
-            (staging / TRACE_FOLDER).mkdir()
-            for name, data in traces.items():
-                with writing(folder / TRACE_FOLDER / name):
-                    (staging / TRACE_FOLDER / name).write_bytes(data)
-        if not folder.exists():
-            staging.rename(folder)
-        else:
-            if traces:
-                shutil.rmtree(folder / TRACE_FOLDER, ignore_errors=True)
-                (staging / TRACE_FOLDER).rename(folder / TRACE_FOLDER)
-            for name in sorted(texts, key=lambda name: name == PLAN_FILE):
-                (staging / name).replace(folder / name)
-            for path in folder.iterdir():
-                if path.is_file() and path.name in RUN_FILES and path.name not in texts:
-                    path.unlink()  # it belongs to an earlier run, whose plan is replaced
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    written = (*texts, TRACE_FOLDER) if traces else tuple(texts)
-    return tuple(named / name for name in written)
-
-
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder of files, completely or not at all; files of the same names are replaced.
 
@@ -180,22 +165,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         raise InvalidInputError(message)
     if folder.exists():
         _check_kinds(folder, (name for name in files if (folder / name).exists()))
-    folder = behind_links(folder)
-    _check_parent(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=folder.absolute().parent))
-    try:
-        staging.chmod(allowed(0o777))
-        for name, data in files.items():
-            with writing(folder / name):
-                (staging / name).write_bytes(data)
-        if folder.exists():
-            for name in files:
-                (staging / name).replace(folder / name)
-        else:
-            staging.rename(folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+    _check_parent(behind_links(folder))
+    write_files(folder, files)
 
 
 def _check_kinds(folder: Path, names: Iterable[str]) -> None:

@@ -30,7 +30,9 @@ def cost(result: PlanningResult) -> Fact:
 def checkpoints(result: PlanningResult) -> Fact:
     """How often to write checkpoints, by Young and Daly, where hosts fail."""
     every_s = result.checkpoint_interval_s
-    parts = () if every_s is None else (f"every {units.format_long_time(every_s)}",)
+    if every_s is None:
+        return Fact("Checkpoints", ())
+    parts = (f"every {units.format_long_time(every_s)} loses the least time (Young and Daly)",)
     return Fact(label="Checkpoints", parts=parts)
 
 
@@ -69,6 +71,27 @@ def move(result: PlanningResult) -> Fact:
             f"{reshard.payback_iterations:,} iterations"
         )
     return Fact(label="Move", parts=tuple(parts))
+
+
+def assumed(result: PlanningResult) -> Fact:
+    """How many values were assumed, and the one that moves the step most, but for the batch."""
+    if not result.assumed:
+        return Fact("Assumed", ())
+    ours_s = result.estimate.time.time_s
+    moves = [
+        (abs(a.time_s - ours_s), a)
+        for a in result.assumed
+        if a.time_s is not None and a.key != "training.batch_size_per_rank"
+    ]
+    words = counted(len(result.assumed), "value")
+    if moves:
+        _, most = max(moves, key=lambda pair: pair[0])
+        of = f" of {counted(most.num_tables, 'table')}" if most.num_tables else ""
+        words += (
+            f", chiefly {most.what} {most.value}{of}: {units.format_time(most.time_s or 0.0)} with "
+            f"{most.other}"
+        )
+    return Fact("Assumed", (words,))
 
 
 def scenarios(result: PlanningResult) -> Fact:

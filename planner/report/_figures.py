@@ -169,6 +169,8 @@ def cluster(topology: Topology) -> str:
     words = f"{topology.world_size} x {topology.name} ({where})"
     if topology.whole is not None:
         words += f", one group of {topology.whole.world_size} ranks"
+    if topology.fitted is not None:
+        words += ", fitted to measured runs"
     return words
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import costmodels
 from costmodels import units
 from costmodels.estimates import Source
 from costmodels.sharding import SPREAD, Plan, Spread
+from costmodels.uncertainty import host_is_assumed
 from costmodels.workload import Workload
+from planner.models import pipeline_of
 from planner.report import _figures as figures
 from planner.report.base import (
     Fact,
@@ -17,7 +20,7 @@ from planner.report.base import (
     format_interval,
     format_share,
 )
-from planner.result import Candidate, PlanningResult, ScenarioTime, SolverReport
+from planner.result import OPTIMAL_GAP, Candidate, PlanningResult, SolverReport
 from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable
 
@@ -40,31 +43,63 @@ def headline(workload: Workload, cluster: str) -> Fact:
     )
 
 
-def predicted(
-    best: Candidate,
-    incumbent: Candidate | None,
-    *,
-    keeps_rules: bool = True,
-    worst: ScenarioTime | None = None,
-) -> Fact:
-    """Iteration time with its 90 % interval, throughput, and the ratio to TorchRec's own plan.
+def verdict(result: PlanningResult) -> Fact:
+    """Whether the plan fits, its ratio to TorchRec's own plan, and how good it is proven to be.
 
-    Without ``keeps_rules`` the line says that TorchRec's plan does not keep all rules of the user.
-    ``worst`` is the scenario for which the plan was made; the ratio still compares both plans under
-    the workload itself.
+    The ratio compares both plans under the workload itself, not under a scenario.
     """
-    estimate = best.estimate
+    best, solver = result.best, result.solver
+    parts = [] if best.memory.fits else ["DO NOT RUN THIS PLAN: it does not fit in memory"]
+    incumbent, _ = figures.split_baselines(result)
+    if incumbent is not None:
+        ratio = format_factor(figures.speedup(best, incumbent))
+        unheld = "; it need not keep limits on ranks, groups, counts or moves"
+        free = unheld if figures.has_unknown_rules(result) else ""
+        first = "" if not result.scenarios else " in the first scenario"
+        parts.append(f"{ratio} as fast as TorchRec's own plan{first} (same cost model{free})")
+    gap, objective = solver.gap_ratio, figures.plain_objective(solver.objective)
+    of = "" if objective == "iteration" else f" by objective {objective}"
+    status = STATUS_WORDS[solver.status]
+    if gap is None:
+        parts.append(f"{status}, no bound: a better plan may exist")
+    elif gap < OPTIMAL_GAP:
+        parts.append(f"{status}, gap {format_gap(gap)}: no plan in the search space is better{of}")
+    else:
+        more = f"no plan in the search space is better by more{of}"
+        parts.append(f"{status}, gap {format_gap(gap)}: {more}")
+    return Fact(label="Verdict", parts=tuple(parts))
+
+
+_WIDTH_OF: Final = {
+    "lookup": "how fast tables are looked up",
+    "collective": "how fast ranks exchange data",
+    "dense": "how fast the dense part is computed",
+    "host": "what calls cost the host",
+}
+
+
+def width_reason(result: PlanningResult) -> str:
+    """Words on the kind of time that widens the interval most."""
+    pipeline = pipeline_of(result.problem)
+    kind = pipeline.least_certain_kind(result.plan)
+    unmeasured = kind == "host" and host_is_assumed(result.problem.topology)
+    why = ", which was not measured on this system" if unmeasured else ""
+    return f"90 % interval; least certain is {_WIDTH_OF[kind]}{why}"
+
+
+def predicted(result: PlanningResult) -> Fact:
+    """Iteration time with its 90 % interval and what widens it, and throughput.
+
+    With scenarios it is the time in that for which the plan was made.
+    """
+    estimate, worst = result.estimate, figures.worst_scenario(result)
     span = worst or estimate.time
     time, interval = format_interval(span.time_s, span.low_s, span.high_s)
     rate = worst.samples_per_s if worst else estimate.samples_per_s
     parts = [f"{time}/iter {interval}", f"{units.format_count(rate)} samples/s"]
     if worst is not None:
         parts.append(printable(f"in {worst.name}, the slowest scenario"))
-    if incumbent is not None:
-        ratio = format_factor(figures.speedup(best, incumbent))
-        free = "" if keeps_rules else "; it need not keep limits on ranks, groups, counts or moves"
-        first = "" if worst is None else " in the first scenario"
-        parts.append(f"{ratio} as fast as TorchRec's own plan{first} (same cost model{free})")
+    parts.append(width_reason(result))
     return Fact(label="Predicted", parts=tuple(parts))
 
 
@@ -80,7 +115,7 @@ def bottleneck(best: Candidate) -> Fact:
     exposed = estimate.exposed_communication_s
     share = format_share(exposed / estimate.time.time_s) if estimate.time.time_s > 0 else "-"
     parts.append(f"communication not hidden by compute {units.format_time(exposed)} ({share})")
-    return Fact(label="Bottleneck", parts=tuple(parts))
+    return Fact(label="Bottleneck", parts=tuple(parts), num_first=1)
 
 
 def memory(best: Candidate) -> Fact:
@@ -102,9 +137,10 @@ def memory(best: Candidate) -> Fact:
 def kinds(best: Candidate) -> Fact:
     """How many tables are cut in which way, and with which kernels."""
     if not best.plan.placements:
-        return Fact(label="Sharding", parts=("no tables",))
+        return Fact(label="Sharding", parts=("no tables",), num_first=0)
     kernels = ", ".join(figures.kernel_kinds(best.plan))
-    return Fact(label="Sharding", parts=(*figures.kinds_in_words(best.plan), f"kernels: {kernels}"))
+    parts = (*figures.kinds_in_words(best.plan), f"kernels: {kernels}")
+    return Fact(label="Sharding", parts=parts, num_first=0)
 
 
 def inputs(best: Candidate) -> Fact:
@@ -112,7 +148,7 @@ def inputs(best: Candidate) -> Fact:
     counts = Counter(p.source for p in best.estimate.provenance)
     parts = [f"{counts[source]} {source.value}" for source in Source if counts[source]]
     weakest = f"weakest input: {best.estimate.time.source.value}"
-    return Fact(label="Inputs", parts=(*parts, weakest) if parts else (weakest,))
+    return Fact(label="Inputs", parts=(*parts, weakest), num_first=0)
 
 
 def warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
@@ -129,7 +165,7 @@ def baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
     if figures.has_unknown_rules(result):
         words += " or breaks a constraint" if one else " or break a constraint"
     unfit = [f"{', '.join(names)} {words}"] if names else []
-    return Fact(label="Speed-up", parts=(*ratios, *unfit))
+    return Fact(label="Speed-up", parts=(*ratios, *unfit), num_first=0)
 
 
 _WORTH_EXPLAINING = 0.03
@@ -167,6 +203,7 @@ def solver_line(solver: SolverReport, plan: Plan) -> Fact:
             f"seed {solver.seed}",
             *([] if reason is None else [reason]),
         ),
+        num_first=0,
     )
 
 

@@ -53,12 +53,21 @@ class Column:
         return self.kind is not Kind.TEXT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fact:
-    """One line of a section: a label and parts that may be spread over several lines."""
+    """One line of a section: a label and parts that may be spread over several lines.
+
+    ``num_first`` is how many of the parts the first screen of a terminal shows, and None for all.
+    """
 
     label: str
     parts: tuple[str, ...]
+    num_first: int | None = None
+
+    @property
+    def first(self) -> Fact:
+        """The line as the first screen shows it."""
+        return self if self.num_first is None else Fact(self.label, self.parts[: self.num_first])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,9 @@ import csv
 import errno
 import os
 import re
+import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -18,6 +19,14 @@ from planner.errors import InvalidInputError
 # ------------------ file errors
 #
 # Adds the file name to errors of writing; the system gives it only if it cannot open a file.
+
+
+PLAN_FILE: Final = "plan.json"
+HTML_FILE: Final = "report.html"
+RESHARD_FILE: Final = "reshard.json"
+TRACE_FOLDER: Final = "trace"
+RUN_FILES: Final = frozenset({PLAN_FILE, HTML_FILE, RESHARD_FILE, TRACE_FOLDER})
+"""The names of all files that a run can leave in its folder."""
 
 
 @contextmanager
@@ -172,6 +181,42 @@ def write_texts_atomic(texts: Mapping[Path, str]) -> None:
     finally:
         for left in staged.values():
             left.unlink(missing_ok=True)
+
+
+def write_files(
+    folder: Path, files: Mapping[str, bytes], *, last: str = "", stale: Collection[str] = ()
+) -> None:
+    """Write the files of a folder, all or none; a new folder appears with all of them at once.
+
+    Args:
+        folder: where to write; other files in it stay.
+        files: contents by name. ``a/b`` is file b of folder a, which is replaced as a whole.
+        last: the file that is replaced after all others.
+        stale: names of files that are removed where they are not among those written.
+    """
+    folder = behind_links(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    where = folder if folder.exists() else folder.absolute().parent
+    staging = Path(tempfile.mkdtemp(prefix=".shardplan.", dir=where))
+    try:
+        staging.chmod(allowed(0o777))
+        for name, data in files.items():
+            with writing(folder / name):
+                (staging / name).parent.mkdir(exist_ok=True)
+                (staging / name).write_bytes(data)
+        if not folder.exists():
+            staging.rename(folder)
+            return
+        names = dict.fromkeys(name.partition("/")[0] for name in files)
+        for name in sorted(names, key=last.__eq__):
+            if (staging / name).is_dir():
+                shutil.rmtree(folder / name, ignore_errors=True)
+            (staging / name).replace(folder / name)
+        for name in set(stale) - set(names):
+            if (folder / name).is_file():
+                (folder / name).unlink()
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _encoded(text: str) -> bytes:

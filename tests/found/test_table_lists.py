@@ -18,7 +18,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def read(path: Path, dim: int | None = None) -> Workload:
-    return workload_file_of(read_any_list(path, dim=dim), is_list=True).workload
+    return workload_file_of(read_any_list(path, dim=dim)).workload
 
 
 def written(tmp_path: Path, text: str | bytes, name: str = "list.csv") -> Path:

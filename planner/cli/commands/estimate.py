@@ -89,7 +89,7 @@ def command(
 
         write_json(io.result_to_json(result))
     else:
-        print_result(settings, result, leave_out=("Solver",))
+        print_result(settings, result, leave_out=("Solver", "Verdict"))
         line = valuing.fact(solver)
         if line is not None:
             from planner.report._terminal import print_facts

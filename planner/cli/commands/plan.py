@@ -83,7 +83,11 @@ class PlanCommand(HeadedCommand):
     help="Exit code 1 unless the plan is proven to be this close to the best, such as 5%.",
 )  # fmt: skip
 @click.option("-o", "--output", type=FILE, metavar="DIR", help="Write plan, reports and traces.")
-@click.option("--force", is_flag=True, help="Write into a folder even if it holds other files.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Write into a folder even if it holds other files, or a plan of another model.",
+)
 @output_options
 @click.pass_obj
 def command(
@@ -109,7 +113,7 @@ def command(
     its best plan is printed and written.
     """
     from planner.cli.flags.plan_inputs import load_plan_inputs
-    from planner.cli.output import check_folder, files_of
+    from planner.cli.output import check_folder, files_of, refuse_other_run
     from planner.cli.progress import live_progress
 
     start_s = time.perf_counter()
@@ -118,6 +122,8 @@ def command(
         if output is not None:
             check_folder(output, (workload, *more.files, *files_of(flags, workload)), force=force)
         asked = load_plan_inputs(workload, flags, more)
+        if output is not None and not force:
+            refuse_other_run(output, asked.problem.workload)
         from planner import api  # after the cheap checks: this import is the slow one
         from planner.solving.prepare import pricing_of
         from planner.study.figures import with_checkpoints
@@ -153,9 +159,11 @@ def _completed(
     more: PlanFlags,
 ) -> PlanningResult:
     """With the remarks on the inputs and, where asked, what each number of moved tables gives."""
+    from planner.cli.flags.inputs import with_assumptions
     from planner.solving.prepare import pricing_of
 
     result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
+    result = with_assumptions(result, asked.inputs)
     if not stop() and search.objective == "iteration":
         result = _with_wider_price(result, search, stop)
     if stop() or not more.curve:
@@ -210,11 +218,13 @@ def _kept_s(problem: PlanningProblem, output: Path | None, start_s: float) -> fl
 
 def _deliver(settings: Settings, result: PlanningResult, output: Path | None) -> None:
     """Write, then print, also what cannot be written: nothing gets lost."""
+    from planner.report.run_files import write_run
+
     written: tuple[Path, ...] = ()
     problem: Exception | None = None
     try:
         if output is not None:
-            written = _write(output, result)
+            written = write_run(output, result)
     except (OSError, InvalidInputError, MemoryError) as error:
         problem = error
     if settings.json:
@@ -227,33 +237,6 @@ def _deliver(settings: Settings, result: PlanningResult, output: Path | None) ->
         print_result(settings, result, written=written)
     if problem is not None:
         raise problem
-
-
-def _write(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
-    """Write the files of a run: before anything is printed, so that nothing can get lost."""
-    from planner import io
-    from planner.cli import output
-    from planner.models import pipeline_of
-    from planner.report.html._evidence import gather, notable_ranks
-    from planner.report.html._report import render_report
-    from planner.report.sections.base import build_blocks
-    from planner.trace import traces
-
-    blocks = build_blocks(gather(result))
-    texts = {
-        output.PLAN_FILE: io.plan_text(result),
-        output.HTML_FILE: render_report(result, blocks),
-    }
-    limit = result.problem.move_limit
-    if limit is not None:
-        local = result.problem.topology.local_world_size
-        texts[output.RESHARD_FILE] = io.reshard_text(
-            limit.start, result.plan, result.problem.workload, local
-        )
-    ranks = [rank for _, rank in notable_ranks(result.estimate)]
-    pipeline = pipeline_of(result.problem)
-    files = {file.name: file.data for file in traces(pipeline, result.plan, ranks=ranks)}
-    return output.write_run(folder, texts, files)
 
 
 def _name_the_clock(settings: Settings, limit_s: float) -> None:

@@ -16,9 +16,9 @@ from planner.cli.console import Settings, complain, remark, shown_paths, warn, w
 from planner.cli.flags.common import FILE, MAX_RANKS, output_options
 from planner.cli.flags.study_flags import StudyFlags, study_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.output import PLAN_FILE, check_file, check_folder, files_set, refuse_own_input
+from planner.cli.output import check_file, check_folder, files_set, refuse_own_input
 from planner.errors import InvalidInputError
-from planner.support.files import behind_links, writing
+from planner.support.files import PLAN_FILE, behind_links, writing
 from planner.support.processes import usable_cores
 from planner.support.text import format_gap, significant
 
@@ -423,7 +423,7 @@ def _print(settings: Settings, study: Study, result: PlanningResult | None) -> N
     if failed:
         print_rows("", ("failed", "why"), tuple(failed))
     if result is not None:
-        print_result(settings, result)
+        print_result(settings, result, leave_out=("Next",))
     facts = (
         Fact(label="Recommended", parts=recommendation(study) or ("nothing was found",)),
         Fact(label="Objective", parts=(", ".join(study.goals),)),

@@ -31,9 +31,10 @@ Examples:
 def command(ctx: click.Context) -> int:
     """List the systems that are shipped, with their key numbers per device.
 
-    Bandwidths are what one device reaches in one direction. The column measured says how many of a
-    system's numbers are measured or calibrated. A system file of your own can be given wherever a
-    name can; start from a shipped one with 'shardplan systems show NAME > my_box.yaml'.
+    Bandwidths are what one device reaches in one direction. USD/h is a rough rent of one GPU, no
+    vendor's list price; --price of 'plan' and 'study' gives yours. The column measured says how
+    many of a system's numbers are measured or calibrated. A system file of your own can be given
+    wherever a name can; start from a shipped one with 'shardplan systems show NAME > my_box.yaml'.
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -93,10 +94,13 @@ def _list(settings: Settings) -> int:
             str(t.local_world_size),
             units.format_rate(t.host_link.bandwidth_bytes_per_s),
             units.format_rate(t.network_link.bandwidth_bytes_per_s),
+            "-" if (price := t.price_per_device_usd_per_hour) is None else f"{price:g}",
             _measured(t),
         )
         for name, t in systems.items()
     ]
-    columns = ("system", "memory", "bandwidth", "per host", "in host", "network", "measured?")
+    columns = (
+        "system", "memory", "bandwidth", "per host", "in host", "network", "USD/h", "measured?",
+    )  # fmt: skip
     print_rows("Systems", columns, rows)
     return 0

@@ -89,7 +89,23 @@ class Count(click.ParamType[int]):
         return int(float(digits))
 
 
-class Samples(Count):
+class Batch(Count):
+    """A number of samples; ``32k`` is 32,768."""
+
+    name = "samples"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Refuse everything that is no such number."""
+        text = str(value).strip()
+        thousands = text[:-1] if text[-1:] in ("k", "K") else ""
+        if thousands.isascii() and thousands.isdigit() and len(thousands) < 10:
+            text = str(1024 * int(thousands))
+        return super().convert(text, param, ctx)
+
+
+class Samples(Batch):
     """A number of samples per rank: a whole number, or such a part of one as 0.5."""
 
     name = "samples"
@@ -101,6 +117,31 @@ class Samples(Count):
         text = str(value).strip()
         if re.fullmatch(r"[0-9]{0,9}\.[0-9]{1,9}", text):
             return float(text)
+        return super().convert(value, param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part, 0..1, of something that is known later."""
+
+    ratio: float
+
+
+class Reserve(Quantity):
+    """An amount of memory such as ``6 GiB``, or a share of each device's such as ``10%``."""
+
+    def __init__(self) -> None:
+        """A quantity of bytes."""
+        super().__init__("bytes")
+
+    def convert(  # type: ignore[override]
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | Share:
+        """Refuse everything else."""
+        if isinstance(value, Share):
+            return value
+        if str(value).strip().endswith("%"):
+            return Share(PartShare().convert(value, param, ctx))
         return super().convert(value, param, ctx)
 
 
@@ -193,10 +234,11 @@ class ProblemFlags:
 
     system: str | None = None
     gpus: int | None = None
+    hosts: int | None = None
     gpus_per_host: int | None = None
     batch_size: float | None = None
     global_batch_size: int | None = None
-    reserve_bytes: float | None = None
+    reserve: float | Share | None = None
     price_usd_per_hour: float | None = None
     overrides: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
@@ -302,6 +344,9 @@ def problem_options(command: Command) -> Command:
             "--gpus", type=Count(MAX_RANKS), metavar="N", help="Ranks in all.  [default: one host]"
         ),
         click.option(
+            "--hosts", type=Count(MAX_RANKS), metavar="N", help="Full hosts, instead of --gpus."
+        ),
+        click.option(
             "--gpus-per-host",
             type=Count(MAX_RANKS),
             metavar="N",
@@ -311,21 +356,20 @@ def problem_options(command: Command) -> Command:
             "--batch-size",
             type=Samples(MAX_SAMPLES),
             metavar="N",
-            help="Samples per rank; 0.5 for one on two ranks of tensor_parallel.  "
+            help="Samples per rank; 32k is 32,768, and 0.5 one on two ranks of tensor_parallel.  "
             "[default: workload's]",
         ),
         click.option(
             "--global-batch-size",
-            type=Count(MAX_SAMPLES),
+            type=Batch(MAX_SAMPLES),
             metavar="N",
             help="Samples of all ranks in one step, instead of --batch-size.",
         ),
         click.option(
             "--reserve",
-            "reserve_bytes",
-            type=Quantity("bytes"),
+            type=Reserve(),
             metavar="SIZE",
-            help="Device memory to keep free, such as '6 GiB'.  [default: workload's]",
+            help="Device memory to keep free, such as '6 GiB' or 10%.  [default: workload's]",
         ),
         click.option(
             "--price",
@@ -341,7 +385,10 @@ def problem_options(command: Command) -> Command:
 
 def _check(flags: ProblemFlags) -> None:
     batches = {"--batch-size": flags.batch_size, "--global-batch-size": flags.global_batch_size}
-    refuse_said_twice(flags.overrides, {**batches, "--reserve": flags.reserve_bytes})
+    refuse_said_twice(flags.overrides, {**batches, "--reserve": flags.reserve})
+    if flags.hosts is not None and flags.gpus is not None:
+        message = "--hosts and --gpus both say how many ranks there are; give one"
+        raise click.UsageError(message, click.get_current_context())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from costmodels import units
@@ -13,7 +14,7 @@ from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import io
-from planner.cli.flags.common import ProblemFlags
+from planner.cli.flags.common import ProblemFlags, Share
 from planner.errors import InvalidInputError
 from planner.io.constraints import check_constraints, merged
 from planner.io.documents import (
@@ -42,13 +43,15 @@ from planner.support.text import counted, significant
 class Inputs:
     """The problem that files and flags describe, plans of this problem, and warnings.
 
-    ``made_for`` is the first plan, with everything that its file says.
+    ``made_for`` is the first plan, with everything that its file says, and ``assumed`` what the
+    workload file and the flags leave open.
     """
 
     problem: PlanningProblem
     plans: tuple[Plan, ...] = ()
     made_for: io.SavedPlan | None = None
     warnings: tuple[str, ...] = ()
+    assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
@@ -59,7 +62,7 @@ def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
     """
     file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
     problem = _problem(file, load_topology(flags), flags)
-    return Inputs(problem=problem, warnings=_warnings(file, flags))
+    return Inputs(problem=problem, warnings=_warnings(file, flags), assumed=_assumed(file, flags))
 
 
 def load_plans(
@@ -79,7 +82,7 @@ def load_plans(
         return _without_plan(source, flags)
     file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
     made_for = io.load_plan(paths[0], file.workload)
-    if flags.gpus is None and made_for.world_size is None:
+    if flags.gpus is None and flags.hosts is None and made_for.world_size is None:
         message = f"{paths[0]}: does not say for how many ranks it was made; add --gpus"
         raise InvalidInputError(message)
     problem = _problem(file, load_topology(flags, made_for=made_for), flags)
@@ -96,7 +99,13 @@ def load_plans(
                 f"{path}: is priced as it is, but breaks the workload's constraints: "
                 + "; ".join(broken)
             )
-    return Inputs(problem=problem, plans=plans, made_for=saved[0], warnings=tuple(warnings))
+    return Inputs(
+        problem=problem,
+        plans=plans,
+        made_for=saved[0],
+        warnings=tuple(warnings),
+        assumed=_assumed(file, flags),
+    )
 
 
 def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
@@ -140,6 +149,8 @@ def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) 
     A plan for one group of ranks is priced for a group of the same job, unless flags give a size.
     """
     system, gpus, per_host = flags.system, flags.gpus, flags.gpus_per_host
+    if flags.hosts is not None and system is not None:
+        gpus = flags.hosts * (per_host or io.load_smallest(Path(system)).local_world_size)
     group = made_for if gpus is None and per_host is None else None
     if made_for is not None:
         if per_host is None and gpus is None:
@@ -322,9 +333,18 @@ def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
 
 def as_result(inputs: Inputs, candidate: Candidate, solver: SolverReport) -> PlanningResult:
     """A priced plan as a planning result, so that reports and JSON are the same as for a search."""
-    return PlanningResult(
+    result = PlanningResult(
         problem=inputs.problem, best=candidate, warnings=inputs.warnings, solver=solver
     )
+    return with_assumptions(result, inputs)
+
+
+def with_assumptions(result: PlanningResult, inputs: Inputs) -> PlanningResult:
+    """The result with what was assumed, and what other values would make of its step."""
+    from planner.solving.assumed import priced_assumptions
+
+    found = priced_assumptions(result.problem, result.plan, inputs.assumed)
+    return replace(result, assumed=found)
 
 
 def _problem(file: io.WorkloadFile, topology: Topology, flags: ProblemFlags) -> PlanningProblem:
@@ -370,7 +390,14 @@ def _priced(topology: Topology, flags: ProblemFlags) -> Topology:
 
 def _warnings(file: io.WorkloadFile, flags: ProblemFlags) -> tuple[str, ...]:
     batch = flags.batch_size or flags.global_batch_size
-    return left_open(file, reserve=flags.reserve_bytes is not None, batch=batch is not None)
+    return left_open(file, reserve=flags.reserve is not None, batch=batch is not None)
+
+
+def _assumed(file: io.WorkloadFile, flags: ProblemFlags) -> dict[str, tuple[str, ...]]:
+    """What the file leaves open, without what flags give."""
+    batch = flags.batch_size or flags.global_batch_size
+    given = {"training.batch_size_per_rank": batch, "memory.reserve": flags.reserve}
+    return {key: names for key, names in file.assumed.items() if given.get(key) is None}
 
 
 def left_open(file: io.WorkloadFile, *, reserve: bool, batch: bool) -> tuple[str, ...]:
@@ -404,7 +431,9 @@ def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> 
     batch = flags.batch_size or workload.local_batch_size
     if flags.global_batch_size is not None:
         batch = rank_batch(flags.global_batch_size, workload, topology.world_size)
-    reserved = workload.reserved_bytes if flags.reserve_bytes is None else flags.reserve_bytes
+    reserved = workload.reserved_bytes if flags.reserve is None else flags.reserve
+    if isinstance(reserved, Share):
+        reserved = reserved.ratio * topology.device.hbm_capacity_bytes
     return replace(workload, local_batch_size=batch, reserved_bytes=reserved)
 
 

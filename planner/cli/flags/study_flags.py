@@ -14,6 +14,7 @@ from planner.cli.flags.common import (
     MAX_EVALUATIONS,
     MAX_RANKS,
     MAX_SAMPLES,
+    Batch,
     Command,
     Count,
     Option,
@@ -208,11 +209,11 @@ _OPTIONS: tuple[Option, ...] = (
         help="GPUs per host.  [default: each system's]",
     ),
     click.option(
-        "--batch-size", "batch_sizes", type=Several(Count(MAX_SAMPLES)), default=(), metavar="N,N",
-        help="Samples per GPU.  [default: workload's]",
+        "--batch-size", "batch_sizes", type=Several(Batch(MAX_SAMPLES)), default=(), metavar="N,N",
+        help="Samples per GPU; 32k is 32,768.  [default: workload's]",
     ),
     click.option(
-        "--global-batch-size", "global_batch_sizes", type=Several(Count(MAX_SAMPLES)), default=(),
+        "--global-batch-size", "global_batch_sizes", type=Several(Batch(MAX_SAMPLES)), default=(),
         metavar="N,N", help="Samples of all GPUs in one step.",
     ),
     click.option(

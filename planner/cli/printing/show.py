@@ -27,7 +27,10 @@ def print_result(
     leave_out: tuple[str, ...] = (),
     written: tuple[Path, ...] = (),
 ) -> None:
-    """The facts of the summary but those labelled in ``leave_out``; with ``-v`` all sections."""
+    """The first lines of the summary but those labelled in ``leave_out``; with ``-v`` all sections.
+
+    ``written`` are the files of the run; the last line says what to do next.
+    """
     from planner.report import _terminal as terminal
     from planner.report.base import Fact
     from planner.report.sections.base import build_sections
@@ -35,8 +38,12 @@ def print_result(
     console = stdout_console()
     (summary,) = build_sections(result, ("summary",))
     facts = [fact for fact in summary.facts if fact.label not in leave_out]
+    if not settings.verbose:
+        facts = [fact.first for fact in facts if fact.first.parts]
     if written:
         facts.append(Fact(label="Wrote", parts=tuple(map(str, written))))
+    if not settings.quiet and "Next" not in leave_out:
+        facts.append(Fact(label="Next", parts=_next_steps(settings, result, written)))
     terminal.print_facts(console, tuple(facts))
     terminal.print_notes(console, summary.notes)
     if settings.verbose:
@@ -44,6 +51,23 @@ def print_result(
     else:
         names = ("moves",) if result.curve else ()
         terminal.print_sections(console, build_sections(result, names))
+
+
+def _next_steps(
+    settings: Settings, result: PlanningResult, written: Sequence[Path]
+) -> tuple[str, ...]:
+    """What to do with a result."""
+    from costmodels.uncertainty import host_is_assumed
+
+    page = next((path for path in written if path.suffix == ".html"), None)
+    steps = ["-o DIR writes the plan and a report" if page is None else f"open {page}"]
+    topology = result.problem.topology
+    if topology.fitted is None:
+        own = "calibrate --host" if host_is_assumed(topology) else "fit"
+        steps.append(f"'shardplan {own}' narrows the interval")
+    if not settings.verbose:
+        steps.append("-v prints everything")
+    return tuple(steps)
 
 
 def print_rows(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

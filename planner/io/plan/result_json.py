@@ -74,6 +74,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "baselines": [_alternative(c) for c in result.baselines],
         "unfit_baselines": list(result.unfit_baselines),
         "provenance": [asdict(p) for p in result.estimate.provenance],
+        "assumed": [asdict(a) for a in result.assumed],
         "warnings": list(dict.fromkeys((*result.warnings, *result.estimate.warnings))),
     }
     plain: dict[str, Any] = _plain(values)

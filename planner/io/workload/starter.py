@@ -10,17 +10,16 @@ given has a comment that asks for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels import units
 from costmodels.distribution.zipf import Zipf
-from costmodels.workload import DataType, DenseArch, Feature, Interaction, Table, Workload
+from costmodels.workload import Feature, Table
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, parse_json, parse_yaml, read_text
-from planner.io.workload.table_list import DEFAULT_BATCH, document_of, entry_of, read_table_list
+from planner.io.workload.table_list import ASSUMED, document_of, entry_of, read_table_list
 from planner.io.workload.workload_file import workload_file_of
 from planner.io.workload.workload_writer import workload_text
 
@@ -83,6 +82,7 @@ def read_any_list(path: Path, *, dim: int | None = None) -> Document:
     batch = batch.get("batch_size") if isinstance(batch, dict) else None
     if batch is not None:
         document.value["training"]["batch_size_per_rank"] = batch
+        document.value["assumed"].remove("training.batch_size_per_rank")
     return document
 
 
@@ -177,15 +177,6 @@ def _scalar(word: str) -> Any:
         return word
 
 
-_DENSE: Final = DenseArch(
-    num_dense_features=13,
-    bottom_mlp=(512, 256, 128),
-    top_mlp=(1024, 512, 256, 1),
-    interaction=Interaction.CAT,
-    dtype=DataType.BF16,
-)
-_RESERVED_BYTES: Final = 6 * units.GIB
-
 _NOTES: Final = {
     "training.batch_size_per_rank": "samples per GPU and step: assumed, put yours",
     "training.optimizer": "assumed, put yours",
@@ -195,7 +186,7 @@ _NOTES: Final = {
     "training.index_bytes": "assumed, put yours",
     "dense": "layers: assumed, put yours, or leave the section out for embeddings only",
     "memory": "per GPU: framework, allocator, NCCL: assumed, put yours",
-    "tables": "where the list names none: pooling_factor 1 and dtype fp32, assumed",
+    "tables": "where an entry has no pooling_factor, it is 1; no dtype is fp32: assumed",
 }
 
 _MEDIAN_ROWS: Final = 3e5
@@ -212,14 +203,20 @@ def listed_text(source: Path, name: str, *, dim: int | None = None) -> str:
         InvalidInputError: the list breaks rules; the message names every line that does.
     """
     document = read_any_list(source, dim=dim)
-    workload = workload_file_of(document, is_list=True).workload
-    is_said = workload.local_batch_size != DEFAULT_BATCH
-    notes = {k: v for k, v in _NOTES.items() if not is_said or k != "training.batch_size_per_rank"}
+    file = workload_file_of(document)
+    kept = {"tables", "memory", *file.assumed}
+    notes = {key: text for key, text in _NOTES.items() if key in kept}
     header = (
         f"Tables of {source.name}. Lines with 'assumed' are not from it; 'shardplan profile' finds",
         "how indices fall on rows, which is taken as uniform where a table has no distribution.",
     )
-    return _text(replace(workload, name=name), header, notes)
+    return workload_text(
+        replace(file.workload, name=name),
+        header=header,
+        notes=notes,
+        law_is_known=False,
+        assumed=file.assumed,
+    )
 
 
 def placeholder_text(num_tables: int, name: str) -> str:
@@ -251,11 +248,9 @@ def placeholder_text(num_tables: int, name: str) -> str:
         "tables --list tables.csv' writes this file from a list of your tables.",
     )
     notes = {key: text for key, text in _NOTES.items() if key != "tables"}
-    return _text(Workload(name=name, tables=tables, local_batch_size=4096), header, notes)
-
-
-def _text(workload: Workload, header: tuple[str, ...], notes: Mapping[str, str]) -> str:
-    whole = replace(
-        workload, dense=_DENSE, reserved_bytes=_RESERVED_BYTES, output_dtype=DataType.FP16
+    value = {"name": name, "num_embeddings": 1, "embedding_dim": 1}
+    bare = workload_file_of(document_of(Path(name), [value], {})).workload
+    whole = replace(bare, name=name, tables=tables)
+    return workload_text(
+        whole, header=header, notes=notes, law_is_known=False, assumed=dict.fromkeys(ASSUMED, ())
     )
-    return workload_text(whole, header=header, notes=notes, law_is_known=False)

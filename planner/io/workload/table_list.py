@@ -1,4 +1,4 @@
-"""Reads a list of tables as a workload document without a dense part.
+"""Reads a list of tables as a workload document; what no list says is assumed, and named.
 
 The list is CSV, with commas, semicolons, tabs or bars between cells, or a DataFrame. The columns
 are ``name``, ``num_embeddings`` (``rows``), ``embedding_dim`` (``dim``) and optionally other keys
@@ -163,8 +163,23 @@ def _as_whole(value: Any) -> Any:
     return value
 
 
-DEFAULT_BATCH: Final = 4096
-"""Samples per rank if ``--batch-size`` is not given."""
+ASSUMED: Final[Mapping[str, Any]] = {
+    "training.batch_size_per_rank": 4096,
+    "training.optimizer": "rowwise_adagrad",
+    "training.output_dtype": "fp32",
+    "training.gradient_dtype": "fp32",
+    "training.pipeline": "sparse_dist",
+    "training.index_bytes": 8,
+    "dense": {
+        "num_dense_features": 13,
+        "bottom_mlp": [512, 256, 128],
+        "top_mlp": [1024, 512, 256, 1],
+        "interaction": "cat",
+        "dtype": "bf16",
+    },
+    "memory.reserve": "6 GiB",
+}
+"""What a list of tables does not say, with the values of ``training`` that any file defaults to."""
 
 LIST_ENDINGS: Final = (".csv", ".tsv")
 """Ends of names of files that are read as lists of tables."""
@@ -231,11 +246,14 @@ def document_of(path: Path, tables: list[dict[str, Any]], lines: dict[Keys, int]
         message = f"{path}: no tables; below the line of column names, give one table per line"
         raise InvalidInputError(message)
     whole = joined(tables)
-    value = {
-        "name": path.stem,
-        "training": {"batch_size_per_rank": DEFAULT_BATCH},
-        "tables": whole,
-    }
+    value: dict[str, Any] = {"name": path.stem, "training": {}, "memory": {}, "tables": whole}
+    for key, assumed in ASSUMED.items():
+        section, _, name = key.partition(".")
+        if name:
+            value[section][name] = assumed
+        else:
+            value[section] = dict(assumed)
+    value["assumed"] = list(ASSUMED)
     return Document(path, value, lines if len(whole) == len(tables) else {})
 
 

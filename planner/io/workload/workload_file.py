@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
+from costmodels import units
 from costmodels.batch_shares import refuse_contradictions
 from costmodels.dense.base import dense_layers
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -30,7 +33,7 @@ from planner.io.documents import Document, override, read_yaml
 from planner.io.library import locate
 from planner.io.schemas import collect, show, validate
 from planner.io.system.system_file import load_system
-from planner.io.workload.table_list import DEFAULT_BATCH, LIST_ENDINGS, read_table_list
+from planner.io.workload.table_list import ASSUMED, LIST_ENDINGS, read_table_list
 from planner.io.workload.workload_schema import (
     MAX_TABLES,
     CommunicationSchema,
@@ -50,6 +53,10 @@ from planner.profiling.stats import TableStats, load_stats, undersampled_remark
 from planner.support.processes import collector_paused
 from planner.support.text import counted, require_list
 
+_WORTH_SAYING: Final = ("optimizer", "output_dtype", "pipeline")
+"""Keys of ``training`` that are assumed where a file leaves them out; those of the others are
+defaults of the format that hardly change a step."""
+_RESERVED_BYTES: Final = units.parse_quantity(ASSUMED["memory.reserve"], "bytes")
 _ZIPF_KEYS: Final = ("exponent", "shift", "ids_per_draw")
 _CURVES: Final = ("rows_per_range", "ids_in_ranges", "unique_rows", "hot_share")
 _BIN_KEYS: Final = ("rows", "probability", *_CURVES)
@@ -159,12 +166,15 @@ class WorkloadFile:
     Attributes:
         workload: tables, dense part and how a step is run.
         constraints: the rules of the file.
-        warnings: what the file leaves open and what is assumed for it, one sentence each.
+        warnings: what the file leaves open, one sentence each.
+        assumed: keys whose values are assumed, such as ``training.pipeline``, ``dense`` and
+            ``tables.pooling_factor``; for those of tables the names of the tables.
     """
 
     workload: Workload
     constraints: Constraints
     warnings: tuple[str, ...] = ()
+    assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def load_workload(source: str | Path) -> Workload:
@@ -214,9 +224,9 @@ def load_workload_file(
         4096
     """
     path = locate(source, "workloads")
-    is_list = path.suffix.lower() in LIST_ENDINGS
     require_list("overrides", overrides, "give pairs of a key path and a value")
     with collector_paused():
+        is_list = path.suffix.lower() in LIST_ENDINGS
         document = read_table_list(path) if is_list else read_yaml(path)
         for pair in overrides:
             if not (isinstance(pair, tuple | list) and [type(part) for part in pair] == [str, str]):
@@ -226,16 +236,28 @@ def load_workload_file(
                 )
                 raise InvalidInputError(message)
             override(document, *pair)
-        return workload_file_of(document, is_list=is_list)
+        return workload_file_of(_without_assumed(document, [key for key, _ in overrides]))
 
 
-def workload_file_of(document: Document, *, is_list: bool = False) -> WorkloadFile:
+def _without_assumed(document: Document, given: Sequence[str]) -> Document:
+    """The document whose list of assumed keys lacks those that a user gave."""
+    listed = document.value.get("assumed")
+    if isinstance(listed, list):
+        document.value["assumed"] = [
+            key
+            for key in listed
+            if not any(f"{g}.".startswith(f"{key}.") or key.startswith(f"{g}.") for g in given)
+        ]
+    return document
+
+
+def workload_file_of(document: Document) -> WorkloadFile:
     """The workload, constraints and warnings of a document in the form of a workload file.
 
     Raises:
         InvalidInputError: lists every broken rule with place, key and value.
     """
-    return _build(validate(WorkloadSchema, document), document, is_list=is_list)
+    return _build(validate(WorkloadSchema, document), document)
 
 
 def workload_json_schema() -> dict[str, Any]:
@@ -243,7 +265,7 @@ def workload_json_schema() -> dict[str, Any]:
     return WorkloadSchema.model_json_schema()
 
 
-def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> WorkloadFile:
+def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
     total = sum(entry.count for entry in schema.tables)
     if total > MAX_TABLES:
         msg = (
@@ -284,7 +306,8 @@ def _build(schema: WorkloadSchema, document: Document, *, is_list: bool) -> Work
     return WorkloadFile(
         workload=workload,
         constraints=merged(Constraints(tables=tuple(limits)), constraints_of(schema.constraints)),
-        warnings=_assumptions(schema, measured, is_list=is_list),
+        warnings=_left_open(schema, measured),
+        assumed=_assumed(schema, measured),
     )
 
 
@@ -310,9 +333,42 @@ def _duplicates(schema: WorkloadSchema, document: Document) -> list[str]:
     ]
 
 
-def _assumptions(
-    schema: WorkloadSchema, measured: Mapping[str, TableStats], *, is_list: bool
-) -> tuple[str, ...]:
+def _assumed(
+    schema: WorkloadSchema, measured: Mapping[str, TableStats]
+) -> dict[str, tuple[str, ...]]:
+    """The assumed keys: those that the file lists and did not change, and those it leaves out.
+
+    A section ``dense`` that is missing means that there is no dense part.
+    """
+    bare = TypeAdapter(DenseSchema).validate_python(ASSUMED["dense"])
+    found: dict[str, tuple[str, ...]] = {}
+    for key, value in ASSUMED.items():
+        section, _, name = key.partition(".")
+        part = getattr(schema, section)
+        if not name:
+            is_assumed = key in schema.assumed and part == bare
+        elif name == "reserve":
+            is_assumed = key in schema.assumed and part.reserve == _RESERVED_BYTES
+        else:
+            said = {*part.model_fields_set, *(["output_dtype"] if part.communication else [])}
+            unsaid = name in _WORTH_SAYING and name not in said
+            is_assumed = unsaid or (key in schema.assumed and getattr(part, name) == value)
+        if is_assumed:
+            found[key] = ()
+    for key in ("pooling_factor", "distribution"):
+        names = tuple(
+            name
+            for entry in schema.tables
+            if key not in entry.model_fields_set
+            for name in _names(entry)
+            if name not in measured
+        )
+        if names:
+            found[f"tables.{key}"] = names
+    return found
+
+
+def _left_open(schema: WorkloadSchema, measured: Mapping[str, TableStats]) -> tuple[str, ...]:
     undersampled = undersampled_remark(measured)
     warnings = [] if undersampled is None else [undersampled]
     bare = sum(entry.count for entry in schema.tables if entry.distribution is None)
@@ -332,8 +388,6 @@ def _assumptions(
             f"deduplicate_indices is for unpooled tables, as in TorchRec: {pooled} pooled tables "
             "exchange all of their indices"
         )
-    if is_list and schema.training.batch_size_per_rank == DEFAULT_BATCH:
-        warnings.append(f"a CSV list has no batch size: {DEFAULT_BATCH} samples per rank are taken")
     return tuple(warnings)
 
 

@@ -409,10 +409,22 @@ class MemorySchema(Strict):
     reserve: Bytes = 0.0
 
 
+AssumableKey = Literal[
+    "training.batch_size_per_rank", "training.optimizer", "training.output_dtype",
+    "training.gradient_dtype", "training.pipeline", "training.index_bytes", "dense",
+    "memory.reserve",
+]  # fmt: skip
+
+
 class WorkloadSchema(Strict):
     """A model and how it is trained."""
 
     name: Name
+    assumed: list[AssumableKey] = Field(
+        default_factory=list,
+        description="Keys of this file whose values are assumed. A key counts until its value is "
+        "another than the one that 'shardplan import tables' writes.",
+    )
     training: TrainingSchema
     dense: DenseSchema = DenseSchema()
     memory: MemorySchema = MemorySchema()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from costmodels import units
@@ -170,6 +170,7 @@ def workload_text(
     header: Sequence[str] = (),
     notes: Notes | None = None,
     law_is_known: bool = True,
+    assumed: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """A workload as YAML; :func:`planner.io.load_workload` reads an equal workload from it.
 
@@ -181,6 +182,8 @@ def workload_text(
         notes: comments for keys.
         law_is_known: False to leave plain uniform laws out, so that a reader of the file is warned
             that they are assumed.
+        assumed: the assumed keys, as in :class:`planner.io.WorkloadFile`: sections are listed under
+            ``assumed``, and pooling factors are left out.
 
     Raises:
         InvalidInputError: a file cannot hold some value, such as a name that begins with a space,
@@ -194,6 +197,7 @@ def workload_text(
     lines = [
         *comment_lines(header),
         f"name: {scalar_text(workload.name)}",
+        *_assumed_lines(assumed or {}),
         head_line("training", beside),
     ]
     lines += section_lines("training", _training(workload), beside)
@@ -209,15 +213,8 @@ def workload_text(
         lines.append(f"memory: {{reserve: {bytes_text(workload.reserved_bytes)}}}{note}")
     if workload.tables:
         lines.append(head_line("tables", beside))
-    shared = _shared(workload)
-    entries = [_table(table, law_is_known=law_is_known) for table in workload.tables]
-    _name_equal_laws(entries)
-    for table, entry in zip(workload.tables, entries, strict=True):
-        note = note_text(beside.get(f"tables.{table.name}"))
-        if table.communication != shared:
-            entry |= _communication(table.communication)
-        *first, last = folded_lines(f"  - {flow_text(entry)}", "    ")
-        lines += [*first, last + note]
+    bare = set((assumed or {}).get("tables.pooling_factor", ()))
+    lines += _table_lines(workload, beside, bare, law_is_known=law_is_known)
     rules = _rules(constraints)
     if rules:
         lines += [head_line("constraints", beside), *(f"  - {flow_text(rule)}" for rule in rules)]
@@ -225,6 +222,31 @@ def workload_text(
 
 
 # ------------------------------------------------------------------ the parts
+
+
+def _table_lines(
+    workload: Workload, notes: Notes, bare: Collection[str], *, law_is_known: bool
+) -> list[str]:
+    """The entries of the tables; those named in ``bare`` have no pooling factor."""
+    lines: list[str] = []
+    shared = _shared(workload)
+    entries = [_table(table, law_is_known=law_is_known) for table in workload.tables]
+    _name_equal_laws(entries)
+    for table, entry in zip(workload.tables, entries, strict=True):
+        if table.name in bare:
+            del entry["pooling_factor"]
+        note = note_text(notes.get(f"tables.{table.name}"))
+        if table.communication != shared:
+            entry |= _communication(table.communication)
+        *first, last = folded_lines(f"  - {flow_text(entry)}", "    ")
+        lines += [*first, last + note]
+    return lines
+
+
+def _assumed_lines(assumed: Mapping[str, Sequence[str]]) -> list[str]:
+    keys = [key for key in assumed if not key.startswith("tables.")]
+    note = "until you put other values there"
+    return [f"assumed: # {note}", *(f"  - {key}" for key in keys)] if keys else []
 
 
 def _training(workload: Workload) -> dict[str, Any]:

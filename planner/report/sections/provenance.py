@@ -47,7 +47,7 @@ _BODY = """\
 class ProvenanceSection(AbstractReportSection):
     """Assumptions about the workload, and then one row for each number of the system."""
 
-    title: ClassVar[str] = "Assumptions and sources"
+    title: ClassVar[str] = "Workload and sources"
     short: ClassVar[str] = "Sources"
     order: ClassVar[int] = 100
 

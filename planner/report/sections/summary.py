@@ -24,11 +24,10 @@ from planner.report.html._evidence import Evidence
 from planner.report.html._templates import fill
 from planner.report.html.base import Block, Number, mark, written
 from planner.report.sections.base import AbstractReportSection
-from planner.result import Candidate, PlanningResult
+from planner.result import OPTIMAL_GAP, Candidate, PlanningResult
 from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, significant
 
-_OPTIMAL_GAP = 1e-4
 _SPAN = ("time_s", "low_s", "high_s")
 
 
@@ -54,24 +53,21 @@ class SummarySection(AbstractReportSection):
 
     def build(self, result: PlanningResult) -> Section:
         """Facts only; warnings come as notes."""
-        incumbent, others = figures.split_baselines(result)
+        _, others = figures.split_baselines(result)
         facts = [
             lines.headline(result.problem.workload, figures.cluster(result.problem.topology)),
-            lines.predicted(
-                result.best,
-                incumbent,
-                keeps_rules=not figures.has_unknown_rules(result),
-                worst=figures.worst_scenario(result),
-            ),
-            lines.baselines(result, others),
+            lines.verdict(result),
+            lines.predicted(result),
             lines.bottleneck(result.best),
             lines.memory(result.best),
             extras.cost(result),
             extras.move(result),
             extras.checkpoints(result),
             extras.scenarios(result),
+            extras.assumed(result),
+            lines.baselines(result, others),
             lines.solver_line(result.solver, result.best.plan),
-            Fact(label="Searched", parts=result.searched),
+            Fact(label="Searched", parts=result.searched, num_first=0),
             lines.kinds(result.best),
             lines.inputs(result.best),
         ]
@@ -140,7 +136,7 @@ def _proof(result: PlanningResult) -> str:
     if gap is None:
         return "The search proves no bound, so a better plan may exist."
     of_time = figures.plain_objective(objective) == "iteration"
-    if gap < _OPTIMAL_GAP:
+    if gap < OPTIMAL_GAP:
         better = "is better" if of_time else f"is better by objective {objective}"
         return f"No plan in the search space {better}, under this model."
     less = "has an iteration" if of_time else f"has a value of objective {objective}"

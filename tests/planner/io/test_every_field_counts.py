@@ -50,6 +50,7 @@ QUICK: Final = SearchSettings(max_evaluations=5, with_baselines=False)
 WITHOUT_EFFECT: Final = {
     "workload name": "It names the workload.",
     "workload tables[].name": "It names the table.",
+    "workload assumed": "It says what of the file is assumed; see found/test_assumed.py.",
     "workload tables[].module": "TorchRec's plan names tables by their module.",
     "workload tables[].features": "Their number is that of the pooling factors; names are names.",
     "workload tables[].distribution.stats": "It names a file, see profiling/test_stats_file.py.",

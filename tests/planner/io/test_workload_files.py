@@ -248,8 +248,11 @@ def test_csv_list(tmp_path: Path) -> None:
     assert user.distribution == Zipf(num_embeddings=40_000, exponent=1.05)
     assert (user.pooling_factor, user.dtype) == (3.5, DataType.FP16)
     assert (seven.name, seven.pooling_factor, seven.dtype) == ("7_0", 1.0, DataType.FP32)
-    assert not any("batch size" in warning for warning in file.warnings)
-    assert any("4096 samples per rank" in w for w in load_workload_file(path).warnings)
+    assert "training.batch_size_per_rank" not in file.assumed
+    bare = load_workload_file(path)
+    assert bare.workload.local_batch_size == 4096
+    assert "training.batch_size_per_rank" in bare.assumed
+    assert bare.assumed["tables.pooling_factor"] == ("7_0", "7_1")
 
 
 HEADER = "name,num_embeddings,embedding_dim"

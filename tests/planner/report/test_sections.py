@@ -14,6 +14,7 @@ from planner.report.html._evidence import gather, notable_ranks
 from planner.report.sections.base import AbstractReportSection, build_blocks, build_sections
 from planner.report.sections.summary import verdict
 from planner.result import (
+    Assumed,
     MovePoint,
     PlanningResult,
     Reshard,
@@ -57,7 +58,10 @@ def with_a_curve(result: PlanningResult) -> PlanningResult:
         saved_s=9e-4,
         payback_iterations=112,
     )
-    return replace(result, curve=(MovePoint(most_tables=1, iteration_s=3.1e-3, move=move),))
+    curve = (MovePoint(most_tables=1, iteration_s=3.1e-3, move=move),)
+    rows = {"value": "1", "num_tables": 2, "other": "10", "time_s": 4e-3}
+    assumed = (Assumed(key="tables.pooling_factor", what="pooling factor", **rows),)
+    return replace(result, curve=curve, assumed=assumed)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -91,7 +95,9 @@ def test_summary_tells_the_five_things(result: PlanningResult) -> None:
     predicted = fact(section, "Predicted")
     assert "3.10 ms/iter [2.79 .. 3.41]" in predicted
     assert "5.29 M samples/s" in predicted
-    assert "1.34x as fast as TorchRec's own plan" in predicted
+    verdict_line = fact(section, "Verdict")
+    assert verdict_line.startswith("1.34x as fast as TorchRec's own plan")
+    assert "proven optimal, gap 0 %: no plan in the search space is better" in verdict_line
     assert fact(section, "Speed-up") == "2.00x over size_greedy   random does not fit"
     bottleneck = fact(section, "Bottleneck")
     assert bottleneck.startswith("critical path, mostly on rank 3: lookup_forward 33 %")
@@ -112,7 +118,7 @@ def test_summary_without_baselines_and_bound() -> None:
         make_result(status=Status.TIME_LIMIT, bound=None), baselines=(), unfit_baselines=()
     )
     section = build(bare, "summary")
-    assert "TorchRec" not in fact(section, "Predicted")
+    assert fact(section, "Verdict") == ("cut by the time limit, no bound: a better plan may exist")
     assert "Speed-up" not in {f.label for f in section.facts}
     assert "time limit, no bound" in fact(section, "Solver")
 

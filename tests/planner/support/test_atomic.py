@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from planner.cli.output import write_folder, write_run
+from planner.cli.output import write_folder
+from planner.report.run_files import write_run
 from planner.support.files import write_text_atomic
 
 

@@ -33,13 +33,14 @@ def plan(run: Run, workload_file: Path, system_file: Path, fake_api: FakeApi) ->
 def test_the_headline_comes_first(plan: Run) -> None:
     done = plan()
     assert done.code == 0
-    first, second, *_ = done.out.splitlines()
+    first, second, third, fourth, *_ = done.out.splitlines()
     assert first.startswith("shardplan 0.1 6 tables")
     assert "8 x small_box (2 hosts x 4)" in first
-    assert second.startswith("Predicted")
-    assert "1.34x as fast as TorchRec's own plan" in done.out
-    assert "Solver" in done.out
+    assert second.startswith("Verdict       1.34x as fast as TorchRec's own plan")
+    assert third.strip().startswith("proven optimal, gap 0 %")
+    assert fourth.startswith("Predicted")
     assert "Wrote" not in done.out
+    assert not {"Solver", "Searched"} & {line.split()[0] for line in done.out.splitlines()}
 
 
 def test_flags_reach_the_planner(plan: Run, fake_api: FakeApi) -> None:
@@ -209,15 +210,15 @@ def test_stopped_while_the_plan_is_written(
     plan: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_api: FakeApi, number: int
 ) -> None:
     """It is written whole."""
-    from planner.cli import output
+    from planner.report import run_files
 
-    write = output.write_run
+    write = run_files.write_run
 
     def slowly(*args: Any) -> Any:
         os.kill(os.getpid(), number)
         return write(*args)
 
-    monkeypatch.setattr(output, "write_run", slowly)
+    monkeypatch.setattr(run_files, "write_run", slowly)
     done = plan("-o", tmp_path / "run")
     assert done.code == 4
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
@@ -228,13 +229,13 @@ def test_a_report_too_large_for_the_memory_takes_no_plan_away(
     plan: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_api: FakeApi
 ) -> None:
     """The traffic of 65,536 ranks has 32 GiB."""
-    from planner.report.html import _report
+    from planner.report import run_files
 
     def short(*args: object) -> str:
         message = "Unable to allocate 32.0 GiB"
         raise MemoryError(message)
 
-    monkeypatch.setattr(_report, "render_report", short)
+    monkeypatch.setattr(run_files, "render_report", short)
     done = plan("-o", tmp_path / "run")
     assert done.code == 2
     assert "error: out of memory: Unable to allocate 32.0 GiB; use fewer ranks" in done.err
@@ -356,9 +357,10 @@ def test_what_the_file_leaves_open_is_said(
     args = ("plan", tables, "--system", system_file, "--gpus", 4)
     done = run(*args)
     assert done.code == 0, done.err
-    for words in ("no distribution", "no memory.reserve", "no batch size"):
-        assert words in done.out
-    settled = run(*args, "--reserve", "1 GiB", "--batch-size", 128).out
-    assert "no distribution" in settled
-    assert "memory.reserve" not in settled
-    assert "batch size" not in settled
+    assert "2 tables have no distribution" in done.out
+    assert "Assumed" in done.out
+    told = {a["key"] for a in json.loads(run(*args, "--json").out)["assumed"]}
+    assert {"memory.reserve", "training.batch_size_per_rank", "tables.distribution"} <= told
+    given = ("--reserve", "1 GiB", "--batch-size", 128, "--json")
+    settled = {a["key"] for a in json.loads(run(*args, *given).out)["assumed"]}
+    assert told - settled == {"memory.reserve", "training.batch_size_per_rank"}

@@ -29,7 +29,7 @@ BAD = {
     "uneven hosts": ((*PLAN[:4], "--gpus", "12", "--gpus-per-host", "8"), "12"),
     "zero per host": ((*PLAN, "--gpus-per-host", "0"), "'0' is not a whole number"),
     "zero batch": ((*PLAN, "--batch-size", "0"), "'0' is not a whole number"),
-    "batch with unit": ((*PLAN, "--batch-size", "4k"), "'4k' is not a whole number"),
+    "batch with unit": ((*PLAN, "--batch-size", "4kB"), "'4kB' is not a whole number"),
     "huge batch": ((*PLAN, "--batch-size", "1_000_000_000"), "100,000,000"),
     "both batches": (
         (*PLAN, "--batch-size", "64", "--global-batch-size", "512"),

@@ -1,0 +1,47 @@
+"""The files of a run: the plan, the report, what moves, and traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planner import io
+from planner.models import pipeline_of
+from planner.report.html._evidence import gather, notable_ranks
+from planner.report.html._report import render_report
+from planner.report.sections.base import build_blocks
+from planner.result import PlanningResult
+from planner.support.files import (
+    HTML_FILE,
+    PLAN_FILE,
+    RESHARD_FILE,
+    RUN_FILES,
+    TRACE_FOLDER,
+    write_files,
+)
+from planner.trace import traces
+
+
+def page(result: PlanningResult) -> str:
+    """The text of ``report.html``."""
+    return render_report(result, build_blocks(gather(result)))
+
+
+def write_run(folder: Path, result: PlanningResult) -> tuple[Path, ...]:
+    """Write the files of a run, completely or not at all, and return what was written.
+
+    In an existing folder each file is replaced in one step, the plan last; the folder of traces is
+    replaced as a whole, and what an earlier run has left is removed.
+    """
+    texts = {PLAN_FILE: io.plan_text(result), HTML_FILE: page(result)}
+    limit = result.problem.move_limit
+    if limit is not None:
+        local = result.problem.topology.local_world_size
+        texts[RESHARD_FILE] = io.reshard_text(
+            limit.start, result.plan, result.problem.workload, local
+        )
+    ranks = [rank for _, rank in notable_ranks(result.estimate)]
+    traced = traces(pipeline_of(result.problem), result.plan, ranks=ranks)
+    files = {name: text.encode() for name, text in texts.items()}
+    files |= {f"{TRACE_FOLDER}/{file.name}": file.data for file in traced}
+    write_files(folder, files, last=PLAN_FILE, stale=RUN_FILES)
+    return tuple(folder / name for name in (*texts, *([TRACE_FOLDER] if traced else [])))
