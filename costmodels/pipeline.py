@@ -252,7 +252,7 @@ class CostPipeline:
             imbalance_ratio=float(compute.max() / compute.mean()) if compute.mean() > 0 else 1.0,
             exposed_communication_s=max(r.exposed_s for r in ranks),
             provenance=self.topology.provenance,
-            warnings=self._warnings(program, time_s),
+            warnings=self._warnings(plan, program, time_s),
         )
 
     def sampled_times(self, plan: Plan) -> FloatArray:
@@ -389,7 +389,7 @@ class CostPipeline:
             entering += [p.source for p in found if p.name == "device.hbm_bandwidth"]
         return max(entering, key=lambda source: source.strength)
 
-    def _warnings(self, program: Program, time_s: float) -> tuple[str, ...]:
+    def _warnings(self, plan: Plan, program: Program, time_s: float) -> tuple[str, ...]:
         notes = list(self.models.collective.remarks(self.topology))
         if self.workload.pipeline is Pipeline.LOOKAHEAD:
             notes.append(
@@ -398,6 +398,7 @@ class CostPipeline:
             )
         device, is_calibrated = self.topology.device, self.models.exchange is not None
         told = [unrated_remark(self.workload, device, is_calibrated=is_calibrated)]
+        told.append(self._work.hot_row_remark(plan))
         if is_calibrated:
             told.append(unused_remark(self.topology))
         notes += filter(None, told)

@@ -19,8 +19,6 @@ _TOLERANCE_RATIO: Final = 1e-6
 """Relative error of sums that are given as text with a limited number of digits."""
 _SAME_RATIO: Final = 0.003
 """Relative difference of distinct rows below which indices count as independent draws."""
-_MOST_REPEATS: Final = 64.0
-"""Most indices that may count as one draw, also in a batch whose ids repeat even more often."""
 _FEWEST_REPEATS: Final = 1.0 / 16.0
 """Fewest indices that may count as one draw: below 1 if ids repeat less often than by chance."""
 _HALVINGS: Final = 60
@@ -321,7 +319,11 @@ def _draws_curve(law: Empirical) -> tuple[FloatArray, FloatArray]:
 
 
 def _draws_for(law: Empirical, indices: float, unique: float) -> float:
-    """Draws that touch ``unique`` rows in expectation; ``indices`` if these draws nearly do."""
+    """Draws that touch ``unique`` rows in expectation; ``indices`` if these draws nearly do.
+
+    There is at least one draw. Nothing else limits how many indices count as one: where samples
+    come in the order of users, 2.7 million indices were seen to have 0.6 % distinct rows.
+    """
     rows, probability = law.frequency_bins()
     log_missed = np.log1p(-np.minimum(probability, 1.0 - 1e-12))
 
@@ -331,7 +333,7 @@ def _draws_for(law: Empirical, indices: float, unique: float) -> float:
 
     if abs(expected(indices) - unique) <= _SAME_RATIO * unique:
         return indices
-    low, high = np.log(indices / _MOST_REPEATS), np.log(indices / _FEWEST_REPEATS)
+    low, high = 0.0, float(np.log(indices / _FEWEST_REPEATS))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if expected(np.exp(middle)) < unique else (low, middle)

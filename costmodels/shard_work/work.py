@@ -24,8 +24,10 @@ from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
     LookupShards,
+    LookupWork,
     TableColumns,
 )
+from costmodels.lookup.roofline import ATOMIC_PASSES
 from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, runs_of
 from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, EXCHANGING_TYPES, FORWARD, Wire
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
@@ -132,6 +134,9 @@ def call_column(sharding_type: ShardingType, kernel: ComputeKernel) -> int:
         return REPLICATED - 1
     return CALLS + EXCHANGING_TYPES.index(sharding_type) * len(KERNELS) + KERNELS.index(kernel)
 
+
+_CUT_BY_ROWS: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
+_HOT_RATIO: Final = 1.25
 
 Sent = tuple[FloatArray, FloatArray]
 """Bytes to each rank in the first exchange of a type, and in the second of types by hosts."""
@@ -298,6 +303,36 @@ class WorkModel:
             rows = np.concatenate([rows, joined])
         return OptionWork(rows=rows, index=index.reshape(-1, world))
 
+    def hot_row_remark(self, plan: Plan) -> str | None:
+        """Which table's hottest rows make which rank receive the most indices; None if none do.
+
+        It is told from 1.25 times the mean of ranks on, where one table that is cut by rows is the
+        reason for at least half of what the rank receives above the mean.
+
+        Raises:
+            InvalidValueError: a shard is on a rank that does not exist.
+        """
+        received = self.plan_work(plan)[:, INPUT:OUTPUT].sum(axis=-1)
+        mean, rank = float(received.mean()), int(received.argmax())
+        cut = tuple(p for p in plan.placements if p.sharding_type in _CUT_BY_ROWS)
+        if not cut or received[rank] < _HOT_RATIO * mean:
+            return None
+        work = self.placements_work(Plan(placements=cut))
+        each = work.rows[:, INPUT:OUTPUT].sum(axis=-1)[work.index]
+        usual = each.sum(axis=-1) / np.maximum(np.count_nonzero(each, axis=-1), 1)
+        above = each[:, rank] - usual
+        at = int(above.argmax())
+        if above[at] < 0.5 * (received[rank] - mean):
+            return None
+        name, law = cut[at].table, self.workload.table(cut[at].table).distribution
+        which = "is taken to hold the hottest row" if law.scattered else "holds the hottest rows"
+        return (
+            f"rank {rank} receives {received[rank] / mean:.3g} times the indices of the mean rank: "
+            f"it {which} of table {name!r}, of which it gets {each[at, rank] / usual[at]:.3g} "
+            "times the mean of its ranks; cut by columns (column_wise), or replicated "
+            "(data_parallel) if it is small, no rank gets more than the others"
+        )
+
     def cells_work(self, cells: Cells) -> FloatArray:
         """Work of each cell, ``[n, columns]``."""
         tables, workload, table = self.columns, self.workload, cells.table
@@ -334,14 +369,14 @@ class WorkModel:
         lookup = LOOKUP + cells.kernel * NUM_LOOKUP_WORK
         columns = lookup[:, None] + np.arange(NUM_LOOKUP_WORK)
         work[every[:, None], columns] = self.lookup.checked_work(shards, self.topology)
+        self._reorder(work, cells, received, indices)
         work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
         index_bytes = workload.index_bytes + np.where(tables.is_weighted[table], 4.0, 0.0)
         once = tables.deduplicates_indices[table]
         length_bytes = np.where(once, _DISTINCT_LENGTH_BYTES, _LENGTH_BYTES)
         lengths = batch * tables.num_features[table] * length_bytes
         arriving = sent * index_bytes + lengths
-        vector_bytes = np.asarray(cells.num_cols * workload.output_dtype.num_bytes, dtype=float)
-        leaving = bags * vector_bytes
+        leaving = bags * np.asarray(cells.num_cols * workload.output_dtype.num_bytes, dtype=float)
         whole = tables.num_embeddings[table].astype(float) * tables.embedding_dim[table]
         work[:, REPLICATED] = np.where(replicated, whole * _GRADIENT_BYTES, 0.0)
         moved = np.flatnonzero(~replicated)
@@ -358,6 +393,41 @@ class WorkModel:
             copied = self._excess_ratio * sources[moved]
             work[moved, MEMORY + Memory.BUFFERS] += copied * work[moved, OUTPUT + family]
         return work
+
+    def _reorder(
+        self, work: FloatArray, cells: Cells, received: FloatArray, indices: FloatArray
+    ) -> None:
+        """Add the bytes of TorchRec's kernels that order unpooled vectors to those of lookups.
+
+        The rank that looks vectors up permutes them from the order of its tables to that of the
+        ranks they go to, and their gradients back: one read and one write each. Of a row-wise table
+        the rank that they go to selects its vectors in the order of its indices; backward it fills
+        with zeros and adds the gradients by atomic additions. (TorchRec 1.8: ``All2All_Seq_Req`` of
+        ``comm_ops.py``, ``SequenceEmbeddingsAwaitable`` of ``dist_data.py``.) CPU cores have this
+        in their calibrated exchanges.
+
+        Args:
+            work: ``[n, columns]`` of the cells.
+            cells: the cells.
+            received: ``[n]`` indices that the cell looks up.
+            indices: ``[n]`` indices of one rank for the whole table.
+        """
+        tables, device = self.columns, self.topology.device
+        unpooled = ~tables.is_pooled[cells.table]
+        is_torchrec = self.workload.pipeline is not Pipeline.HUGECTR
+        single = self.topology.world_size == 1 or self.topology.compute_device == "cpu"
+        if single or not is_torchrec or not unpooled.any():
+            return
+        own = np.where(tables.deduplicates_indices[cells.table], received, indices)
+        slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
+        added = float(np.hypot(3.0, ATOMIC_PASSES * slower))
+        element_bytes = cells.num_cols * self.workload.output_dtype.num_bytes
+        vectors = np.where(unpooled & (cells.num_rows > 0), element_bytes, 0.0)
+        permuted = np.where(cells.family == _REPLICATED_FAMILY, 0.0, 2.0 * received * vectors)
+        selected = np.where(cells.family == _ROW_WISE_FAMILY, own * vectors, 0.0)
+        every, first = np.arange(len(own)), LOOKUP + cells.kernel * NUM_LOOKUP_WORK
+        work[every, first + LookupWork.STREAM_DRAM] += permuted + 2.0 * selected
+        work[every, first + LookupWork.BACKWARD_ROWS_DRAM] += permuted + added * selected
 
     def _held(
         self, arriving: FloatArray, leaving: FloatArray, offsets: FloatArray, passing: FloatArray
@@ -431,6 +501,7 @@ row numbers (8 each), distinct ones (8), sorted positions (4), lengths of runs a
 two lists of long runs (4 each): ``transpose_embedding_input`` and the code of the update. 8 more
 are a copy of the indices in the order of the tables."""
 _REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)
+_ROW_WISE_FAMILY: Final = TYPES.index(ShardingType.ROW_WISE)
 """Number of replicated tables in ``Cells.family``."""
 _FAMILY_OF_TYPE: Final = np.array(
     [EXCHANGING_TYPES.index(t) if t in EXCHANGING_TYPES else -1 for t in TYPES]

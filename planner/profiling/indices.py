@@ -22,20 +22,27 @@ from planner.errors import InvalidInputError
 from planner.profiling.base import Chunk, arrow, check_indices, is_list
 
 REUSE_BINS: Final = 17
-MEASURED_SAMPLES: Final = 2**17
+MEASURED_SAMPLES: Final = 2**24
 LEAST_BATCHES: Final = 16
-"""Batches of so many samples together, and at least 16, are measured at even distances."""
+"""Batches of so many samples together, and at least 16, are measured at even distances: in fewer
+samples every batch, since users who come in order make batches differ."""
 LEAST_MEMORY_BYTES: Final = 256.0 * si.MIB
 """DuckDB does not work with much less: each thread holds blocks and hash tables of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSums:
-    """Sums over the measured batches of one size: number, indices, distinct rows, reuse."""
+    """Sums over the measured batches of one size: number, indices, distinct rows, reuse.
+
+    ``num_followed`` are the distinct rows of those batches after which another whole one comes, and
+    ``num_shared`` the ones of them that this next batch has too.
+    """
 
     num_batches: int
     num_indices: int
     reuse: Sequence[int]
+    num_followed: int
+    num_shared: int
 
     @property
     def num_unique(self) -> int:
@@ -196,16 +203,21 @@ class Indices:
         whole = self.num_samples // size
         stride = -(-whole // max(LEAST_BATCHES, MEASURED_SAMPLES // size)) or 1
         batch = f"rowid // {size}"
-        ids = self._ids(features, fold, batch, f"rowid < {whole * size} AND {batch} % {stride} = 0")
+        ids = self._ids(features, fold, batch, f"rowid < {whole * size} AND {batch} % {stride} < 2")
         rows = self._run(
-            f"SELECT least(ceil(log2(n))::INT, {REUSE_BINS - 1}) AS bin, count(*), sum(n)::BIGINT "
-            f"FROM (SELECT batch, id, count(*) AS n FROM ({ids}) GROUP BY batch, id) GROUP BY bin"
+            f"SELECT least(ceil(log2(n))::INT, {REUSE_BINS - 1}) AS bin, count(*), sum(n)::BIGINT, "
+            f"count(*) FILTER (batch < {whole - 1}), count(*) FILTER (next = batch + 1) FROM "
+            "(SELECT batch, n, lead(batch) OVER (PARTITION BY id ORDER BY batch) AS next FROM "
+            f"(SELECT batch, id, count(*) AS n FROM ({ids}) GROUP BY batch, id)) "
+            f"WHERE batch % {stride} = 0 GROUP BY bin"
         )
-        found = {place: unique for place, unique, _ in rows}
+        found = {place: unique for place, unique, *_ in rows}
         return BatchSums(
             num_batches=len(range(0, whole, stride)),
-            num_indices=sum(indices for _, _, indices in rows),
+            num_indices=sum(row[2] for row in rows),
             reuse=[found.get(place, 0) for place in range(REUSE_BINS)],
+            num_followed=sum(row[3] for row in rows),
+            num_shared=sum(row[4] for row in rows),
         )
 
     def _run(self, query: str, *, fetch: bool = True) -> list[tuple[Any, ...]]:

@@ -313,4 +313,5 @@ def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) ->
         mean_indices=sums.num_indices / sums.num_batches,
         mean_unique_rows=sums.num_unique / sums.num_batches,
         reuse_histogram_ratio=[rows / unique for rows in sums.reuse],
+        next_batch_ratio=sums.num_shared / sums.num_followed if sums.num_followed else None,
     )

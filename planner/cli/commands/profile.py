@@ -222,6 +222,7 @@ def _print(stats: Stats, output: Path) -> None:
         Column(title="pool", kind=Kind.COUNT),
         Column(title="p99", kind=Kind.COUNT),
         Column(title="unique", kind=Kind.SHARE),
+        Column(title="next", kind=Kind.SHARE, optional=True),
         Column(title="s", kind=Kind.COUNT),
         Column(title="q", kind=Kind.COUNT, optional=True),
         Column(title="KS", kind=Kind.COUNT),
@@ -233,10 +234,11 @@ def _print(stats: Stats, output: Path) -> None:
     hashed = any(table.ids_are_hashes for table in stats.tables.values())
     notes: tuple[str, ...] = (
         "seen: distinct rows in the data. pool: mean indices per sample; p99: 99 % of samples have "
-        f"at most so many. unique: distinct rows per index in a batch of {batch:,} samples. s, q: "
-        "the fitted Zipf-Mandelbrot law (k + q)^-s; KS: its distance from the data, 0 is perfect. "
-        "hot 1%: share of accesses on the hottest 1 % of rows. cache 10%: share of hits of a cache "
-        "with 10 % of the rows. clustered: whether hot ids lie together.",
+        f"at most so many. unique: distinct rows per index in a batch of {batch:,} samples, as "
+        "distinct_per_batch of a workload. next: share of these rows that the next batch has too. "
+        "s, q: the fitted Zipf-Mandelbrot law (k + q)^-s; KS: its distance from the data, 0 is "
+        "perfect. hot 1%: share of accesses on the hottest 1 % of rows. cache 10%: share of hits "
+        "of a cache with 10 % of the rows. clustered: whether hot ids lie together.",
     )
     if hashed:
         notes += (
@@ -279,6 +281,7 @@ def _row(name: str, table: TableStats) -> tuple[Cell, ...]:
         significant(table.pooling.mean, 4),
         table.pooling.p99,
         batch.mean_unique_rows / max(batch.mean_indices, 1.0),
+        "-" if batch.next_batch_ratio is None else batch.next_batch_ratio,
         "-" if zipf is None else f"{zipf.exponent:.2f}",
         "-" if zipf is None else significant(zipf.shift),
         "-" if zipf is None else f"{zipf.ks_ratio:.3f}",

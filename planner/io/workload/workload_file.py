@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import partial
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,6 +100,43 @@ def law_of(
     )
 
 
+@lru_cache(maxsize=1024)
+def _repeating(
+    law: AbstractIndexDistribution, curve: tuple[tuple[float, float], ...]
+) -> AbstractIndexDistribution:
+    """A law whose batches have the distinct rows of ``distinct_per_batch``.
+
+    Args:
+        law: how popular rows are.
+        curve: pairs of indices and distinct rows of a batch.
+
+    Raises:
+        InvalidInputError: the law has an order of its ids or a repetition of its own, or its rows
+            are so popular, or so few, that no batch has as many distinct ones.
+        InvalidValueError: the curve does not ascend.
+    """
+    own = {"num_unique_curve": "unique_rows", "ids_per_draw": "ids_per_draw above 1"}
+    said = [key for field, key in own.items() if getattr(law, field, ()) not in ((), 1)]
+    said += ["scattered: false"] * law.is_ordered
+    if said:
+        msg = f"distinct_per_batch goes with no distribution that has {said[0]}; keep one of them"
+        raise InvalidInputError(msg)
+    if isinstance(law, Empirical):
+        found = replace(law, num_unique_curve=curve)
+    else:
+        bins = law.frequency_bins()
+        found = Empirical.from_bins(*bins, law.num_embeddings, num_unique_curve=curve)
+    for indices, distinct in curve:
+        given = found.expected_unique_rows(indices)
+        if abs(given - distinct) > _DISTINCT_RATIO * distinct:
+            msg = (
+                f"distinct_per_batch: {distinct:,.6g} distinct rows in {indices:,.6g} indices: by "
+                f"the distribution there are {given:,.6g} at most; correct one of the two"
+            )
+            raise InvalidInputError(msg)
+    return found
+
+
 def _check_keys(entry: DistributionSchema, kind: str) -> None:
     for key in (*_ZIPF_KEYS, *_BIN_KEYS, "scattered"):
         if key in entry.model_fields_set and key not in _KEYS[kind]:
@@ -153,6 +190,8 @@ def stats_of(
     return load_stats(path).table(table, features)
 
 
+_DISTINCT_RATIO: Final = 0.01
+"""How far a law may be from the distinct rows that a file gives."""
 _NO_LIMITS: Final = TableConstraintSchema()
 _TRAINING_KEYS: Final = {f.name for f in fields(Workload)} & set(TrainingSchema.model_fields)
 _DENSE_KEYS: Final = {f.name for f in fields(DenseArch)} & set(DenseSchema.model_fields)
@@ -452,6 +491,12 @@ def _table(
             "features; give one for each, or a single number"
         )
         raise InvalidInputError(msg)
+    law = law_of(entry.distribution, entry.num_embeddings, stats)
+    if (given := entry.distinct_per_batch) is not None:
+        if not isinstance(given, list):
+            indices = training.batch_size_per_rank * float(sum(factors))
+            given = [[indices, max(given * indices, 1.0)]]
+        law = _repeating(law, tuple((float(n), float(distinct)) for n, distinct in given))
     return Table(
         name=name,
         num_embeddings=entry.num_embeddings,
@@ -459,7 +504,7 @@ def _table(
         features=tuple(
             Feature(name=f, pooling_factor=float(p)) for f, p in zip(features, factors, strict=True)
         ),
-        distribution=law_of(entry.distribution, entry.num_embeddings, stats),
+        distribution=law,
         dtype=entry.dtype or training.embedding_dtype,
         pooling=entry.pooling,
         is_weighted=entry.is_weighted,

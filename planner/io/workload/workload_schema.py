@@ -267,6 +267,8 @@ _LAYERS: Final = WithJsonSchema(
 )
 Amount = Annotated[float, Field(ge=0, le=2**53)]
 Shares = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+Pair = Annotated[list[Amount], Field(min_length=2, max_length=2)]
+Curve = Annotated[list[Pair], Field(min_length=1)]
 
 
 class DistributionSchema(Strict):
@@ -288,9 +290,7 @@ class DistributionSchema(Strict):
     probability: Annotated[list[Amount], Field(min_length=1, max_length=MAX_BINS)] | None = None
     rows_per_range: list[list[Amount]] = Field(default_factory=list)
     ids_in_ranges: Count = 0
-    unique_rows: list[Annotated[list[Amount], Field(min_length=2, max_length=2)]] = Field(
-        default_factory=list
-    )
+    unique_rows: list[Pair] = Field(default_factory=list)
     hot_share: Annotated[list[float], Field(max_length=2)] = Field(default_factory=list)
     stats: Name | None = None
 
@@ -326,7 +326,12 @@ class CommunicationSchema(Strict):
 
 
 class TableSchema(Strict):
-    """One table, or ``count`` alike."""
+    """One table, or ``count`` alike.
+
+    ``distinct_per_batch`` says how often ids repeat in the batch of one rank, beside how popular
+    they are (``distribution``): the share of its indices that are distinct, or measured pairs of
+    indices and distinct rows.
+    """
 
     name: Name
     num_embeddings: Annotated[Positive, Field(le=2**48)]
@@ -334,6 +339,7 @@ class TableSchema(Strict):
     features: Annotated[list[Name], Field(min_length=1)] | None = None
     pooling_factor: PoolingFactor | list[PoolingFactor] = 1.0
     distribution: DistributionSchema | None = None
+    distinct_per_batch: Annotated[float, Field(gt=0, le=1)] | Curve | None = None
     dtype: Annotated[DataType, Field(strict=False)] | None = None
     pooling: Annotated[Pooling, Field(strict=False)] = Pooling.SUM
     is_weighted: bool = False

@@ -31,7 +31,7 @@ from costmodels.shard_work.work import (
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
-from costmodels.workload import Pooling, Table, Workload
+from costmodels.workload import Pipeline, Pooling, Table, Workload
 
 # ------------------------------------------------------------------ laws
 
@@ -246,6 +246,9 @@ def shard_work(
     )
     work = np.zeros(NUM_COLUMNS)
     work[lookup_columns(kernel)] = lookup.shard_work(seen, topology)
+    is_torchrec = workload.pipeline is not Pipeline.HUGECTR
+    if table.pooling is Pooling.NONE and is_torchrec and shard.num_rows and not replicated:
+        work[lookup_columns(kernel)] += reordered(seen, family, topology, indices)
     work[call_column(family, kernel)] = 1.0
     index_bytes = workload.index_bytes + 4.0 * table.is_weighted
     arriving = sent * index_bytes + batch * len(table.features) * length_bytes
@@ -261,6 +264,24 @@ def shard_work(
     held = depth * arriving + offsets + excess_ratio(workload, topology) * passing
     work[MEMORY + Memory.BUFFERS] = sources * held
     work[MEMORY:] += table_memory(shard, table, workload, kernel, ratio)
+    return work
+
+
+def reordered(
+    shard: LookupShard, family: ShardingType, topology: Topology, indices: float
+) -> FloatArray:
+    """Permuting and selecting unpooled vectors around their exchange."""
+    work = np.zeros(NUM_LOOKUP_WORK)
+    if topology.world_size == 1 or topology.compute_device == "cpu":
+        return work
+    vector = shard.num_cols * shard.output_element_bytes
+    work[Lookup.STREAM_DRAM] = work[Lookup.BACKWARD_ROWS_DRAM] = 2 * shard.num_indices * vector
+    if family is ShardingType.ROW_WISE:
+        own = (shard.num_indices if shard.table.deduplicates_indices else indices) * vector
+        device = topology.device
+        slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
+        work[Lookup.STREAM_DRAM] += 2 * own
+        work[Lookup.BACKWARD_ROWS_DRAM] += math.hypot(3, 10.6 * slower) * own
     return work
 
 

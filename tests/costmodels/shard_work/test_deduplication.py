@@ -77,6 +77,28 @@ def test_distinct_indices_and_vectors_travel(kind: ShardingType, ranks: int) -> 
     assert every[0, OUTPUT + family] == pytest.approx(8 * BATCH / ranks * DIM * 4)
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_unpooled_vectors_are_put_in_order_around_the_exchange(once: bool) -> None:
+    """By hand: the permutation where they are looked up, and the selection of row-wise tables."""
+    vectors = (UNIQUE if once else 8 * BATCH) * DIM * 4
+    by_table, by_rows, copied = (
+        work_of(table(deduplicates=once), kind)[:, lookup_columns(kernel)].sum(axis=0)
+        for kind, kernel in (
+            (ShardingType.TABLE_WISE, ComputeKernel.FUSED),
+            (ShardingType.ROW_WISE, ComputeKernel.FUSED),
+            (ShardingType.DATA_PARALLEL, ComputeKernel.DENSE),
+        )
+    )
+    stream = LookupWork.STREAM_DRAM
+    assert by_table[stream] - copied[stream] == pytest.approx(2 * WORLD * vectors)
+    assert by_rows[stream] - by_table[stream] == pytest.approx(2 * WORLD * vectors)
+    device = TOPOLOGY.device
+    slower = device.hbm_bandwidth_bytes_per_s / device.l2_bandwidth_bytes_per_s
+    added = np.hypot(3, 10.6 * slower) * WORLD * vectors
+    back = LookupWork.BACKWARD_ROWS_DRAM
+    assert by_rows[back] - by_table[back] == pytest.approx(added, rel=1e-6)
+
+
 def test_replicas_look_up_their_own_distinct_indices() -> None:
     work = work_of(table(), ShardingType.DATA_PARALLEL)
     assert work[0, lookup_columns(ComputeKernel.DENSE)][LookupWork.INDICES] == pytest.approx(UNIQUE)

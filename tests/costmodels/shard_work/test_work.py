@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.datatypes import FloatArray
+from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
+from costmodels.distribution.zipf import Zipf
 from costmodels.lookup.base import LookupWork
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
@@ -144,6 +146,56 @@ def test_the_rank_with_the_hottest_row_gets_more_indices() -> None:
     np.testing.assert_allclose(indices.max(), 4 * BATCH * 8 * hottest)
     np.testing.assert_allclose(np.sort(indices)[:3], 4 * BATCH * 8 * (1 - hottest) / 3)
     assert work[:, MEMORY + Memory.BUFFERS].argmax() == indices.argmax()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("kind", [ShardingType.ROW_WISE, ShardingType.COLUMN_WISE])
+def test_index_bytes_of_the_hottest_rank_are_those_of_given_ids(
+    ranks: int, kind: ShardingType
+) -> None:
+    """A law with the rows of each id range, against a direct count of what each rank sends."""
+    rng = np.random.default_rng(ranks)
+    rows, each = 1024, BATCH * 8
+    ids = np.minimum(rng.integers(0, 90, (ranks, each)) ** 2 // 8, rows - 1)
+    ids[rng.random(ids.shape) < 0.6] = 700
+    counts = np.bincount(ids.reshape(-1), minlength=rows)
+    seen = np.unique(counts)[::-1]
+    in_range = (counts.reshape(4, -1)[:, :, None] == seen).sum(axis=1).astype(float)
+    law = Empirical.from_bins(
+        in_range.sum(axis=0),
+        seen.astype(float),
+        rows,
+        range_rows=in_range,
+        num_ids_in_ranges=rows,
+    )
+    table = make_table(num_embeddings=rows, distribution=law)
+    topology = make_topology(local_world_size=ranks)
+    columns = {"where": tuple(range(ranks)), "column_widths": (64 // ranks,) * ranks}
+    how = columns if kind is ShardingType.COLUMN_WISE else {}
+    sent = np.array([np.bincount(own * ranks // rows, minlength=ranks) for own in ids])
+    if kind is ShardingType.COLUMN_WISE:
+        sent = np.full_like(sent, each)
+    work = row(table, kind, topology, **how)
+    priced = work[:, INPUT + family(kind)] * ranks
+    np.testing.assert_allclose(priced, sent.sum(axis=0) * 8 + ranks * BATCH * 4, rtol=1e-9)
+    placement = make_placement(table, kind, topology, **how)  # type: ignore[arg-type]
+    model = CostPipeline(make_workload(table), topology)
+    told = " ".join(model.estimate(Plan(placements=(placement,))).warnings)
+    hottest = int(sent.sum(axis=0).argmax())
+    uneven = kind is ShardingType.ROW_WISE
+    assert (f"rank {hottest} receives" in told) == uneven
+    assert (f"hottest rows of table {table.name!r}" in told) == uneven
+
+
+def test_the_hottest_row_of_hashed_ids_is_named_unless_distinct_rows_travel() -> None:
+    table = make_table(distribution=Zipf(num_embeddings=10_000, exponent=1.4), pooling=Pooling.NONE)
+    topology = make_topology()
+    plan = Plan(placements=(make_placement(table, ShardingType.ROW_WISE, topology),))
+    told = CostPipeline(make_workload(table), topology).estimate(plan).warnings
+    assert any("is taken to hold the hottest row of table" in line for line in told)
+    once = dataclasses.replace(table, deduplicates_indices=True)
+    told = CostPipeline(make_workload(once), topology).estimate(plan).warnings
+    assert not any("hottest row" in line for line in told)
 
 
 def test_column_shards_repeat_the_indices_and_split_the_outputs() -> None:

@@ -77,6 +77,7 @@ WORDS: Final[dict[str, list[Any]]] = {
     "workload training.batch_shares": [[1, 2, 1, 1, 1, 1, 1, 1]],
     "workload tables[].features": [["other"]],
     "workload tables[].distribution.rows_per_range": [[[10.0, 100.0, 890.0], [0.0, 0.0, 0.0]]],
+    "workload tables[].distinct_per_batch": [0.05],
     "workload tables[].distribution.unique_rows": [[[100.0, 20.0]]],
     "workload tables[].distribution.hot_share": [[0.3, 0.9]],
     "system device.flops": [{"fp32": "5 TFLOP/s"}],

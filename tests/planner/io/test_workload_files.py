@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
+from costmodels.shard_work.deduplication import exchanged_indices
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import DataType, Interaction, Optimizer, Pipeline, Pooling
 from planner.errors import InvalidInputError
 from planner.io import load_workload, load_workload_file
+from planner.io.workload.workload_writer import workload_text
 from planner.options.torchrec_rules import legal_types_and_kernels
 from tests.planner.io.files import WORKLOAD, changed, refused, write
 
@@ -332,3 +335,59 @@ def test_half_a_sample_per_rank_is_read_written_and_refused_without_a_partner(
     path.write_text(text.replace(", tensor_parallel: 2", ""), encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"batch_size_per_rank must be 1..1e8, got 0.5"):
         load_workload(path)
+
+
+REPEATING = """\
+name: users
+training: {{batch_size_per_rank: 1024, deduplicate_indices: true}}
+tables:
+  - {{name: artist, num_embeddings: 1293395, embedding_dim: 512, pooling_factor: 2627,
+     pooling: none, distinct_per_batch: {given}, distribution: {law}}}
+"""
+
+
+@pytest.mark.parametrize("given", ["0.006", "[[100000, 2000], [2690048, 16140.288]]"])
+@pytest.mark.parametrize("law", ["{kind: zipf, exponent: 1.05}", "{kind: uniform}"])
+def test_repetition_in_a_batch_beside_popularity(tmp_path: Path, given: str, law: str) -> None:
+    text = REPEATING.format(given=given, law=law)
+    path = write(tmp_path, "workload.yaml", text)
+    workload = load_workload(path)
+    (table,) = workload.tables
+    indices = 1024 * 2627
+    plain = re.sub(r"distinct_per_batch: .*, dist", "dist", text)
+    popular = load_workload(write(tmp_path, "plain.yaml", plain)).tables[0].distribution
+    assert table.distribution.expected_unique_rows(indices) == pytest.approx(0.006 * indices)
+    assert exchanged_indices(table, 1024) == pytest.approx(0.006 * indices)
+    assert table.distribution.access_share(10) == pytest.approx(popular.access_share(10))
+    assert table.distribution.hottest_share(8) == pytest.approx(popular.hottest_share(8))
+    written = write(tmp_path, "again.yaml", workload_text(workload))
+    assert load_workload(written) == workload
+
+
+@pytest.mark.parametrize(
+    ("given", "law", "words"),
+    [
+        ("0.006", "{kind: zipf, exponent: 1.05, scattered: false}", "scattered: false"),
+        ("0.006", "{kind: zipf, exponent: 1.05, ids_per_draw: 3}", "ids_per_draw above 1"),
+        (
+            "0.006",
+            "{kind: bins, rows: [1293395], probability: [7.731590117481203e-07], "
+            "unique_rows: [[10, 5]]}",
+            "unique_rows",
+        ),
+        ("0.9", "{kind: zipf, exponent: 1.4}", "by the distribution there are"),
+        ("[[10, 5], [20, 4]]", "{kind: uniform}", "must ascend"),
+        ("0", "{kind: uniform}", "distinct_per_batch"),
+    ],
+)
+def test_repetition_that_contradicts_the_law(
+    tmp_path: Path, given: str, law: str, words: str
+) -> None:
+    path = write(tmp_path, "workload.yaml", REPEATING.format(given=given, law=law))
+    refused(lambda: load_workload(path), path, words)
+
+
+def test_a_list_of_tables_may_have_the_share_of_distinct_ids(tmp_path: Path) -> None:
+    text = "name,rows,dim,pooling_factor,zipf,distinct_per_batch\na,1000000,64,100,1.05,0.02\n"
+    (table,) = load_workload(write(tmp_path, "tables.csv", text)).tables
+    assert table.distribution.expected_unique_rows(409_600) == pytest.approx(0.02 * 409_600)

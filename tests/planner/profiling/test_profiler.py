@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -78,6 +79,38 @@ def test_batches_are_those_of_the_data(days: list[Path], tmp_path: Path) -> None
     assert never.num_batches == 0
     assert never.reuse_histogram_ratio == []
     assert never.mean_unique_rows > measured.mean_unique_rows
+
+
+@pytest.mark.parametrize("length", [1, 100])
+def test_users_in_order_are_counted_as_they_are(tmp_path: Path, length: int) -> None:
+    """Distinct rows, what neighbouring batches share, and the head equal a direct count."""
+    rng = np.random.default_rng(1)
+    users = rng.integers(0, 100_000, (10_000, 20)) ** 2 // 100_000
+    ids = users[np.arange(10_000)[:, None], rng.integers(0, 20, (10_000, 1_000))].reshape(-1)
+    ids[rng.random(len(ids)) < 0.2] = 99_000
+    path = write_npz(tmp_path / "day_0_sparse_multi_hot.npz", [ids.reshape(-1, length)])
+    size = 102_400 // length
+    options = dataclasses.replace(OPTIONS, batch_sizes=(size,))
+    (table,) = profile_files([path], tmp_path / "s.json", options).tables.values()
+    parts = [np.unique(ids[i : i + 102_400]) for i in range(0, len(ids) - 102_399, 102_400)]
+    shared = [len(np.intersect1d(a, b)) for a, b in itertools.pairwise(parts)]
+    (batch,) = table.batches
+    assert batch.num_batches == len(parts) == 97
+    assert batch.mean_unique_rows == pytest.approx(np.mean([len(p) for p in parts]), rel=1e-8)
+    assert batch.next_batch_ratio == pytest.approx(
+        sum(shared) / sum(len(p) for p in parts[:-1]), rel=1e-8
+    )
+    counts = np.sort(np.bincount(ids))[::-1]
+    head = table.histogram.rank_end[:20]
+    assert head[0] == 1
+    assert (
+        np.cumsum(table.histogram.accesses[:20]).tolist()
+        == np.cumsum(counts)[np.array(head) - 1].tolist()
+    )
+    law = table.distribution(table.num_embeddings)
+    for rank in (1, 1_000):
+        assert law.access_share(rank) == pytest.approx(counts[:rank].sum() / len(ids), rel=0.01)
+    assert law.expected_unique_rows(102_400) == pytest.approx(batch.mean_unique_rows, rel=0.005)
 
 
 def test_measured_batches_span_pieces_of_files(tmp_path: Path) -> None:
