@@ -39,7 +39,8 @@ def test_the_shipped_work_is_what_the_rows_give(cases: tuple[AttentionCase, ...]
     for name, works in found.items():
         for ours, theirs in zip(POINTWISE[name], works, strict=True):
             given = astuple(theirs)
-            for value, fitted, at_least in zip(astuple(ours), given, (0, 1.1, 0), strict=True):
+            least = (0, 1.1, 5e-9, 5e-9, 0, 0)
+            for value, fitted, at_least in zip(astuple(ours), given, least, strict=True):
                 assert value == pytest.approx(fitted, rel=5e-3, abs=at_least)
 
 
@@ -47,7 +48,7 @@ def test_who_is_left_out(cases: tuple[AttentionCase, ...]) -> None:
     case = next(c for c in cases if c.width == 64)
     width, device = ([c for c in cases if is_kept(case, c)] for is_kept in LEFT_OUT.values())
     assert width
-    assert all(c.device == case.device and c.width != 64 for c in width)
+    assert all(c.width != 64 for c in width)
     assert device
     assert all(c.device != case.device for c in device)
 
@@ -57,7 +58,8 @@ def test_the_command_prints_errors_and_work(run: Run) -> None:  # noqa: F811
     assert len(printed["cases"]) == printed["errors"][AS_SHIPPED]["count"] == 470
     assert printed["errors"][AS_SHIPPED]["mean_error_ratio"] < 0.1
     left = [printed["errors"][name]["mean_error_ratio"] for name in LEFT_OUT]
-    assert printed["errors"][AS_SHIPPED]["mean_error_ratio"] < left[0] < left[1]
+    assert printed["errors"][AS_SHIPPED]["mean_error_ratio"] < left[0] < 0.1
+    assert left[0] < left[1] < 0.135
     errors = [x["predicted_s"] / x["measured_s"] - 1 for x in printed["layers"]]
     assert sum(map(abs, errors)) <= 0.1 * len(errors)
     shown = run("validate", "published", "--what", "attention").out
