@@ -167,11 +167,20 @@ model with the times, also with a width of heads or a device left out of the fit
 on B200 work on 256 queries at a time: 128 positions take nearly as long as 256."""
 _UNMEASURED: Final = "H100"
 """Generation whose values are used for pointwise attention on devices that were not measured."""
-_TRITON_RATIO: Final = 0.46
-"""Rate of Triton's kernels of pointwise attention over that of CUTLASS's. It follows from the time
-of a layer of HSTU with 4 heads of 256 elements on an H100: with Triton's kernels the layer is so
-much longer that its attention takes 2.13 to 2.24 times as long, at 1024 to 8192 positions
-(NVIDIA/recsys-examples, hstu_layer_perf.png, and the times of CUTLASS's kernels)."""
+_TRITON_RATIOS: Final = (0.66, 0.43)
+"""Rates of Triton's kernels of pointwise attention over those of CUTLASS's, forward and backward,
+where no Triton kernel was fitted. Forward: ten rows of an H100 in hstu_attention_triton.csv over
+CUTLASS's times of the same shapes. Backward: a layer of HSTU with 4 heads of 256 elements on an
+H100 is so much longer with Triton's kernels that its attention takes 2.13 to 2.24 times as long in
+both passes together, at 1024 to 8192 positions (NVIDIA/recsys-examples, hstu_layer_perf.png)."""
+_TRITON_AMD: Final[Works] = (
+    ScoreWork(product_ratio=0.613, score_flops=320.0, block_s=1.217e-5),
+    ScoreWork(product_ratio=0.181, score_flops=320.0, block_s=5.33e-5),
+)
+"""Triton's kernels of attention on AMD, fitted to 21 rows of MI350X and MI355X in
+configs/published/hstu_attention_triton.csv (4.8 % forward, 7.7 % backward) with the FLOP of a
+score of ``POINTWISE``. All have heads of 128 elements. Twenty are of softmax; the one of HSTU lies
+between them. Backward they reach a tenth of the peak."""
 
 
 def softmax_works(version: int, device: Device, shares: Shares) -> Works:
@@ -196,11 +205,13 @@ def softmax_works(version: int, device: Device, shares: Shares) -> Works:
 def pointwise_works(version: int, device: Device) -> Works:
     """What determines the seconds of a kernel of HSTU's attention on a device.
 
-    Version 1 is Triton's kernel, any other version CUTLASS's.
+    Version 1 is Triton's kernel, any other version CUTLASS's, which does not exist on AMD.
     """
+    if device.name.startswith("MI"):
+        return _TRITON_AMD
     forward, backward = POINTWISE.get(generation_of(device), POINTWISE[_UNMEASURED])
     if version == 1:
-        return forward.slowed(_TRITON_RATIO), backward.slowed(_TRITON_RATIO)
+        return forward.slowed(_TRITON_RATIOS[0]), backward.slowed(_TRITON_RATIOS[1])
     return forward, backward
 
 

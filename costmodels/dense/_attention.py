@@ -1,9 +1,10 @@
 """Seconds of a fused attention, with softmax or pointwise as in HSTU.
 
 A score is the product of one query and one key. A kernel computes blocks of 128 queries of one
-head (256 where :attr:`costmodels.sustained.ScoreWork.rows` says so), and each multiprocessor computes one block at a time, so that the blocks run in whole waves
-over the multiprocessors. A block with fewer queries takes as long as a full one. Under a causal
-mask a block skips the keys to the right of its diagonal.
+head (256 where :attr:`costmodels.sustained.ScoreWork.rows` says so), and each multiprocessor
+computes one block at a time, so that the blocks run in whole waves over the multiprocessors. A
+block with fewer queries takes as long as a full one. Under a causal mask a block skips the keys to
+the right of its diagonal.
 
 The time of a block has three parts (:class:`costmodels.sustained.ScoreWork`). The matrix products
 and the activation of scores are joined as a 2-norm; to this are added some microseconds in which

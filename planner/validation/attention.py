@@ -5,7 +5,8 @@ GB200, read from figures of NVIDIA/recsys-examples. All runs are causal, in bf16
 one length; a time is the tenth percentile of 50 runs. ``costmodels.sustained.POINTWISE`` is fitted
 to them: four numbers for each generation and pass, pulled to their means over the generations. How
 good predictions are is shown by fits that leave out a width of heads, on both devices, and by using
-the numbers of the other device. Nothing is fitted to the whole layers in hstu_layers.csv, whose times follow from printed FLOP per second.
+the numbers of the other device. Nothing is fitted to the whole layers in hstu_layers.csv, whose
+times follow from printed FLOP per second.
 """
 
 from __future__ import annotations
@@ -99,9 +100,7 @@ Leaving = Callable[[AttentionCase, AttentionCase], bool]
 AS_SHIPPED: Final = "as shipped (fitted to all)"
 """The name of the predictions with the shipped numbers."""
 LEFT_OUT: Final[dict[str, Leaving]] = {
-    "width of heads left out": lambda case, other: (
-        case.width != other.width
-    ),
+    "width of heads left out": lambda case, other: case.width != other.width,
     "device left out": lambda case, other: case.device != other.device,
 }
 """For each kind of fit: whether a case may be fitted to another one."""
@@ -135,7 +134,7 @@ def layers() -> tuple[Prediction, ...]:
 
 
 def fit(cases: Sequence[AttentionCase]) -> dict[str, Works]:
-    """The work of both passes on each generation, with the least squares of ln(predicted / measured).
+    """The work of both passes on each generation, by least squares of relative errors.
 
     Args:
         cases: the cases that it is fitted to.
@@ -190,7 +189,7 @@ def predictions(cases: Sequence[AttentionCase]) -> dict[str, list[float]]:
 
 
 def _on(device: Device, found: dict[str, Works]) -> Works:
-    """Fitted work on a device; that of the other generation, in this one's blocks, if it has none."""
+    """Fitted work on a device; if it has none, that of the other generation in its own blocks."""
     name = generation_of(device)
     works = found.get(name) or next(iter(found.values()))
     own = POINTWISE[name]
