@@ -106,9 +106,9 @@ LEFT_OUT: Final[dict[str, Leaving]] = {
 """For each kind of fit: whether a case may be fitted to another one."""
 
 
-def load_cases() -> tuple[AttentionCase, ...]:
-    """The cases of both passes of every shipped row, in file order."""
-    text = (configs_folder() / "published" / _FILE).read_text(encoding="utf-8")
+def load_cases(name: str = _FILE) -> tuple[AttentionCase, ...]:
+    """The cases of the measured passes of every row of a shipped file, in file order."""
+    text = (configs_folder() / "published" / name).read_text(encoding="utf-8")
     return tuple(
         AttentionCase(
             device=_device(row["system"]),
@@ -116,12 +116,13 @@ def load_cases() -> tuple[AttentionCase, ...]:
             heads=int(row["heads"]),
             positions=int(row["positions"]),
             width=int(row["width"]),
-            is_backward=is_backward,
-            measured_s=float(row["backward_ms" if is_backward else "forward_ms"]) * 1e-3,
+            is_backward=key == "backward_ms",
+            measured_s=float(row[key]) * 1e-3,
             source=row["source"],
         )
         for row in csv.DictReader(text_io.StringIO(text))
-        for is_backward in (False, True)
+        for key in ("forward_ms", "backward_ms")
+        if row[key]
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import astuple
+from statistics import fmean
 
 import pytest
 
 from benchmarks.fit_published import fitted_works, lines_of
-from costmodels.sustained import POINTWISE
+from costmodels.dense.roofline import attention_s
+from costmodels.sustained import POINTWISE, pointwise_works
 from planner.validation import attention
 from planner.validation.attention import AS_SHIPPED, LEFT_OUT, AttentionCase
 from tests.planner.cli.command_line import Run
@@ -42,6 +44,23 @@ def test_the_shipped_work_is_what_the_rows_give(cases: tuple[AttentionCase, ...]
             least = (0, 1.1, 5e-9, 5e-9, 0, 0)
             for value, fitted, at_least in zip(astuple(ours), given, least, strict=True):
                 assert value == pytest.approx(fitted, rel=5e-3, abs=at_least)
+
+
+def test_tritons_kernels_are_as_long_as_published() -> None:
+    """Also the rows of the H100, whose rate follows from that of CUTLASS's kernels."""
+    off: dict[tuple[str, bool], list[float]] = {}
+    for case in attention.load_cases("hstu_attention_triton.csv"):
+        works = pointwise_works(1, case.device)
+        time_s = attention_s(case.operator, case.device, works, is_backward=case.is_backward)
+        off.setdefault((case.device.name[:4], case.is_backward), []).append(
+            abs(time_s / case.measured_s - 1.0)
+        )
+    assert {k: len(x) for k, x in off.items()} == {
+        ("H100", False): 10, ("MI35", False): 11, ("MI35", True): 10
+    }  # fmt: skip
+    assert all(fmean(errors) < 0.12 for errors in off.values())
+    assert fmean(off["MI35", False]) < 0.05
+    assert fmean(off["MI35", True]) < 0.08
 
 
 def test_who_is_left_out(cases: tuple[AttentionCase, ...]) -> None:
