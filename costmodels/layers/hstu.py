@@ -132,7 +132,7 @@ class Hstu(AbstractLayer):
 
     def evened(self) -> Hstu:
         """This layer with histories that are handed out so that all ranks have equal work."""
-        return replace(self, balanced=bool(self.lengths))
+        return replace(self, balanced=self.balanced or len(self.lengths) > 1)
 
     @property
     def _lengths(self) -> Lengths:

@@ -190,7 +190,7 @@ class Transformer(AbstractLayer):
 
     def evened(self) -> Transformer:
         """This layer with sequences that are handed out so that all ranks have equal work."""
-        return replace(self, balanced=bool(self.lengths))
+        return replace(self, balanced=self.balanced or len(self.lengths) > 1)
 
     @property
     def _lengths(self) -> Lengths:

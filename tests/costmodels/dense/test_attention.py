@@ -138,7 +138,7 @@ def test_ranks_differ_more_if_samples_share_their_history() -> None:
     said = uneven_remark(workload(drawn), make_topology(device=H100), Roofline())
     assert said is not None
     assert "balanced: true" in said
-    for quiet in (FUSED, replace(drawn, balanced=True)):
+    for quiet in (FUSED, replace(drawn, balanced=True), replace(FUSED, lengths=(64,))):
         assert uneven_remark(workload(quiet), make_topology(device=H100), Roofline()) is None
 
 
