@@ -328,22 +328,9 @@ def main() -> None:
 
 
 def show_parts(records: Sequence[CurveRecord], told: Sequence[tuple[str, HeldOut]]) -> None:
-    """Where the error over several hosts comes from, and what no model can go below.
-
-    The law alone is what the product would say without its rule that a reduce-scatter and an
-    all-gather together take 0.8 to 1.3 times the all-reduce.
-    """
-    alone = [
-        (p.record.curve.collective, np.abs(np.expm1(p.log_error(constants))))
-        for _, p, constants in without_each(tuple(records))
-    ]
+    """Where the error over several hosts comes from, and what no model can go below."""
     errors: dict[str, Sequence[float] | FloatArray] = {
         **{f"  {c}": [p.error_ratio for _, p in told if p.name == c] for c in Collective},
-        "the law alone, without that rule": [e for _, es in alone for e in es],
-        **{
-            f"  law alone, {c}": [e for own, es in alone if own is c for e in es]
-            for c in Collective
-        },
         "one source by others: same kind, shape, size and GPU": between_sources(
             crossing(records), same_gpu=True
         ),
@@ -351,7 +338,7 @@ def show_parts(records: Sequence[CurveRecord], told: Sequence[tuple[str, HeldOut
             crossing(records), same_gpu=False
         ),
     }
-    print("by collective, with reduce-scatter and all-gather at 0.8 to 1.3 times the all-reduce:")
+    print("by collective:")
     for name, values in errors.items():
         print(f"{name:62s} {len(values):6d} {100 * np.median(values):6.1f}%")
 

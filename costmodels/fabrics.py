@@ -71,6 +71,13 @@ FABRICS: Final[dict[str, Fabric]] = {
 """The kinds of networks by the names that system files use."""
 
 
+STATES: Final = {"tuned": 1.0, "untuned": 0.4, "through_host": 0.56}
+"""Rates of networks over those of the tuned ones on which the kinds were measured. Untuned fabrics
+with lossless Ethernet reach 35 of 100 Gb/s, which is 0.4 of what tuned ones do. Through the memory
+of the host, without GPUDirect, it is 6 GB/s of a card with 12.5 (NVIDIA/nccl issue 465), which is
+0.56 of what tuned networks reach."""
+
+
 def fabric_link(
     kind: str,
     *,
@@ -79,6 +86,7 @@ def fabric_link(
     startup_s: float | None = None,
     efficiency_ratio: float | None = None,
     half_size_bytes: float | None = None,
+    state: str = "tuned",
 ) -> Link:
     """The link of a rank to a network of a kind.
 
@@ -90,9 +98,12 @@ def fabric_link(
         efficiency_ratio: share of the nominal rate; None for that of the kind.
         half_size_bytes: size of the message that reaches half of the rate; None for that which
             follows from the protocol time of the kind.
+        state: one of the names in :data:`STATES`.
     """
     fabric = FABRICS[kind]
-    efficiency = fabric.efficiency_ratio if efficiency_ratio is None else efficiency_ratio
+    efficiency = (
+        fabric.efficiency_ratio * STATES[state] if efficiency_ratio is None else efficiency_ratio
+    )
     rate = efficiency * nic_bytes_per_s * nics_per_gpu
     if half_size_bytes is None:
         half_size_bytes = half_size_of(fabric.protocol_s, rate)

@@ -191,6 +191,8 @@ class Link:
             a network without pods.
         oversubscription_ratio: what a pod's hosts send beyond the pod shares 1 / this of the full
             rate.
+        mesh_ranks: ranks that are joined pairwise, each pair by a link of its own, as over xGMI; 0
+            for ranks on a switch. The bandwidth is that of all links of a rank together.
 
     Raises:
         InvalidValueError: a value is out of range.
@@ -202,6 +204,7 @@ class Link:
     fabric: str = ""
     pod_hosts: int = 0
     oversubscription_ratio: float = 1.0
+    mesh_ranks: int = 0
 
     def __post_init__(self) -> None:
         """Check that times over it are finite."""
@@ -211,6 +214,11 @@ class Link:
         require(self.bandwidth_bytes_per_s > 0, "a link needs a bandwidth above 0")
         require(self.latency_s >= 0, "a link latency must not be negative")
         require(self.half_size_bytes >= 0, "a half-size message must not be negative")
+        require(self.mesh_ranks == 0 or self.mesh_ranks >= 2, "a mesh needs 2 ranks at least")
+
+    def reached_ratio(self, ranks: int) -> float:
+        """Share of the bandwidth that ``ranks`` ranks of a mesh reach among one another."""
+        return min(1.0, max(ranks - 1, 1) / (self.mesh_ranks - 1)) if self.mesh_ranks else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,10 @@ class Catalogue:
             return self._spread(collective, known, measured, large=is_large(size_bytes))
 
         own = confidence_of(found, group, size_bytes, spread_ratio)
-        return of_another_site(own, size_bytes) if elsewhere and group.domains == 1 else own
+        if not elsewhere or group.domains > 1:
+            return own
+        moved = np.array(size_bytes * busiest_factor(collective, group))
+        return of_another_site(own, size_bytes, float(found.table.time_s(moved)), group)
 
     def _spread(self, collective: Collective, group: Group, found: Found, *, large: bool) -> float:
         """90 % spread of a table around its curves, computed once for each group."""
@@ -288,7 +291,7 @@ class Catalogue:
         }
         if group.ranks in tables:
             return Found(tables[group.ranks], tuple(by_ranks[group.ranks]), same_shape=True)
-        return Found(between(tables, collective, group.ranks), curves, same_shape=False)
+        return Found(between(tables, collective, group.ranks, group.mesh), curves, same_shape=False)
 
     def _across(self, collective: Collective, group: Group, there: Group | None) -> Found | None:
         """The table over several domains, carried over from the nearest shape by the law.

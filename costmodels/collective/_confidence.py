@@ -18,6 +18,7 @@ from costmodels.collective._consistent import Found
 from costmodels.collective._curve import left_out_residuals
 from costmodels.collective._group import Group
 from costmodels.collective.base import Basis, Confidence
+from costmodels.fabrics import FABRICS
 
 _LARGE_BYTES: Final = 2**20
 """Messages of this size and more are large."""
@@ -40,10 +41,19 @@ _OTHER_SITE: Final = (2.0, 0.40)
 nine in ten points of another site's harness on the same device lie within it
 (``benchmarks/fabrics.py``, one host). Over several domains the spread between clusters includes
 it."""
+_LAUNCH_S: Final = 7.5e-6
+"""Seconds for each rank of a host that a collective takes at least if one process launches it on
+all GPUs of the host, one after the other. Small all-to-alls on 8 H200 take 58 us then, and 8 to 30
+us if each rank has a thread or a process of its own."""
 _BY_LAW: Final = (1.3, 1.0)
 """Spread over a network that no curve of its kind crosses. Nine in ten points of sources that were
 left out lie within factors of 2.2 and 1.9 (``benchmarks/fabrics.py``, several hosts); the spread is
 no less than that of a curve that is carried over."""
+_BY_FEW: Final = (1.5, 3.0)
+"""The same for kinds of networks of which fewer than three sources are known: of sources that were
+left out, 88 % of the small points lie within a factor of 2.5, and 75 % of the large ones within
+4."""
+_MANY_SOURCES: Final = 3
 _ONE_CLUSTER: Final = 0.45
 """Spread that is added over several domains if one cluster was measured. Clusters with the same
 nominal rate differ by more than repeats on one of them: three clusters of H100 with 400 Gb/s are
@@ -78,7 +88,10 @@ def confidence_of(
     """
     large = is_large(size_bytes)
     if group.domains > 1 and all(c.domains == 1 for c in found.curves):
-        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=_BY_LAW[large])
+        kind = FABRICS.get(group.fabric)
+        few = kind is not None and kind.num_sources < _MANY_SOURCES
+        spread = (_BY_FEW if few else _BY_LAW)[large]
+        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread)
     carried = _OTHER_SYSTEM if any(c.priority for c in found.curves) else 0.0
     carried += _OTHER_LINKS[large] if found.other_links else 0.0
     if not found.same_shape:
@@ -100,16 +113,21 @@ def confidence_of(
     return Confidence(basis=basis, spread_ratio=spread)
 
 
-def of_another_site(own: Confidence, size_bytes: float) -> Confidence:
-    """The confidence in a time whose curves were measured at another site.
+def of_another_site(own: Confidence, size_bytes: float, time_s: float, group: Group) -> Confidence:
+    """The confidence in a time whose curves were measured at another site, inside one domain.
+
+    There, a single process of each host may have started the ranks.
 
     Args:
         own: the confidence at the site of the curves.
         size_bytes: size as nccl-tests counts it.
+        time_s: the time.
+        group: the ranks that take part.
     """
     site = math.log1p(_OTHER_SITE[is_large(size_bytes)])
     spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
-    return replace(own, spread_ratio=spread)
+    launched = group.per_host * _LAUNCH_S / max(time_s, _LAUNCH_S) - 1.0
+    return replace(own, spread_ratio=max(spread, launched))
 
 
 def spread_around(found: Found, factor: float, *, large: bool) -> float:

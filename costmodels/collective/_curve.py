@@ -182,7 +182,9 @@ def with_floor(table: TimeCurve, floor_s: float) -> TimeCurve:
     return lower.followed_by(table)
 
 
-def between(tables: dict[int, TimeCurve], collective: Collective, ranks: int) -> TimeCurve:
+def between(
+    tables: dict[int, TimeCurve], collective: Collective, ranks: int, mesh: int = 0
+) -> TimeCurve:
     """The table for a number of ranks that was not measured, inside one domain.
 
     Between two measured numbers, the floor is a power of the number of ranks, and the logarithm of
@@ -194,11 +196,12 @@ def between(tables: dict[int, TimeCurve], collective: Collective, ranks: int) ->
         tables: the tables by number of ranks; at least one.
         collective: the collective.
         ranks: the number of ranks that is asked for.
+        mesh: how many ranks of a host are joined pairwise; 0 for ranks on a switch.
     """
     known = sorted(tables)
     upper = min(max(bisect.bisect_right(known, ranks), 1), len(known) - 1)
     high = tables[known[upper]]
-    floor_growth, rate_growth = fabric_growth(collective, known[upper], ranks)
+    floor_growth, rate_growth = fabric_growth(collective, known[upper], ranks, mesh)
     if len(known) == 1:
         return high.moved(Law(high.law.floor_s * floor_growth, high.law.rate * rate_growth))
     below, above = known[upper - 1], known[upper]

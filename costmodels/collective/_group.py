@@ -39,6 +39,7 @@ class Group(NamedTuple):
         fabric: kind of the network (:mod:`costmodels.fabrics`); empty if not known.
         pod_ranks: how many of the ranks share a pod of the network; 0 for a network without pods.
         oversubscription: what a pod sends to other pods shares 1 / this of the full rate.
+        mesh: how many ranks of a host are joined pairwise; 0 for ranks on a switch.
     """
 
     ranks: int
@@ -52,6 +53,7 @@ class Group(NamedTuple):
     fabric: str = ""
     pod_ranks: int = 0
     oversubscription: float = 1.0
+    mesh: int = 0
 
     @property
     def domains(self) -> int:
@@ -135,6 +137,7 @@ def _group(links: Links, ranks: int, per_domain: int, per_host: int) -> Group:
         fabric=network.fabric,
         pod_ranks=network.pod_hosts * per_host,
         oversubscription=network.oversubscription_ratio,
+        mesh=host.mesh_ranks if per_domain == per_host else 0,
     )
 
 

@@ -219,24 +219,29 @@ def longer_s(collective: Collective, there: Group, here: Group) -> float:
 def fabric_law(collective: Collective, group: Group) -> Law:
     """The law of a collective between the members of one domain of the group."""
     ranks = group.per_domain
-    floor, rate = _fabric_scale(collective, ranks)
+    floor, rate = _fabric_scale(collective, ranks, group.mesh)
     return Law(max(floor * group.fabric_latency_s, _SMALLEST_FLOOR_S), group.fabric_rate * rate)
 
 
-def fabric_growth(collective: Collective, known: int, ranks: int) -> tuple[float, float]:
+def fabric_growth(collective: Collective, known: int, ranks: int, mesh: int) -> tuple[float, float]:
     """Factors on floor and rate from ``known`` to ``ranks`` ranks in a domain."""
-    floor, rate = _fabric_scale(collective, ranks)
-    known_floor, known_rate = _fabric_scale(collective, known)
+    floor, rate = _fabric_scale(collective, ranks, mesh)
+    known_floor, known_rate = _fabric_scale(collective, known, mesh)
     return floor / known_floor, rate / known_rate
 
 
-def _fabric_scale(collective: Collective, ranks: int) -> tuple[float, float]:
-    """Floor over the latency of the fabric, and rate over the rate of the fabric."""
+def _fabric_scale(collective: Collective, ranks: int, mesh: int) -> tuple[float, float]:
+    """Floor over the latency of the fabric, and rate over the rate of the fabric.
+
+    Some ranks of a mesh reach only the links between them.
+    """
     scale, power = _FLOORS[collective]
     floor = scale * min(ranks, _REFERENCE_RANKS) ** power
     floor *= 1.0 + _FLOOR_PER_DOUBLING * power * max(0.0, math.log2(ranks / _REFERENCE_RANKS))
     lost = max(0.0, 1.0 / ranks - 1.0 / _REFERENCE_RANKS) * _RATE_LOSS_PER_INVERSE_RANK
     gain = _ALL_REDUCE_GAIN if collective is Collective.ALL_REDUCE else 1.0
+    if mesh:
+        return floor, gain * min(1.0, max(ranks - 1, 1) / (mesh - 1))
     return floor, gain * math.exp(-lost)
 
 

@@ -52,8 +52,9 @@ class AlphaBeta(AbstractCollectiveModel):
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """The seconds of each rank's busiest link."""
         busiest = np.maximum(send, receive)
+        reached = topology.host_link.reached_ratio(topology.local_world_size)
         fabric_s = (
-            busiest[..., Level.HOST] / topology.host_link.bandwidth_bytes_per_s
+            busiest[..., Level.HOST] / (topology.host_link.bandwidth_bytes_per_s * reached)
             + busiest[..., Level.DOMAIN] / topology.domain_link.bandwidth_bytes_per_s
         )
         network, fabric_rate = busiest[..., Level.NETWORK], topology.host_link.bandwidth_bytes_per_s
@@ -69,7 +70,8 @@ class AlphaBeta(AbstractCollectiveModel):
         """The seconds of a ring over the members."""
         local, domain = topology.local_world_size, topology.domain_size
         members = local if within_host else topology.world_size
-        bandwidth = topology.host_link.bandwidth_bytes_per_s
+        host = topology.host_link
+        bandwidth = host.bandwidth_bytes_per_s * host.reached_ratio(local)
         if min(members, domain) > local:
             bandwidth = min(bandwidth, topology.domain_link.bandwidth_bytes_per_s)
         if members > domain:

@@ -31,7 +31,6 @@ parameter and its batch size, which is enough to make a workload.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -45,7 +44,6 @@ from torchrec.distributed.planner.types import (
     ShardEstimator,
     ShardingOption,
 )
-from torchrec.distributed.planner.types import Shard as TorchrecShard
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.sharding_plan import get_default_sharders
@@ -59,19 +57,18 @@ from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.sharding import (
     ComputeKernel,
     Plan,
-    Shard,
     ShardingType,
     TablePlacement,
 )
 from costmodels.sharding import ShardingOption as OurOption
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
-from costmodels.workload import DenseArch, Table, Workload
+from costmodels.workload import DenseArch, Workload
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.integrations.drop_in.headroom import with_more_memory
+from planner.integrations.drop_in.headroom import with_memory
 from planner.integrations.drop_in.search import evaluations_within
-from planner.integrations.torchrec_plan import DEFAULT_LOAD_FACTOR, to_sharding_options
+from planner.integrations.torchrec_plan import our_shard, terms_of, to_sharding_options
 from planner.integrations.torchrec_topology import (
     base_system,
     require_whole_groups,
@@ -80,19 +77,23 @@ from planner.integrations.torchrec_topology import (
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
     ShardableTable,
-    TableOwner,
     WorkloadHints,
-    make_table,
+    read_table,
+    unique_names,
+    with_unique_names,
+    workload_of,
 )
 from planner.integrations.translate.constraints import table_constraints
-from planner.integrations.translate.reading import optimizer_name, planned_optimizers, table_configs
-from planner.integrations.translate.settings import our_kernel
+from planner.integrations.translate.reading import table_configs
 
 logger: Final = logging.getLogger(__name__)
 
 
 Key = tuple[str, str]
 """Module path and parameter name, which identify a table in TorchRec."""
+
+Given = Mapping[str, ParameterConstraints]
+Sharders = Sequence[ModuleSharder[nn.Module]]
 
 _COLUMN_CUTS: Final = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
 
@@ -104,18 +105,16 @@ def key_of(option: ShardingOption) -> Key:
 
 def names_of(options: Sequence[ShardingOption]) -> dict[Key, str]:
     """Our name of each table: the parameter name, with the path if several modules use it."""
-    keys = list(dict.fromkeys(key_of(o) for o in options))
-    counts = Counter(name for _, name in keys)
-    return {(path, name): name if counts[name] == 1 else f"{path}.{name}" for path, name in keys}
+    return unique_names(map(key_of, options))
 
 
-def workload_of(
+def tables_of(
     options: Sequence[ShardingOption],
     sharders: Mapping[str, Any],
-    constraints: Mapping[str, ParameterConstraints] | None,
+    constraints: Given | None,
     hints: WorkloadHints,
-) -> Workload:
-    """The workload to which options belong, with tables in the order of their first options.
+) -> tuple[list[ShardableTable], Workload]:
+    """The tables to which options belong, in the order of their first options, and their workload.
 
     Args:
         options: TorchRec's options, at least one for each table.
@@ -126,36 +125,40 @@ def workload_of(
     Raises:
         InvalidInputError: a table cannot be priced.
     """
-    given = dict(constraints or {})
-    names = names_of(options)
+    given, names = dict(constraints or {}), names_of(options)
+    found = []
     first = {key_of(o): o for o in reversed(options)}
-    tables: list[Table] = []
-    names_of_optimizers: dict[str, str] = {}
     for key, name in names.items():
-        option = first[key]
-        owner = option.module[1]
-        configs = table_configs(owner)
-        if configs is None or option.name not in configs:
+        option, owner = first[key], first[key].module[1]
+        config = (table_configs(owner) or {}).get(option.name)
+        if config is None:
             message = f"table {name!r} of a {type(owner).__name__} cannot be priced"
             raise InvalidInputError(message)
-        if getattr(configs[option.name], "use_virtual_table", False):
+        if getattr(config, "use_virtual_table", False):
             message = f"table {name!r} is virtual and cannot be priced here; see ShardPlanner"
             raise InvalidInputError(message)
-        limit = given.get(option.name) or ParameterConstraints(pooling_factors=option.input_lengths)
-        sharder = sharders.get(sharder_name(type(owner)))
-        home = TableOwner(path=key[0], module=owner, sharder=sharder)
-        tables.append(make_table(name, configs[option.name], home, limit, option.batch_size, hints))
-        names_of_optimizers[name] = optimizer_name(option.tensor, sharder, owner)
-    optimizers = planned_optimizers(names_of_optimizers)
-    return Workload(
-        name=hints.name,
-        tables=optimizers.set_in(tables),
-        local_batch_size=options[0].batch_size,
+        lengths = ParameterConstraints(pooling_factors=option.input_lengths)
+        table = read_table(
+            option.name,
+            option.tensor,
+            (option.path, owner),
+            sharders.get(sharder_name(type(owner))),
+            config=config,
+            limit=given.get(option.name) or lengths,
+            batch_size=option.batch_size,
+            hints=hints,
+        )
+        found.append(table)
+    found = with_unique_names(found)
+    workload, _, _ = workload_of(
+        found,
+        given,
+        hints,
+        options[0].batch_size,
         dense=hints.dense or DenseArch(),
-        optimizer=optimizers.most,
-        pipeline=hints.pipeline,
         reserved_bytes=hints.reserved_bytes,
     )
+    return found, workload
 
 
 def option_of(option: ShardingOption, name: str) -> OurOption:
@@ -164,20 +167,14 @@ def option_of(option: ShardingOption, name: str) -> OurOption:
     Raises:
         InvalidInputError: there is no cost model for the kernel or type.
     """
-    kind, kernel = _kind(option, name), _kernel(option, name)
-    shards = option.shards
+    terms, shards = _terms(option, name), option.shards
+    kind = terms["sharding_type"]
     widths: tuple[int, ...] = (shards[0].size[1],)
     if kind in _COLUMN_CUTS:
         widths = tuple(s.size[1] for s in shards)
     elif kind is ShardingType.GRID_SHARD:
         widths = tuple(dict((s.offset[1], s.size[1]) for s in shards).values())
-    return OurOption(
-        table=name,
-        sharding_type=kind,
-        kernel=kernel,
-        column_widths=widths,
-        cache_load_factor_ratio=_load_factor(option, kernel),
-    )
+    return OurOption(**terms, column_widths=widths)
 
 
 def plan_of(options: Sequence[ShardingOption]) -> Plan:
@@ -191,60 +188,28 @@ def plan_of(options: Sequence[ShardingOption]) -> Plan:
 
 
 def _placement(option: ShardingOption, name: str) -> TablePlacement:
-    kernel = _kernel(option, name)
-    return TablePlacement(
-        table=name,
-        sharding_type=_kind(option, name),
-        kernel=kernel,
-        shards=tuple(_shard(s, name) for s in option.shards),
-        cache_load_factor_ratio=_load_factor(option, kernel),
-    )
-
-
-def _shard(shard: TorchrecShard, name: str) -> Shard:
-    if shard.rank is None:
+    terms = _terms(option, name)
+    if any(shard.rank is None for shard in option.shards):
         message = f"table {name!r}: a shard has no rank yet; place the options first"
         raise InvalidInputError(message)
-    return Shard(
-        rank=shard.rank,
-        row_offset=shard.offset[0],
-        num_rows=shard.size[0],
-        col_offset=shard.offset[1],
-        num_cols=shard.size[1],
+    return TablePlacement(
+        **terms, shards=tuple(our_shard(s.rank or 0, s.offset, s.size) for s in option.shards)
     )
 
 
-def _kind(option: ShardingOption, name: str) -> ShardingType:
+def _terms(option: ShardingOption, name: str) -> dict[str, Any]:
     try:
-        return ShardingType(option.sharding_type)
+        return terms_of(option, name)
     except ValueError as error:
-        message = f"table {name!r}: sharding type {option.sharding_type!r} cannot be priced"
-        raise InvalidInputError(message) from error
-
-
-def _kernel(option: ShardingOption, name: str) -> ComputeKernel:
-    try:
-        return our_kernel(option.compute_kernel)
-    except ValueError as error:
-        known = ", ".join(ComputeKernel)
         message = (
-            f"table {name!r}: kernel {option.compute_kernel!r} has no cost model; constrain its "
-            f"compute_kernels to some of {known}"
+            f"table {name!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
+            "no cost model; constrain its sharding_types, or its compute_kernels to some of "
+            f"{', '.join(ComputeKernel)}"
         )
         raise InvalidInputError(message) from error
 
 
-def _load_factor(option: ShardingOption, kernel: ComputeKernel) -> float | None:
-    if kernel is not ComputeKernel.FUSED_UVM_CACHING:
-        return None
-    given = option.cache_load_factor
-    return DEFAULT_LOAD_FACTOR if given is None else float(given)
-
-
 _MS: Final = 1e3
-
-Given = Mapping[str, ParameterConstraints]
-Sharders = Sequence[ModuleSharder[nn.Module]]
 
 
 def our_topology(topology: TorchrecTopology, system: Topology | str | None) -> Topology:
@@ -290,7 +255,7 @@ class PredictedCosts(ShardEstimator):
         """
         if not sharding_options:
             return
-        workload = workload_of(sharding_options, sharder_data_map, self._constraints, self._hints)
+        _, workload = tables_of(sharding_options, sharder_data_map, self._constraints, self._hints)
         pipeline = CostPipeline(workload, self._topology)
         names = names_of(sharding_options)
         for option in sharding_options:
@@ -324,7 +289,7 @@ class PredictedIteration(PerfModel):
         self._constraints = constraints
         self._sharders = sharders_by_module(sharders)
         self._hints = hints
-        self._known: tuple[tuple[Key, ...], CostPipeline] | None = None
+        self._known: tuple[tuple[Key, ...], list[ShardableTable], CostPipeline] | None = None
 
     def rate(self, plan: list[ShardingOption]) -> float:
         """Predicted ms per iteration of a placed plan.
@@ -332,17 +297,17 @@ class PredictedIteration(PerfModel):
         Raises:
             InvalidInputError: there is no cost model for a table or a kernel.
         """
-        work = self.pipeline(plan).plan_work(plan_of(plan))
-        return float(self.pipeline(plan).iteration_times(work[None])[0]) * _MS
+        _, pipeline = self.read(plan)
+        return float(pipeline.iteration_times(pipeline.plan_work(plan_of(plan))[None])[0]) * _MS
 
-    def pipeline(self, plan: Sequence[ShardingOption]) -> CostPipeline:
-        """The pipeline that prices a plan's tables; it is kept for plans of the same tables."""
+    def read(self, plan: Sequence[ShardingOption]) -> tuple[list[ShardableTable], CostPipeline]:
+        """A plan's tables, and what prices them; both are kept for plans of the same tables."""
         keys = tuple(key_of(o) for o in plan)
         if self._known is None or self._known[0] != keys:
-            workload = workload_of(plan, self._sharders, self._constraints, self._hints)
+            tables, workload = tables_of(plan, self._sharders, self._constraints, self._hints)
             models = default_models(self._topology)
-            self._known = keys, CostPipeline(workload, self._topology, models)
-        return self._known[1]
+            self._known = keys, tables, CostPipeline(workload, self._topology, models)
+        return self._known[1:]
 
 
 class ImprovedPlan:
@@ -389,23 +354,16 @@ class ImprovedPlan:
             InvalidInputError: there is no cost model for a table or a kernel.
         """
         self.before_s = self.after_s = self._rater.rate(plan) / _MS
-        pipeline = self._rater.pipeline(plan)
-        by_module = sharders_by_module(self._sharders)
-        requests = [
-            (
-                table,
-                by_module[sharder_name(type(option.module[1]))],
-                self._constraints.get(option.name),
-            )
-            for table, option in zip(pipeline.workload.tables, plan, strict=True)
-        ]
+        tables, pipeline = self._rater.read(plan)
+        workload = pipeline.workload
+        requests = [(t.table, t.sharder, self._constraints.get(t.parameter_name)) for t in tables]
         try:
             result = api.plan(
-                pipeline.workload,
-                with_more_memory(self._topology, dense_bytes(pipeline.workload, self._topology)),
+                workload,
+                with_memory(self._topology, more_bytes=dense_bytes(workload, self._topology)),
                 constraints=table_constraints(requests, self._theirs.compute_device),
                 max_evaluations=evaluations_within(
-                    self._time_limit_s, pipeline.workload, self._topology, CostPipeline
+                    self._time_limit_s, workload, self._topology, CostPipeline
                 ),
             )
         except (InfeasibleError, NoPlanFoundError) as error:
@@ -415,25 +373,9 @@ class ImprovedPlan:
             return plan
         self.after_s = result.estimate.time.time_s
         logger.info("predicted iteration: %.4g s, was %.4g s", self.after_s, self.before_s)
-        return self._as_options(result.plan, plan)
-
-    def _as_options(self, found: Plan, plan: list[ShardingOption]) -> list[ShardingOption]:
-        by_module = sharders_by_module(self._sharders)
-        tables = self._rater.pipeline(plan).workload.tables
-        places = [
-            ShardableTable(
-                path=option.path,
-                parameter_name=option.name,
-                module=option.module[1],
-                parameter=option.tensor,
-                sharder=by_module[sharder_name(type(option.module[1]))],
-                table=table,
-            )
-            for table, option in zip(tables, plan, strict=True)
-        ]
         return to_sharding_options(
-            found,
-            places,
+            result.plan,
+            tables,
             self._sharders,
             self._theirs,
             batch_size=plan[0].batch_size,

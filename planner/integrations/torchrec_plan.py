@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -92,12 +92,8 @@ def to_sharding_plan(
             compute_kernel=kernel_name(placed.kernel, map(str, given.compute_kernels or ())),
             ranks=list(placed.ranks),
             sharding_spec=_spec(placed, compute_device, local_world_size),
-            cache_params=cache_params(placed, given),
-            enforce_hbm=given.enforce_hbm,
-            stochastic_rounding=given.stochastic_rounding,
-            bounds_check_mode=given.bounds_check_mode,
-            output_dtype=given.output_dtype,
             key_value_params=None,
+            **_settings(placed, given),
         )
     return ShardingPlan(modules)
 
@@ -137,7 +133,8 @@ def from_sharding_plan(
             continue
         try:
             default = load_factors.get(table.name, DEFAULT_LOAD_FACTOR)
-            placements.append(_placement(planned[key], table, default))
+            terms = terms_of(planned[key], table.name, default)
+            placements.append(TablePlacement(**terms, shards=_shards(planned[key], table)))
         except ValueError as error:
             where = f"table {table.name!r}: "
             problems.append(where + str(error).removeprefix(where))
@@ -151,39 +148,59 @@ def _spec(
 ) -> EnumerableShardingSpec | None:
     if placed.sharding_type is ShardingType.DATA_PARALLEL:
         return None
+    return spec_of(
+        ([s.row_offset, s.col_offset], [s.num_rows, s.num_cols], place)
+        for s in placed.shards
+        for place in [placement_string(compute_device, s.rank, local_world_size)]
+    )
+
+
+def spec_of(shards: Iterable[tuple[list[int], list[int], str]]) -> EnumerableShardingSpec:
+    """TorchRec's specification of shards: offsets, sizes and placement string of each."""
     return EnumerableShardingSpec(
         [
-            ShardMetadata(
-                shard_offsets=[s.row_offset, s.col_offset],
-                shard_sizes=[s.num_rows, s.num_cols],
-                placement=placement_string(compute_device, s.rank, local_world_size),
-            )
-            for s in placed.shards
+            ShardMetadata(shard_offsets=offsets, shard_sizes=sizes, placement=place)
+            for offsets, sizes, place in shards
         ]
     )
 
 
-def cache_params(placed: TablePlacement, given: ParameterConstraints) -> CacheParams | None:
-    """The user's cache parameters with the load factor of the plan."""
-    if placed.cache_load_factor_ratio is None:
-        return given.cache_params
-    own = given.cache_params or CacheParams()
-    return replace(own, load_factor=placed.cache_load_factor_ratio)
+def _settings(placed: TablePlacement, given: ParameterConstraints) -> dict[str, Any]:
+    """What a constraint passes on to the kernel; its cache gets the load factor of the plan."""
+    names = ("cache_params", "enforce_hbm", "stochastic_rounding", "bounds_check_mode")
+    settings = {name: getattr(given, name) for name in (*names, "output_dtype")}
+    if placed.cache_load_factor_ratio is not None:
+        own = given.cache_params or CacheParams()
+        settings["cache_params"] = replace(own, load_factor=placed.cache_load_factor_ratio)
+    return settings
 
 
-def _placement(sharding: ParameterSharding, table: Table, default_factor: float) -> TablePlacement:
-    kernel = our_kernel(sharding.compute_kernel)
-    ratio = None
+def terms_of(
+    entry: ParameterSharding | ShardingOption,
+    table: str,
+    default_factor: float = DEFAULT_LOAD_FACTOR,
+) -> dict[str, Any]:
+    """Table, sharding type, kernel and cache load factor of an entry of TorchRec, in our terms.
+
+    Raises:
+        ValueError: there is no such type, or no cost model for the kernel.
+    """
+    kernel, ratio = our_kernel(entry.compute_kernel), None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
-        given = sharding.cache_params.load_factor if sharding.cache_params else None
-        ratio = min(default_factor if given is None else given, WHOLE_CACHE)
-    return TablePlacement(
-        table=table.name,
-        sharding_type=ShardingType(sharding.sharding_type),
-        kernel=kernel,
-        shards=_shards(sharding, table),
-        cache_load_factor_ratio=ratio,
-    )
+        given = entry.cache_params.load_factor if entry.cache_params else None
+        ratio = min(default_factor if given is None else float(given), WHOLE_CACHE)
+    return {
+        "table": table,
+        "sharding_type": ShardingType(entry.sharding_type),
+        "kernel": kernel,
+        "cache_load_factor_ratio": ratio,
+    }
+
+
+def our_shard(rank: int, offset: Sequence[int], size: Sequence[int]) -> Shard:
+    """A shard from offset and size, which are rows and columns in TorchRec."""
+    (row, column), (rows, columns) = offset, size
+    return Shard(rank=rank, row_offset=row, num_rows=rows, col_offset=column, num_cols=columns)
 
 
 def _shards(sharding: ParameterSharding, table: Table) -> tuple[Shard, ...]:
@@ -192,19 +209,10 @@ def _shards(sharding: ParameterSharding, table: Table) -> tuple[Shard, ...]:
         if sharding.sharding_type != ShardingType.DATA_PARALLEL:
             message = f"{sharding.sharding_type} needs a sharding_spec, got None"
             raise InvalidInputError(message)
-        rows, columns = table.num_embeddings, table.embedding_dim
-        return tuple(
-            Shard(rank=r, row_offset=0, num_rows=rows, col_offset=0, num_cols=columns)
-            for r in ranks
-        )
+        whole = table.num_embeddings, table.embedding_dim
+        return tuple(our_shard(rank, (0, 0), whole) for rank in ranks)
     shards = tuple(
-        Shard(
-            rank=m.placement.rank(),
-            row_offset=m.shard_offsets[0],
-            num_rows=m.shard_sizes[0],
-            col_offset=m.shard_offsets[1],
-            num_cols=m.shard_sizes[1],
-        )
+        our_shard(m.placement.rank(), m.shard_offsets, m.shard_sizes)
         for m in sharding.sharding_spec.shards
     )
     placed = [s.rank for s in shards]
@@ -237,19 +245,12 @@ def to_sharding_options(
         constraints: TorchRec's constraints by table name.
     """
     given = dict(constraints or {})
-    options = [
-        _option(
-            plan,
-            table,
-            given.get(table.parameter_name) or ParameterConstraints(),
-            batch_size,
-            topology.compute_device,
-        )
-        for table in tables
-    ]
-    for option, table in zip(options, tables, strict=True):
-        if table.key_value is not None:
-            _run_as_key_value(option, table, given.get(table.parameter_name), topology)
+    options = []
+    for table in tables:
+        limit = given.get(table.parameter_name) or ParameterConstraints()
+        option = _option(plan, table, limit, batch_size, topology.compute_device)
+        _run_as_key_value(option, table, limit, topology)
+        options.append(option)
     by_type = build_sharder_data_map({sharder_name(s.module_type): s for s in sharders})
     estimators = (
         EmbeddingPerfEstimatorFactory.create(
@@ -295,30 +296,31 @@ def _option(
         sharding_type=str(placed.sharding_type),
         partition_by=get_partition_by_type(str(placed.sharding_type)),
         compute_kernel=kernel_name(placed.kernel, names),
-        shards=[
-            TorchrecShard(
-                size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
-            )
-            for s in placed.shards
-        ],
-        cache_params=cache_params(placed, given),
-        enforce_hbm=given.enforce_hbm,
-        stochastic_rounding=given.stochastic_rounding,
-        bounds_check_mode=given.bounds_check_mode,
+        shards=torchrec_shards(placed),
         dependency=table.tower,
         feature_names=[f.name for f in table.table.features],
-        output_dtype=given.output_dtype,
         key_value_params=given.key_value_params,
+        **_settings(placed, given),
     )
     if stashed:
         option.stash_weights = True
     return option
 
 
+def torchrec_shards(placed: TablePlacement) -> list[TorchrecShard]:
+    """The shards of a placement in TorchRec's form, with their ranks."""
+    return [
+        TorchrecShard(
+            size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
+        )
+        for s in placed.shards
+    ]
+
+
 def _run_as_key_value(
     option: ShardingOption,
     table: ShardableTable,
-    given: ParameterConstraints | None,
+    given: ParameterConstraints,
     topology: TorchrecTopology,
 ) -> None:
     """Give a key-value table its own kernel; the rows of a virtual one are cut between buckets.
@@ -330,7 +332,7 @@ def _run_as_key_value(
     if kept is None:
         return
     option.compute_kernel = kept.kernel
-    option.cache_params = given.cache_params if given else None
+    option.cache_params = given.cache_params
     if kept.is_virtual:
         blocks = virtual_blocks(table, topology.world_size)
         option.shards = [TorchrecShard(size=s, offset=o, rank=r) for r, (s, o) in enumerate(blocks)]

@@ -39,7 +39,6 @@ import planner.errors
 from costmodels.errors import CostModelError
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner.integrations.drop_in.headroom import require_headroom
 from planner.integrations.drop_in.others import (
     LazyEnumerator,
     Rival,
@@ -53,14 +52,19 @@ from planner.integrations.drop_in.remarks import (
     narrow_outputs,
     topology_warnings,
 )
-from planner.integrations.drop_in.search import Memories, require_room, soundest_plan
+from planner.integrations.drop_in.search import (
+    Memories,
+    Question,
+    memories_left,
+    require_room,
+    soundest_plan,
+)
 from planner.integrations.drop_in.steps import (
     TIME_LIMIT_S,
     limit_within,
     plan_on_first_rank,
     planning_block,
     require_runnable,
-    reserved_memories,
     search_left,
     search_limits,
     warn_of_unused,
@@ -77,7 +81,6 @@ from planner.integrations.torchrec_workload import (
     ModelDescription,
     WorkloadHints,
     describe_model,
-    table_bytes,
 )
 from planner.integrations.translate.constraints import OUR_DEVICE, has_other_groups
 from planner.integrations.translate.pricing import default_reservation, their_count
@@ -85,7 +88,7 @@ from planner.integrations.translate.settings import (
     Callback,
     Request,
     Sharders,
-    as_failure,
+    as_planner_error,
     asked_sharders,
     called_back,
     require_arguments,
@@ -187,7 +190,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         self._hints = hints
         self._search: dict[str, Any] = {"strategy": strategy, "objective": objective, "seed": seed}
         self._search["max_evaluations"] = max_evaluations
-        self._headroom_ratio = require_headroom(memory_headroom)
+        self._headroom_ratio = memory_headroom
         self._limit_s = None if timeout_seconds is None else float(timeout_seconds)
         self._started_s = self._planning_limit_s = 0.0
         self._rival = Rival()
@@ -266,14 +269,12 @@ class ShardPlanner(EmbeddingShardingPlanner):
         except (planner.errors.PlannerError, CostModelError) as error:
             if isinstance(error, PlannerError):
                 raise
-            raise as_failure(error).raised() from error
+            raise as_planner_error(error) from error
 
     def _plan(self, module: nn.Module, sharders: Sharders) -> ShardingPlan:
         if isinstance(self._enumerator, LazyEnumerator):
             self._enumerator.expect(module, sharders)
         device = self._topology.compute_device
-        asked_bytes = table_bytes(module, sharders, self._constraints, device)
-        require_room(asked_bytes, self._topology, self._storage_reservation)
         model = describe_model(
             module,
             sharders,
@@ -285,13 +286,29 @@ class ShardPlanner(EmbeddingShardingPlanner):
         )
         if model is None:
             return ShardingPlan({})
-        memories = self._memories(module, sharders)
+        require_room(model.table_bytes, self._topology, self._storage_reservation)
+        request = Request(
+            module=module,
+            sharders=sharders,
+            topology=self._topology,
+            batch_size=self._batch_size,
+            constraints=self._constraints,
+            reservation=self._storage_reservation,
+        )
+        memories = memories_left(
+            request,
+            self._base,
+            kept_bytes=self._hints.reserved_bytes,
+            by_user=not self._default_reservation,
+            headroom_ratio=self._headroom_ratio,
+            rates_from_base=self._rates_from_base,
+        )
         if mismatch := pod_size_mismatch(self._topology):
             logger.warning(mismatch)
         options = self._loaded_options()
         if not options:
             options = to_sharding_options(
-                self._placed(model, memories, module, sharders),
+                self._placed(model, memories, request),
                 model.tables,
                 sharders,
                 self._topology,
@@ -312,29 +329,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
             logger.info("%s", block)
         return sharding_plan
 
-    def _request(self, module: nn.Module, sharders: Sharders) -> Request:
-        return Request(
-            module=module,
-            sharders=sharders,
-            topology=self._topology,
-            batch_size=self._batch_size,
-            constraints=self._constraints,
-            reservation=self._storage_reservation,
-        )
-
-    def _memories(self, module: nn.Module, sharders: Sharders) -> Memories:
-        return reserved_memories(
-            self._request(module, sharders),
-            self._base,
-            kept_bytes=self._hints.reserved_bytes,
-            by_user=not self._default_reservation,
-            headroom_ratio=self._headroom_ratio,
-            rates_from_base=self._rates_from_base,
-        )
-
-    def _placed(
-        self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
-    ) -> Plan:
+    def _placed(self, model: ModelDescription, memories: Memories, request: Request) -> Plan:
         """The plan of the file, or else the best one found; TorchRec can run either."""
         workload, memories = memories.for_the_rest(model.workload)
         device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
@@ -345,32 +340,39 @@ class ShardPlanner(EmbeddingShardingPlanner):
         for line in (*model.warnings, *said):
             logger.warning(line)
         size = len(workload.tables) * topology.world_size
-        limits = search_limits(model, self._topology, self._user_enumerator, module, sharders)
-        self._rival = rival_plan(
-            self._request(module, sharders),
-            workload,
-            enumerator=self._enumerator,
-            ours=topology,
-            limits=limits,
-            limit_s=self._planning_limit_s,
-        )
-        self.result = soundest_plan(
-            workload,
-            replace(memories, theirs=their_count(model.tables, workload, self._constraints)),
-            limits,
-            lambda: search_left(self._search, self._planning_limit_s, self._started_s, size),
-            self._rival.plan,
+        question = Question(
+            workload=workload,
+            memories=replace(
+                memories, theirs=their_count(model.tables, workload, self._constraints)
+            ),
+            limits=search_limits(
+                model, self._topology, self._user_enumerator, request.module, request.sharders
+            ),
+            asked=lambda: search_left(self._search, self._planning_limit_s, self._started_s, size),
             outputs=narrow_outputs(model.tables, self._constraints),
             key_values=model.key_values,
             knows_optimizer=model.knows_optimizer,
             rating=TorchrecPricing(machine=torchrec_machine(self._topology), inputs=model.inputs),
         )
+        self.result = self._searched(question, request)
         remarks = copied_by_another_optimizer(self.result.plan, model.tables)
         for warning in (*self.result.warnings, *remarks):
             logger.warning(warning)
         self._num_proposals = self._num_plans = self.result.solver.evaluations
         require_runnable(self.result.plan, workload, topology, device)
         return self.result.plan
+
+    def _searched(self, question: Question, request: Request) -> PlanningResult:
+        """The best plan, or TorchRec's own if that is as fast."""
+        self._rival = rival_plan(
+            request,
+            question.workload,
+            enumerator=self._enumerator,
+            ours=question.memories.ledger,
+            limits=question.limits,
+            limit_s=self._planning_limit_s,
+        )
+        return soundest_plan(replace(question, rival=self._rival.plan))
 
     def _loaded_options(self) -> list[ShardingOption]:
         """The stored plan of the plan loader, if it has one that was made for the same inputs."""

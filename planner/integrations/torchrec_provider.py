@@ -9,38 +9,27 @@ from __future__ import annotations
 
 import logging
 from dataclasses import fields, replace
-from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
-from torch import nn
 from torchrec.distributed.planner.types import HardwareConfig, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
-from costmodels.sharding import Plan
-from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import GIB
 from costmodels.workload import Pipeline
 from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.integrations.drop_in.others import Rival
-from planner.integrations.drop_in.remarks import topology_warnings
-from planner.integrations.drop_in.search import Memories
-from planner.integrations.drop_in.steps import (
-    require_runnable,
-    search_left,
-    search_limits,
-)
+from planner.integrations.drop_in.search import Question, evaluations_within
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
-from planner.integrations.torchrec_workload import NO_HINTS, ModelDescription, WorkloadHints
-from planner.integrations.translate.constraints import OUR_DEVICE
-from planner.integrations.translate.pricing import KeyValuePipeline, LeftToOurCount
-from planner.integrations.translate.settings import Sharders
+from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
+from planner.integrations.translate.pricing import LeftToOurCount
+from planner.integrations.translate.settings import Request
 from planner.problem import PlanningProblem
+from planner.result import PlanningResult
 from planner.settings import SearchSettings
-from planner.space.budget import default_work_s, priced_plans
 
 try:
     from torchrec.distributed.planner.dry_run.types import DryRunRequest, SkuOverride
@@ -123,42 +112,24 @@ class SystemPlanner(ShardPlanner):
         """TorchRec's own plan for comparison with the last plan, or why there is none."""
         return self._rival
 
-    def _placed(
-        self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
-    ) -> Plan:
+    def _searched(self, question: Question, request: Request) -> PlanningResult:
+        workload, topology = question.workload, question.memories.ledger
+        asked = dict(question.asked())
+        if asked["max_evaluations"] is None:  # the budget without a time limit, which is a safety
+            most = evaluations_within(None, workload, topology, question.make_pipeline)
+            asked["max_evaluations"] = most
+        self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
         try:
-            return self._planned_as_on_the_command_line(model, memories, module, sharders)
+            return api.solve(
+                PlanningProblem(workload=workload, topology=topology, constraints=question.limits),
+                search=SearchSettings(**asked),
+                make_pipeline=question.make_pipeline,
+            )
         except InfeasibleError as error:
             if self._strict:
                 raise
             logger.warning("%s; planned with TorchRec's count of memory where that has room", error)
-            return super()._placed(model, memories, module, sharders)
-
-    def _planned_as_on_the_command_line(
-        self, model: ModelDescription, memories: Memories, module: nn.Module, sharders: Sharders
-    ) -> Plan:
-        workload, memories = memories.for_the_rest(model.workload)
-        topology = memories.ledger
-        pipeline = partial(
-            KeyValuePipeline, key_values=model.key_values, knows_optimizer=model.knows_optimizer
-        )
-        size = len(workload.tables) * topology.world_size
-        asked = search_left(self._search, self._planning_limit_s, self._started_s, size)
-        if asked["max_evaluations"] is None:  # the budget without a time limit, which is a safety
-            priced = pipeline(workload, topology, default_models(topology))
-            work_s = default_work_s(len(workload.tables), topology.world_size, None)
-            asked["max_evaluations"] = priced_plans(work_s, priced)
-        self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
-        limits = search_limits(model, self._topology, None, module, sharders)
-        problem = PlanningProblem(workload=workload, topology=topology, constraints=limits)
-        self.result = api.solve(problem, search=SearchSettings(**asked), make_pipeline=pipeline)
-        said = topology_warnings(self._topology, rates_from_base=True)
-        for line in (*model.warnings, *said, *self.result.warnings):
-            logger.warning(line)
-        self._num_proposals = self._num_plans = self.result.solver.evaluations
-        device = OUR_DEVICE[self._topology.compute_device]
-        require_runnable(self.result.plan, workload, topology, device)
-        return self.result.plan
+            return super()._searched(question, request)
 
 
 class ShardplanProvider(DefaultPlannerProvider):

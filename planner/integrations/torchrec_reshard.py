@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding
 
 from planner.errors import InvalidInputError
+from planner.integrations.torchrec_plan import spec_of
 from planner.io.documents import read_json
 from planner.io.plan.result_json import KIND
 
@@ -54,15 +54,9 @@ def _sharding(entry: dict[str, Any], compute_device: str) -> ParameterSharding:
         sharding_type=entry["sharding_type"],
         compute_kernel=entry["compute_kernel"],
         ranks=entry["ranks"],
-        sharding_spec=EnumerableShardingSpec(
-            [
-                ShardMetadata(
-                    shard_offsets=s["shard_offsets"],
-                    shard_sizes=s["shard_sizes"],
-                    placement=_placement(s["placement"], compute_device),
-                )
-                for s in entry["shards"]
-            ]
+        sharding_spec=spec_of(
+            (s["shard_offsets"], s["shard_sizes"], _placement(s["placement"], compute_device))
+            for s in entry["shards"]
         ),
     )
 

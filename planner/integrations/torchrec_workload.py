@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 from torch import nn
-from torchrec.distributed.planner.types import ParameterConstraints, SharderData
+from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import PoolingType
@@ -64,11 +64,12 @@ __all__ = [
     "NO_HINTS",
     "ModelDescription",
     "ShardableTable",
-    "TableOwner",
     "WorkloadHints",
     "describe_model",
-    "make_table",
-    "table_bytes",
+    "read_table",
+    "unique_names",
+    "with_unique_names",
+    "workload_of",
 ]
 
 _UNSEEN_DENSE: Final = (
@@ -119,6 +120,12 @@ class ModelDescription:
     knows_optimizer: bool = True
 
     @property
+    def table_bytes(self) -> float:
+        """Bytes of all tables without optimizer state; rows of virtual ones do not exist yet."""
+        kept = (t.parameter for t in self.tables if not (t.key_value and t.key_value.is_virtual))
+        return float(sum(p.numel() * p.element_size() for p in kept))
+
+    @property
     def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
         """Each table's inputs as TorchRec's estimators count them, by name."""
         return tuple((t.table.name, t.inputs) for t in self.tables if t.inputs is not None)
@@ -158,7 +165,7 @@ def describe_model(
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
     given, problems = require_constraints(constraints), list[str]()
-    found = _with_unique_names(
+    found = with_unique_names(
         _shardable_tables(module, chosen, given, batch_size, hints, problems, compute_device)
     )
     problems += [p for p in (bucket_problem(f, world_size) for f in found) if p]
@@ -170,17 +177,9 @@ def describe_model(
     warnings += stand_in_warnings(found, given, compute_device)
     dense, unseen = _dense_part(module, found, hints, batch_size)
     warnings += [_UNSEEN_DENSE] if unseen else []
-    optimizers = _optimizers(found)
-    output_dtype, narrowed = planned_output_dtype(found, given, hints)
-    workload = Workload(
-        name=hints.name,
-        tables=optimizers.set_in(_told(found, output_dtype)),
-        local_batch_size=batch_size,
-        dense=dense,
-        optimizer=optimizers.most,
-        output_dtype=output_dtype,
-        pipeline=hints.pipeline,
-        reserved_bytes=hints.reserved_bytes + unseen,
+    reserved_bytes = hints.reserved_bytes + unseen
+    workload, optimizers, narrowed = workload_of(
+        found, given, hints, batch_size, dense=dense, reserved_bytes=reserved_bytes
     )
     return ModelDescription(
         workload=workload,
@@ -191,25 +190,39 @@ def describe_model(
     )
 
 
-def table_bytes(
-    module: nn.Module,
-    sharders: Sequence[ModuleSharder[nn.Module]],
-    constraints: Mapping[str, ParameterConstraints] | None = None,
-    compute_device: str = "cuda",
-) -> float:
-    """Bytes of all tables that would be sharded on a device, without optimizer state.
+def workload_of(
+    found: Sequence[ShardableTable],
+    constraints: Mapping[str, ParameterConstraints],
+    hints: WorkloadHints,
+    batch_size: int,
+    *,
+    dense: DenseArch,
+    reserved_bytes: float,
+) -> tuple[Workload, PlannedOptimizers, list[str]]:
+    """The workload of some tables, their optimizers, and warnings about their output types.
 
-    Virtual tables count as 0, because their rows do not exist yet.
+    Args:
+        found: the tables.
+        constraints: TorchRec's constraints by table name.
+        hints: what the tables do not say.
+        batch_size: samples per rank.
+        dense: the dense part.
+        reserved_bytes: device memory of each rank that is not for tables.
     """
-    total = 0
-    for _, owner, sharder in shardable_modules(module, sharders):
-        configs = table_configs(owner) or {}
-        for name, parameter in sharder.shardable_parameters(owner).items():
-            if in_other_group((constraints or {}).get(name), compute_device):
-                continue
-            if not getattr(configs.get(name), "use_virtual_table", False):
-                total += parameter.numel() * parameter.element_size()
-    return float(total)
+    names = {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
+    optimizers = planned_optimizers(names)
+    output_dtype, narrowed = planned_output_dtype(found, constraints, hints)
+    workload = Workload(
+        name=hints.name,
+        tables=optimizers.set_in(_told(found, output_dtype)),
+        local_batch_size=batch_size,
+        dense=dense,
+        optimizer=optimizers.most,
+        output_dtype=output_dtype,
+        pipeline=hints.pipeline,
+        reserved_bytes=reserved_bytes,
+    )
+    return workload, optimizers, narrowed
 
 
 def _dense_part(
@@ -232,11 +245,6 @@ def _dense_part(
     if known is not None:
         return known, 0.0
     return DenseArch(), dense_reserve_bytes(module, [f.parameter for f in found])
-
-
-def _optimizers(found: Sequence[ShardableTable]) -> PlannedOptimizers:
-    names = {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
-    return planned_optimizers(names)
 
 
 # ------------------------------------------------------------------ tables
@@ -263,38 +271,23 @@ def _shardable_tables(
         for name, parameter in sharder.shardable_parameters(owner).items():
             if in_other_group(constraints.get(name), compute_device):
                 continue
-            where = f"table {name!r} of module {path!r}"
+            limit = constraints.get(name)
             try:
-                limit = constraints.get(name)
                 kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
-                home = TableOwner(path=path, module=owner, sharder=sharder)
-                table = make_table(
-                    name, configs[name], home, limit, batch_size, hints, stored=parameter
+                table = read_table(
+                    name,
+                    parameter,
+                    (path, owner),
+                    sharder,
+                    config=configs[name],
+                    limit=limit,
+                    batch_size=batch_size,
+                    hints=hints,
                 )
             except (InvalidInputError, ValueError) as error:
-                problems.append(f"{where}: {error}")
+                problems.append(f"table {name!r} of module {path!r}: {error}")
                 continue
-            found.append(
-                ShardableTable(
-                    path=path,
-                    parameter_name=name,
-                    module=owner,
-                    parameter=parameter,
-                    sharder=sharder,
-                    table=_as_stored(table, parameter),
-                    tower=tower_of(path, owner, name),
-                    inputs=torchrec_inputs(
-                        name,
-                        limit,
-                        parameter,
-                        owner,
-                        sharder,
-                        batch_size,
-                        is_pooled=table.pooling is not Pooling.NONE,
-                    ),
-                    key_value=kept,
-                )
-            )
+            found.append(replace(table, key_value=kept))
     return found
 
 
@@ -333,14 +326,6 @@ def _dimension(entry: ShardableTable) -> int:
     return int((table_configs(entry.module) or {})[entry.parameter_name].embedding_dim)
 
 
-def _as_stored(table: Table, parameter: nn.Parameter) -> Table:
-    """The table with its stored rows: a quantized table and its plans count bytes as columns."""
-    columns = int(parameter.shape[-1])
-    if columns == table.embedding_dim:
-        return table
-    return replace(table, embedding_dim=columns, dtype=DataType.INT8)
-
-
 def _tables_by_tower(found: Sequence[ShardableTable]) -> list[list[str]]:
     towers: dict[str, list[str]] = {}
     for table in found:
@@ -349,76 +334,77 @@ def _tables_by_tower(found: Sequence[ShardableTable]) -> list[list[str]]:
     return list(towers.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TableOwner:
-    """The module that owns a table.
-
-    Attributes:
-        path: path of the module inside the model.
-        module: the module.
-        sharder: its sharder, if known, which has the codecs, and says whether only distinct indices
-            are exchanged.
-    """
-
-    path: str
-    module: nn.Module
-    sharder: ModuleSharder[nn.Module] | SharderData | None
-
-
-def make_table(
+def read_table(
     name: str,
+    parameter: nn.Parameter,
+    place: tuple[str, nn.Module],
+    sharder: Any,
+    *,
     config: Any,
-    owner: TableOwner,
-    constraint: ParameterConstraints | None,
+    limit: ParameterConstraints | None,
     batch_size: int,
     hints: WorkloadHints,
-    *,
-    stored: torch.Tensor | None = None,
-) -> Table:
-    """One table of a module from its TorchRec configuration.
+) -> ShardableTable:
+    """One table of a module, without saying how a key-value table is run.
+
+    A quantized table is planned as it is stored: its rows, and its plans, count bytes as columns.
 
     Args:
-        name: the name of the table.
+        name: the name of the parameter.
+        parameter: its weights.
+        place: path and module that own it.
+        sharder: the sharder of the module, with codecs and index dedup; None if not known.
         config: TorchRec's configuration of the table.
-        owner: the module that owns it.
-        constraint: the user's constraint, if any.
+        limit: the user's constraint, if any.
         batch_size: samples per rank.
         hints: what the model does not say.
-        stored: the weights; rows of a quantized table are bytes, for any data type.
 
     Raises:
         InvalidInputError: the data type cannot be planned.
     """
-    data_type = DATA_TYPES.get(config.data_type.name)
-    if stored is not None and stored.dtype in (torch.uint8, torch.int8):
-        data_type = DataType.INT8
-    if data_type is None:
-        known = ", ".join(DATA_TYPES)
-        message = f"data type {config.data_type.name} cannot be planned; use one of {known}"
-        raise InvalidInputError(message)
-    sharder = owner.sharder
+    path, module = place
     rows, law = config.num_embeddings, hints.distributions.get(name)
     if getattr(config, "use_virtual_table", False):
         rows = min(rows, MOST_ROWS) if law is None else law.num_embeddings
     make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
-    return Table(
+    is_pooled = (pooling := _pooling(config)) is not Pooling.NONE
+    is_weighted = getattr(module, "is_weighted", lambda: False)() or (limit and limit.is_weighted)
+    table = Table(
         name=name,
         num_embeddings=rows,
-        embedding_dim=config.embedding_dim,
-        features=features_of(config.feature_names, constraint, batch_size),
+        embedding_dim=int(parameter.shape[-1]),
+        features=features_of(config.feature_names, limit, batch_size),
         distribution=law or make(rows),
-        dtype=data_type,
-        pooling=_pooling(config),
-        is_weighted=bool(
-            getattr(owner.module, "is_weighted", lambda: False)()
-            or (constraint is not None and constraint.is_weighted)
-        ),
-        module=owner.path,
+        dtype=_data_type(config, parameter),
+        pooling=pooling,
+        is_weighted=bool(is_weighted),
+        module=path,
         communication=None if sharder is None else communication_of(sharder),
-        deduplicates_indices=sharder is not None
-        and uses_index_dedup(sharder)
-        and _pooling(config) is Pooling.NONE,
+        deduplicates_indices=not is_pooled and sharder is not None and uses_index_dedup(sharder),
     )
+    return ShardableTable(
+        path=path,
+        parameter_name=name,
+        module=module,
+        parameter=parameter,
+        sharder=sharder,
+        table=table,
+        tower=tower_of(path, module, name),
+        inputs=torchrec_inputs(
+            name, limit, parameter, module, sharder, batch_size, is_pooled=is_pooled
+        ),
+    )
+
+
+def _data_type(config: Any, parameter: nn.Parameter) -> DataType:
+    columns = int(parameter.shape[-1])
+    if columns != config.embedding_dim or parameter.dtype in (torch.uint8, torch.int8):
+        return DataType.INT8
+    if config.data_type.name not in DATA_TYPES:
+        known = ", ".join(DATA_TYPES)
+        message = f"data type {config.data_type.name} cannot be planned; use one of {known}"
+        raise InvalidInputError(message)
+    return DATA_TYPES[config.data_type.name]
 
 
 def _pooling(config: Any) -> Pooling:
@@ -428,12 +414,19 @@ def _pooling(config: Any) -> Pooling:
     return Pooling.MEAN if pooling is PoolingType.MEAN else Pooling.SUM
 
 
-def _with_unique_names(found: list[ShardableTable]) -> list[ShardableTable]:
-    """Put the module's path before names that several modules use; names have no dots otherwise."""
-    counts = Counter(f.parameter_name for f in found)
-    return [
-        f
-        if counts[f.parameter_name] == 1
-        else replace(f, table=replace(f.table, name=f"{f.path}.{f.parameter_name}"))
-        for f in found
-    ]
+def unique_names(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Our name of each table, by the path of its module and its parameter name.
+
+    It is the parameter name, with the path before it if several modules use that name; names have
+    no dots otherwise.
+    """
+    distinct = list(dict.fromkeys(keys))
+    counts = Counter(name for _, name in distinct)
+    return {(p, name): name if counts[name] == 1 else f"{p}.{name}" for p, name in distinct}
+
+
+def with_unique_names(found: Sequence[ShardableTable]) -> list[ShardableTable]:
+    """The tables under the names that :func:`unique_names` gives them."""
+    names = unique_names((f.path, f.parameter_name) for f in found)
+    named = ((f, names[f.path, f.parameter_name]) for f in found)
+    return [replace(f, table=replace(f.table, name=name)) for f, name in named]

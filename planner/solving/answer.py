@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodels.batch_shares import batch_ratios
 from costmodels.sharding import Plan, ShardingType
-from costmodels.units import format_bytes
+from costmodels.units import format_bytes, format_time
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.models import pipeline_of
 from planner.options.arithmetic import refuse_hopeless
@@ -114,7 +114,7 @@ def answer(
                 *_left_out(space, best, stayed, evaluate),
                 *_beyond_reserve(found[0], evaluate.objective),
                 *_cut_walk(space, baselines),
-                *_without_time(settings, baselines),
+                *_without_time(settings, baselines, deadline),
                 *width_remarks(space.problem.workload),
                 *runtime_warnings(found[0].plan, space.problem.workload),
                 *found[0].estimate.warnings,
@@ -206,12 +206,19 @@ def _baseline(space: SearchSpace, name: str, point: Point | None) -> Candidate |
     return Candidate(name=name, plan=plan, estimate=pipeline.estimate(plan), memory=memory)
 
 
-def _without_time(settings: SearchSettings, priced: Collection[str]) -> tuple[str, ...]:
-    """A warning on baselines that a time limit left out."""
+def _without_time(
+    settings: SearchSettings, priced: Collection[str], deadline: Deadline
+) -> Iterator[str]:
+    """Warnings on what a time limit cut short or left out."""
+    if deadline.is_short and deadline.search_s is not None and deadline.limit_s is not None:
+        yield (
+            "listing options, pricing plans and writing them left the search "
+            f"{format_time(deadline.search_s)} of the time limit of "
+            f"{format_time(deadline.limit_s)}; with more time the plan may be better"
+        )
     missing = [n for n in BASELINES if settings.with_baselines and n not in priced]
-    if not missing:
-        return ()
-    return (f"the time limit left no time to compare with {', '.join(missing)}; give it more",)
+    if missing:
+        yield f"the time limit left no time to compare with {', '.join(missing)}; give it more"
 
 
 def _cut_walk(space: SearchSpace, priced: Collection[str]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from costmodels.pipeline import CostPipeline
-from planner.integrations.drop_in.nearer import in_nearer_memory
+from planner.integrations.drop_in.headroom import Mover
 from planner.integrations.torchrec_planner import ShardPlanner
 
 GB: Final = 2**30
@@ -228,5 +228,5 @@ def _has_room(planner: ShardPlanner) -> bool:
         return True
     problem = result.problem
     pipeline = CostPipeline(problem.workload, problem.topology)
-    nearer = in_nearer_memory(result.plan, pipeline, problem.constraints, most_s=math.inf, fixed={})
-    return nearer != result.plan
+    mover = Mover(pipeline=pipeline, constraints=problem.constraints, most_s=math.inf)
+    return mover.nearer(result.plan) != result.plan

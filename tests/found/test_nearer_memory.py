@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, Topology
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.integrations.drop_in.nearer import host_bytes, in_nearer_memory
+from planner.integrations.drop_in.headroom import Mover, host_bytes
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.options.runtime_warnings import pooling_problems
 from planner.problem import Constraints, TableConstraint
@@ -72,10 +73,16 @@ def far_plan(kernel: ComputeKernel, **changes: object) -> tuple[Plan, CostPipeli
     return Plan(placements=(*far, full)), CostPipeline(workload, topology)
 
 
+def nearer(plan: Plan, pipeline: CostPipeline, **limits: Any) -> Plan:
+    """The plan after its tables have gone to device memory."""
+    asked = {"constraints": Constraints(), "most_s": 1.0, **limits}
+    return Mover(pipeline=pipeline, **asked).nearer(plan)
+
+
 @pytest.mark.parametrize("kernel", FAR)
 def test_tables_go_to_device_memory_on_whichever_rank_has_room(kernel: ComputeKernel) -> None:
     plan, pipeline = far_plan(kernel)
-    found = in_nearer_memory(plan, pipeline, Constraints(), most_s=1.0, fixed={})
+    found = nearer(plan, pipeline)
     assert host_bytes(pipeline, plan) > 0 == host_bytes(pipeline, found)
     assert pipeline.memory(found).fits
 
@@ -84,14 +91,12 @@ def test_constraints_times_and_means_are_kept() -> None:
     plan, pipeline = far_plan(ComputeKernel.FUSED_UVM)
     rule = TableConstraint(pattern="a", kernels=(ComputeKernel.FUSED_UVM,))
     limited = Constraints(tables=(rule,))
-    found = in_nearer_memory(plan, pipeline, limited, most_s=1.0, fixed={})
+    found = nearer(plan, pipeline, constraints=limited)
     assert [p.kernel.value for p in found.placements] == ["fused_uvm", "fused", "fused"]
-    assert (
-        in_nearer_memory(plan, pipeline, Constraints(), most_s=1.0, fixed={"a": 0, "b": 0}) == plan
-    )
-    assert in_nearer_memory(plan, pipeline, Constraints(), most_s=0.0, fixed={}) == plan
+    assert nearer(plan, pipeline, fixed={"a", "b"}) == plan
+    assert nearer(plan, pipeline, most_s=0.0) == plan
     plan, pipeline = far_plan(ComputeKernel.FUSED_UVM, pooling="mean")
-    found = in_nearer_memory(plan, pipeline, Constraints(), most_s=1.0, fixed={})
+    found = nearer(plan, pipeline)
     assert host_bytes(pipeline, found) == 0
     assert not pooling_problems(found, pipeline.workload)
 

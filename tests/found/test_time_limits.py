@@ -114,3 +114,16 @@ def test_what_follows_the_search_is_left_out_by_name(
     whole = api.solve(problem, search=search)
     assert len(whole.baselines) + len(whole.unfit_baselines) == 5
     assert not [text for text in whole.warnings if "left no time" in text]
+
+
+def test_a_search_that_listing_left_little_time_says_so(
+    problem: PlanningProblem, clock: list[float]
+) -> None:
+    """Options of 10,000 tables are listed for longer than a limit of 10 s; nothing said so."""
+    search = SearchSettings(time_limit_s=100.0, max_evaluations=50, with_baselines=False)
+    clock[0] = -1.0
+    late = [text for text in api.solve(problem, search=search).warnings if "listing" in text]
+    assert len(late) == 1
+    assert "left the search 20 s of the time limit of 100 s" in late[0]
+    clock[0] = 100.0
+    assert not [text for text in api.solve(problem, search=search).warnings if "listing" in text]

@@ -366,8 +366,9 @@ def test_the_time_limit_is_shared_out_and_leaves_the_search_its_least() -> None:
 def test_a_budget_that_follows_from_the_problem_and_not_from_the_clock() -> None:
     """Fewer tables, less work; a time limit gives as much as it can take."""
     few, some, many = (default_work_s(tables, 16, None) for tables in (3, 26, 300))
-    assert some < default_work_s(26, 32, None) < default_work_s(26, 256, None) == many
-    assert few < some < many == default_work_s(856, 128, None) == default_work_s(300, 8, None)
+    assert default_work_s(10, 16, None) < default_work_s(10, 32, None) < some
+    assert some == default_work_s(26, 256, None) == 3.0 < default_work_s(40, 16, None)
+    assert few < some < many == default_work_s(856, 128, None) == default_work_s(50, 8, None)
     assert 3 * many < default_work_s(3000, 512, None) < 5 * many
     assert default_work_s(6000, 1024, None) == default_work_s(10_000, 4096, None) == 5 * many
     assert default_work_s(3, 8, 60.0) == default_work_s(300, 512, 60.0) < 60.0

@@ -46,22 +46,25 @@ class DenseTrace:
     @property
     def forward_flop(self) -> float:
         """FLOP of the listed operators, forward."""
-        return sum(o.num_repeats * o.forward_flop for o in self.all_operators)
+        return self._sum("forward_flop")
 
     @property
     def backward_flop(self) -> float:
         """FLOP of the listed operators, backward."""
-        return sum(o.num_repeats * o.backward_flop for o in self.all_operators)
+        return self._sum("backward_flop")
 
     @property
     def num_parameters(self) -> int:
         """Number of trained elements."""
-        return sum(o.num_repeats * o.num_parameters for o in self.all_operators)
+        return int(self._sum("num_parameters"))
 
     @property
     def parameter_bytes(self) -> float:
         """Bytes of the trained elements in the types of the module."""
-        return sum(o.num_repeats * o.parameter_bytes for o in self.all_operators)
+        return self._sum("parameter_bytes")
+
+    def _sum(self, name: str) -> float:
+        return float(sum(o.num_repeats * getattr(o, name) for o in self.all_operators))
 
 
 def trace_dense(
@@ -234,11 +237,6 @@ def _trace(
         saved_bytes=recorder.total_saved_bytes,
         remarks=tuple(recorder.remarks.values()),
     )
-    return _checked(trace)
-
-
-def _checked(trace: DenseTrace) -> DenseTrace:
-    """The trace, with a remark if its FLOP differ from those that PyTorch counts."""
     remarks = list(trace.remarks)
     for words, ours, theirs in (
         ("forward", trace.forward_flop, trace.counted_forward_flop),

@@ -318,8 +318,8 @@ def load_for_model(
             for other tables (there is a line for each that differs); or TorchRec cannot run it.
     """
     try:
-        if _names_key_values(path, model):
-            return _load_by_torchrec(path, model, topology)
+        if theirs := _load_by_torchrec(path, model, topology):
+            return theirs
         loaded = io.load_plan(path, model.workload)
     except (OSError, InvalidInputError) as error:
         raise _refused(path, [str(error)]) from error
@@ -374,51 +374,35 @@ def _overfull(plan: Plan, model: ModelDescription, topology: Topology) -> list[s
     ]
 
 
-def _names_key_values(path: Path, model: ModelDescription) -> bool:
-    """Whether the file names kernels of key-value tables, as TorchRec's own plans do."""
-    return any(
-        entry.get("compute_kernel") in KEY_VALUE_KERNELS
-        for entry in _entries(read_json(path), model).values()
-    )
-
-
-def _entries(values: Any, model: ModelDescription) -> dict[str, dict[str, Any]]:
-    """The entries of the model's key-value tables in a plan file, by our name of the table."""
-    plan = values.get("plan") if isinstance(values, dict) else None
-    modules = plan if isinstance(plan, dict) else {}
-    found = {}
-    for table in model.tables:
-        entries = modules.get(table.path)
-        entry = entries.get(table.parameter_name) if isinstance(entries, dict) else None
-        if table.key_value and isinstance(entry, dict):
-            found[table.table.name] = entry
-    return found
-
-
-def _load_by_torchrec(path: Path, model: ModelDescription, topology: Topology) -> Plan:
+def _load_by_torchrec(path: Path, model: ModelDescription, topology: Topology) -> Plan | None:
     """TorchRec's plan with key-value tables, which become the tables that the search sees.
+
+    Returns:
+        None if the file names no kernel of key-value tables, as TorchRec's own plans do.
 
     Raises:
         InvalidInputError: it is not a plan for this model on this many ranks.
     """
     values = read_json(path)
-    entries = _entries(values, model)
-    tables = {t.table.name: t for t in model.tables}
-    problems = []
-    for name, entry in entries.items():
-        table = tables[name]
-        (limit,) = model.constraints.for_table(name)
-        kept = table.key_value
-        if kept is None or entry.get("compute_kernel") != kept.kernel:
-            wanted = kept.kernel if kept else "none"
-            problems.append(
-                f"~ {name}: kernel {entry.get('compute_kernel')} in the plan, {wanted} asked for"
-            )
+    plan = values.get("plan") if isinstance(values, dict) else None
+    problems, is_theirs = [], False
+    for table, limit in zip(model.tables, model.constraints.tables, strict=True):
+        entries = plan.get(table.path) if isinstance(plan, dict) else None
+        entry = entries.get(table.parameter_name) if isinstance(entries, dict) else None
+        kept, name = table.key_value, table.table.name
+        if kept is None or not isinstance(entry, dict):
+            continue
+        kernel = entry.get("compute_kernel")
+        is_theirs |= kernel in KEY_VALUE_KERNELS
+        if kernel != kept.kernel:
+            problems.append(f"~ {name}: kernel {kernel} in the plan, {kept.kernel} asked for")
             continue
         entry["compute_kernel"] = str(ComputeKernel.FUSED_UVM_CACHING)
         entry["cache_load_factor"] = limit.cache_load_factors[0]
         if kept.is_virtual:
             problems += _to_stand_in(name, entry, table, topology.world_size)
+    if not is_theirs:
+        return None
     if problems:
         raise InvalidInputError(problems)
     return io.plan_from_json(values, model.workload, topology, source=str(path))
@@ -432,20 +416,17 @@ def _to_stand_in(
     Returns:
         Lines on what is wrong with the rows that the entry has.
     """
-    blocks = virtual_blocks(table, world_size)
-    written = entry.get("shards")
-    shards = [s for s in written if isinstance(s, dict)] if isinstance(written, list) else []
-    found = [(s.get("shard_sizes"), s.get("shard_offsets")) for s in shards]
-    if found != blocks or entry.get("sharding_type") != "row_wise":
+    shards, kind = entry.get("shards"), entry.get("sharding_type")
+    listed = [s for s in shards if isinstance(s, dict)] if isinstance(shards, list) else []
+    found = [(s.get("shard_sizes"), s.get("shard_offsets")) for s in listed]
+    if found != virtual_blocks(table, world_size) or kind != "row_wise":
         return [
-            f"~ {name}: {len(found)} {entry.get('sharding_type')} shards in the plan are not the "
-            f"row_wise ones of {world_size} ranks; plan again for this job"
+            f"~ {name}: {len(found)} {kind} shards in the plan are not the row_wise ones of "
+            f"{world_size} ranks; plan again for this job"
         ]
-    for shard, (row, rows) in zip(
-        shards, row_blocks(table.table.num_embeddings, world_size), strict=True
-    ):
-        shard["shard_offsets"] = [row, 0]
-        shard["shard_sizes"] = [rows, table.table.embedding_dim]
+    blocks = row_blocks(table.table.num_embeddings, world_size)
+    for shard, (row, rows) in zip(listed, blocks, strict=True):
+        shard |= {"shard_offsets": [row, 0], "shard_sizes": [rows, table.table.embedding_dim]}
     return []
 
 

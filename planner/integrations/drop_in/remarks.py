@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
@@ -54,12 +54,10 @@ def assumption_warnings(
             warnings.append(
                 f"{what} name tables that the model does not have: {unmatched[:_SHOWN]}"
             )
-    bare = [f.table.name for f in found if f.parameter_name not in constraints]
-    if bare:
-        warnings.append(
-            f"{len(bare)} tables have no pooling factor (constraints); 1 index per feature "
-            f"assumed: {bare[:_SHOWN]}"
-        )
+    warnings += _about(
+        [f.table.name for f in found if f.parameter_name not in constraints],
+        "{count} tables have no pooling factor (constraints); 1 index per feature assumed",
+    )
     kept = [f.table.name for f in found if f.key_value is not None]
     if kept:
         warnings.append(
@@ -69,12 +67,10 @@ def assumption_warnings(
             "fused_uvm_caching unless its constraint names that kernel"
         )
     if hints.default_distribution is None:
-        uniform = [f.table.name for f in found if f.parameter_name not in hints.distributions]
-        if uniform:
-            warnings.append(
-                f"{len(uniform)} tables have no index distribution (hints); uniform assumed: "
-                f"{uniform[:_SHOWN]}"
-            )
+        warnings += _about(
+            [f.table.name for f in found if f.parameter_name not in hints.distributions],
+            "{count} tables have no index distribution (hints); uniform assumed",
+        )
     return warnings + _unpriced(found, constraints, batch_size) + _unknown_names(constraints)
 
 
@@ -82,45 +78,33 @@ def _unpriced(found: Sequence[ShardableTable], constraints: Given, batch_size: i
     """Settings of constraints and sharders that do not change our prices."""
     lines = []
     for applies, words in _REMARKS:
-        names = [f.table.name for f in found if applies(f, constraints.get(f.parameter_name))]
-        if names:
-            lines.append(f"{words.format(count=len(names))}: {names[:_SHOWN]}")
-    return lines + _compressed(found, batch_size) + _counting(found)
-
-
-def _counting(found: Iterable[ShardableTable]) -> list[str]:
-    own = sorted(
-        {type(f.sharder).__name__ for f in found if not is_of_torchrec(f.sharder.storage_usage)}
-    )
-    if not own:
-        return []
-    return [f"storage_usage of {own} is not read: the search counts memory by its own ledger"]
-
-
-def _compressed(found: Iterable[ShardableTable], batch_size: int) -> list[str]:
-    lines = []
-    unsummed = [f.table.name for f in found if unsummed_words(f.table)]
-    if unsummed:
-        lines.append(
-            "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM "
-            f"cannot sum: {len(unsummed)} tables are not cut by rows, for they would fail in "
-            f"training; give POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16: {unsummed[:_SHOWN]}"
-        )
+        about = [f.table.name for f in found if applies(f, constraints.get(f.parameter_name))]
+        lines += _about(about, words)
     rows = {f.table.name: row_to_fill(f.table, batch_size) for f in found}
-    cut = [f"{name} ({row})" for name, row in rows.items() if row]
-    if cut:
-        lines.append(
-            f"{len(cut)} tables have codecs that scale rows of so many elements, which a batch of "
-            f"{batch_size} times their columns does not fill: they are not cut by columns, and "
-            f"training fails in the exchange of a rank whose rows do not come out: {cut[:_SHOWN]}"
-        )
+    lines += _about(
+        [f"{name} ({row})" for name, row in rows.items() if row],
+        "{count} tables have codecs that scale rows of so many elements, which a batch of "
+        f"{batch_size} times their columns does not fill: they are not cut by columns, and "
+        "training fails in the exchange of a rank whose rows do not come out",
+    )
     unknown = sorted({word for f in found for word in unknown_codecs(f.sharder)})
     if unknown:
         lines.append(
             f"qcomm_codecs_registry has codecs of element types that cannot be priced: {unknown}; "
             "priced as fp32"
         )
+    own = {type(f.sharder).__name__ for f in found if not is_of_torchrec(f.sharder.storage_usage)}
+    if own:
+        lines.append(
+            f"storage_usage of {sorted(own)} is not read: the search counts memory by its own "
+            "ledger"
+        )
     return lines
+
+
+def _about(names: Sequence[str], words: str) -> list[str]:
+    """A line with the number of tables and the first names; none if it is about no table."""
+    return [f"{words.format(count=len(names))}: {names[:_SHOWN]}"] if names else []
 
 
 def _lacks_load_factor(entry: ShardableTable, given: ParameterConstraints | None) -> bool:
@@ -178,6 +162,12 @@ _REMARKS: Final[
         "with each row, which are not counted; keep room for them with "
         "hints=WorkloadHints(reserved_bytes=...)",
     ),
+    (
+        lambda f, _: unsummed_words(f.table),
+        "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM cannot "
+        "sum: {count} tables are not cut by rows, for they would fail in training; give "
+        "POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16",
+    ),
 )
 """Which tables a remark is about, and the remark, which their names follow."""
 
@@ -228,13 +218,12 @@ def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> 
         and fused_setting(f.sharder, "optimizer") is not None
         and not optimizer_classes(f.parameter)
     ]
-    if not copied:
-        return []
-    return [
-        f"{len(copied)} replicated tables train with the optimizer of the dense part, not with "
-        "that of fused_params, of which their price and memory are: pass their parameters to it, "
-        f"or leave data_parallel out of their sharding_types: {copied[:_SHOWN]}"
-    ]
+    return _about(
+        copied,
+        "{count} replicated tables train with the optimizer of the dense part, not with that of "
+        "fused_params, of which their price and memory are: pass their parameters to it, or leave "
+        "data_parallel out of their sharding_types",
+    )
 
 
 def narrow_outputs(

@@ -24,9 +24,8 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
@@ -44,15 +43,8 @@ from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError, PlannerError
-from planner.integrations.drop_in.headroom import (
-    LEAST_GAIN_RATIO,
-    SLOWER_RATIO,
-    fullest_ratio,
-    roomier,
-    with_headroom,
-    with_more_memory,
-)
-from planner.integrations.drop_in.nearer import host_bytes, in_nearer_memory
+from planner.integrations.drop_in.headroom import RIVAL, TIME, roomiest, with_memory
+from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.translate.constraints import refused_types
 from planner.integrations.translate.pricing import (
     AS_THE_WORKLOAD,
@@ -65,7 +57,7 @@ from planner.integrations.translate.pricing import (
     described,
     is_shortage,
 )
-from planner.integrations.translate.settings import ShardPlannerError
+from planner.integrations.translate.settings import Request, ShardPlannerError
 from planner.models import models_of
 from planner.options.cuts import pooled_alike, without_types
 from planner.options.runtime_warnings import runtime_warnings, width_problems
@@ -74,7 +66,6 @@ from planner.result import Candidate, PlanningResult
 from planner.search.base import SearchProgress
 from planner.settings import SearchSettings
 from planner.solving.prepare import objective_value
-from planner.solving.runnable import runs
 from planner.space.budget import default_work_s, priced_plans
 from planner.space.objective import MakePipeline
 from planner.support.text import counted
@@ -117,30 +108,27 @@ def planning_evaluations(
         topology: the system.
         make_pipeline: makes what prices the plans.
     """
-    pipeline = make_pipeline(workload, topology, default_models(topology))
-    return priced_plans(planning_work_s(len(workload.tables), topology.world_size), pipeline)
+    work_s = planning_work_s(len(workload.tables), topology.world_size)
+    return priced_plans(work_s, make_pipeline(workload, topology, default_models(topology)))
 
 
 def evaluations_within(
-    limit_s: float, workload: Workload, topology: Topology, make_pipeline: MakePipeline
+    limit_s: float | None, workload: Workload, topology: Topology, make_pipeline: MakePipeline
 ) -> int:
     """A time limit as a budget in priced plans, which does not depend on how busy a machine is.
 
     Args:
-        limit_s: seconds, which are nominal ones: about those of one core of a machine of 2023.
+        limit_s: seconds, which are nominal ones: about those of one core of a machine of 2023; None
+            for the budget of ``shardplan plan`` without a limit.
         workload: the workload.
         topology: the system.
         make_pipeline: makes what prices the plans.
     """
-    pipeline = make_pipeline(workload, topology, default_models(topology))
-    size = len(workload.tables), topology.world_size
-    return priced_plans(default_work_s(*size, limit_s), pipeline)
+    work_s = default_work_s(len(workload.tables), topology.world_size, limit_s)
+    return priced_plans(work_s, make_pipeline(workload, topology, default_models(topology)))
 
 
-RIVAL: Final = "torchrec"
-_TIME: Final = "iteration"
 _DRAW_RATIO: Final = 1e-6
-_RATING: Final = TorchrecPricing()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,39 +178,52 @@ class Memories:
                 format_bytes(self.reserved_bytes),
                 format_bytes(rest),
             )
-        return counted, replace(self, ledger=with_more_memory(self.ledger, dense))
+        return counted, replace(self, ledger=with_memory(self.ledger, more_bytes=dense))
 
 
 def memories_left(
-    left_by: Callable[[StorageReservation], Topology],
-    reservation: StorageReservation,
-    kept_bytes: float,
+    request: Request,
+    base: Topology,
     *,
+    kept_bytes: float,
     by_user: bool,
-    headroom_ratio: float = 0.0,
+    headroom_ratio: float,
+    rates_from_base: bool,
 ) -> Memories:
     """The memory for tables by both counts.
 
     Args:
-        left_by: returns our topology with the memory that a storage reservation leaves.
-        reservation: the planner's storage reservation.
+        request: what the planner was asked for.
+        base: the system whose figures are used.
         kept_bytes: device memory of each rank that the user keeps free in addition.
         by_user: whether the user chose the reservation. Both counts then obey it; otherwise our
             count keeps only its margin free, because it counts the rest of the reservation itself.
         headroom_ratio: share of that memory that has to stay free on every rank.
+        rates_from_base: whether bandwidths come from ``base`` too.
 
     Raises:
         InfeasibleError: nothing is left.
         PlannerError: TorchRec's error, for the same reason.
     """
-    theirs: Topology | None = None
-    whole: Topology | None = None
-    reserved_bytes: float | None = None
+
+    def left_by(one: StorageReservation) -> Topology:
+        reserved = one.reserve(
+            topology=request.topology,
+            batch_size=request.batch_size,
+            module=request.module,
+            sharders=request.sharders,
+            constraints=request.constraints,
+        )
+        left = topology_from_torchrec(reserved, base, rates_from_base=rates_from_base)
+        return with_memory(left, ratio=1.0 - headroom_ratio)
+
+    reservation = request.reservation
+    theirs, whole, reserved_bytes = None, None, None
     if by_user:
         ours = theirs = left_by(reservation)
         if not isinstance(reservation, LeftToOurCount):
-            all_of_it = left_by(LeftToOurCount()).hbm_capacities()
-            reserved_bytes = float((all_of_it - ours.hbm_capacities()).min())
+            kept = left_by(LeftToOurCount()).hbm_capacities() - ours.hbm_capacities()
+            reserved_bytes = float(kept.min()) / (1.0 - headroom_ratio)
     else:
         try:
             theirs = left_by(reservation)
@@ -231,85 +232,115 @@ def memories_left(
         ours = left_by(FixedPercentageStorageReservation(percentage=MARGIN_RATIO))
         whole = left_by(LeftToOurCount())
     return Memories(
-        ledger=with_headroom(ours, headroom_ratio),
-        torchrec=None if theirs is None else with_headroom(theirs, headroom_ratio),
+        ledger=ours,
+        torchrec=theirs,
         reservation=reservation,
         kept_bytes=kept_bytes,
-        whole=None if whole is None else with_headroom(whole, headroom_ratio),
+        whole=whole,
         headroom_ratio=headroom_ratio,
         reserved_bytes=reserved_bytes,
     )
 
 
-def best_plan(
-    workload: Workload,
-    memories: Memories,
-    constraints: Constraints,
-    asked: Mapping[str, Any],
-    rival: Plan | None = None,
-    *,
-    key_values: Mapping[str, KeyValueTable] | None = None,
-    knows_optimizer: bool = True,
-    rating: TorchrecPricing = _RATING,
-) -> PlanningResult:
-    """The best plan by our count of memory, or else by TorchRec's.
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a search of the planner is asked.
 
-    Args:
-        workload: the workload.
+    Attributes:
+        workload: the tables, with the module of each.
         memories: the topology with memory by both counts.
-        constraints: limits of the search.
-        asked: strategy, objective, seed and limits of :func:`planner.api.plan`. Without
+        limits: limits of the search, one rule for each table.
+        asked: returns strategy, objective, seed and limits of a search that begins now. Without
             ``max_evaluations`` the search has a budget of work that follows from the problem's
-            size, so that it ends at the same point every time; a time limit is only a safety. With
-            ``beaten_by``, the value of a known plan, it ends when its bound is above that value.
+            size, so that it ends at the same point every time; a time limit is only a safety.
         rival: TorchRec's own plan. It is reported among the baselines, and is the best plan if it
             fits and is predicted to be at least as fast.
+        outputs: the output types that are not fp32, by table.
         key_values: how key-value tables are run, by name.
         knows_optimizer: whether the cost of each table's optimizer is known.
         rating: makes the pipeline for one of TorchRec's objectives.
+        beaten_by: the value of a known plan; a search ends when its bound is above that.
+    """
+
+    workload: Workload
+    memories: Memories
+    limits: Constraints
+    asked: Callable[[], Mapping[str, Any]]
+    rival: Plan | None = None
+    outputs: Mapping[str, DataType] = field(default_factory=dict)
+    key_values: Mapping[str, KeyValueTable] = field(default_factory=dict)
+    knows_optimizer: bool = True
+    rating: TorchrecPricing = field(default_factory=TorchrecPricing)
+    beaten_by: float = math.inf
+
+    @property
+    def make_pipeline(self) -> partial[KeyValuePipeline]:
+        """Makes what prices plans by our count of memory."""
+        told: dict[str, Any] = {
+            "key_values": self.key_values,
+            "knows_optimizer": self.knows_optimizer,
+        }
+        return partial(KeyValuePipeline, **told)
+
+    def uneven_outputs(self, plan: Plan) -> list[str]:
+        """Modules in which ranks expect different output types in one exchange."""
+        return uneven_outputs(plan, self.workload, self.outputs, self.memories.ledger.world_size)
+
+
+def best_plan(question: Question) -> PlanningResult:
+    """The best plan by our count of memory, or else by TorchRec's.
 
     Raises:
         ShardPlannerError: nothing fits by either count; ``error_type`` says whether all memory is
             too small, or only under these constraints.
     """
-    kept = dict(key_values or {})
-    if str(asked.get("objective", "")).startswith("torchrec"):
-        return _best_by_torchrec(workload, memories, constraints, asked, rival, kept, rating)
-    told: dict[str, Any] = {"key_values": kept, "knows_optimizer": knows_optimizer}
-    strictly = partial(KeyValuePipeline, **told)
+    workload, memories = question.workload, question.memories
+    if str(question.asked().get("objective", "")).startswith("torchrec"):
+        return _best_by_torchrec(question)
     try:
-        result = _searched(workload, memories.ledger, constraints, strictly, asked)
+        return _roomiest(question, workload, memories.ledger, question.make_pipeline)
     except InfeasibleError as error:
         strict = error
-    else:
-        return _roomiest(_against(rival, result, strictly), strictly, kept)
     if memories.torchrec is None:
-        raise _nothing_fits(strict, workload, memories.ledger, memories, kept) from strict
+        raise _nothing_fits(strict, question, workload, memories.ledger) from strict
     lighter = replace(workload, reserved_bytes=memories.kept_bytes)
-    by_their_count = partial(TorchrecMemoryPipeline, theirs=memories.theirs, **told)
+    by_their_count = partial(
+        TorchrecMemoryPipeline, theirs=memories.theirs, **question.make_pipeline.keywords
+    )
     try:
-        result = _searched(lighter, memories.torchrec, constraints, by_their_count, asked)
+        result = _roomiest(question, lighter, memories.torchrec, by_their_count)
     except InfeasibleError as error:
-        raise _nothing_fits(error, lighter, memories.torchrec, memories, kept) from error
+        raise _nothing_fits(error, question, lighter, memories.torchrec) from error
     logger.warning(
         "by our count %s; the plan fits by TorchRec's count, which leaves out a second batch of "
         "inputs, gradients of outputs, received embeddings%s: it may run out of memory",
         strict,
         memories.theirs.words,
     )
-    return _roomiest(_against(rival, result, by_their_count), by_their_count, kept)
+    return result
+
+
+def _roomiest(
+    question: Question,
+    workload: Workload,
+    topology: Topology,
+    make_pipeline: Callable[..., CostPipeline],
+) -> PlanningResult:
+    """The best plan by one count of memory, moved to emptier memory where that costs little."""
+    result = _searched(question, workload, topology, make_pipeline)
+    return roomiest(
+        _against(question.rival, result, make_pipeline), make_pipeline, question.key_values
+    )
 
 
 def _searched(
+    question: Question,
     workload: Workload,
     topology: Topology,
-    constraints: Constraints,
     make_pipeline: Callable[..., CostPipeline],
-    asked: Mapping[str, Any],
 ) -> PlanningResult:
     """Run one search, with the user's budget of work or one that follows from the size."""
-    chosen = dict(asked)
-    beaten_by = float(chosen.pop("beaten_by", math.inf))
+    chosen = dict(question.asked())
     proven = -math.inf
 
     def note(step: SearchProgress) -> None:
@@ -319,38 +350,31 @@ def _searched(
     if chosen.get("max_evaluations") is None:
         chosen["max_evaluations"] = planning_evaluations(workload, topology, make_pipeline)
     return api.solve(
-        PlanningProblem(workload=workload, topology=topology, constraints=constraints),
+        PlanningProblem(workload=workload, topology=topology, constraints=question.limits),
         search=SearchSettings(with_baselines=False, **chosen),
         make_pipeline=make_pipeline,
         progress=note,
-        should_stop=lambda: proven > beaten_by,
+        should_stop=lambda: proven > question.beaten_by,
     )
 
 
-def _best_by_torchrec(
-    workload: Workload,
-    memories: Memories,
-    constraints: Constraints,
-    asked: Mapping[str, Any],
-    rival: Plan | None,
-    key_values: Mapping[str, KeyValueTable],
-    rating: TorchrecPricing,
-) -> PlanningResult:
+def _best_by_torchrec(question: Question) -> PlanningResult:
     """The best plan by one of TorchRec's objectives, which count memory by TorchRec's estimates."""
-    if key_values:
+    memories = question.memories
+    if question.key_values:
         message = (
-            f"objective {asked['objective']!r} cannot rate key-value tables ({[*key_values][:5]}); "
-            "use objective 'iteration'"
+            f"objective {question.asked()['objective']!r} cannot rate key-value tables "
+            f"({[*question.key_values][:5]}); use objective 'iteration'"
         )
         raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
     topology = memories.whole or memories.torchrec or memories.ledger
-    counted = replace(workload, reserved_bytes=memories.kept_bytes)
-    pricing = replace(rating, is_reserved=memories.whole is None)
+    counted = replace(question.workload, reserved_bytes=memories.kept_bytes)
+    pricing = replace(question.rating, is_reserved=memories.whole is None)
     try:
-        result = _searched(counted, topology, constraints, pricing, asked)
+        result = _searched(question, counted, topology, pricing)
     except InfeasibleError as error:
-        raise _nothing_fits(error, counted, memories.ledger, memories, {}) from error
-    return _against_by_torchrec(rival, result, pricing)
+        raise _nothing_fits(error, question, counted, memories.ledger) from error
+    return _against_by_torchrec(question.rival, result, pricing)
 
 
 def require_room(
@@ -393,7 +417,7 @@ def _against(
     theirs = Candidate(name=RIVAL, plan=rival, estimate=estimate, memory=pipeline.memory(rival))
     result = replace(result, baselines=(*result.baselines, theirs))
     draw = theirs.estimate.time.time_s <= result.estimate.time.time_s * (1.0 + _DRAW_RATIO)
-    return replace(result, best=theirs) if draw and result.solver.objective == _TIME else result
+    return replace(result, best=theirs) if draw and result.solver.objective == TIME else result
 
 
 def _against_by_torchrec(
@@ -419,69 +443,11 @@ def _against_by_torchrec(
     return replace(result, best=theirs, solver=replace(solver, value=value))
 
 
-def _roomiest(
-    result: PlanningResult,
-    make_pipeline: Callable[..., CostPipeline],
-    key_values: Mapping[str, KeyValueTable],
-) -> PlanningResult:
-    """The result with the plan in the nearest and emptiest memory, among those about as fast.
-
-    These are plans that are at most 1 % slower than the best one, and not slower than TorchRec's.
-    Of these, the one with the fewest bytes in host memory is taken; its tables go from there to
-    device memory if they have room; and then it is made to leave most device memory free.
-    """
-    if result.solver.objective != _TIME:
-        return result
-    problem, best = result.problem, result.best
-    pipeline = make_pipeline(problem.workload, problem.topology, default_models(problem.topology))
-    theirs = [c.estimate.time.time_s for c in result.baselines if c.name == RIVAL]
-    most_s = min([best.estimate.time.time_s * (1.0 + SLOWER_RATIO), *theirs])
-    filled, far = fullest_ratio(pipeline, best.plan), host_bytes(pipeline, best.plan)
-    start, emptiest, least = best, filled, far
-    others = (*result.runners_up, *result.baselines)
-    for other in (c for c in others if runs(c.plan, problem.workload)):
-        share, beyond = fullest_ratio(pipeline, other.plan), host_bytes(pipeline, other.plan)
-        is_emptier = beyond == least and share < emptiest - LEAST_GAIN_RATIO
-        if other.estimate.time.time_s <= most_s and (beyond < least or is_emptier):
-            start, emptiest, least = other, share, beyond
-    rules = problem.constraints
-    nearer = in_nearer_memory(start.plan, pipeline, rules, most_s=most_s, fixed=key_values)
-    found = roomier(nearer, pipeline, rules, most_s=most_s, fixed=key_values)
-    if found == best.plan:
-        return result
-    chosen = Candidate(
-        name=start.name,
-        plan=found,
-        estimate=pipeline.estimate(found),
-        memory=pipeline.memory(found),
-    )
-    why = (
-        f"its fullest rank uses {fullest_ratio(pipeline, found):.0%} of the memory for embeddings "
-        f"instead of {filled:.0%}"
-    )
-    kept = host_bytes(pipeline, found)
-    if kept < far:
-        why = f"it has {format_bytes(kept)} of tables in host memory instead of {format_bytes(far)}"
-    remark = (
-        f"a plan predicted {_slower(chosen, best)} than the fastest one was taken, because {why}"
-    )
-    return replace(result, best=chosen, warnings=(*result.warnings, remark))
-
-
-def _slower(one: Candidate, other: Candidate) -> str:
-    ratio = one.estimate.time.time_s / other.estimate.time.time_s - 1.0
-    return f"{ratio:.2%} slower" if ratio >= 0 else f"{-ratio:.2%} faster"
-
-
 def _nothing_fits(
-    error: InfeasibleError,
-    workload: Workload,
-    topology: Topology,
-    memories: Memories,
-    key_values: Mapping[str, KeyValueTable],
+    error: InfeasibleError, question: Question, workload: Workload, topology: Topology
 ) -> ShardPlannerError:
-    models = default_models(topology)
-    pipeline = TorchrecMemoryPipeline(workload, topology, models, key_values=key_values)
+    models, memories = default_models(topology), question.memories
+    pipeline = TorchrecMemoryPipeline(workload, topology, models, key_values=question.key_values)
     short = is_shortage(pipeline)
     kind = PlannerErrorType.INSUFFICIENT_STORAGE if short else PlannerErrorType.STRICT_CONSTRAINTS
     left = format_bytes(float(pipeline.device_limits.min()))
@@ -500,83 +466,62 @@ def _nothing_fits(
     return ShardPlannerError("\n".join(lines), kind)
 
 
-def soundest_plan(
-    workload: Workload,
-    memories: Memories,
-    limits: Constraints,
-    asked: Callable[[], Mapping[str, Any]],
-    rival: Plan | None = None,
-    *,
-    outputs: Mapping[str, DataType] = MappingProxyType({}),
-    **more: Any,
-) -> PlanningResult:
+def soundest_plan(question: Question) -> PlanningResult:
     """The best plan under which TorchRec computes what the model computes.
 
     If there is no such plan, the search is done without this rule, and a warning says so.
 
-    Args:
-        workload: the tables, with the module of each.
-        memories: as in :func:`best_plan`.
-        limits: limits of the search, one rule for each table.
-        asked: returns the settings of a search that begins now.
-        rival: TorchRec's own plan.
-        outputs: the output types that are not fp32, by table.
-        more: further arguments of :func:`best_plan`.
-
     Raises:
         ShardPlannerError: there is no plan, even without the rules of this module.
     """
-
-    def search(
-        within: Constraints, against: Plan | None, known: PlanningResult | None = None
-    ) -> PlanningResult:
-        beaten_by = {} if known is None else {"beaten_by": _value(known)}
-        return best_plan(workload, memories, within, {**asked(), **beaten_by}, against, **more)
-
-    world_size = memories.ledger.world_size
-    best = _best_pooling(workload, limits, rival, search)
+    rival, workload = question.rival, question.workload
+    best = _best_pooling(question)
     if rival and best.plan == rival and width_problems(rival, workload):
         with contextlib.suppress(ShardPlannerError, NoPlanFoundError):
-            best = _best_pooling(workload, limits, None, search)
-    uneven = uneven_outputs(best.plan, workload, outputs, world_size)
-    everywhere = _on_every_rank(workload, limits, uneven)
-    if everywhere != limits:
+            best = _best_pooling(replace(question, rival=None))
+    uneven = question.uneven_outputs(best.plan)
+    everywhere = _on_every_rank(workload, question.limits, uneven)
+    if everywhere != question.limits:
         with contextlib.suppress(ShardPlannerError):
-            best = _best_pooling(workload, everywhere, None, search)
-            uneven = uneven_outputs(best.plan, workload, outputs, world_size)
+            best = _best_pooling(replace(question, limits=everywhere, rival=None))
+            uneven = question.uneven_outputs(best.plan)
     if uneven:
-        logger.warning("training may fail: %s", _uneven_words(uneven))
+        logger.warning(
+            "training may fail: tables of modules %s have outputs that are not fp32, and not every "
+            "rank has some of them; allow data_parallel and row_wise for these tables, or take "
+            "fp32",
+            uneven[:5],
+        )
     for line in runtime_warnings(best.plan, workload):
         if line not in best.warnings:
             logger.warning(line)
     return best
 
 
-def _best_pooling(
-    workload: Workload,
-    limits: Constraints,
-    rival: Plan | None,
-    search: Callable[..., PlanningResult],
-) -> PlanningResult:
+def _best_pooling(question: Question) -> PlanningResult:
     """The better plan of the two ways to pool means; its bound is the lower one of both.
 
     The second search ends as soon as its bound is above the value of the first plan.
     """
-    ways = list(
-        dict.fromkeys(_limited(workload, limits, by_rows=by_rows) for by_rows in (False, True))
+    limits, rival = question.limits, question.rival
+    pooled = (
+        replace(limits, tables=pooled_alike(question.workload, limits.tables, by_rows=by_rows))
+        for by_rows in (False, True)
     )
+    ways = list(dict.fromkeys(pooled))
     results: list[PlanningResult] = []
     is_proven = True
     for way in ways:
         against = rival if rival and not refused_types(way, rival) else None
+        known = _value(results[0]) if results else math.inf
         try:
-            results.append(search(way, against, next(iter(results), None)))
+            results.append(best_plan(replace(question, limits=way, rival=against, beaten_by=known)))
         except (ShardPlannerError, NoPlanFoundError) as error:
             if ways == [limits]:
                 raise
             is_proven &= bool(results) or isinstance(error, ShardPlannerError)
     if not results:
-        return search(limits, rival)
+        return best_plan(question)
     if ways == [limits]:
         return results[0]
     # If both have the same value, TorchRec's own plan is taken.
@@ -587,14 +532,8 @@ def _best_pooling(
 
 
 def _value(result: PlanningResult) -> float:
-    is_time = result.solver.objective == "iteration"
+    is_time = result.solver.objective == TIME
     return result.estimate.time.time_s if is_time else result.solver.value
-
-
-def _limited(workload: Workload, limits: Constraints, *, by_rows: bool) -> Constraints:
-    """Limits under which no mean-pooled table is cut by rows, or all tables of its module are."""
-    kept = pooled_alike(workload, limits.tables, by_rows=by_rows)
-    return limits if kept == limits.tables else replace(limits, tables=kept)
 
 
 def uneven_outputs(
@@ -625,13 +564,6 @@ def uneven_outputs(
             for (module, _), ranks in seen.items()
             if len({min(types) if len(types) == 1 else DataType.FP32 for types in ranks}) > 1
         }
-    )
-
-
-def _uneven_words(modules: Sequence[str]) -> str:
-    return (
-        f"tables of modules {list(modules)[:5]} have outputs that are not fp32, and not every rank "
-        "has some of them; allow data_parallel and row_wise for these tables, or take fp32"
     )
 
 

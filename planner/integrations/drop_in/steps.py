@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.planner.perf_models import NoopPerfModel
-from torchrec.distributed.planner.types import Enumerator, ShardingOption, StorageReservation
+from torchrec.distributed.planner.types import Enumerator, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ShardingPlan
 
@@ -21,9 +21,8 @@ from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import Workload
+from planner.integrations.drop_in.headroom import RIVAL
 from planner.integrations.drop_in.others import Rival
-from planner.integrations.drop_in.search import RIVAL, Memories, memories_left
-from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.constraints import (
     narrowed_to_options,
@@ -31,11 +30,9 @@ from planner.integrations.translate.constraints import (
     within_groups,
 )
 from planner.integrations.translate.settings import (
-    Failure,
-    Request,
     Sharders,
     ShardPlannerError,
-    as_failure,
+    as_planner_error,
 )
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints
@@ -68,21 +65,21 @@ def plan_on_first_rank(
             )
             raise ShardPlannerError(message)
         pg = dist.GroupMember.WORLD
-    outcome: list[ShardingPlan | Failure | None] = [None]
+    outcome: list[ShardingPlan | ShardPlannerError | None] = [None]
     cause: Exception | None = None
     if dist.get_rank(pg) == 0:
         try:
             outcome = [make()]
         except Exception as error:  # the other ranks have to get every error
             logger.exception("planning failed")
-            cause, outcome = error, [as_failure(error)]
+            cause, outcome = error, [as_planner_error(error)]
     try:
         dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
     except RuntimeError as error:  # torch has no narrower error for a lost rank
         raise ShardPlannerError(_lost(pg, error)) from (cause or error)
     answer = outcome[0]
-    if isinstance(answer, Failure):
-        raise answer.raised() from cause
+    if isinstance(answer, ShardPlannerError):
+        raise answer from cause
     if answer is None:
         message = "the first rank sent no plan"
         raise ShardPlannerError(message)
@@ -97,19 +94,20 @@ def limit_within(pg: dist.ProcessGroup | None, limit_s: float | None) -> float |
         limit_s: the user's time limit, if any.
     """
     timeout_s = _timeout_s(pg)
-    if timeout_s is None or (limit_s is not None and limit_s <= _SHARE_OF_TIMEOUT * timeout_s):
+    if timeout_s is None:
         return limit_s
-    if limit_s is None:
-        return _SHARE_OF_TIMEOUT * timeout_s
-    shortened = _SHARE_OF_TIMEOUT * timeout_s
-    logger.warning(
-        "timeout_seconds=%g does not leave the waiting ranks time before the process group's "
-        "timeout of %g s; the search ends after %g s",
-        limit_s,
-        timeout_s,
-        shortened,
-    )
-    return shortened
+    most_s = _SHARE_OF_TIMEOUT * timeout_s
+    if limit_s is not None and limit_s <= most_s:
+        return limit_s
+    if limit_s is not None:
+        logger.warning(
+            "timeout_seconds=%g does not leave the waiting ranks time before the process group's "
+            "timeout of %g s; the search ends after %g s",
+            limit_s,
+            timeout_s,
+            most_s,
+        )
+    return most_s
 
 
 def _timeout_s(pg: dist.ProcessGroup | None) -> float | None:
@@ -240,37 +238,6 @@ def require_runnable(plan: Plan, workload: Workload, topology: Topology, device:
     if problems:
         message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
         raise ShardPlannerError(message)
-
-
-def reserved_memories(
-    request: Request,
-    base: Topology,
-    *,
-    kept_bytes: float,
-    by_user: bool,
-    headroom_ratio: float,
-    rates_from_base: bool,
-) -> Memories:
-    """The memory for tables by both counts; the arguments are those of :func:`memories_left`.
-
-    Raises:
-        InfeasibleError: nothing is left.
-        PlannerError: TorchRec's error, for the same reason.
-    """
-
-    def left_by(one: StorageReservation) -> Topology:
-        reserved = one.reserve(
-            topology=request.topology,
-            batch_size=request.batch_size,
-            module=request.module,
-            sharders=request.sharders,
-            constraints=request.constraints,
-        )
-        return topology_from_torchrec(reserved, base, rates_from_base=rates_from_base)
-
-    return memories_left(
-        left_by, request.reservation, kept_bytes, by_user=by_user, headroom_ratio=headroom_ratio
-    )
 
 
 _TIMES: Final = ("iteration", "phases")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 from torch import nn
@@ -10,7 +11,6 @@ from torchrec.distributed.planner.types import (
     ParameterConstraints,
     PlanLoader,
     PlannerErrorType,
-    Shard,
     ShardingOption,
 )
 from torchrec.distributed.types import ModuleSharder
@@ -23,8 +23,9 @@ from planner.integrations.torchrec_parts import (
     key_of,
     names_of,
     sharders_by_module,
-    workload_of,
+    tables_of,
 )
+from planner.integrations.torchrec_plan import torchrec_shards
 from planner.integrations.torchrec_workload import NO_HINTS
 from planner.integrations.translate.settings import ShardPlannerError
 
@@ -74,9 +75,8 @@ class PlanFileLoader(PlanLoader):
         listed = self._enumerator.enumerate(module, sharders)
         names = names_of(listed)
         try:
-            workload = workload_of(
-                listed, sharders_by_module(sharders), self._constraints, NO_HINTS
-            )
+            by_module = sharders_by_module(sharders)
+            _, workload = tables_of(listed, by_module, self._constraints, NO_HINTS)
             plan = io.load_plan(self._path, workload).plan
         except (OSError, InvalidInputError) as error:
             raise self._refused([str(error)]) from error
@@ -125,22 +125,9 @@ def _matching(options: list[ShardingOption], placed: TablePlacement) -> Sharding
 
 
 def _placed(option: ShardingOption, placed: TablePlacement) -> ShardingOption:
-    return ShardingOption(
-        name=option.name,
-        tensor=option.tensor,
-        module=option.module,
-        input_lengths=option.input_lengths,
-        batch_size=option.batch_size,
-        sharding_type=option.sharding_type,
-        partition_by=option.partition_by,
-        compute_kernel=option.compute_kernel,
-        shards=[
-            Shard(size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank)
-            for s in placed.shards
-        ],
-        cache_params=option.cache_params,
-        feature_names=option.feature_names,
-    )
+    made = copy.copy(option)
+    made.shards = torchrec_shards(placed)
+    return made
 
 
 def _unlisted(key: Key, placed: TablePlacement) -> str:

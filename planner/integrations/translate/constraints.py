@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
+Pair = tuple[ShardingType, ComputeKernel]
 TableRequest = tuple[Table, ModuleSharder[nn.Module], ParameterConstraints | None]
 
 GUARDED: Final = (ShardingType.GRID_SHARD,)
@@ -110,36 +110,29 @@ def _one_table(
     if least is not None and (not isinstance(least, Integral) or least < 0):
         message = f"min_partition must be a whole number of columns, 1 or more, got {least!r}"
         raise InvalidInputError(message)
-    offered = offered_pairs(sharder, compute_device)
-    left = _asked(offered, sharder, given)
-    pairs = [
-        (kind, kernel)
-        for kind, kernel in dict.fromkeys(pair for pair in map(_our_pair, left) if pair)
-        if kernel in legal.get(kind, ())
-    ]
+    left = dict.fromkeys(map(_our_pair, _asked(sharder, given, compute_device)))
+    pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
     if not pairs:
         reasons = _restrictions(table, OUR_DEVICE.get(compute_device, compute_device))
         message = "; ".join(
             [
                 f"no sharding option is left: constraints ask for types {given.sharding_types} and "
                 f"kernels {given.compute_kernels}",
-                f"its sharder offers {_listed(offered)}",
+                f"its sharder offers {_listed(offered_pairs(sharder, compute_device))}",
                 *reasons,
                 "widen the constraints" + (", or change that" if reasons else ""),
             ]
         )
         raise InvalidInputError(message)
-    types, kernels = {t for t, _ in pairs}, {k for _, k in pairs}
     ratio = pinned_load_factor(sharder, given)
-    every = {(t, k) for t in types for k in kernels if k in legal[t]}
-    return TableConstraint(
+    limit = TableConstraint(
         pattern=glob.escape(table.name),
-        sharding_types=tuple(t for t in ShardingType if t in types),
-        kernels=tuple(k for k in ComputeKernel if k in kernels),
         min_column_width=int(least or COLUMN_MULTIPLE),
         cache_load_factors=() if ratio is None else (ratio,),
-        pairs=() if every == set(pairs) else tuple(pairs),
     )
+    limit = _only(limit, pairs)
+    every = {(t, k) for t in limit.sharding_types for k in limit.kernels if k in legal[t]}
+    return replace(limit, pairs=()) if every == set(pairs) else limit
 
 
 def _restrictions(table: Table, device: str) -> list[str]:
@@ -283,23 +276,22 @@ def _device_to_ask(method: Callable[..., object], compute_device: str) -> str:
 
 
 def _asked(
-    offered: Iterable[tuple[str, str]],
-    sharder: ModuleSharder[nn.Module],
-    given: ParameterConstraints,
+    sharder: ModuleSharder[nn.Module], given: ParameterConstraints | None, compute_device: str
 ) -> list[tuple[str, str]]:
-    """The pairs that a constraint leaves; guarded types only if the constraint names them."""
+    """The pairs that sharder and constraint leave; guarded types only if the latter names them."""
+    given = given or ParameterConstraints()
     behind = "FeatureProcessedEmbeddingBagCollection" in sharder_name(sharder.module_type)
     guarded = GUARDED_BEHIND_PROCESSORS if behind else GUARDED
     types = [str(t) for t in given.sharding_types or ()]
     kernels = [str(k) for k in given.compute_kernels or ()]
     return [
         (kind, kernel)
-        for kind, kernel in offered
+        for kind, kernel in offered_pairs(sharder, compute_device)
         if (kind in types if types else kind not in guarded) and (not kernels or kernel in kernels)
     ]
 
 
-def _our_pair(pair: tuple[str, str]) -> tuple[ShardingType, ComputeKernel] | None:
+def _our_pair(pair: tuple[str, str]) -> Pair | None:
     """The pair as our types; None for kernels and types that our plans do not use."""
     try:
         return ShardingType(pair[0]), our_kernel(pair[1])
@@ -324,7 +316,7 @@ def kernel_names(
     compute_device: str,
 ) -> list[str]:
     """The kernels, in TorchRec's names, that sharder and constraint leave with a sharding type."""
-    left = _asked(offered_pairs(sharder, compute_device), sharder, given or ParameterConstraints())
+    left = _asked(sharder, given, compute_device)
     return [kernel for kind, kernel in left if kind == sharding_type]
 
 
@@ -336,10 +328,8 @@ def stand_in_warnings(
     """A line for each kernel without a cost model that tables may have to run."""
     used: dict[str, list[str]] = {}
     for entry in tables:
-        limit = constraints.get(entry.parameter_name) or ParameterConstraints()
-        left = {
-            k for _, k in _asked(offered_pairs(entry.sharder, compute_device), entry.sharder, limit)
-        }
+        limit = constraints.get(entry.parameter_name)
+        left = {k for _, k in _asked(entry.sharder, limit, compute_device)}
         for name in sorted(filter(is_priced_as_another, left)):
             if str(our_kernel(name)) not in left:
                 used.setdefault(name, []).append(entry.table.name)
@@ -373,21 +363,19 @@ def pinned_load_factor(
     return None if ratio is None else min(float(ratio), WHOLE_CACHE)
 
 
-def _kernels(names: Iterable[str]) -> list[ComputeKernel]:
-    """Our kernels for TorchRec's names; kernels that our plans do not use are left out."""
-    found = []
-    for name in names:
-        with contextlib.suppress(ValueError):
-            found.append(our_kernel(str(name)))
-    return found
+def _searched_as(name: str) -> ComputeKernel:
+    """The kernel under which the search sees one of TorchRec's."""
+    return ComputeKernel.FUSED_UVM_CACHING if name in KEY_VALUE_KERNELS else our_kernel(name)
 
 
-def _searched_as(name: str) -> ComputeKernel | None:
-    """The kernel under which the search sees one of TorchRec's; None if it does not use it."""
-    return (
-        ComputeKernel.FUSED_UVM_CACHING
-        if name in KEY_VALUE_KERNELS
-        else next(iter(_kernels([name])), None)
+def _only(limit: TableConstraint, pairs: Sequence[Pair]) -> TableConstraint:
+    """The limit of a table that leaves only some pairs of sharding type and kernel."""
+    types, kernels = {t for t, _ in pairs}, {k for _, k in pairs}
+    return replace(
+        limit,
+        sharding_types=tuple(t for t in ShardingType if t in types),
+        kernels=tuple(k for k in ComputeKernel if k in kernels),
+        pairs=tuple(pairs),
     )
 
 
@@ -409,7 +397,7 @@ def narrowed_to_options(
     tables = []
     for limit, (table, place) in zip(constraints.tables, places.items(), strict=True):
         found = listed.get(place, [])
-        offered = {(kind, _searched_as(kernel)) for kind, kernel in found}
+        offered = {(kind, _searched_as(str(kernel))) for kind, kernel in found}
         pairs = tuple(
             (kind, kernel)
             for kind in limit.sharding_types
@@ -419,12 +407,5 @@ def narrowed_to_options(
         if not pairs:
             message = f"table {table!r}: the enumerator lists no option that can be planned"
             raise InvalidInputError(message)
-        types, kernels = {t for t, _ in pairs}, {k for _, k in pairs}
-        narrowed = replace(
-            limit,
-            sharding_types=tuple(t for t in limit.sharding_types if t in types),
-            kernels=tuple(k for k in limit.kernels if k in kernels),
-            pairs=pairs,
-        )
-        tables.append(narrowed)
+        tables.append(_only(limit, pairs))
     return replace(constraints, tables=tuple(tables))

@@ -106,17 +106,10 @@ def _traced(
             return None
         message = "--autocast is about the traced dense part; name its inputs with --inputs too"
         raise InvalidInputError(message)
-    try:
-        hush_fx()
-        given = _function(inputs)(batch_size)
-    except InvalidInputError:
-        raise
-    except (Exception, SystemExit) as error:
-        message = f"{inputs}: failed: {type(error).__name__}: {error}"
-        raise InvalidInputError(message) from error
+    hush_fx()
     return trace_dense(
         model,
-        synchronized(given),
+        synchronized(_called(inputs, batch_size)),
         batch_size=batch_size,
         lookups=lookups_of(model),
         autocast=None if autocast is None else _PRECISIONS[autocast],
@@ -152,13 +145,7 @@ def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
     Raises:
         InvalidInputError: the function does not exist, fails, or returns something else.
     """
-    function = _function(factory)
-    try:
-        with torch.device("meta"):
-            made = function()
-    except (Exception, SystemExit) as error:
-        message = f"{factory}: failed: {type(error).__name__}: {error}"
-        raise InvalidInputError(message) from error
+    made = _called(factory, device="meta")
     model, constraints = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not isinstance(constraints, Mapping | None):
         message = (
@@ -167,6 +154,21 @@ def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:
         )
         raise InvalidInputError(message)
     return model, constraints
+
+
+def _called(factory: str, *arguments: object, device: str = "cpu") -> Any:
+    """What a function returns, called where new tensors are on a device.
+
+    Raises:
+        InvalidInputError: there is no such function, or it fails.
+    """
+    function = _function(factory)
+    try:
+        with torch.device(device):
+            return function(*arguments)
+    except (Exception, SystemExit) as error:
+        message = f"{factory}: failed: {type(error).__name__}: {error}"
+        raise InvalidInputError(message) from error
 
 
 def _function(factory: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -32,6 +32,11 @@ from costmodels.workload import DataType, DenseArch, Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, PlannerError
 from planner.support.text import path_of, require_kind
 
+Rule = Callable[[Any], bool]
+"""Whether a value is of its kind."""
+Rules = Mapping[str, tuple[Rule, str]]
+"""The rule of each value by its name, and in words what it has to be."""
+
 
 class ShardPlannerError(TorchrecPlannerError, PlannerError):
     """No plan for a TorchRec model; ``error_type`` is TorchRec's reason."""
@@ -41,22 +46,10 @@ class ShardPlannerError(TorchrecPlannerError, PlannerError):
         super().__init__(message, error_type)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """What went wrong on the planning rank, in a form that can be sent to the others."""
-
-    message: str
-    error_type: str
-
-    def raised(self) -> ShardPlannerError:
-        """The error to raise; the same on every rank."""
-        return ShardPlannerError(self.message, PlannerErrorType(self.error_type))
-
-
-def as_failure(error: Exception) -> Failure:
+def as_planner_error(error: Exception) -> ShardPlannerError:
     """Message and reason of any error, with its class name unless it is a planner's own."""
     if isinstance(error, TorchrecPlannerError):
-        return Failure(message=str(error), error_type=error.error_type.value)
+        return ShardPlannerError(str(error), error.error_type)
     kinds = {
         InfeasibleError: PlannerErrorType.INSUFFICIENT_STORAGE,
         InvalidInputError: PlannerErrorType.STRICT_CONSTRAINTS,
@@ -64,8 +57,7 @@ def as_failure(error: Exception) -> Failure:
     }
     kind = next((v for k, v in kinds.items() if isinstance(error, k)), PlannerErrorType.OTHER)
     own = isinstance(error, PlannerError)
-    message = str(error) if own else f"{type(error).__name__}: {error}"
-    return Failure(message=message, error_type=kind.value)
+    return ShardPlannerError(str(error) if own else f"{type(error).__name__}: {error}", kind)
 
 
 WHOLE_CACHE: Final = 1.0 - 2.0**-20
@@ -133,17 +125,11 @@ DATA_TYPES: Final = {
 }
 """Data types that can be planned, by the names that TorchRec and FBGEMM give them."""
 
-_NAMES: Final = {
-    "sharding_types": "texts, such as ShardingType.ROW_WISE.value",
-    "compute_kernels": "texts, such as EmbeddingComputeKernel.FUSED.value",
-}
 _GROUPS: Final = ("cuda", "cpu", "mtia")
 """The devices of a topology; no planner would plan a table of any other group."""
 
 _TORCHREC: Final = Path(torchrec.__file__).parent
 """The folder with TorchRec's own files."""
-
-_NUMBERS: Final = ("pooling_factors", "num_poolings", "batch_sizes")
 
 
 def require_constraints(constraints: object) -> dict[str, ParameterConstraints]:
@@ -177,22 +163,7 @@ def require_constraints(constraints: object) -> dict[str, ParameterConstraints]:
 
 def _problems(limit: ParameterConstraints) -> list[str]:
     """Fields of a constraint that cannot be read."""
-    wrong = []
-    for name, words in _NAMES.items():
-        value = getattr(limit, name)
-        if value is not None and not (_is_list(value) and all(isinstance(v, str) for v in value)):
-            wrong.append(f"{name} must be a list of {words}, got {shown(value)}")
-    for name in _NUMBERS:
-        value = getattr(limit, name)
-        if not _is_list(value) and (value is not None or name == "pooling_factors"):
-            wrong.append(
-                f"{name} must be a list of numbers, one for each feature, got {shown(value)}"
-            )
-    if not isinstance(limit.cache_params, CacheParams | None):
-        wrong.append(f"cache_params must be CacheParams, got {shown(limit.cache_params)}")
-    if limit.device_group and limit.device_group not in _GROUPS:
-        known = f"one of {', '.join(_GROUPS)}"
-        wrong.append(f"device_group must be {known}, got {shown(limit.device_group)}")
+    wrong = _wrong(vars(limit), _FIELDS, needed=("pooling_factors",))
     if limit.output_dtype is not None:
         try:
             data_type_of(limit.output_dtype, "output_dtype")
@@ -221,10 +192,6 @@ def data_type_of(value: Any, name: str) -> DataType:
 def fused_setting(sharder: ModuleSharder[nn.Module] | None, name: str) -> Any:
     """One of the ``fused_params`` of a sharder; None where it is not set."""
     return (getattr(sharder, "fused_params", None) or {}).get(name)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple)
 
 
 def is_of_torchrec(method: Callable[..., object]) -> bool:
@@ -261,25 +228,8 @@ class WorkloadHints:
 
     def __post_init__(self) -> None:
         """Refuse values of a wrong type, and a negative reserve."""
-        kinds: tuple[tuple[str, Any, str], ...] = (
-            ("name", str, "a text"),
-            ("distributions", Mapping, "a dictionary of index distributions by table"),
-            (
-                "default_distribution",
-                Callable | None,
-                "a function of the number of rows, or None",
-            ),
-            ("dense", DenseArch | None, "a DenseArch or None"),
-            ("inputs", Callable | None, "a function of the batch size, or None"),
-            ("pipeline", Pipeline, "a Pipeline, such as Pipeline.SPARSE_DIST"),
-            ("output_dtype", DataType | None, "a DataType, such as DataType.FP16, or None"),
-            ("reserved_bytes", Real, "a number of bytes"),
-        )
-        problems = [
-            f"hints: {name} must be {words}, got {getattr(self, name)!r:.80}"
-            for name, kind, words in kinds
-            if not isinstance(getattr(self, name), kind)
-        ]
+        needed = ("name", "distributions", "pipeline", "reserved_bytes")
+        problems = [f"hints: {line}" for line in _wrong(vars(self), _HINTS, needed)]
         if not problems:
             problems = [
                 f"hints: the law of {table!r} must be an index distribution, got {law!r:.80}"
@@ -291,9 +241,6 @@ class WorkloadHints:
                 problems.append(message)
         if problems:
             raise InvalidInputError(problems)
-
-
-NO_HINTS: Final = WorkloadHints()
 
 
 Sharders = list[ModuleSharder[nn.Module]]
@@ -335,10 +282,8 @@ def require_arguments(given: Mapping[str, Any]) -> None:
     """
     if given["topology"] is not None:
         _require_topology(given["topology"])
-    for name, (is_right, words) in _RULES.items():
-        value = given[name]
-        if not is_right(value) and not (value is None and name not in _NEEDED):
-            raise _refusal(name, words, value)
+    if problems := _wrong(given, _RULES, needed=("hints", "memory_headroom")):
+        raise InvalidInputError(problems)
     require_constraints(given["constraints"])
     if given["plan_file"] is not None:
         path_of(given["plan_file"], "plan_file")
@@ -397,35 +342,74 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _has(method: str) -> Callable[[Any], bool]:
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _has(method: str) -> Rule:
     return lambda value: callable(getattr(value, method, None))
 
 
-def _all_of(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _is(kind: type) -> Rule:
+    return lambda value: isinstance(value, kind)
+
+
+def _all_of(is_right: Rule) -> Rule:
     """Whether a value is right, or a list of such values."""
-    return lambda value: all(
-        is_right(part) for part in (value if isinstance(value, list | tuple) else [value])
-    )
+    return lambda value: all(map(is_right, value if _is_list(value) else [value]))
+
+
+def _wrong(given: Mapping[str, Any], rules: Rules, needed: Collection[str]) -> list[str]:
+    """A line for each value that breaks its rule; values that are not needed can be None."""
+    return [
+        f"{name} must be {words}, got {shown(given[name])}"
+        for name, (is_right, words) in rules.items()
+        if not (given[name] is None and name not in needed) and not is_right(given[name])
+    ]
 
 
 def _refusal(name: str, words: str, value: object) -> InvalidInputError:
     return InvalidInputError(f"{name} must be {words}, got {shown(value)}")
 
 
-_RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+_RULES: Final[Rules] = {
     "batch_size": (lambda v: is_whole(v) and v >= 1, "a whole number of samples, 1 or more"),
     "timeout_seconds": (lambda v: _is_number(v) and v > 0, "a number of seconds above 0"),
     "enumerator": (_has("enumerate"), "an Enumerator of TorchRec"),
     "storage_reservation": (_has("reserve"), "a StorageReservation of TorchRec"),
     "stats": (_all_of(_has("log")), "a Stats of TorchRec, or a list of them"),
-    "callbacks": (
-        lambda v: isinstance(v, list | tuple) and all(map(callable, v)),
-        "a list of functions",
-    ),
-    "hints": (lambda v: isinstance(v, WorkloadHints), "WorkloadHints"),
-    "memory_headroom": (_is_number, "a number, 0 or more and below 1"),
+    "callbacks": (lambda v: _is_list(v) and all(map(callable, v)), "a list of functions"),
+    "hints": (_is(WorkloadHints), "WorkloadHints"),
+    "memory_headroom": (lambda v: _is_number(v) and 0 <= v < 1, "0 or more and below 1"),
 }
-"""For each argument: whether a value is of its kind, and what it has to be."""
+"""For each argument of the planner: whether a value is of its kind, and what it has to be."""
 
-_NEEDED: Final = ("hints", "memory_headroom")
-"""Arguments that cannot be None."""
+_ONE_EACH: Final = (_is_list, "a list of numbers, one for each feature")
+_FIELDS: Final[Rules] = {
+    "sharding_types": (
+        lambda v: _is_list(v) and _all_of(_is(str))(v),
+        "a list of texts, such as ShardingType.ROW_WISE.value",
+    ),
+    "compute_kernels": (
+        lambda v: _is_list(v) and _all_of(_is(str))(v),
+        "a list of texts, such as EmbeddingComputeKernel.FUSED.value",
+    ),
+    **dict.fromkeys(("pooling_factors", "num_poolings", "batch_sizes"), _ONE_EACH),
+    "cache_params": (_is(CacheParams), "CacheParams"),
+    "device_group": (lambda v: not v or v in _GROUPS, f"one of {', '.join(_GROUPS)}"),
+}
+"""The same for each field of a constraint."""
+
+_HINTS: Final[Rules] = {
+    "name": (_is(str), "a text"),
+    "distributions": (_is(Mapping), "a dictionary of index distributions by table"),
+    "default_distribution": (callable, "a function of the number of rows, or None"),
+    "dense": (_is(DenseArch), "a DenseArch or None"),
+    "inputs": (callable, "a function of the batch size, or None"),
+    "pipeline": (_is(Pipeline), "a Pipeline, such as Pipeline.SPARSE_DIST"),
+    "output_dtype": (_is(DataType), "a DataType, such as DataType.FP16, or None"),
+    "reserved_bytes": (_is_number, "a number of bytes"),
+}
+"""The same for each of the hints."""
+
+NO_HINTS: Final = WorkloadHints()

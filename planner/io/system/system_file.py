@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from costmodels.topology import (
     with_host_factor,
 )
 from planner.errors import InvalidInputError
-from planner.io.documents import override
+from planner.io.documents import Document, override
 from planner.io.library import locate, names
 from planner.io.schemas import Sourced, Strict, validate
 from planner.io.system.collective_curves import load_curves, unknown_sets
@@ -100,8 +101,7 @@ def _named_system(
     if problems:
         raise InvalidInputError(problems)
     num_hosts, local = _layout(gpus, gpus_per_host, schema.layout.gpus_per_host)
-    domain = schema.layout.domain_size or local
-    domain = max(local, domain - domain % local)
+    domain = _domain(document, schema, num_hosts * local, local)
     try:
         topology = _uneven(schema, _topology(schema, num_hosts, local, domain))
         if schema.calibration is not None:
@@ -146,11 +146,13 @@ def links_measured(topology: Topology) -> Links | None:
     if not sets or any(name.endswith(_CSV) for name in sets):
         return None
     shipped = _shipped_names()
+    local = topology.local_world_size
     if topology.name in shipped:
-        known = _shipped(topology.name)
+        known = _shipped(topology.name, local)
         if known.collective_curves in (sets, ()):
             return known.links
-    alike = [s for s in map(_shipped, shipped) if s.collective_curves == sets]
+    every = (_shipped(name, local) for name in shipped)
+    alike = [s for s in every if s.collective_curves == sets]
     alike.sort(
         key=lambda s: (
             s.device.name != topology.device.name,
@@ -159,7 +161,7 @@ def links_measured(topology: Topology) -> Links | None:
         )
     )
     if not alike and sets[0] in shipped:
-        alike = [_shipped(sets[0])]
+        alike = [_shipped(sets[0], local)]
     return alike[0].links if alike else None
 
 
@@ -168,9 +170,9 @@ def _shipped_names() -> tuple[str, ...]:
     return names("systems")
 
 
-@functools.lru_cache(maxsize=64)
-def _shipped(name: str) -> Topology:
-    return _named_system(name)
+@functools.lru_cache(maxsize=256)
+def _shipped(name: str, local: int) -> Topology:
+    return _named_system(name, gpus=local, gpus_per_host=local)
 
 
 def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> Topology:
@@ -314,9 +316,30 @@ def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[
     return total // per_host, per_host
 
 
+def _domain(document: Document, schema: SystemSchema, ranks: int, local: int) -> int:
+    """Ranks of a domain in whole hosts; of domains of unequal size, those of the smallest one.
+
+    The slowest rank of an exchange is in the smallest domain: it sends most over the network, and
+    its domain has the fewest network cards.
+    """
+    given = schema.layout.domain_size or local
+    sizes = given if isinstance(given, list) else [given]
+    if isinstance(given, list):
+        if ranks > sum(sizes):
+            message = (
+                f"{document.where(('layout', 'domain_size'))}: the domains have {sum(sizes)} GPUs, "
+                f"which is less than --gpus {ranks}; add a domain, or use fewer GPUs"
+            )
+            raise InvalidInputError(message)
+        starts = [0, *itertools.accumulate(sizes)]
+        sizes = [min(n, ranks - first) for n, first in zip(sizes, starts, strict=False)]
+        sizes = [n for n in sizes if n > 0]
+    return min(max(local, n - n % local) for n in sizes)
+
+
 def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> Topology:
     links = schema.links
-    host_link = _link(links.host)
+    host_link = replace(_link(links.host), mesh_ranks=links.host.mesh or 0)
     return Topology(
         name=schema.name,
         device=_device(schema.device),
@@ -325,11 +348,11 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
         local_world_size=local,
         domain_size=domain,
         host_link=host_link,
-        domain_link=_link(links.domain) if links.domain else host_link,
-        network_link=_network(schema),
+        domain_link=_link(links.domain or links.host),
+        network_link=_network(schema, local),
         price_per_device_usd_per_hour=schema.price.value if schema.price else None,
         lookup_constants=_lookup_constants(schema),
-        provenance=(*_provenance(schema, ""), *_fabric_provenance(schema)),
+        provenance=(*_provenance(schema, ""), *_fabric_provenance(schema, local)),
     )
 
 
@@ -354,33 +377,40 @@ def _numbers(noun: type[Device | Host | Link | FittedFactors], schema: Strict) -
     return {name: number.value for name, number in given.items() if isinstance(number, Sourced)}
 
 
-def _network(schema: SystemSchema) -> Link:
-    """The network link of a rank: its share of a full host's cards, even if fewer ranks run."""
+def _network(schema: SystemSchema, local: int) -> Link:
+    """The network link of each of ``local`` ranks on a host."""
     network = schema.links.network
-    link = _link(network) if isinstance(network, LinkSchema) else _of_kind(network, schema)
+    link = _link(network) if isinstance(network, LinkSchema) else _of_kind(network, schema, local)
     pods = network.pods
     if pods is None:
         return link
     return replace(link, pod_hosts=pods.hosts, oversubscription_ratio=pods.oversubscription)
 
 
-def _of_kind(network: FabricSchema, schema: SystemSchema) -> Link:
+def _of_kind(network: FabricSchema, schema: SystemSchema, local: int) -> Link:
+    """The link of a rank to a network of a kind: its share of the cards of its host.
+
+    It uses no more cards than the link of its device can feed, and one at least: where few of the
+    devices of a host run, those are the cards beside them.
+    """
+    fed = max(1.0, schema.host.device_link_bandwidth.value // network.nic.value)
     return fabric_link(
         network.fabric,
         nic_bytes_per_s=network.nic.value,
-        nics_per_gpu=network.nics_per_host / schema.layout.gpus_per_host,
+        nics_per_gpu=min(network.nics_per_host / local, fed),
         startup_s=network.latency.value if network.latency else None,
         efficiency_ratio=network.efficiency.value if network.efficiency else None,
         half_size_bytes=network.half_size.value if network.half_size else None,
+        state=network.state,
     )
 
 
-def _fabric_provenance(schema: SystemSchema) -> Iterator[Provenance]:
+def _fabric_provenance(schema: SystemSchema, local: int) -> Iterator[Provenance]:
     """The sources of numbers that follow from the kind of network, unless the file gives them."""
     network = schema.links.network
     if not isinstance(network, FabricSchema):
         return
-    link, source = _network(schema), FABRICS[network.fabric].source
+    link, source = _network(schema, local), FABRICS[network.fabric].source
     told = (
         (network.latency, "latency", units.format_time(link.latency_s)),
         (network.efficiency, "bandwidth", units.format_rate(link.bandwidth_bytes_per_s)),

@@ -5,12 +5,13 @@ A number is written with its unit and where it comes from.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from costmodels.fabrics import FABRICS
+from costmodels.fabrics import FABRICS, STATES
 from costmodels.measured.fbgemm_constants import MOST
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
@@ -76,6 +77,12 @@ class LinkSchema(Strict):
     bandwidth: Bandwidth
 
 
+class HostLinkSchema(LinkSchema):
+    """The links inside a host; ``mesh`` ranks are joined pairwise, each by 1 / (mesh - 1) of it."""
+
+    mesh: Annotated[int, Field(ge=2, le=1024)] | None = None
+
+
 class PodsSchema(Strict):
     """Hosts that share a rack or pod, and how far the links above it fall short.
 
@@ -92,11 +99,17 @@ class NetworkLinkSchema(LinkSchema):
     pods: PodsSchema | None = None
 
 
-def _fabric(kind: str) -> str:
-    if kind not in FABRICS:
-        message = f"must be one of {', '.join(FABRICS)}"
-        raise ValueError(message)
-    return kind
+def _one_of(known: Iterable[str]) -> tuple[AfterValidator, Any]:
+    """Allows only words that are known."""
+    words = [*known]
+
+    def check(word: str) -> str:
+        if word not in words:
+            message = f"must be one of {', '.join(words)}"
+            raise ValueError(message)
+        return word
+
+    return AfterValidator(check), Field(json_schema_extra={"enum": [*words]})
 
 
 class FabricSchema(Strict):
@@ -104,16 +117,26 @@ class FabricSchema(Strict):
 
     ``latency`` (start-up of one step of a collective from host to host), ``efficiency`` (share of
     the cards' rate that large messages reach) and ``half_size`` (message of an exchange that
-    reaches half of it) are those of the kind unless given.
+    reaches half of it) are those of the kind unless given. ``state`` says that it is not tuned, or
+    that bytes pass through the memory of the host.
     """
 
-    fabric: Annotated[str, AfterValidator(_fabric), Field(json_schema_extra={"enum": [*FABRICS]})]
+    fabric: Annotated[str, *_one_of(FABRICS)]
     nic: Bandwidth
     nics_per_host: Positive
     latency: Latency | None = None
     efficiency: Share | None = None
     half_size: Size | None = None
+    state: Annotated[str, *_one_of(STATES)] = "tuned"
     pods: PodsSchema | None = None
+
+    @model_validator(mode="after")
+    def _every_key_counts(self) -> FabricSchema:
+        """Refuse a state beside the efficiency that it would change."""
+        if self.efficiency is not None and "state" in self.model_fields_set:
+            msg = "state contradicts efficiency, which says what the network reaches; keep one"
+            raise ValueError(msg)
+        return self
 
 
 def _way(network: Any) -> str:
@@ -131,24 +154,28 @@ NetworkSchema = Annotated[
 class LinksSchema(Strict):
     """Three levels; ``domain`` joins hosts of one scale-up domain and defaults to ``host``."""
 
-    host: LinkSchema
+    host: HostLinkSchema
     domain: LinkSchema | None = None
     network: NetworkSchema
 
 
 class LayoutSchema(Strict):
-    """Ranks per host, and ranks per scale-up domain (defaults to one host)."""
+    """Ranks per host, and ranks per scale-up domain (defaults to one host).
+
+    A list has the ranks of each domain of the job, in the order of the ranks.
+    """
 
     gpus_per_host: Positive = 8
-    domain_size: Positive | None = None
+    domain_size: Positive | Annotated[list[Positive], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _whole_hosts(self) -> LayoutSchema:
         """Refuse a domain that ends inside a host."""
-        size, host = self.domain_size, self.gpus_per_host
-        if size is not None and size % host:
+        given, host = self.domain_size, self.gpus_per_host
+        sizes = given if isinstance(given, list) else [given or host]
+        if any(size % host for size in sizes):
             msg = (
-                f"domain_size {size} must be a multiple of gpus_per_host {host}: a domain joins "
+                f"domain_size {given} must be a multiple of gpus_per_host {host}: a domain joins "
                 "whole hosts; change one of them"
             )
             raise ValueError(msg)
@@ -300,13 +327,20 @@ def _read(path: Path, text: str, above: tuple[Path, ...]) -> Document:
         raise InvalidInputError(message)
     below = _beside(_read(found, read_text(found), (*above, path)))
     own = {key: value for key, value in document.value.items() if key != "base"}
-    origins = {
-        keys: f"{below.path}:{line}"
-        for keys, line in below.lines.items()
-        if keys not in document.lines
-    }
-    value = _merged_values(below.value, own, ())
-    return Document(path, value, document.lines, {**below.origins, **origins})
+    lines = {keys: f"{below.path}:{line}" for keys, line in below.lines.items()}
+    origins = {k: v for k, v in (lines | below.origins).items() if not _is_own(k, own)}
+    return Document(path, _merged_values(below.value, own, ()), document.lines, origins)
+
+
+def _is_own(keys: Keys, own: Any) -> bool:
+    """Whether a file's own values say what is at a place, so that nothing of its base is there."""
+    for i, key in enumerate(keys):
+        if not isinstance(own, dict) or keys[:i] in _WHOLE:
+            return True
+        if key not in own:
+            return False
+        own = own[key]
+    return True
 
 
 def own_base(path: Path) -> Path | None:

@@ -76,6 +76,7 @@ class Proofs:
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.starts = Starts(self.bounds, record, without)
         self.boxes_s = 0.0
+        self._idle_rows = self._rows_left_out = 0
         self._branching: Branching | None = None
         self._patterns: PatternsBeside | None = None
 
@@ -125,6 +126,9 @@ class Proofs:
     def split_boxes(self, *, most_s: float = math.inf) -> list[Assignment]:
         """Split a row of boxes; the bound rises to the least of those that are left.
 
+        After a row that has not raised the bound, rows are left out: one after the first such row
+        in succession, two after the second, then four, and so on. The work is for plans meanwhile.
+
         Args:
             most_s: nominal seconds after which no further box begins.
 
@@ -142,7 +146,10 @@ class Proofs:
             self._space.num_tables <= schedule.whole_tables
             and len(self._space.options) <= schedule.whole_box_options
         )
-        begun_s = self._meter.spent_s
+        if self._rows_left_out > 0:
+            self._rows_left_out -= 1
+            return []
+        begun_s, before, step = self._meter.spent_s, self._record.bound, 0
         for step in range(self.boxes_in_a_row):
             is_late = self._meter.spent_s >= begun_s + most_s
             if is_late or self._record.stopped or not self._branching.possible:
@@ -155,7 +162,19 @@ class Proofs:
             if found.shares is not None and step % schedule.boxes_per_rounding == 0:
                 starts += self.starts.round(found)
         self.boxes_s += self._meter.spent_s - begun_s
+        if step == self.boxes_in_a_row - 1:
+            self._count_idle(before)
         return starts
+
+    def _count_idle(self, before: float | None) -> None:
+        """Count a whole row of boxes as idle unless it has raised the bound noticeably."""
+        bound, value = self._record.bound, self._record.value
+        least = self._schedule.boxes_gain_ratio * value
+        if before is None or bound is None or bound - before >= least or not math.isfinite(value):
+            self._idle_rows = 0
+            return
+        self._rows_left_out = 2**self._idle_rows
+        self._idle_rows += 1
 
     def choose_whole_options(self) -> list[Assignment]:
         """Where there are no boxes: bounds by mixed-integer programs, one whole option per table.

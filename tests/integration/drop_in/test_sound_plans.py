@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -31,7 +31,7 @@ from torchrec.optim import RowWiseAdagrad
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, Feature, Pooling, Table
 from planner.integrations.drop_in import search as sound_plans
-from planner.integrations.drop_in.search import best_plan, uneven_outputs
+from planner.integrations.drop_in.search import Question, best_plan, uneven_outputs
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.options.runtime_warnings import module_problem
 from planner.result import PlanningResult
@@ -197,17 +197,16 @@ def test_a_bound_holds_for_both_ways_and_the_second_search_is_told_of_the_first(
     shapes = (("a", 4000, 64), ("b", 900, 16), ("c", 800, 32))
     known: list[float] = []
 
-    def spied(*arguments: Any, **more: Any) -> PlanningResult:
-        asked = arguments[3]
-        known.append(asked.get("beaten_by", 0.0))
-        found = best_plan(*arguments, **more)
+    def spied(question: Question) -> PlanningResult:
+        known.append(question.beaten_by)
+        found = best_plan(question)
         bound = [2e-6, 1e-6][len(known) - 1]
         return replace(found, solver=replace(found.solver, bound=bound))
 
     monkeypatch.setattr(sound_plans, "best_plan", spied)
     planner = ShardPlanner(topology(), 64, stats=[], max_evaluations=20)
     planner.plan(means(shapes=shapes), SHARDERS)
-    assert known[0] == 0.0
+    assert known[0] == math.inf
     assert known[1] >= planner.result.solver.value > 0.0
     assert planner.result.solver.bound == 1e-6
 
@@ -217,9 +216,9 @@ def test_a_search_ends_once_its_bound_is_above_a_known_plan(
 ) -> None:
     works = []
 
-    def spied(*arguments: Any, **more: Any) -> PlanningResult:
-        found = best_plan(*arguments, **more)
-        beaten = best_plan(*arguments[:3], {**arguments[3], "beaten_by": 1e-9}, **more)
+    def spied(question: Question) -> PlanningResult:
+        found = best_plan(question)
+        beaten = best_plan(replace(question, beaten_by=1e-9))
         works.extend([found.solver.work, beaten.solver.work])
         return found
 

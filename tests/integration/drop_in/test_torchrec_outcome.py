@@ -29,7 +29,7 @@ from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseArch, Optimizer, Pipeline
 from planner.errors import InvalidInputError
 from planner.integrations.drop_in import search as torchrec_search
-from planner.integrations.drop_in.headroom import fullest_ratio, roomier
+from planner.integrations.drop_in.headroom import Mover, fullest_ratio
 from planner.integrations.drop_in.others import CountedProposer, quiet
 from planner.integrations.drop_in.search import planning_evaluations, planning_work_s
 from planner.integrations.torchrec_planner import ShardPlanner
@@ -289,6 +289,14 @@ def crowded_plan(topology: Topology) -> tuple[Plan, CostPipeline]:
     return plan, CostPipeline(workload, topology)
 
 
+def roomier(
+    plan: Plan, pipeline: CostPipeline, constraints: Constraints, most_s: float, fixed: str = ""
+) -> Plan:
+    """The plan after its fullest rank was relieved."""
+    mover = Mover(pipeline=pipeline, constraints=constraints, most_s=most_s, fixed=fixed)
+    return mover.roomier(plan)
+
+
 def test_tables_leave_the_fullest_rank_if_time_allows() -> None:
     plan, pipeline = crowded_plan(make_topology(1, 4))
     small = replace(pipeline.topology.device, hbm_capacity_bytes=2.0**31)
@@ -296,27 +304,25 @@ def test_tables_leave_the_fullest_rank_if_time_allows() -> None:
         pipeline.workload, replace(pipeline.topology, device=small), pipeline.models
     )
     before = fullest_ratio(pipeline, plan)
-    found = roomier(plan, pipeline, Constraints(), most_s=math.inf, fixed={})
+    found = roomier(plan, pipeline, Constraints(), math.inf)
     assert fullest_ratio(pipeline, found) < 0.5 * before
     assert sorted(r for p in found.placements for r in p.ranks) == [0, 1, 2, 3]
-    assert roomier(plan, pipeline, Constraints(), most_s=0.0, fixed={}) == plan
-    assert (
-        roomier(plan, pipeline, Constraints(), most_s=math.inf, fixed=dict.fromkeys("abcd")) == plan
-    )
+    assert roomier(plan, pipeline, Constraints(), 0.0) == plan
+    assert roomier(plan, pipeline, Constraints(), math.inf, fixed="abcd") == plan
 
 
 def test_the_roomier_plan_is_taken_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 
-    def otherwise(plan: Plan, pipeline: CostPipeline, *_: Any, **limits: Any) -> Plan:
+    def otherwise(mover: Mover, plan: Plan) -> Plan:
         """The first table on the last rank."""
-        asked.update(limits, before=plan)
+        asked.update(most_s=mover.most_s, before=plan)
         first, *others = plan.placements
-        table = pipeline.workload.table(first.table)
+        table = mover.pipeline.workload.table(first.table)
         moved = placed(ShardingType.TABLE_WISE, (1,), table=table, world=2, local=2)
         return Plan(placements=(moved, *others))
 
-    monkeypatch.setattr(torchrec_search, "roomier", otherwise)
+    monkeypatch.setattr(Mover, "roomier", otherwise)
     planner = hasty(2)
     plan = planner.plan(bags(TABLES), SHARDERS).plan[""]
     assert (plan["t0"].sharding_type, plan["t0"].ranks) == ("table_wise", [1])
@@ -341,11 +347,11 @@ def test_copies_give_way_to_one_table_where_the_rules_allow() -> None:
             placed(ShardingType.DATA_PARALLEL, table=t, world=4, local=4) for t in (table, other)
         )
     )
-    found = roomier(plan, pipeline, Constraints(), most_s=math.inf, fixed={})
+    found = roomier(plan, pipeline, Constraints(), math.inf)
     assert ShardingType.DATA_PARALLEL not in {p.sharding_type for p in found.placements}
     pair = (ShardingType.DATA_PARALLEL, ComputeKernel.DENSE)
     only = Constraints(tables=(TableConstraint(pattern="*", pairs=(pair,)),))
-    assert roomier(plan, pipeline, only, most_s=math.inf, fixed={}) == plan
+    assert roomier(plan, pipeline, only, math.inf) == plan
 
 
 def test_headroom_is_kept_free_on_every_rank() -> None:

@@ -139,7 +139,7 @@ def test_a_rating_is_the_predicted_iteration_time() -> None:
     given = constraints()
     best = best_of(torchrecs(given))
     rate = PredictedIteration(TOPOLOGY, given)
-    pipeline = rate.pipeline(best)
+    _, pipeline = rate.read(best)
     priced = api.estimate(pipeline.workload, pipeline.topology, plan_of(best))
     assert rate.rate(best) == pytest.approx(priced.estimate.time.time_s * 1e3, rel=1e-6)
     assert len(pipeline.workload.tables) == len(SHAPES) + 1

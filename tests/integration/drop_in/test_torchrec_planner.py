@@ -36,12 +36,11 @@ import planner.errors
 from costmodels.memory import device_limits
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, place
 from costmodels.sharding import ShardingOption as Option
-from costmodels.workload import Workload
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.integrations import torchrec_planner
 from planner.integrations.drop_in import others as rival
 from planner.integrations.drop_in import search as sound_plans
-from planner.integrations.drop_in.search import Memories
+from planner.integrations.drop_in.search import Question
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.problem import Constraints
@@ -62,21 +61,13 @@ class Search:
     kernel: ComputeKernel = ComputeKernel.FUSED
     asked: dict[str, Any] | None = None
 
-    def __call__(
-        self,
-        workload: Workload,
-        memories: Memories,
-        constraints: Constraints,
-        asked: Any,
-        _: Any,
-        **_more: Any,
-    ) -> Any:
-        topology = memories.ledger
+    def __call__(self, question: Question) -> Any:
+        workload, topology = question.workload, question.memories.ledger
         self.asked = {
             "workload": workload,
             "topology": topology,
-            "constraints": constraints,
-            **asked,
+            "constraints": question.limits,
+            **question.asked(),
         }
         ratio = 0.3 if self.kernel is ComputeKernel.FUSED_UVM_CACHING else None
         placements = tuple(

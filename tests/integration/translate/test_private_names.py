@@ -20,9 +20,15 @@ from torchrec.distributed.fbgemm_qcomm_codec import (
 from torchrec.distributed.mc_embedding import ManagedCollisionEmbeddingCollectionSharder
 from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.storage_reservations import (
+    FixedAbsoluteStorageReservation,
+    FixedPercentageStorageReservation,
+)
+from torchrec.distributed.planner.types import ShardingOption
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.modules.crossnet import LowRankCrossNet, VectorCrossNet
+from torchrec.modules.feature_processor_ import PositionWeightedModule
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
 from torchrec.modules.mc_modules import (
     DistanceLFU_EvictionPolicy,
@@ -102,7 +108,40 @@ def test_the_share_of_a_reservation_is_read() -> None:
     assert private.reserved_sizes(FixedPercentageStorageReservation(percentage=0.2)) == (None, 0.2)
 
 
-@pytest.mark.parametrize("name", [n for n in MULTIPLIERS if n != "ssd_mem_bw"])
+def test_the_bytes_of_a_reservation_are_read() -> None:
+    kept = FixedAbsoluteStorageReservation(hbm_reserved_bytes=2**20)
+    assert private.reserved_sizes(kept)[0] == 2**20
+
+
+def test_tables_behind_feature_processors_are_found() -> None:
+    processors = {"f": PositionWeightedModule(max_feature_length=4)}
+    weighted = EmbeddingBagCollection(_configs(), is_weighted=True, device=torch.device("meta"))
+    module = FeatureProcessedEmbeddingBagCollection(weighted, processors)
+    assert list(table_configs(module) or {}) == ["t"]
+
+
+def test_the_processor_of_a_table_is_the_one_that_torchrec_sees() -> None:
+    tables = _tables()
+    assert private.feature_processor(tables) is None
+    processor = nn.Module()
+    processor.feature_processor_modules = nn.ModuleDict({"t": nn.Identity()})
+    tables._feature_processor = processor
+    option = ShardingOption(
+        name="t",
+        tensor=tables.embedding_bags["t"].weight,
+        module=("", tables),
+        input_lengths=[1.0],
+        batch_size=8,
+        sharding_type="table_wise",
+        partition_by="device",
+        compute_kernel="fused",
+        shards=[],
+    )
+    assert option.has_feature_processor
+    assert private.feature_processor(tables) is processor
+
+
+@pytest.mark.parametrize("name", [*MULTIPLIERS])
 def test_factors_of_a_topology_are_read(name: str) -> None:
     topology = Topology(world_size=2, compute_device="cuda", **{name: 7.0})
     assert private.topology_setting(topology, name, 0.0) == 7.0

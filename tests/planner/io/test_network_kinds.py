@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import Basis, balanced_s
 from costmodels.collective.ramp import Ramp
 from costmodels.estimates import Source
-from costmodels.fabrics import FABRICS, fabric_link, fabric_named
+from costmodels.fabrics import FABRICS, STATES, fabric_link, fabric_named
 from costmodels.measured.curves import Collective
 from costmodels.system_models import collective_model
 from planner import io
@@ -42,11 +43,11 @@ SIZES = np.geomspace(1024, 2**28, 19)
 
 def test_a_kind_gives_start_up_rate_and_half_size(tmp_path: Path) -> None:
     path = write(tmp_path, "box.yaml", changed(SYSTEM, PLAIN, KIND))
-    for gpus, per_host in ((16, None), (8, 4)):
+    for gpus, per_host, cards in ((16, None, 0.5), (8, 4, 1.0)):
         link = io.load_system(path, gpus=gpus, gpus_per_host=per_host).network_link
         efa = FABRICS["efa"]
         assert link.latency_s == efa.startup_s
-        assert link.bandwidth_bytes_per_s == pytest.approx(efa.efficiency_ratio * 6.25e9)
+        assert link.bandwidth_bytes_per_s == pytest.approx(efa.efficiency_ratio * 12.5e9 * cards)
     told = {p.name: p for p in io.load_system(path).provenance}
     assert told["links.network.latency"].source is Source.CALIBRATED
     assert "benchmarks/fabrics.py" in told["links.network.bandwidth"].reference
@@ -171,3 +172,103 @@ def test_names_of_networks() -> None:
     assert fabric_named("IB NDR 8x400G per node") == "infiniband"
     assert fabric_named("RoCEv2 cluster network") == "roce"
     assert fabric_named("cloud network, rate not stated") == ""
+
+
+@pytest.mark.parametrize("per_host", [1, 2, 4, 8])
+@pytest.mark.parametrize("cards", [1, 2, 4, 8, 16])
+def test_one_layout_of_cards_takes_as_long_however_it_is_said(
+    tmp_path: Path, per_host: int, cards: int
+) -> None:
+    """By the layout of the file, by the flag on another layout, and by the rows of a table."""
+    times = []
+    for said in (1, 4, 8, per_host):
+        text = (
+            f"base: h100_sxm\nname: box\nlayout: {{gpus_per_host: {said}}}\n"
+            f"links:\n  network: {{fabric: roce, nic: 25 GB/s, nics_per_host: {cards}}}\n"
+        )
+        path = write(tmp_path, "box.yaml", text)
+        system = io.load_system(path, gpus=2 * per_host, gpus_per_host=per_host)
+        share = min(cards / per_host, 51 // 25)
+        rate = FABRICS["roce"].efficiency_ratio * 25e9 * share
+        assert system.network_link.bandwidth_bytes_per_s == pytest.approx(rate)
+        times.append([balanced_s(collective_model(system), c, SIZES, system) for c in Collective])
+    assert all(np.array_equal(times[0], other) for other in times)
+
+
+def test_a_single_gpu_of_a_host_uses_the_card_beside_it() -> None:
+    """812 us were measured for an all-reduce of 32 MiB between two hosts with one H100 each."""
+    system = io.load_system("azure_nd_h100_v5", gpus=2, gpus_per_host=1)
+    size = np.array(32.0 * 2**20)
+    seconds = balanced_s(collective_model(system), Collective.ALL_REDUCE, size, system)
+    assert seconds == pytest.approx(812e-6, rel=0.1)
+
+
+def test_networks_that_are_not_tuned_are_slower(tmp_path: Path) -> None:
+    rates = {}
+    for state in STATES:
+        text = changed(SYSTEM, PLAIN, f"{KIND[:-1]}, state: {state}}}")
+        link = io.load_system(write(tmp_path, "box.yaml", text)).network_link
+        rates[state] = link.bandwidth_bytes_per_s
+    assert rates["untuned"] == pytest.approx(0.4 * rates["tuned"])
+    assert rates["untuned"] < rates["through_host"] < rates["tuned"]
+    for state, complaint in (("lossy", "must be one of tuned"), ("untuned", "contradicts")):
+        keys = f"{KIND[:-1]}, state: {state}" + ", efficiency: 0.5" * (state == "untuned")
+        path = write(tmp_path, "box.yaml", changed(SYSTEM, PLAIN, f"{keys}}}"))
+        refused(lambda path=path: io.load_system(path), path, "links.network", complaint)
+
+
+def test_some_gpus_of_a_mesh_reach_their_share_of_the_links() -> None:
+    """Each pair of MI355X has one of the seven links of either GPU."""
+    size = np.array(2.0**30)
+    for name in ("mi300x", "mi355x"):
+        rates = {}
+        for gpus in (2, 4, 8):
+            system = io.load_system(name, gpus=gpus)
+            for model in (collective_model(system), Ramp(), AlphaBeta()):
+                seconds = balanced_s(model, Collective.ALL_TO_ALL, size, system)
+                rates[gpus, type(model)] = float(size * (gpus - 1) / gpus / seconds)
+        for (gpus, model), rate in rates.items():
+            assert rate == pytest.approx(rates[8, model] * (gpus - 1) / 7, rel=0.06)
+
+
+def test_domains_of_unequal_size_are_as_slow_as_the_smallest(tmp_path: Path) -> None:
+    text = "base: gb300\nname: box\nlayout:\n  gpus_per_host: 4\n  domain_size: {}\n"
+    path = write(tmp_path, "box.yaml", text.format("[32, 64]"))
+    uneven = io.load_system(path, gpus=96)
+    assert (uneven.domain_size, io.load_system(path, gpus=40).domain_size) == (32, 8)
+    assert io.load_system(path, gpus=32).domain_size == 32
+    times = []
+    for sizes in ("[32, 64]", "32", "48"):
+        system = io.load_system(write(tmp_path, "box.yaml", text.format(sizes)), gpus=96)
+        model = collective_model(system)
+        times.append([balanced_s(model, c, SIZES, system) for c in Collective])
+    assert np.array_equal(times[0], times[1])
+    assert (np.array(times[0]) >= np.array(times[2])).all()
+    path = write(tmp_path, "box.yaml", text.format("[32, 64]"))
+    refused(lambda: io.load_system(path, gpus=100), path, "box.yaml:5", "96 GPUs")
+    for wrong in ("[32, 62]", "[]", "[32, x]", "many"):
+        path = write(tmp_path, "box.yaml", text.format(wrong))
+        refused(lambda path=path: io.load_system(path), path, "box.yaml:", "layout")
+
+
+def test_a_value_of_the_user_is_not_blamed_on_a_shipped_file(tmp_path: Path) -> None:
+    text = "base: gb300\nname: box\nlinks:\n  network: {fabric: efa, nic: 12.5 GB/s}\n"
+    path = write(tmp_path, "box.yaml", text)
+    refused(lambda: io.load_system(path), path, "box.yaml:4", "nics_per_host")
+
+
+def test_intervals_cover_ranks_that_one_process_starts() -> None:
+    """58 us were measured for all-to-alls of 1 to 4 MiB between 8 GPUs of one process."""
+    system = io.load_system("h200_sxm", gpus=8)
+    model = collective_model(system)
+    for size in (2.0**20, 2.0**22):
+        seconds = float(balanced_s(model, Collective.ALL_TO_ALL, np.array(size), system))
+        spread = model.confidence(Collective.ALL_TO_ALL, size, system).spread_ratio
+        assert seconds < 58e-6 < seconds * (1.0 + spread)
+
+
+def test_an_all_reduce_on_mi300x_by_links_alone() -> None:
+    """85 us were measured for 8 MiB with one process for each of 8 GPUs."""
+    system = io.load_system("mi300x", gpus=8)
+    seconds = balanced_s(Ramp(), Collective.ALL_REDUCE, np.array(2.0**23), system)
+    assert seconds == pytest.approx(84.8e-6, rel=0.12)
