@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from costmodels.sustained import Shares, Works, generation_of
+from costmodels.sustained import Shares, Works
 from planner.validation import attention, dense_kernels, transformers
 from planner.validation.attention import AttentionCase
 from planner.validation.dense_kernels import fit_kernels
@@ -34,9 +34,8 @@ def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:
 
 
 def fitted_works(cases: Sequence[AttentionCase]) -> dict[str, Works]:
-    """The work of each generation of devices, fitted to all of its cases."""
-    names = sorted({generation_of(c.device) for c in cases})
-    return {n: attention.fit([c for c in cases if generation_of(c.device) == n]) for n in names}
+    """The work of each generation of devices, fitted to all cases."""
+    return attention.fit(cases)
 
 
 def lines_of(what: str) -> list[str]:
@@ -47,7 +46,8 @@ def lines_of(what: str) -> list[str]:
     if what == "attention":
         return [
             f"{name + ' ' + passed:18} products {work.product_ratio:.3f}   FLOP of a score "
-            f"{work.score_flops:.0f}   us of a block {work.block_s * 1e6:.2f}"
+            f"{work.score_flops:.0f}   us of a block {work.block_s * 1e6:.2f}   of the start "
+            f"{work.start_s * 1e6:.2f}"
             for name, both in fitted_works(attention.load_cases()).items()
             for passed, work in zip(("forward", "backward"), both, strict=True)
         ]

@@ -14,7 +14,7 @@ from costmodels import discovery, memory
 from costmodels.batch_shares import shares_remark
 from costmodels.cpu.run_stages import unused_remark
 from costmodels.datatypes import FloatArray
-from costmodels.dense.base import dense_layers, dense_parameters, unrated_remark
+from costmodels.dense.base import dense_layers, dense_parameters, uneven_remark, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
@@ -397,7 +397,10 @@ class CostPipeline:
                 "caches follow from each table's law, as if batches were drawn independently"
             )
         device, is_calibrated = self.topology.device, self.models.exchange is not None
-        told = [unrated_remark(self.workload, device, is_calibrated=is_calibrated)]
+        told = [
+            unrated_remark(self.workload, device, is_calibrated=is_calibrated),
+            uneven_remark(self.workload, self.topology, self._dense),
+        ]
         told.append(self._work.hot_row_remark(plan))
         if is_calibrated:
             told.append(unused_remark(self.topology))

@@ -91,17 +91,25 @@ class ScoreWork:
         product_ratio: rate of the kernel's matrix products over that of large products.
         score_flops: the activation of one score (softmax or another one) takes as long as this
             number of FLOP does at the rate of large products.
-        block_s: seconds that a block of queries takes beside its scores, in which its data arrive
-            and leave.
+        block_s: seconds that 128 queries of a block take beside their scores, in which their data
+            arrive and leave.
+        start_s: seconds in which the kernel starts and ends, beside those of any product.
+        rows: queries of a block.
+        is_tiled: whether the block that is worked on at a time shrinks as heads get wider, because
+            it has to fit into registers. ``product_ratio`` is then that of heads of 128 elements.
     """
 
     product_ratio: float
     score_flops: float = 0.0
     block_s: float = 0.0
+    start_s: float = 0.0
+    rows: int = 128
+    is_tiled: bool = False
 
     def slowed(self, ratio: float) -> ScoreWork:
         """The work of a kernel that takes ``1 / ratio`` times as long as this one in every part."""
-        return ScoreWork(
+        return replace(
+            self,
             product_ratio=self.product_ratio * ratio,
             score_flops=self.score_flops / ratio,
             block_s=self.block_s / ratio,
@@ -142,25 +150,37 @@ results of ND GB200 v6 and ND H100 v5). Backward was not measured; it is taken t
 forward by the same factor as on H100."""
 POINTWISE: Final[dict[str, Works]] = {
     "B200": (
-        ScoreWork(product_ratio=1.0, score_flops=263.0, block_s=5.81e-6),
-        ScoreWork(product_ratio=0.733, score_flops=686.0, block_s=1.184e-5),
+        ScoreWork(product_ratio=1.0, score_flops=327.0, block_s=4.02e-6, start_s=0.88e-6, rows=256),
+        ScoreWork(product_ratio=0.735, score_flops=885.0, block_s=9.71e-6, start_s=5.61e-6),
     ),
     "H100": (
-        ScoreWork(product_ratio=0.895, score_flops=268.0, block_s=3.76e-6),
-        ScoreWork(product_ratio=0.561, score_flops=1.0, block_s=5.38e-6),
+        ScoreWork(product_ratio=0.913, score_flops=318.0, block_s=2.64e-6, start_s=3.59e-6),
+        ScoreWork(
+            product_ratio=0.688, score_flops=947.0, block_s=3.92e-6, start_s=5.3e-6, is_tiled=True
+        ),
     ),
 }
 """Attention without softmax (HSTU), by generation of the device. ``shardplan validate published
 --what attention --fit`` computes these values from the times in
 configs/published/hstu_attention.csv and prints them. Without ``--fit`` the command compares the
-model with the times, also with a width of heads or a device left out of the fit."""
+model with the times, also with a width of heads or a device left out of the fit. Forward, kernels
+on B200 work on 256 queries at a time: 128 positions take nearly as long as 256."""
 _UNMEASURED: Final = "H100"
 """Generation whose values are used for pointwise attention on devices that were not measured."""
-_TRITON_RATIO: Final = 0.46
-"""Rate of Triton's kernels of pointwise attention over that of CUTLASS's. It follows from the time
-of a layer of HSTU with 4 heads of 256 elements on an H100: with Triton's kernels the layer is so
-much longer that its attention takes 2.13 to 2.24 times as long, at 1024 to 8192 positions
-(NVIDIA/recsys-examples, hstu_layer_perf.png, and the times of CUTLASS's kernels)."""
+_TRITON_RATIOS: Final = (0.66, 0.43)
+"""Rates of Triton's kernels of pointwise attention over those of CUTLASS's, forward and backward,
+where no Triton kernel was fitted. Forward: ten rows of an H100 in hstu_attention_triton.csv over
+CUTLASS's times of the same shapes. Backward: a layer of HSTU with 4 heads of 256 elements on an
+H100 is so much longer with Triton's kernels that its attention takes 2.13 to 2.24 times as long in
+both passes together, at 1024 to 8192 positions (NVIDIA/recsys-examples, hstu_layer_perf.png)."""
+_TRITON_AMD: Final[Works] = (
+    ScoreWork(product_ratio=0.613, score_flops=320.0, block_s=1.217e-5),
+    ScoreWork(product_ratio=0.181, score_flops=320.0, block_s=5.33e-5),
+)
+"""Triton's kernels of attention on AMD, fitted to 21 rows of MI350X and MI355X in
+configs/published/hstu_attention_triton.csv (4.8 % forward, 7.7 % backward) with the FLOP of a
+score of ``POINTWISE``. All have heads of 128 elements. Twenty are of softmax; the one of HSTU lies
+between them. Backward they reach a tenth of the peak."""
 
 
 def softmax_works(version: int, device: Device, shares: Shares) -> Works:
@@ -185,11 +205,13 @@ def softmax_works(version: int, device: Device, shares: Shares) -> Works:
 def pointwise_works(version: int, device: Device) -> Works:
     """What determines the seconds of a kernel of HSTU's attention on a device.
 
-    Version 1 is Triton's kernel, any other version CUTLASS's.
+    Version 1 is Triton's kernel, any other version CUTLASS's, which does not exist on AMD.
     """
+    if device.name.startswith("MI"):
+        return _TRITON_AMD
     forward, backward = POINTWISE.get(generation_of(device), POINTWISE[_UNMEASURED])
     if version == 1:
-        return forward.slowed(_TRITON_RATIO), backward.slowed(_TRITON_RATIO)
+        return forward.slowed(_TRITON_RATIOS[0]), backward.slowed(_TRITON_RATIOS[1])
     return forward, backward
 
 

@@ -1,9 +1,10 @@
 """Seconds of a fused attention, with softmax or pointwise as in HSTU.
 
 A score is the product of one query and one key. A kernel computes blocks of 128 queries of one
-head, and each multiprocessor computes one block at a time, so that the blocks run in whole waves
-over the multiprocessors. A block with fewer queries takes as long as a full one. Under a causal
-mask a block skips the keys to the right of its diagonal.
+head (256 where :attr:`costmodels.sustained.ScoreWork.rows` says so), and each multiprocessor
+computes one block at a time, so that the blocks run in whole waves over the multiprocessors. A
+block with fewer queries takes as long as a full one. Under a causal mask a block skips the keys to
+the right of its diagonal.
 
 The time of a block has three parts (:class:`costmodels.sustained.ScoreWork`). The matrix products
 and the activation of scores are joined as a 2-norm; to this are added some microseconds in which
@@ -25,7 +26,13 @@ from costmodels.sustained import BURSTS, Shares, Works, pointwise_works, softmax
 from costmodels.topology import Device
 
 _ROWS: Final = 128
-"""Queries of a block, and keys that a block works on at a time."""
+"""Queries to which :attr:`costmodels.sustained.ScoreWork.block_s` belongs."""
+_TILES: Final = ((64, 2.0 / 3.0), (128, 1.0))
+"""Data that the products of a backward pass on an H100 read on the chip, over those with heads of
+128 elements, by the most elements of a head. A product of a tile of m queries and n keys reads
+1 / m + 1 / n for each score and element. Tiles are 128 x 128, 64 x 128, and for wider heads
+64 x 64, which gives 4 / 3."""
+_WIDEST_TILE: Final = 4.0 / 3.0
 _WIDE_ROWS: Final = 64
 """Queries and keys of a block of the kernel for types of four bytes."""
 _BACKWARD_MOVED: Final = 17.0 / 4.0
@@ -72,18 +79,22 @@ def kernel_time(
     is_backward: bool,
 ) -> float:
     """:func:`attention_time` by a kernel with the given work per score, ``works``."""
-    heads, queries, keys, _, _ = operator.shape
+    heads, queries, keys, *widths = operator.shape
     work = works[is_backward]
     flop = operator.gradient_flop if is_backward else operator.forward_flop
     scores = float(heads) * queries * keys
+    if work.is_tiled:
+        flop *= next((r for most, r in _TILES if max(widths) <= most), _WIDEST_TILE)
     done = math.hypot(flop / work.product_ratio, work.score_flops * scores)
-    done *= _computed_ratio(operator)
+    done *= _computed_ratio(operator, work.rows)
     compute_s = done / _product_rate(operator, device, shares)
+    blocks = heads * math.ceil(queries / work.rows)
     if device.num_multiprocessors:
-        compute_s += work.block_s * _blocks(operator) / device.num_multiprocessors
-    compute_s *= _waves_ratio(operator, device)
+        compute_s += work.block_s * blocks * work.rows / _ROWS / device.num_multiprocessors
+    compute_s *= _waves_ratio(blocks, device)
     moved = operator.moved_bytes * (_BACKWARD_MOVED if is_backward else 1.0)
-    return math.hypot(compute_s, moved / device.hbm_bandwidth_bytes_per_s) + constants.product_s
+    memory_s = moved / device.hbm_bandwidth_bytes_per_s
+    return math.hypot(compute_s, memory_s) + constants.product_s + work.start_s
 
 
 def _wide_time(
@@ -112,8 +123,8 @@ def _product_rate(operator: Operator, device: Device, shares: Shares) -> float:
     return rate * shares.product_ratio
 
 
-def _computed_ratio(operator: Operator) -> float:
-    """Scores that the blocks compute, over the scores of the attention.
+def _computed_ratio(operator: Operator, block: int) -> float:
+    """Scores that blocks of ``block`` queries compute, over the scores of the attention.
 
     It is above 1 where the last block of a head holds fewer queries than the others. A causal mask
     leaves half of the scores, and half a block of keys more for each query, because the blocks on
@@ -121,19 +132,13 @@ def _computed_ratio(operator: Operator) -> float:
     """
     heads, queries, keys, _, _ = operator.shape
     rows = max(heads * queries, 1)
-    seen = min(1.0, 0.5 + 0.5 * _ROWS / max(keys, 1)) if operator.is_causal else 1.0
-    return seen * _ROWS * _blocks(operator) / rows
+    seen = min(1.0, 0.5 + 0.5 * block / max(keys, 1)) if operator.is_causal else 1.0
+    return seen * block * heads * math.ceil(queries / block) / rows
 
 
-def _blocks(operator: Operator) -> int:
-    """Blocks of queries of all heads and sequences."""
-    heads, queries = operator.shape[:2]
-    return heads * math.ceil(queries / _ROWS)
-
-
-def _waves_ratio(operator: Operator, device: Device) -> float:
+def _waves_ratio(blocks: int, device: Device) -> float:
     """Time of the blocks in whole waves over that if all multiprocessors were always busy."""
-    blocks, count = _blocks(operator), device.num_multiprocessors
+    count = device.num_multiprocessors
     if not count or not blocks:
         return 1.0
     return math.ceil(blocks / count) * count / blocks

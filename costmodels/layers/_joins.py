@@ -51,7 +51,12 @@ def joined(flow: Flow, name: str = "concat") -> tuple[tuple[Operator, ...], Flow
 
 
 def positions(
-    flow: Flow, name: str, widths: tuple[int, int], lengths: Lengths, advice: str
+    flow: Flow,
+    name: str,
+    widths: tuple[int, int],
+    lengths: Lengths,
+    advice: str,
+    contextual: tuple[int, int] = (0, 0),
 ) -> tuple[tuple[Operator, ...], Flow]:
     """Turns what reaches a layer of sequences into positions of the width that the layer takes.
 
@@ -62,6 +67,8 @@ def positions(
             a linear layer turns one into the other.
         lengths: lengths of the sequences.
         advice: what the user should change if another number of elements arrives.
+        contextual: how many of the positions are contextual ones, and elements of each of them as
+            they arrive. Each has a linear layer of its own if its width differs from the others'.
 
     Returns:
         The operators that are needed, and what comes out of them.
@@ -72,16 +79,25 @@ def positions(
     first, met = joined(flow)
     elements, count = met.width * met.length, math.ceil(lengths.mean)
     given, taken = widths
+    others, other_width = contextual
+    also = f" and {others} of {other_width}" if others else ""
     require(
-        elements == given * count,
-        f"layer {name}: needs {count} positions of {given} elements, but {elements} elements per "
-        f"sample reach it; {advice}",
+        elements == given * (count - others) + others * other_width,
+        f"layer {name}: needs {count - others} positions of {given} elements{also}, but {elements} "
+        f"elements per sample reach it; {advice}",
     )
     if given != taken:
-        product = _parts.linear(
-            f"{name}.input", lengths.rows(flow.batch_size), given, taken, flow.dtype
-        )
+        rows = lengths.rows(flow.batch_size) - flow.batch_size * others
+        product = _parts.linear(f"{name}.input", rows, given, taken, flow.dtype)
         first += lengths.uneven((product,), flow.batch_size)
+    if others and (given != taken or other_width != taken):
+        shape = others, flow.batch_size, other_width, taken
+        weights, kept = others * other_width * taken, flow.batch_size * others * other_width
+        first += (
+            _parts.batched(
+                f"{name}.input", shape, flow.dtype, num_parameters=weights, saved_elements=kept
+            ),
+        )
     return first, met.after(taken, count)
 
 

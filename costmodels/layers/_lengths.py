@@ -17,13 +17,24 @@ class Lengths:
     Attributes:
         values: equally likely lengths in positions, such as quantiles of the data.
         is_balanced: whether the data loader hands sequences out so that all ranks have equal work.
+        repeats: samples of a batch that have the same sequence, because data in the order of users
+            bring a user's samples together.
     """
 
     values: tuple[int, ...]
     is_balanced: bool = False
+    repeats: int = 1
 
     @classmethod
-    def of(cls, where: str, values: tuple[int, ...], seq: int, *, is_balanced: bool) -> Lengths:
+    def of(
+        cls,
+        where: str,
+        values: tuple[int, ...],
+        seq: int,
+        *,
+        is_balanced: bool,
+        repeats: int = 1,
+    ) -> Lengths:
         """The lengths of the sequences that a layer takes.
 
         Args:
@@ -31,6 +42,7 @@ class Lengths:
             values: equally likely lengths; empty if all sequences have ``seq`` positions.
             seq: the greatest length that the layer takes.
             is_balanced: as in the class.
+            repeats: as in the class.
 
         Raises:
             InvalidValueError: a length is not in 1..``seq``, or ``is_balanced`` is given without
@@ -42,7 +54,7 @@ class Lengths:
             bool(values) or not is_balanced,
             f"layer {where}: balanced sequences need lengths; without, all have seq positions",
         )
-        return cls(values=values or (seq,), is_balanced=is_balanced)
+        return cls(values=values or (seq,), is_balanced=is_balanced, repeats=repeats)
 
     @property
     def mean(self) -> float:
@@ -67,8 +79,8 @@ class Lengths:
 
         The work of attention is proportional to the sum of the squared lengths of a batch, and all
         other work to the sum of its lengths. The relative deviation of a sum over independent
-        sequences falls with the root of their number. The most work that a batch can have is that
-        of a batch in which every sequence has the greatest length.
+        sequences falls with the root of their number, which repeats make smaller. The most work
+        that a batch can have is that of a batch in which every sequence has the greatest length.
 
         Args:
             operators: the operators of a layer.
@@ -76,7 +88,7 @@ class Lengths:
         """
         if len(self.values) == 1 or self.is_balanced:
             return operators
-        root = math.sqrt(batch_size)
+        root = math.sqrt(max(1.0, batch_size / self.repeats))
         squares = [float(v * v) for v in self.values]
         linear = pstdev(self.values) / self.mean / root
         squared = pstdev(squares) / fmean(squares) / root

@@ -104,6 +104,10 @@ class AbstractLayer(ABC):
         """The same layer where a compiler joins kernels, if its kind knows by itself which."""
         return self
 
+    def evened(self) -> AbstractLayer:
+        """The same layer if all ranks get equal work; another one where lengths are as drawn."""
+        return self
+
     @abstractmethod
     def build(self, flow: Flow) -> Built:
         """The operators of the layer, and what comes out of it.

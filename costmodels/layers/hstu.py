@@ -43,10 +43,18 @@ class Hstu(AbstractLayer):
             products before them; and norm and gate are one kernel. Otherwise scores are written, as
             PyTorch's own operators do.
         kernel: the kernel of a fused attention (:class:`Kernel`).
+        contextual: how many of the positions, of ``seq`` and of ``lengths``, are contextual ones,
+            which stand before the history.
+        contextual_width: elements of a contextual position as it arrives; 0 for the others'.
+        stu: whether fused layers are the STU of Meta's generative-recommenders. The product after
+            the attention takes x, u and the gated norm(a) side by side; only u has an activation;
+            and the backward pass computes norms, activations, and u, v, q and k once more.
         lengths: equally likely lengths of the history, such as quantiles of the data. Kernels then
             skip the padding. The time of attention depends on the sum of the squared lengths of a
             batch, and the rank with the most work sets the pace. Empty if all histories have
             ``seq`` positions.
+        samples_per_history: samples of a rank's batch with the same history, as in data in the
+            order of users. The fewer different ones a batch has, the more do the ranks differ.
         balanced: whether the data loader hands histories out so that all ranks have equal work.
     """
 
@@ -60,7 +68,11 @@ class Hstu(AbstractLayer):
     causal: bool = False
     fused_attention: bool = False
     kernel: str = Kernel.CUTLASS.value
+    contextual: int = 0
+    contextual_width: int = 0
+    stu: bool = False
     lengths: tuple[int, ...] = ()
+    samples_per_history: int = 1
     balanced: bool = False
 
     def __post_init__(self) -> None:
@@ -69,7 +81,7 @@ class Hstu(AbstractLayer):
         check_sizes(
             self.prefix, layers=self.layers, hidden=self.hidden, heads=self.heads, seq=self.seq
         )
-        for key in ("qk_width", "value_width", "input_width"):
+        for key in ("qk_width", "value_width", "input_width", "contextual_width"):
             value = getattr(self, key)
             require(0 <= value <= 10**6, f"{where}: {key} must be 0..1e6, got {value}")
         require(
@@ -87,7 +99,26 @@ class Hstu(AbstractLayer):
             f"{where}: kernel {self.kernel} is one of fused attention, and fused_attention is "
             "false; leave kernel out, or set fused_attention: true",
         )
-        _ = self._lengths  # refuses lengths that do not fit
+        require(
+            self.fused_attention or not self.stu,
+            f"{where}: stu is one of fused attention, and fused_attention is false; leave stu out, "
+            "or set fused_attention: true",
+        )
+        least = min(self._lengths.values)  # refuses lengths that do not fit
+        require(
+            0 <= self.contextual < least,
+            f"{where}: contextual must be 0..{least - 1}, fewer than the positions of each "
+            f"history, got {self.contextual}",
+        )
+        require(
+            self.contextual > 0 or not self.contextual_width,
+            f"{where}: contextual_width belongs to contextual positions; give contextual too",
+        )
+        require(
+            self.samples_per_history == 1 or (self.samples_per_history > 0 and bool(self.lengths)),
+            f"{where}: samples_per_history must be 1 or more, and above 1 needs lengths, got "
+            f"{self.samples_per_history}",
+        )
 
     @property
     def remark(self) -> str:
@@ -99,9 +130,19 @@ class Hstu(AbstractLayer):
             "with the fused kernels of FBGEMM or Triton, set fused_attention: true"
         )
 
+    def evened(self) -> Hstu:
+        """This layer with histories that are handed out so that all ranks have equal work."""
+        return replace(self, balanced=self.balanced or len(self.lengths) > 1)
+
     @property
     def _lengths(self) -> Lengths:
-        return Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
+        return Lengths.of(
+            self.prefix,
+            self.lengths,
+            self.seq,
+            is_balanced=self.balanced,
+            repeats=self.samples_per_history,
+        )
 
     @property
     def _queries(self) -> int:
@@ -118,7 +159,12 @@ class Hstu(AbstractLayer):
         lengths = self._lengths
         widths = self.input_width or self.hidden, self.hidden
         first, met = _joins.positions(
-            flow, self.prefix, widths, lengths, "change seq, hidden or input_width"
+            flow,
+            self.prefix,
+            widths,
+            lengths,
+            "change seq, hidden or input_width",
+            (self.contextual, self.contextual_width or widths[0]),
         )
         rows = lengths.rows(flow.batch_size)
         layer = (*self._inner(met, rows), *self._seen(met, rows), *self._outer(met, rows))
@@ -133,6 +179,14 @@ class Hstu(AbstractLayer):
         """
         name, dtype = f"{self.prefix}.in", flow.dtype
         wide = 2 * self._queries + 2 * self._values
+        if self.stu:
+            product = _parts.linear_of_kept(name, rows, self.hidden, wide, dtype)
+            gate = _parts.streamed(name, (rows, self._values), dtype)
+            again = replace(product, is_recomputed=True), replace(gate, is_recomputed=True)
+            return (
+                replace(_parts.norm(name, rows, self.hidden, dtype), is_recomputed=True),
+                *again,
+            )
         active = _parts.streamed(name, (rows, wide), dtype, saved_elements=2 * rows * wide)
         if self.fused_attention:
             active = replace(
@@ -212,7 +266,8 @@ class Hstu(AbstractLayer):
     def _outer(self, flow: Flow, rows: int) -> tuple[Operator, ...]:
         """Norm, gate, product and sum of ``rows`` positions.
 
-        With fused attention, norm and gate are one kernel, and so are product and sum.
+        With fused attention, norm and gate are one kernel, and so are product and sum. In a STU
+        that kernel also writes x and u beside the gated result.
         """
         name, hidden, wide, dtype = f"{self.prefix}.out", self.hidden, self._values, flow.dtype
         norm = _parts.norm(name, rows, wide, dtype)
@@ -223,6 +278,17 @@ class Hstu(AbstractLayer):
             size = norm.written_bytes
             kept = norm.saved_bytes + gate.saved_bytes / 2
             norm = replace(norm, read_bytes=2.0 * size, backward_bytes=5.0 * size, saved_bytes=kept)
+            if self.stu:
+                x_bytes = added.written_bytes
+                joined = 2.0 * size + x_bytes
+                norm = replace(
+                    norm,
+                    read_bytes=joined,
+                    written_bytes=joined,
+                    backward_bytes=3.0 * joined,
+                    is_recomputed=True,
+                )
+                product = _parts.linear_of_kept(name, rows, 2 * wide + hidden, hidden, dtype)
             added = replace(
                 added,
                 read_bytes=added.written_bytes,

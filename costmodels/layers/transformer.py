@@ -188,6 +188,10 @@ class Transformer(AbstractLayer):
         is_wide = self.autocast or dtype.num_bytes == DataType.FP32.num_bytes
         return is_wide and (self.gated or self.joint_qkv)
 
+    def evened(self) -> Transformer:
+        """This layer with sequences that are handed out so that all ranks have equal work."""
+        return replace(self, balanced=self.balanced or len(self.lengths) > 1)
+
     @property
     def _lengths(self) -> Lengths:
         return Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)

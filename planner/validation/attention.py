@@ -3,9 +3,10 @@
 configs/published/hstu_attention.csv has the times of NVIDIA's kernels of HSTU on an H100 and a
 GB200, read from figures of NVIDIA/recsys-examples. All runs are causal, in bf16, with sequences of
 one length; a time is the tenth percentile of 50 runs. ``costmodels.sustained.POINTWISE`` is fitted
-to them: three numbers for each generation and pass. How good predictions are is shown by fits that
-leave out the width of heads of a case, and by using the numbers of the other device. Nothing is
-fitted to the whole layers in hstu_layers.csv, whose times follow from printed FLOP per second.
+to them: four numbers for each generation and pass, pulled to their means over the generations. How
+good predictions are is shown by fits that leave out a width of heads, on both devices, and by using
+the numbers of the other device. Nothing is fitted to the whole layers in hstu_layers.csv, whose
+times follow from printed FLOP per second.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import csv
 import io as text_io
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -34,11 +35,17 @@ _FILE: Final = "hstu_attention.csv"
 """Single kernels, one shape a row."""
 _LAYERS: Final = "hstu_layers.csv"
 """Whole layers, one a row."""
-_START: Final = (0.8, 300.0, 4e-6)
-_LIMITS: Final = ((0.1, 1.0, 1e-9), (1.0, 1e4, 1e-3))
+_START: Final = (0.8, 300.0, 4e-6, 4e-6)
+_LIMITS: Final = ((0.1, 1.0, 1e-9, 1e-9), (1.0, 1e4, 1e-3, 1e-4))
 """Where a fit begins, and the least and greatest values that it may take: for the product ratio,
-the FLOP of a score, and the seconds of a block (:class:`costmodels.sustained.ScoreWork`). The
-product ratio is at most 1, because no kernel's products are faster than large products alone."""
+the FLOP of a score, and the seconds of a block and of the start
+(:class:`costmodels.sustained.ScoreWork`). The product ratio is at most 1, because no kernel's
+products are faster than large products alone."""
+_FITTED: Final = ("product_ratio", "score_flops", "block_s", "start_s")
+"""The fields of :class:`costmodels.sustained.ScoreWork` that are fitted."""
+_PULL: Final = np.array((0.3, 0.3, 0.03, 0.03))
+"""Error of every case that counts as much as a generation's value being e times the mean of the
+generations. The first two depend on the arithmetic of a score, which is the same everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +100,15 @@ Leaving = Callable[[AttentionCase, AttentionCase], bool]
 AS_SHIPPED: Final = "as shipped (fitted to all)"
 """The name of the predictions with the shipped numbers."""
 LEFT_OUT: Final[dict[str, Leaving]] = {
-    "width of heads left out": lambda case, other: (
-        case.device == other.device and case.width != other.width
-    ),
+    "width of heads left out": lambda case, other: case.width != other.width,
     "device left out": lambda case, other: case.device != other.device,
 }
 """For each kind of fit: whether a case may be fitted to another one."""
 
 
-def load_cases() -> tuple[AttentionCase, ...]:
-    """The cases of both passes of every shipped row, in file order."""
-    text = (configs_folder() / "published" / _FILE).read_text(encoding="utf-8")
+def load_cases(name: str = _FILE) -> tuple[AttentionCase, ...]:
+    """The cases of the measured passes of every row of a shipped file, in file order."""
+    text = (configs_folder() / "published" / name).read_text(encoding="utf-8")
     return tuple(
         AttentionCase(
             device=_device(row["system"]),
@@ -111,12 +116,13 @@ def load_cases() -> tuple[AttentionCase, ...]:
             heads=int(row["heads"]),
             positions=int(row["positions"]),
             width=int(row["width"]),
-            is_backward=is_backward,
-            measured_s=float(row["backward_ms" if is_backward else "forward_ms"]) * 1e-3,
+            is_backward=key == "backward_ms",
+            measured_s=float(row[key]) * 1e-3,
             source=row["source"],
         )
         for row in csv.DictReader(text_io.StringIO(text))
-        for is_backward in (False, True)
+        for key in ("forward_ms", "backward_ms")
+        if row[key]
     )
 
 
@@ -128,25 +134,45 @@ def layers() -> tuple[Prediction, ...]:
     return unfitted(_LAYERS, BURSTS)
 
 
-def fit(cases: Sequence[AttentionCase]) -> Works:
-    """The work of both passes that has the least squares of ln(predicted / measured).
+def fit(cases: Sequence[AttentionCase]) -> dict[str, Works]:
+    """The work of both passes on each generation, by least squares of relative errors.
 
     Args:
-        cases: cases of one generation, or of those that it is fitted to.
+        cases: the cases that it is fitted to.
     """
+    names = sorted({generation_of(c.device) for c in cases})
+    passes = [_fit([c for c in cases if c.is_backward == x], names) for x in (False, True)]
+    return {name: (passes[0][name], passes[1][name]) for name in names}
+
+
+def _fit(cases: Sequence[AttentionCase], names: Sequence[str]) -> dict[str, ScoreWork]:
+    """The work of one pass on each of these generations."""
     from scipy.optimize import least_squares
 
-    found = []
-    for is_backward in (False, True):
-        chosen = [c for c in cases if c.is_backward == is_backward]
+    is_backward = cases[0].is_backward
 
-        def errors(logs: np.ndarray, chosen: list[AttentionCase] = chosen) -> list[float]:
-            works = _works(np.exp(logs))
-            return [math.log(_time_s(c, works) / c.measured_s) for c in chosen]
+    def works(logs: np.ndarray) -> dict[str, ScoreWork]:
+        values = np.exp(logs).reshape(len(names), -1).tolist()
+        return {
+            name: replace(
+                POINTWISE[name][is_backward],
+                **dict(zip(_FITTED, row, strict=True)),
+            )
+            for name, row in zip(names, values, strict=True)
+        }
 
-        best = least_squares(errors, np.log(_START), bounds=np.log(_LIMITS))
-        found.append(_works(np.exp(best.x))[0])
-    return found[0], found[1]
+    def errors(logs: np.ndarray) -> np.ndarray:
+        found = works(logs)
+        off = [
+            math.log(_time_s(c, (found[generation_of(c.device)],) * 2) / c.measured_s)
+            for c in cases
+        ]
+        rows = logs.reshape(len(names), -1)
+        pulled = math.sqrt(len(cases) / len(names)) * _PULL * (rows - rows.mean(axis=0))
+        return np.concatenate([off, pulled.ravel()])
+
+    start, low, high = (np.tile(np.log(x), len(names)) for x in (_START, *_LIMITS))
+    return works(least_squares(errors, start, bounds=(low, high)).x)
 
 
 def predictions(cases: Sequence[AttentionCase]) -> dict[str, list[float]]:
@@ -157,8 +183,22 @@ def predictions(cases: Sequence[AttentionCase]) -> dict[str, list[float]]:
     for name, is_kept in LEFT_OUT.items():
         kept = {k: tuple(i for i, o in enumerate(cases) if is_kept(c, o)) for k, c in kinds.items()}
         works = {indices: fit([cases[i] for i in indices]) for indices in set(kept.values())}
-        found[name] = [_time_s(c, works[kept[c.device.name, c.width]]) for c in cases]
+        found[name] = [
+            _time_s(c, _on(c.device, works[kept[c.device.name, c.width]])) for c in cases
+        ]
     return found
+
+
+def _on(device: Device, found: dict[str, Works]) -> Works:
+    """Fitted work on a device; if it has none, that of the other generation in its own blocks."""
+    name = generation_of(device)
+    works = found.get(name) or next(iter(found.values()))
+    own = POINTWISE[name]
+    forward, backward = (
+        replace(work, rows=ours.rows, is_tiled=ours.is_tiled)
+        for work, ours in zip(works, own, strict=True)
+    )
+    return forward, backward
 
 
 def summarize(
@@ -177,14 +217,6 @@ def summarize(
 def _time_s(case: AttentionCase, works: Works) -> float:
     """Predicted seconds of a case."""
     return attention_s(case.operator, case.device, works, is_backward=case.is_backward)
-
-
-def _works(values: np.ndarray) -> Works:
-    """The work with these three values (as :data:`_START`), the same for both passes."""
-    work = ScoreWork(
-        product_ratio=float(values[0]), score_flops=float(values[1]), block_s=float(values[2])
-    )
-    return work, work
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar, Final, final
 
+from costmodels.dense.base import with_even_sequences
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology, with_host_factor
@@ -94,6 +95,8 @@ def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Work
     products = replace(device, flops_per_s=rates)
     yield "twice the rate of matrix products", workload, replace(topology, device=products)
     yield "half the host time per call", workload, with_host_factor(topology, 1.0 / _TWICE)
+    if (even := with_even_sequences(workload)) != workload:
+        yield "sequences balanced over ranks", even, topology
     if workload.dense.operators is None:
         batch = workload.local_batch_size * int(_TWICE)
         yield "twice the batch", replace(workload, local_batch_size=batch), topology

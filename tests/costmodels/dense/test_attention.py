@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodels.dense._attention import attention_time, kernel_time
 from costmodels.dense._constants import KERNELS
-from costmodels.dense.base import dense_names, dense_operators
+from costmodels.dense.base import dense_names, dense_operators, uneven_remark
 from costmodels.dense.roofline import Roofline
 from costmodels.errors import InvalidValueError
 from costmodels.layers.base import Flow
@@ -99,6 +99,49 @@ def test_what_a_layer_says_changes_its_time_as_it_should() -> None:
     assert step_s(replace(drawn, balanced=True)) < step_s(drawn) < step_s(causal)
 
 
+def test_a_stu_has_the_flop_that_meta_counts() -> None:
+    """DLRMv4: 315.7 GFLOP a sample at 4096 positions: causal, all passes, nothing recomputed."""
+    layer = Hstu(
+        layers=3, hidden=512, heads=4, seq=4096, causal=True, fused_attention=True, stu=True
+    )
+    found = operators(layer)
+    flop = sum(
+        o.num_repeats * (o.forward_flop + o.gradient_flop) / (2 if o.is_causal else 1)
+        for o in found
+    )
+    assert flop / 8 == pytest.approx(315.7e9, rel=1e-3)
+    plain = replace(layer, stu=False)
+    assert total(layer, "saved_bytes") < 0.5 * total(plain, "saved_bytes")
+    assert any(o.is_recomputed for o in found)
+    assert not any(o.is_recomputed for o in operators(plain))
+
+
+def test_contextual_positions_arrive_with_a_width_of_their_own() -> None:
+    """DLRMv4: 8 contextual vectors of 512 before 20 positions of 1536."""
+    layer = Hstu(
+        layers=1, hidden=512, heads=4, seq=28, input_width=1536, contextual=8, contextual_width=512
+    )
+    built = layer.build(Flow(batch_size=2, width=20 * 1536 + 8 * 512))
+    first, *_ = (o for o in built.after if o.kind is OperatorKind.MATMUL)
+    assert first.shape == (1, 2 * 20, 1536, 512)
+    assert (8, 2, 512, 512) in {o.shape for o in built.after}
+    assert (1, 2 * 28, 512, 2048) in {o.shape for o in built.after}
+    with pytest.raises(InvalidValueError, match="needs 20 positions of 1536 elements and 8 of 512"):
+        layer.build(Flow(batch_size=2, width=28 * 1536))
+
+
+def test_ranks_differ_more_if_samples_share_their_history() -> None:
+    drawn = replace(FUSED, lengths=(64, 512, 2048))
+    shared = replace(drawn, samples_per_history=4)
+    one, four = (max(o.deviation_ratio for o in operators(x)) for x in (drawn, shared))
+    assert four == pytest.approx(2 * one)
+    said = uneven_remark(workload(drawn), make_topology(device=H100), Roofline())
+    assert said is not None
+    assert "balanced: true" in said
+    for quiet in (FUSED, replace(drawn, balanced=True), replace(FUSED, lengths=(64,))):
+        assert uneven_remark(workload(quiet), make_topology(device=H100), Roofline()) is None
+
+
 def test_a_device_that_was_not_measured_does_the_work_of_an_h100() -> None:
     own, known, other = (
         pointwise_works(2, replace(H100, name=name)) for name in ("some device", "H100", "B200-SXM")
@@ -138,6 +181,16 @@ def test_no_kernel_beats_the_device_and_more_work_takes_longer(
         ({"hidden": 10}, "hidden must be a multiple of heads, got 10 and 4; or give qk_width"),
         ({"balanced": True}, "balanced sequences need lengths; without, all have seq positions"),
         ({"kernel": "cuda"}, "kernel must be one of cutlass, triton, got 'cuda'"),
+        (
+            {"contextual": 2048},
+            "contextual must be 0..2047, fewer than the positions of each history",
+        ),
+        ({"contextual_width": 8}, "contextual_width belongs to contextual positions; give"),
+        (
+            {"samples_per_history": 2},
+            "samples_per_history must be 1 or more, and above 1 needs len",
+        ),
+        ({"fused_attention": False, "stu": True}, "stu is one of fused attention, and fused_att"),
         ({"fused_attention": False, "kernel": "triton"}, "kernel triton is one of fused attention"),
     ],
 )

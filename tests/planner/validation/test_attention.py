@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import astuple
+from statistics import fmean
 
 import pytest
 
 from benchmarks.fit_published import fitted_works, lines_of
-from costmodels.sustained import POINTWISE
+from costmodels.dense.roofline import attention_s
+from costmodels.sustained import POINTWISE, pointwise_works
 from planner.validation import attention
 from planner.validation.attention import AS_SHIPPED, LEFT_OUT, AttentionCase
 from tests.planner.cli.command_line import Run
@@ -39,15 +41,33 @@ def test_the_shipped_work_is_what_the_rows_give(cases: tuple[AttentionCase, ...]
     for name, works in found.items():
         for ours, theirs in zip(POINTWISE[name], works, strict=True):
             given = astuple(theirs)
-            for value, fitted, at_least in zip(astuple(ours), given, (0, 1.1, 0), strict=True):
+            least = (0, 1.1, 5e-9, 5e-9, 0, 0)
+            for value, fitted, at_least in zip(astuple(ours), given, least, strict=True):
                 assert value == pytest.approx(fitted, rel=5e-3, abs=at_least)
+
+
+def test_tritons_kernels_are_as_long_as_published() -> None:
+    """Also the rows of the H100, whose rate follows from that of CUTLASS's kernels."""
+    off: dict[tuple[str, bool], list[float]] = {}
+    for case in attention.load_cases("hstu_attention_triton.csv"):
+        works = pointwise_works(1, case.device)
+        time_s = attention_s(case.operator, case.device, works, is_backward=case.is_backward)
+        off.setdefault((case.device.name[:4], case.is_backward), []).append(
+            abs(time_s / case.measured_s - 1.0)
+        )
+    assert {k: len(x) for k, x in off.items()} == {
+        ("H100", False): 10, ("MI35", False): 11, ("MI35", True): 10
+    }  # fmt: skip
+    assert all(fmean(errors) < 0.12 for errors in off.values())
+    assert fmean(off["MI35", False]) < 0.05
+    assert fmean(off["MI35", True]) < 0.08
 
 
 def test_who_is_left_out(cases: tuple[AttentionCase, ...]) -> None:
     case = next(c for c in cases if c.width == 64)
     width, device = ([c for c in cases if is_kept(case, c)] for is_kept in LEFT_OUT.values())
     assert width
-    assert all(c.device == case.device and c.width != 64 for c in width)
+    assert all(c.width != 64 for c in width)
     assert device
     assert all(c.device != case.device for c in device)
 
@@ -57,7 +77,8 @@ def test_the_command_prints_errors_and_work(run: Run) -> None:  # noqa: F811
     assert len(printed["cases"]) == printed["errors"][AS_SHIPPED]["count"] == 470
     assert printed["errors"][AS_SHIPPED]["mean_error_ratio"] < 0.1
     left = [printed["errors"][name]["mean_error_ratio"] for name in LEFT_OUT]
-    assert printed["errors"][AS_SHIPPED]["mean_error_ratio"] < left[0] < left[1]
+    assert printed["errors"][AS_SHIPPED]["mean_error_ratio"] < left[0] < 0.1
+    assert left[0] < left[1] < 0.135
     errors = [x["predicted_s"] / x["measured_s"] - 1 for x in printed["layers"]]
     assert sum(map(abs, errors)) <= 0.1 * len(errors)
     shown = run("validate", "published", "--what", "attention").out
