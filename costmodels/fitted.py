@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, final
 
 from costmodels.collective.base import AbstractCollectiveModel, Confidence
-from costmodels.cpu.base import AbstractExchangeModel, Traffic
+from costmodels.cpu.features import AbstractExchangeModel, Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
 from costmodels.lookup.base import AbstractLookupModel, CallFloor, LookupShard, LookupShards

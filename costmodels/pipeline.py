@@ -23,11 +23,10 @@ from costmodels.iteration._critical_path import critical_path, rank_estimates, s
 from costmodels.iteration._events import Simulation
 from costmodels.iteration._traced import finite_times, traced
 from costmodels.iteration.base import AbstractPipeline, Program, StageTimes
-from costmodels.shard_work.option_work import OptionWork
+from costmodels.shard_work.cells import OptionWork
 from costmodels.shard_work.work import WorkModel, whole_tables
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan
-from costmodels.stages.models import CostModels
-from costmodels.stages.own_models import require_shapes
+from costmodels.stages.models import CostModels, require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.system_models import default_models
 from costmodels.topology import Topology

@@ -16,7 +16,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.estimates import IterationEstimate, MemoryLedger
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.option_work import OptionWork
+from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import Plan, ShardingOption, ShardingType
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError

@@ -34,32 +34,32 @@ NO_CODE = frozenset(
     | {tokenize.ENDMARKER}
 )
 MAX_CODE_LINES = {
-    "costmodels": 15_800,
+    "costmodels": 15_900,
     "planner": 1_000,
-    "planner/cli": 7_600,
+    "planner/cli": 6_750,
     "planner/drift": 350,
     "planner/explain": 500,
     "planner/fit": 350,
-    "planner/integrations": 8_650,
-    "planner/io": 7_150,
+    "planner/integrations": 8_450,
+    "planner/io": 7_000,
     "planner/objectives": 300,
     "planner/options": 2_050,
     "planner/predict": 600,
     "planner/profiling": 1_750,
     "planner/report": 3_650,
-    "planner/rules": 500,
-    "planner/search": 7_950,
+    "planner/rules": 550,
+    "planner/search": 7_900,
     "planner/solving": 750,
     "planner/space": 550,
-    "planner/support": 650,
     "planner/study": 1_900,
+    "planner/support": 650,
     "planner/torchrec_terms": 550,
-    "planner/trace": 850,
+    "planner/trace": 800,
     "planner/validation": 1_950,
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 65_700
+MAX_TOTAL_CODE_LINES = 63_650
 """Of both packages; the same holds."""
 
 HEAVY_MODULES = ("torch", "torchrec", "fbgemm_gpu", "optuna", "ortools", "sklearn", "pandas")

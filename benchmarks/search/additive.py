@@ -23,13 +23,13 @@ import numpy as np
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.uniform import Uniform
 from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.cells import OptionWork
 from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Feature, Table, Workload
 from planner import load_system
 from planner.options.cuts import Names
 from planner.options.enumeration import Listing, TableOptions
-from planner.options.work import OptionWork
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import SearchOutcome

@@ -34,12 +34,12 @@ from benchmarks.search.instances import drawn
 from costmodels.workload import DenseArch, Workload
 from planner import load_system
 from planner.errors import NoPlanFoundError
-from planner.options.global_batch import rank_batch
+from planner.options.cuts import rank_batch
 from planner.problem import PlanningProblem
 from planner.study import Effort, SetupResult, Space, Study
 from planner.study.space import COPIES, SYNC, SYSTEM, Value
 from planner.study.space import GPUS as GPUS_KNOB
-from planner.support.worker_pool import WorkerPool
+from planner.support.processes import WorkerPool
 
 GPUS: Final = (8, 16, 32, 64, 128, 256, 512)
 MODELS: Final = 10

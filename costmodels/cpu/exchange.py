@@ -7,7 +7,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.cpu.base import AbstractExchangeModel, Traffic
+from costmodels.cpu.features import AbstractExchangeModel, Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.measured.cpu_constants import CpuConstants, ExchangeConstants
 from costmodels.sharding import ShardingType

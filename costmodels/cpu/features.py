@@ -7,10 +7,11 @@ bags are gathered for each index, and each distinct row is read, updated and wri
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -18,6 +19,15 @@ from costmodels.datatypes import FloatArray, IntArray
 from costmodels.measured.cpu_constants import (
     CpuKernel,
 )
+from costmodels.sharding import ShardingType
+
+# ------------------ features
+#
+# What a lookup on a CPU core does, as counts in which its time is linear.
+#
+# In the forward lookup, each index costs some instructions, and its row is fetched from the cache
+# or the memory in which it is. In the backward lookup, indices are sorted byte by byte, the
+# gradients of bags are gathered for each index, and each distinct row is read, updated and written.
 
 LINE_BYTES: Final = 64.0
 """Bytes of a cache line."""
@@ -237,3 +247,68 @@ def many_features(
         backward=np.stack(backward, axis=-1),
         shape=np.log(np.maximum(np.stack(shape, axis=-1), 1e-9)),
     )
+
+
+# ------------------ base
+#
+# The interface of an exchange model: a collective with all the copies around it.
+#
+# Where compute and communication share one processor, permuting indices, packing and unpacking cost
+# as much as the transfer. An exchange model prices the whole; without one, exchanges cost what
+# their collectives cost.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What one sharding type exchanges, ``[..., R]`` each.
+
+    ``arriving_bytes`` of indices and lengths from each source, ``leaving_bytes`` of pooled vectors
+    to each destination, and the number of shards on the rank.
+    """
+
+    arriving_bytes: FloatArray
+    leaving_bytes: FloatArray
+    num_shards: FloatArray
+
+
+class AbstractExchangeModel(ABC):
+    """Predicts how long a rank is busy in the exchanges of one sharding type.
+
+    Growing parts are convex, homogeneous and non-decreasing in the traffic.
+    """
+
+    __slots__ = ()
+
+    sources: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def input_growth(
+        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: float
+    ) -> FloatArray:
+        """Growing seconds of the index exchange on each rank, ``[..., R]``."""
+
+    @abstractmethod
+    def output_growth(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
+        """Growing seconds of one exchange of pooled vectors, forward and backward alike."""
+
+    @abstractmethod
+    def output_extra(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
+        """Seconds that one exchange of pooled vectors takes beyond its growing and fixed parts."""
+
+    @abstractmethod
+    def fixed_s(self, sharding_type: ShardingType) -> tuple[float, float]:
+        """Seconds of (index exchange, one output exchange) without anything to send."""
+
+    @property
+    @abstractmethod
+    def once_s(self) -> float:
+        """Seconds per iteration of all exchanges together, whatever the number of types."""
+
+    @abstractmethod
+    def gradient_growth(self, num_bytes: FloatArray) -> FloatArray:
+        """Growing seconds to reduce and apply gradients that every rank holds."""
+
+    @property
+    @abstractmethod
+    def gradient_fixed_s(self) -> float:
+        """Seconds that replicated tables cost by being there, beyond lookups and growth."""

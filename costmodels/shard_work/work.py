@@ -26,8 +26,7 @@ from costmodels.lookup.base import (
     LookupShards,
     TableColumns,
 )
-from costmodels.shard_work.cells import TYPES, Cells, OptionCells, runs_of
-from costmodels.shard_work.option_work import OptionWork
+from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, runs_of
 from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, EXCHANGING_TYPES, FORWARD, Wire
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Topology

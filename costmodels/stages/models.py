@@ -2,18 +2,185 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import contextlib
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+import numpy as np
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import AbstractCollectiveModel
-from costmodels.cpu.base import AbstractExchangeModel
+from costmodels.collective.base import NUM_LEVELS, AbstractCollectiveModel
+from costmodels.cpu.features import AbstractExchangeModel
 from costmodels.dense.base import AbstractDenseModel
 from costmodels.dense.roofline import Roofline as DenseRoofline
+from costmodels.discovery import model_words, of_users
+from costmodels.errors import InvalidValueError
 from costmodels.fields import settle
-from costmodels.lookup.base import AbstractLookupModel
+from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK, AbstractLookupModel
 from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.lookup.roofline import Roofline as LookupRoofline
-from costmodels.stages.own_models import own_description
+from costmodels.topology import Topology
+
+# ------------------ own models
+#
+# Cost models of users: which they are, and whether their answers have the shape that is asked for.
+#
+# The models of this package are held to this by ``tests/conformance``. A model of a user that gives
+# times of another shape would end somewhere in the middle of a search, or change a price unseen.
+
+_FAMILIES: Final = (
+    AbstractLookupModel,
+    AbstractCollectiveModel,
+    AbstractDenseModel,
+    AbstractExchangeModel,
+)
+_PLANS: Final = 2
+"""For how many plans at once times are asked."""
+
+
+def own_description(parts: Sequence[object]) -> str:
+    """A text that is the same for the same models in every process, and no other.
+
+    It has the fields of the models; for models of users also the content of the file that defines
+    them, because a changed formula is another model. It is empty where no model is a user's.
+
+    Args:
+        parts: the fields of ``CostModels``.
+    """
+    if not any(isinstance(value, _FAMILIES) and of_users(value) for value in parts):
+        return ""
+    try:
+        return ", ".join(map(_described, parts))
+    except (RecursionError, ValueError):  # something holds itself, or what is not there yet
+        return repr(parts)
+
+
+def _described(value: object) -> str:
+    """A text of a value and all in it.
+
+    What has no text of its own keeps its address, so that it is never taken for another one.
+    """
+    kind: Any = type(value)
+    if isinstance(value, np.ndarray):  # its own text leaves numbers out
+        content = value.tolist() if value.dtype.hasobject else value.tobytes()
+        return f"{value.dtype}{value.shape}{hashlib.sha256(repr(content).encode()).hexdigest()}"
+    if isinstance(value, FunctionType):
+        return _function_text(value)
+    if isinstance(value, dict):
+        parts = (f"{_described(key)}: {_described(held)}" for key, held in value.items())
+        return f"dict({', '.join(parts)})"
+    if isinstance(value, list | tuple):
+        return f"{kind.__qualname__}({', '.join(map(_described, value))})"
+    has_fields = is_dataclass(value) or isinstance(value, _FAMILIES)
+    if not has_fields and kind.__repr__ is not object.__repr__:
+        return repr(value)
+    held = {name: getattr(value, name) for name in _names(value) if hasattr(value, name)}
+    return f"{kind.__module__}.{kind.__qualname__}({_described(held)}) of {_content_hash(kind)}"
+
+
+def _function_text(function: FunctionType) -> str:
+    """What a function computes: its code with that of functions in it, and the values it holds."""
+    codes, content = [function.__code__], hashlib.sha256()
+    while codes:
+        code = codes.pop()
+        constants = [
+            sorted(map(repr, c)) if isinstance(c, frozenset) else c
+            for c in code.co_consts
+            if not isinstance(c, CodeType)
+        ]
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
+        content.update(repr((code.co_code, code.co_names, constants)).encode())
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    values = _described([function.__defaults__, function.__kwdefaults__, held])
+    return f"{function.__module__}.{function.__qualname__}({values}) of {content.hexdigest()}"
+
+
+def _names(value: Any) -> list[str]:
+    """The attributes that tell a value from others of its class, without results it has kept."""
+    kind, names = type(value), set(getattr(value, "__dict__", ()))
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        names |= {slots} if isinstance(slots, str) else set(slots)
+    kept = {n for n in names if isinstance(getattr(kind, n, None), cached_property)}
+    if is_dataclass(value):
+        kept |= {field.name for field in fields(value) if not field.compare}
+    return sorted(names - kept - {"__dict__", "__weakref__"})
+
+
+@cache
+def _content_hash(kind: type) -> str:
+    """SHA-256 of the files that define a class and what it inherits from, as far as there are."""
+    modules = {k.__module__ for k in kind.__mro__ if k.__module__ != "builtins"}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
+    content = hashlib.sha256()
+    for file in sorted(str(file) for file in files if file):
+        with contextlib.suppress(OSError):
+            content.update(Path(file).read_bytes())
+    return content.hexdigest()
+
+
+def require_shapes(models: CostModels, topology: Topology) -> None:
+    """Refuse models of users whose times have another shape than what they are asked for.
+
+    Args:
+        models: those of this package are not asked.
+        topology: the system for which they give times.
+
+    Raises:
+        InvalidValueError: names the model, the method, and both shapes.
+    """
+    if of_users(models.lookup):
+        _ask_lookup(models.lookup, topology)
+    if of_users(models.collective):
+        _ask_collective(models.collective, topology)
+
+
+def _ask_lookup(model: AbstractLookupModel, topology: Topology) -> None:
+    shape = (_PLANS, len(KERNELS))
+    work = np.ones((*shape, NUM_LOOKUP_WORK))
+    for name, time_s in (("forward", model.forward_time), ("backward", model.backward_time)):
+        _require(model, f"{name}_time", time_s(work, topology), shape)
+
+
+def _ask_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
+    world, across = topology.world_size, topology.num_hosts > 1
+    fixed_s: object = model.fixed_s(topology, ranks=world, across_hosts=across)
+    if np.ndim(np.asarray(fixed_s)) or np.asarray(fixed_s).dtype.kind not in "iuf":
+        message = f"{model_words(model)}: fixed_s must give one number, got {fixed_s!r:.60}"
+        raise InvalidValueError(message)
+    sent, shape = np.ones((_PLANS, world, NUM_LEVELS)), (_PLANS, world)
+    _require(model, "all_to_all", model.all_to_all(sent, sent, topology), shape)
+    _require(model, "all_to_all_s", model.all_to_all_s(sent, sent, topology), shape)
+    sizes = np.ones(shape)
+    for name, time_s in (
+        ("reduce_scatter", model.reduce_scatter),
+        ("all_reduce", model.all_reduce),
+        ("reduce_scatter_s", model.reduce_scatter_s),
+        ("all_gather_s", model.all_gather_s),
+        ("all_reduce_s", model.all_reduce_s),
+    ):
+        _require(model, name, time_s(sizes, topology, within_host=False), shape)
+
+
+def _require(model: object, method: str, seconds: object, shape: tuple[int, ...]) -> None:
+    if isinstance(seconds, np.ndarray) and seconds.shape == shape:
+        return
+    got = f"{seconds!r:.40}"
+    if isinstance(seconds, np.ndarray):
+        got = f"one of shape {seconds.shape}"
+    message = f"{model_words(model)}: {method} must give an array of shape {shape} here, got {got}"
+    raise InvalidValueError(message)
+
+
+# ------------------ models
+#
+# The cost models that price plans, one of each family.
 
 
 def _fbgemm() -> Fbgemm:

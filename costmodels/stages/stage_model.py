@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.batch_shares import batch_ratios, with_batch
-from costmodels.cpu.base import AbstractExchangeModel
+from costmodels.cpu.features import AbstractExchangeModel
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
 from costmodels.discovery import model_words
@@ -26,8 +26,7 @@ from costmodels.shard_work.work import (
     REPLICATED,
 )
 from costmodels.sharding import ComputeKernel
-from costmodels.stages.codecs import CodecModel
-from costmodels.stages.exchanges import EmbeddingExchanges
+from costmodels.stages.exchanges import CodecModel, EmbeddingExchanges
 from costmodels.stages.host import HostCosts, input_bytes
 from costmodels.stages.models import CostModels
 from costmodels.stages.reduction import DenseReduction

@@ -5,10 +5,9 @@ project. Tests check that they equal those of ``EmbeddingPerfEstimator`` and
 ``EmbeddingStorageEstimator`` of torchrec 1.8.0 to 1e-6.
 """
 
-from costmodels.torchrec_estimates.machine import TorchrecMachine
+from costmodels.torchrec_estimates.machine import TorchrecInputs, TorchrecMachine, TorchrecTable
 from costmodels.torchrec_estimates.perf import ShardPerf, shard_perf
 from costmodels.torchrec_estimates.storage import ShardStorage, shard_storage
-from costmodels.torchrec_estimates.table import TorchrecInputs, TorchrecTable
 
 __all__ = [
     "ShardPerf",

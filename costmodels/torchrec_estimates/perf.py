@@ -12,9 +12,14 @@ from typing import Final
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.torchrec_estimates import constants
-from costmodels.torchrec_estimates.elementwise import Values, at_least, ceil, choose
-from costmodels.torchrec_estimates.machine import TorchrecMachine
-from costmodels.torchrec_estimates.table import TorchrecTable
+from costmodels.torchrec_estimates.machine import (
+    TorchrecMachine,
+    TorchrecTable,
+    Values,
+    at_least,
+    ceil,
+    choose,
+)
 
 _BY_ROWS: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
 """Sharding types that cut tables into row blocks."""

@@ -11,9 +11,14 @@ from enum import StrEnum
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.torchrec_estimates import constants
-from costmodels.torchrec_estimates.elementwise import Values, ceil, choose, rounded
-from costmodels.torchrec_estimates.machine import TorchrecMachine
-from costmodels.torchrec_estimates.table import TorchrecTable
+from costmodels.torchrec_estimates.machine import (
+    TorchrecMachine,
+    TorchrecTable,
+    Values,
+    ceil,
+    choose,
+    rounded,
+)
 
 _TABLE_INDEX_BYTES = 4
 """Bytes for each row of a cached table: where in the cache it is."""

@@ -1,7 +1,7 @@
 """Prints results to stdout, and everything else to stderr.
 
 No other file of the command line prints. Names from files reach a terminal only through
-:mod:`planner.support.printable`, here and in the renderer of reports.
+:mod:`planner.support.text`, here and in the renderer of reports.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
-from planner.support.file_errors import writing
-from planner.support.printable import printable, printable_lines
+from planner.support.files import writing
+from planner.support.text import printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
-from planner.support.file_errors import writing
-from planner.support.places import allowed, behind_links, is_stream
+from planner.support.files import allowed, behind_links, is_stream, writing
 
 if TYPE_CHECKING:
     from planner.cli.flags.common import ProblemFlags

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from planner.cli.console import Settings, stderr_console
-from planner.support.printable import printable
+from planner.support.text import printable
 
 if TYPE_CHECKING:
     from planner.search.base import SearchProgress

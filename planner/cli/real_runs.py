@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from planner.cli.console import Settings, stderr_console
 from planner.errors import InvalidInputError
 from planner.integrations.measure.gloo_ranks import launch_of
-from planner.support.printable import printable
+from planner.support.text import printable
 
 
 def require_torchrec(command: str) -> None:

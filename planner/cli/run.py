@@ -27,7 +27,7 @@ EXIT_INFEASIBLE = 3
 EXIT_BUG = 70
 
 _WHILE_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Files that are written are named by :mod:`planner.support.file_errors`; what click prints is not.
+"""Files that are written are named by :mod:`planner.support.files`; what click prints is not.
 """
 
 

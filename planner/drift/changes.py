@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
+from costmodels.sharding import Plan
 from costmodels.workload import Table, Workload
+from planner import api
+from planner.errors import InvalidInputError, StoppedError
+from planner.models import models_of
+from planner.problem import MoveLimit, PlanningProblem
 from planner.profiling.stats import Stats, TableStats, stats_key, with_stats
+from planner.result import Candidate, PlanningResult
+from planner.settings import SearchSettings
+from planner.support.status import Status
+
+# ------------------ changes
+#
+# What has changed in the data of each table between two statistics, and which tables are full.
 
 _HOT_RATIO: Final = 0.01
 
@@ -148,3 +163,234 @@ def _rows(stats: TableStats) -> int:
 
 def _some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+# ------------------ assess
+#
+# What the plan in use costs under today's data, and what a new plan would cost.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """The plan in use, and a new plan, under the data of one day.
+
+    Attributes:
+        changes: tables whose indices have changed, the largest change first.
+        before_s: seconds per iteration of the plan in use under the data that it was made with.
+        now_s: seconds per iteration of the plan in use under the day's data.
+        fits: whether the plan in use still fits in the memory that constraints leave.
+        result: the best plan found for the day's data, with the move to it. It is never slower than
+            the plan in use, if that fits.
+    """
+
+    changes: tuple[TableChange, ...]
+    before_s: float
+    now_s: float
+    fits: bool
+    result: PlanningResult
+
+    @property
+    def new_s(self) -> float:
+        """Seconds per iteration of the new plan under the day's data."""
+        return self.result.estimate.time.time_s
+
+    @property
+    def saved_ratio(self) -> float:
+        """Share of the iteration that the new plan saves, 0..1."""
+        return max(0.0, 1.0 - self.new_s / self.now_s)
+
+    @property
+    def payback_s(self) -> float | None:
+        """Seconds of training until the new plan has saved the time of the move; None for never."""
+        move = self.result.reshard
+        return None if move is None else move.payback_s
+
+
+def assess(
+    problem: PlanningProblem,
+    now: Workload,
+    limit: MoveLimit,
+    *,
+    search: SearchSettings,
+    should_stop: Callable[[], bool] | None = None,
+) -> Assessment:
+    """Price the plan in use under today's data, and search for a better one.
+
+    Args:
+        problem: the workload under the data that the plan was made with, on its system.
+        now: the same workload under today's data.
+        limit: the plan in use, and how much may move.
+        search: how to search; there are never any baselines.
+        should_stop: called again and again; True ends the search without an answer.
+
+    Raises:
+        StoppedError: ``should_stop`` was True.
+        InvalidInputError: the plan does not fit the problem's tables or ranks, or the two workloads
+            differ in more than their data.
+        InfeasibleError: it is proven that no plan fits under today's data.
+        NoPlanFoundError: the search ended without a plan that fits.
+    """
+    names = [[t.name for t in w.tables] for w in (problem.workload, now)]
+    if names[0] != names[1]:
+        message = "the two workloads of a drift must have the same tables in the same order"
+        raise InvalidInputError(message)
+    system = problem.topology
+    before, today = (_priced(problem, w, limit.start) for w in (problem.workload, now))
+    result = api.solve(
+        replace(problem, workload=now, move_limit=limit),
+        search=replace(search, with_baselines=False),
+        should_stop=should_stop,
+    )
+    if result.solver.status is Status.INTERRUPTED:
+        message = "stopped before it was known what a new plan saves"
+        raise StoppedError(message)
+    return Assessment(
+        changes=table_changes(problem.workload, now, world_size=system.world_size),
+        before_s=before.estimate.time.time_s,
+        now_s=today.estimate.time.time_s,
+        fits=today.memory.fits,
+        result=result,
+    )
+
+
+def _priced(problem: PlanningProblem, workload: Workload, plan: Plan) -> Candidate:
+    return api.estimate(workload, problem.limited.topology, plan, models=models_of(problem))
+
+
+# ------------------ trend
+#
+# A line through the values of several days, for forecasts such as when a table will be full.
+
+_FEWEST_FOR_SPREAD: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """A least-squares line through values of several days.
+
+    Attributes:
+        slope_per_day: change per day, in the unit of the values.
+        spread_per_day: standard error of the slope; infinite with fewer than three days.
+        last_day: the latest day.
+        at_last_day: the value of the line on the latest day.
+    """
+
+    slope_per_day: float
+    spread_per_day: float
+    last_day: float
+    at_last_day: float
+
+    def days_until(self, level: float) -> tuple[float, float, float]:
+        """Days from the latest day until the line reaches ``level``: (soonest, likely, latest).
+
+        The first and the last one use a slope that differs by its standard error. They are infinite
+        if the line never reaches the level.
+        """
+        left = level - self.at_last_day
+        if left <= 0:
+            return 0.0, 0.0, 0.0
+        if not math.isfinite(self.spread_per_day):
+            return 0.0, _divided(left, self.slope_per_day), math.inf
+        soon, late = (self.slope_per_day + s * self.spread_per_day for s in (1.0, -1.0))
+        return _divided(left, soon), _divided(left, self.slope_per_day), _divided(left, late)
+
+
+def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
+    """The line through the values of at least two different days; None for fewer days.
+
+    Args:
+        days: when each value was measured, in days from any origin.
+        values: one value for each entry of ``days``.
+    """
+    if len(set(days)) < 2:
+        return None
+    x, y = np.array(days, dtype=float), np.array(values, dtype=float)
+    middle = x.mean()
+    square = float(((x - middle) ** 2).sum())
+    slope = float(((x - middle) * y).sum() / square)
+    rest = y - y.mean() - slope * (x - middle)
+    spread = math.inf
+    if len(days) >= _FEWEST_FOR_SPREAD:
+        spread = math.sqrt(float((rest**2).sum()) / (len(days) - 2) / square)
+    last = float(x.max())
+    return Trend(
+        slope_per_day=slope,
+        spread_per_day=spread,
+        last_day=last,
+        at_last_day=float(y.mean()) + slope * (last - float(middle)),
+    )
+
+
+def _divided(left: float, slope: float) -> float:
+    return left / slope if slope > 0 else math.inf
+
+
+# ------------------ controller
+#
+# When to move to a new plan: once staying has lost a quarter of the time of the move.
+#
+# Before every period the controller is told what the plan in use costs under the latest data, and
+# what other plans cost, with the moves to them. It adds up what staying has lost against the best
+# of them since the last move. It moves when this sum, including the loss of the coming period, is
+# at least a share s of the time of the move.
+#
+# The share s = 1/4 is chosen because it is equally good in two cases:
+#
+# - The loss grows evenly from nothing, as with data that drift at a constant speed; moving at
+#   share s
+#   then costs ``(1 + s) / (2 sqrt(s))`` times as much as moving at the best moment, which is when
+#   staying has lost as much as a whole move takes.
+# - The loss comes at once and stays, as after a sudden change. Moving at share s then costs ``1
+#   + s``
+#   times as much as moving at once.
+#
+# Both are 1.25 for s = 1/4. With s = 1, as in the usual rule for renting or buying, they are 1 and
+# 2.
+
+_LEAST_GAIN: Final = 1e-9
+_SHARE: Final = 0.25
+"""The controller moves when staying has lost this share of the time of a move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A plan that could be used instead: its seconds per iteration, and seconds of the move."""
+
+    iteration_s: float
+    move_s: float
+
+
+@dataclass(slots=True)
+class Controller:
+    """Decides before every period whether to move; ``lost_s`` is what staying has lost so far."""
+
+    lost_s: float = 0.0
+
+    def choose(self, now_s: float, offers: Sequence[Offer], num_iterations: float) -> int | None:
+        """Which offer to move to, or None to stay.
+
+        Args:
+            now_s: seconds per iteration of the plan in use under the latest data.
+            offers: other plans under the same data.
+            num_iterations: iterations of a period.
+
+        Returns:
+            Position in ``offers`` of a faster plan, or None. A move reduces the loss so far in
+            proportion to the share of the present loss that the new plan avoids.
+        """
+        least_s = _LEAST_GAIN * now_s * num_iterations
+        saved = [(now_s - o.iteration_s) * num_iterations for o in offers]
+        most_s = max(saved, default=0.0)
+        if most_s <= least_s:
+            return None
+        self.lost_s += most_s
+        # What one offer would have saved of the loss, in proportion to what it saves now.
+        worth = [
+            self.lost_s * s / most_s - _SHARE * o.move_s if s > least_s else -math.inf
+            for s, o in zip(saved, offers, strict=True)
+        ]
+        best = max(range(len(offers)), key=worth.__getitem__)
+        if worth[best] < 0:
+            return None
+        self.lost_s *= 1.0 - saved[best] / most_s
+        return best

@@ -10,7 +10,7 @@ from costmodels.topology import Topology
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError, StoppedError
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
-from planner.rules.words import (
+from planner.rules.placement_rules import (
     apart_words,
     count_words,
     general_words,

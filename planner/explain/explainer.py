@@ -20,7 +20,7 @@ from planner.errors import InvalidInputError
 from planner.explain.placing import Placed, Placer, least_moved
 from planner.problem import MoveLimit, PlanningProblem
 from planner.rules.moved_bytes import received_bytes
-from planner.rules.words import rules_on
+from planner.rules.placement_rules import rules_on
 from planner.scenarios import ScenarioRule
 from planner.solving.prepare import search_objective, search_space
 from planner.space.evaluation import Budget, Evaluator, SearchSpace

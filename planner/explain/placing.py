@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.sharding import Plan, ShardingOption, Spread, TablePlacement, place
-from planner.options.recognise import option_of
+from planner.options.cuts import option_of
 from planner.problem import MoveLimit, PlanningProblem
 from planner.rules.moved_bytes import MoveBudget
 from planner.rules.placement_rules import Usage

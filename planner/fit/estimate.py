@@ -37,6 +37,7 @@ from costmodels.uncertainty import MACHINE, sigmas
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
 from planner.io.system.measured_files import load_constants
+from planner.io.system.system_file import with_measurements
 from planner.models import models_of
 from planner.problem import PlanningProblem
 from planner.trace.kineto import kernel_name
@@ -244,7 +245,7 @@ def on_reference_cores(topology: Topology) -> Topology:
     path = configs_folder() / "calibrations" / "cpu_gloo.calibration.json"
     latency_s = load_constants(str(path)).kernel_latency_s
     device = replace(topology.device, single_stream=True, kernel_latency_s=latency_s)
-    return replace(topology, calibration=str(path), device=device, fitted=None)
+    return with_measurements(replace(topology, calibration=str(path), device=device, fitted=None))
 
 
 COMMON_SIGMA: Final = 0.3

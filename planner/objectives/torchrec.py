@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from planner.torchrec_terms.maxima import ColumnMaxima
+from planner.torchrec_terms.options import ColumnMaxima
 
 
 @final

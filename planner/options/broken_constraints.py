@@ -12,8 +12,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, TablePlacement
 from costmodels.units import format_bytes
 from planner.problem import Constraints, Level, PlanningProblem
-from planner.rules.placement_rules import PlacementRules
-from planner.rules.words import memory_words
+from planner.rules.placement_rules import PlacementRules, memory_words
 
 _SHOWN: Final = 3
 _ROUNDING: Final = 1e-9

@@ -16,15 +16,50 @@ as many pieces as any other, because two pieces on one rank do not cost the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import glob
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from costmodels.sharding import ShardingType
+from costmodels.pipeline import CostPipeline
+from costmodels.shard_work.cells import OptionWork
+from costmodels.sharding import (
+    SPREAD,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    Spread,
+    TablePlacement,
+    place,
+)
 from costmodels.torchrec_estimates.constants import MIN_COLUMN_WIDTH
-from planner.options.table_limits import TableLimits
-from planner.options.torchrec_rules import COLUMN_MULTIPLE
-from planner.problem import PlanningProblem
+from costmodels.workload import Pooling, Table, Workload
+from planner.errors import InvalidInputError, StoppedError
+from planner.options.runtime_warnings import NOT_DIVIDED, rows_change, tables_by_module
+from planner.options.table_limits import TableLimits, table_limits
+from planner.options.torchrec_rules import COLUMN_MULTIPLE, SUMS_ROWS
+from planner.problem import PlanningProblem, TableConstraint
+
+__all__ = ["ListingProgress", "OptionWork", "priced"]
+
+
+# ------------------ cuts
+#
+# Ways to cut a table, without kernels and places.
+#
+# Some sharding types can give the same shards: a whole table on one rank is ``table_wise``,
+# ``column_wise`` with one piece, and ``table_column_wise`` with one piece. Each of these names has
+# collectives of its own, and two collectives never take less time than one with the bytes of both.
+# If every table may have the most general name of such a group, only that name is listed
+# (:func:`names_to_list`). Bounds hold for the other names as well, because they price the group by
+# a subadditive model, and without the slow-down of compute beside communication, which more names
+# can make smaller. Otherwise every name is listed for every table that may have it.
+#
+# Two more kinds of cuts are left out: those with more column pieces than there are ranks (or
+# hosts), and those with pieces of unequal widths, which TorchRec trains but cannot load from a
+# checkpoint (:mod:`planner.options.runtime_warnings`). A table that may use only some of the ranks
+# is cut into as many pieces as any other, because two pieces on one rank do not cost the same as
+# one.
 
 ColumnSplit = tuple[ShardingType, tuple[int, ...]]
 """Sharding type and widths of the column pieces."""
@@ -136,3 +171,237 @@ def torchrec_widths(dim: int, min_width: int) -> tuple[int, ...]:
     widths = range(least + -least % COLUMN_MULTIPLE, dim, COLUMN_MULTIPLE)
     width = next((w for w in widths if dim % w == 0), dim)
     return (width,) * (dim // width)
+
+
+# ------------------ work
+#
+# The work of all options, counted for many tables in one call.
+
+ListingProgress = Callable[[int, int], None]
+"""Called with how many of how many tables are done."""
+
+_AT_ONCE: Final = 4096
+"""How many options are counted in one call; more would take gigabytes if all ranks differ."""
+
+
+def priced(
+    pipeline: CostPipeline,
+    options: Sequence[Sequence[ShardingOption]],
+    *,
+    progress: ListingProgress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[tuple[OptionWork, ...]]:
+    """Count the work of every option of every table.
+
+    Args:
+        pipeline: counts the work.
+        options: the options of each table.
+        progress: called after each part with the number of tables done and of all tables.
+        should_stop: called before each part; True ends the counting.
+
+    Raises:
+        StoppedError: ``should_stop`` was True.
+    """
+    works: list[tuple[OptionWork, ...]] = []
+    for part in _parts(options):
+        if should_stop is not None and should_stop():
+            msg = f"stopped while options of tables were listed, {len(works):,} of {len(options):,}"
+            raise StoppedError(msg)
+        found = iter(pipeline.options_work([o for table in part for o in table]))
+        works += [tuple(next(found) for _ in table) for table in part]
+        if progress is not None:
+            progress(len(works), len(options))
+    return works
+
+
+def _parts(options: Sequence[Sequence[ShardingOption]]) -> Iterator[list[Sequence[ShardingOption]]]:
+    """Parts of neighbouring tables, each with about :data:`_AT_ONCE` options."""
+    part: list[Sequence[ShardingOption]] = []
+    count = 0
+    for table in options:
+        part.append(table)
+        count += len(table)
+        if count >= _AT_ONCE:
+            yield part
+            part, count = [], 0
+    if part:
+        yield part
+
+
+# ------------------ global batch
+#
+# From the samples of a step over all ranks to those of one micro-batch of one rank.
+
+
+def rank_batch(samples: int, workload: Workload, num_ranks: int) -> float:
+    """Samples of one micro-batch of one rank, if a step has ``samples`` over all ranks.
+
+    Raises:
+        InvalidInputError: ranks and micro-batches cannot share the samples evenly.
+    """
+    if not is_shared_evenly(samples, workload, num_ranks):
+        count = workload.gradient_accumulation
+        micro = f" times {count} micro-batches (gradient_accumulation)" if count > 1 else ""
+        ranks = f"{num_ranks} ranks"
+        if workload.tensor_parallel > 1:
+            ranks += f" over {workload.tensor_parallel} (tensor_parallel)"
+        message = f"--global-batch-size {samples} is not a multiple of {ranks}{micro}"
+        raise InvalidInputError(message)
+    return samples / (num_ranks * workload.gradient_accumulation)
+
+
+def is_shared_evenly(samples: int, workload: Workload, num_ranks: int) -> bool:
+    """Whether ranks and micro-batches can share the samples of a step evenly."""
+    parts = num_ranks * workload.gradient_accumulation
+    shared = samples * workload.tensor_parallel
+    return shared >= parts and shared % parts == 0
+
+
+# ------------------ recognise
+#
+# Recognises the option in a placement that somebody else made.
+
+
+def option_of(
+    placement: TablePlacement, table: Table, *, world_size: int, local_world_size: int
+) -> ShardingOption | None:
+    """The option that a placement has, whatever its places; None if no option cuts a table so."""
+    option = ShardingOption(
+        table=table.name,
+        sharding_type=placement.sharding_type,
+        kernel=placement.kernel,
+        column_widths=_widths(placement, placement.sharding_type, table, local_world_size),
+        cache_load_factor_ratio=placement.cache_load_factor_ratio,
+    )
+    step = local_world_size if option.spread is Spread.HOSTS else 1
+    places = tuple(r // step for r in placement.ranks[::step])
+    places = () if option.is_uniform else places
+    if len(places) != option.num_pieces:
+        return None
+    same = place(
+        option,
+        table.num_embeddings,
+        places,
+        world_size=world_size,
+        local_world_size=local_world_size,
+    )
+    return option if same.shards == placement.shards else None
+
+
+def _widths(
+    placement: TablePlacement, kind: ShardingType, table: Table, local_world_size: int
+) -> tuple[int, ...]:
+    uniform = kind in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE)
+    if uniform or not placement.shards:
+        return (table.embedding_dim,)
+    step = local_world_size if SPREAD[kind] is Spread.HOSTS else 1
+    return tuple(s.num_cols for s in placement.shards[::step])
+
+
+# ------------------ narrowing
+#
+# Narrower rules, under which TorchRec runs every plan and computes what the module computes.
+#
+# They exclude two kinds of plans of :mod:`planner.options.runtime_warnings`: those that cut some of
+# the mean-pooled tables of a module by rows and others not, and those that cut unpooled tables of a
+# module into column pieces of several widths. Rules are one :class:`TableConstraint` for each
+# table, in the workload's order.
+
+Rules = tuple[TableConstraint, ...]
+
+
+def rules_of(problem: PlanningProblem) -> Rules:
+    """What the constraints of a problem leave each table: sharding types, kernels and widths.
+
+    Raises:
+        InvalidInputError: in the cases of :func:`planner.options.table_limits.table_limits`.
+    """
+    return tuple(
+        TableConstraint(
+            pattern=glob.escape(limit.table.name),
+            sharding_types=tuple(limit.kernels),
+            pairs=tuple((t, kernel) for t, kernels in limit.kernels.items() for kernel in kernels),
+            min_column_width=limit.min_column_width,
+        )
+        for limit in table_limits(problem)
+    )
+
+
+def without_types(rule: TableConstraint, dropped: Iterable[ShardingType]) -> TableConstraint | None:
+    """The rule of a table without some sharding types; None if no type is left."""
+    gone = set(dropped)
+    left = tuple(t for t in rule.sharding_types if t not in gone)
+    pairs = tuple(pair for pair in rule.pairs if pair[0] in left)
+    return replace(rule, sharding_types=left, pairs=pairs) if left else None
+
+
+def pooled_alike(workload: Workload, rules: Rules, *, by_rows: bool) -> Rules:
+    """Rules that treat the mean-pooled tables of a module alike.
+
+    With ``by_rows``, all tables of such a module are cut by rows; otherwise none of them is. A
+    module whose rules do not allow this gets the other of the two, and a module whose rules allow
+    neither keeps its rules.
+    """
+    found = dict(zip((t.name for t in workload.tables), rules, strict=True))
+    for tables in tables_by_module(workload).values():
+        if all(t.pooling is not Pooling.MEAN for t in tables):
+            continue
+        whole = [
+            (t, without_types(found[t.name], SUMS_ROWS if t.pooling is Pooling.MEAN else ()))
+            for t in tables
+        ]
+        changes = rows_change(tables)
+        rows = [(t, None if changes else without_types(found[t.name], NOT_DIVIDED)) for t in tables]
+        for way in (rows, whole) if by_rows else (whole, rows):
+            left = {t.name: rule for t, rule in way if rule is not None}
+            if len(left) == len(way):
+                found |= left
+                break
+    return tuple(found.values())
+
+
+def uncut_columns(workload: Workload, rules: Rules, modules: Iterable[str]) -> Rules:
+    """Rules under which the columns of the unpooled tables of some modules are not cut.
+
+    They do without ``column_wise``, because a whole table in the exchange of pieces is a piece too.
+    A table whose rule allows nothing else keeps it, with one piece.
+    """
+    chosen = set(modules)
+    return tuple(
+        replace(
+            without_types(rule, (ShardingType.COLUMN_WISE,)) or rule,
+            min_column_width=table.embedding_dim,
+        )
+        if table.pooling is Pooling.NONE and table.module in chosen
+        else rule
+        for table, rule in zip(workload.tables, rules, strict=True)
+    )
+
+
+def pieces_of_one_width(
+    workload: Workload, rules: Rules, plan: Plan, widths: Mapping[str, int]
+) -> Rules:
+    """Rules under which the column pieces of the unpooled tables of some modules are alike.
+
+    Tables may have pieces of this width or wider ones. They lose ``column_wise`` if their columns
+    are no multiple of the width, or if the plan has all columns in one piece of another width.
+
+    Args:
+        workload: the tables, with the module of each.
+        rules: the rules to narrow. A table whose rule allows ``column_wise`` alone keeps it.
+        plan: the plan that was found under these rules.
+        widths: from the path of each module to the columns of one piece.
+    """
+    placements = {p.table: p for p in plan.placements}
+    found = []
+    for table, rule in zip(workload.tables, rules, strict=True):
+        width = widths.get(table.module) if table.pooling is Pooling.NONE else None
+        placed, columns = placements[table.name], table.embedding_dim
+        is_one_piece = placed.sharding_type is ShardingType.COLUMN_WISE and len(placed.shards) == 1
+        if width is None:
+            found.append(rule)
+        elif columns % width or (is_one_piece and columns != width):
+            found.append(without_types(rule, (ShardingType.COLUMN_WISE,)) or rule)
+        else:
+            found.append(replace(rule, min_column_width=max(rule.min_column_width or 1, width)))
+    return tuple(found)

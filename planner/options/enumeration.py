@@ -21,11 +21,16 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingOption, ShardingType, Spread
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
-from planner.options.cuts import Names, names_to_list, table_cuts
+from planner.options.cuts import (
+    ListingProgress,
+    Names,
+    names_to_list,
+    option_of,
+    priced,
+    table_cuts,
+)
 from planner.options.memory import DeviceBytes, TableOptions, crowded, surely_crowded
-from planner.options.recognise import option_of
 from planner.options.table_limits import CACHE_LOAD_FACTORS, HOST_KERNELS, TableLimits, table_limits
-from planner.options.work import ListingProgress, priced
 from planner.problem import PlanningProblem
 
 __all__ = [

@@ -11,9 +11,8 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.option_work import WorkPool
+from costmodels.shard_work.cells import OptionWork, WorkPool
 from costmodels.sharding import ShardingOption, Spread
-from planner.options.work import OptionWork
 from planner.problem import Level, PlanningProblem
 
 _CROWDED_RATIO: Final = 0.7

@@ -14,7 +14,7 @@ from typing import Final
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import Table, Workload
 from planner.options.torchrec_rules import column_multiple
-from planner.support.digits import counted
+from planner.support.text import counted
 
 _NAMED: Final = 5
 

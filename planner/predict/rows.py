@@ -21,7 +21,7 @@ from planner.errors import InvalidInputError
 from planner.io.documents import read_text
 from planner.io.system.measured_files import load_constants
 from planner.models import calibrated_spread_ratio, collective_model_of_device
-from planner.support.csv_text import csv_text
+from planner.support.files import csv_text
 
 ADDED_COLUMNS: Final = ("predicted_us", "low_us", "high_us", "source")
 REASON_COLUMN: Final = "reason"

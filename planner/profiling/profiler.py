@@ -23,8 +23,7 @@ from planner.profiling.sources import (
 from planner.profiling.statistics import TableWork, table_stats
 from planner.profiling.stats import KIND, Stats, TableStats, stats_text
 from planner.profiling.stats import Source as SourceStats
-from planner.support.atomic import write_text_atomic
-from planner.support.places import is_stream
+from planner.support.files import is_stream, write_text_atomic
 
 DEFAULT_BATCH_SIZES: Final = (2048, 16384)
 DEFAULT_MEMORY_BYTES: Final = 2.0 * si.GIB

@@ -16,8 +16,8 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.errors import CostModelError
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
-from planner.support.printable import printable
-from planner.support.versions import once_per_version
+from planner.support.files import once_per_version
+from planner.support.text import printable
 
 SCHEMA_VERSION: Final = 1
 KIND: Final = "shardplan_stats"

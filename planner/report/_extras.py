@@ -6,8 +6,7 @@ from costmodels import units
 from costmodels.topology import Topology
 from planner.report.base import Fact, format_share
 from planner.result import PlanningResult
-from planner.support.digits import counted, significant
-from planner.support.printable import printable
+from planner.support.text import counted, printable, significant
 
 _MOST_SCENARIOS = 5
 

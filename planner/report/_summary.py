@@ -18,9 +18,8 @@ from planner.report.base import (
     format_share,
 )
 from planner.result import Candidate, PlanningResult, ScenarioTime, SolverReport
-from planner.support.digits import counted, format_gap
-from planner.support.printable import printable
 from planner.support.status import STATUS_WORDS
+from planner.support.text import counted, format_gap, printable
 
 _TOP_STAGES = 3
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.base import Column, Fact, Section, format_cell
-from planner.support.printable import printable
+from planner.support.text import printable
 
 MAX_WIDTH = 100
 _LABEL_WIDTH = 20

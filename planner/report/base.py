@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from costmodels import units
-from planner.support.digits import format_gap, significant, unsigned_zero
-from planner.support.printable import printable
+from planner.support.text import format_gap, printable, significant, unsigned_zero
 
 _NOTHING = 1e-8
 """A difference of fewer seconds (or bytes) is written as 0."""

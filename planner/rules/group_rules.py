@@ -18,7 +18,7 @@ from planner.problem import (
     PlanningProblem,
     TableConstraint,
 )
-from planner.rules.words import table_words
+from planner.rules.placement_rules import table_words
 
 
 def group_constraints(

@@ -14,15 +14,130 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
 
 import numpy as np
 
+from costmodels import units
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.sharding import ShardingOption, Spread
+from costmodels.sharding import ComputeKernel, ShardingOption, ShardingType, Spread
 from costmodels.topology import Topology
-from planner.problem import Constraints, CountLimit, Level, PlanningProblem, TableGroup
+from planner.problem import (
+    Constraints,
+    CountLimit,
+    Level,
+    MemoryLimit,
+    PlanningProblem,
+    TableConstraint,
+    TableGroup,
+)
 from planner.rules.moved_bytes import MOVED_BYTES, MoveBudget
-from planner.rules.words import apart_words, count_words, together_words
+
+# ------------------ words
+#
+# Constraints in words, close enough to the constraint file that people find them there.
+
+T = TypeVar("T", bound=StrEnum)
+
+_USUAL_COLUMNS = 4
+"""The least width of column pieces if no rule gives one."""
+
+
+def general_words(constraints: Constraints) -> dict[str, str]:
+    """Rules on all tables, by the name of their field, such as ``all tables: not grid_shard``."""
+    found = {}
+    if set(constraints.sharding_types) != set(ShardingType):
+        found["sharding_types"] = f"all tables: {_of(constraints.sharding_types, ShardingType)}"
+    if set(constraints.kernels) != set(ComputeKernel):
+        found["kernels"] = f"all tables: {_of(constraints.kernels, ComputeKernel)}"
+    return found
+
+
+def table_words(rule: TableConstraint) -> str:
+    """A rule on tables, such as ``user: row_wise, table_wise; fused; ranks 0, 1``."""
+    parts = []
+    if rule.sharding_types:
+        parts.append(_of(rule.sharding_types, ShardingType))
+    if rule.kernels:
+        parts.append(_of(rule.kernels, ComputeKernel))
+    if rule.pairs:
+        parts.append(", ".join(f"{kind.value} with {kernel.value}" for kind, kernel in rule.pairs))
+    if rule.ranks:
+        parts.append(f"ranks {_listed(rule.ranks)}")
+    if rule.hosts:
+        parts.append(f"hosts {_listed(rule.hosts)}")
+    if rule.cache_load_factors:
+        parts.append(f"cached {', '.join(f'{ratio:.4g}' for ratio in rule.cache_load_factors)}")
+    if rule.min_column_width != _USUAL_COLUMNS or not parts:
+        parts.append(f"columns >= {rule.min_column_width}")
+    return f"{rule.pattern}: {'; '.join(parts)}"
+
+
+def together_words(group: TableGroup) -> str:
+    """A rule that keeps tables together, such as ``together [user, item] on one rank``."""
+    return f"together {_patterns(group.patterns)} on one {group.level.value}"
+
+
+def apart_words(group: TableGroup) -> str:
+    """A rule that keeps tables apart, such as ``apart [user, item] on different hosts``."""
+    return f"apart {_patterns(group.patterns)} on different {group.level.value}s"
+
+
+def count_words(limit: CountLimit) -> str:
+    """A limit such as ``max_tables_per_rank 2 of [user, item]``; no names if all tables count."""
+    what = "shards" if limit.counts_shards else "tables"
+    whose = "" if limit.patterns == ("*",) else f" of {_patterns(limit.patterns)}"
+    return f"max_{what}_per_{limit.level.value} {limit.most}{whose}"
+
+
+def memory_words(limit: MemoryLimit) -> str:
+    """A limit such as ``device_memory 12 GiB on ranks 0, 1``; no places if it holds for all."""
+    what = "device" if limit.level is Level.RANK else "host"
+    where = f" on {limit.level.value}s {_listed(limit.places)}" if limit.places else ""
+    return f"{what}_memory {units.format_bytes(limit.most_bytes)}{where}"
+
+
+def rules_on(table: str, constraints: Constraints) -> tuple[str, ...]:
+    """Every rule that holds for a table, in words: its own, those of all tables, and memory."""
+    return (
+        *map(table_words, constraints.for_table(table)),
+        *general_words(constraints).values(),
+        *(together_words(g) for g in constraints.together if g.matches(table)),
+        *(apart_words(g) for g in constraints.apart if g.matches(table)),
+        *(count_words(c) for c in constraints.counts if c.matches(table)),
+        *map(memory_words, constraints.memory),
+    )
+
+
+def _of(chosen: Sequence[T], kinds: type[T]) -> str:
+    """The chosen members of an enumeration; the missing ones after "not" if they are fewer."""
+    missing = [kind.value for kind in kinds if kind not in chosen]
+    if 0 < len(missing) < len(set(chosen)):
+        return f"not {', '.join(missing)}"
+    return ", ".join(kind.value for kind in chosen)
+
+
+def _patterns(patterns: Sequence[str]) -> str:
+    return f"[{', '.join(patterns)}]"
+
+
+def _listed(places: Sequence[int]) -> str:
+    return ", ".join(map(str, places))
+
+
+# ------------------ placement rules
+#
+# Rules on groups and counts of tables, as arrays that every search uses.
+#
+# A rule sees a plan as ``counts[t, r]``, the number of shards of table t on rank r. Every rule is
+# one of two kinds:
+#
+# - a *cap* limits, on each rank or host, the shards or the distinct tables of its members. Keeping
+#   tables apart is a cap of one distinct table;
+# - a *union* allows all its members together only one rank or host.
+#
+# A limit on what moves (:mod:`planner.rules.moved_bytes`) is checked with them.
 
 Placed = tuple[ShardingOption, tuple[int, ...]]
 """An option with its ranks or hosts."""
@@ -392,3 +507,48 @@ def _caps(constraints: Constraints, names: Sequence[str]) -> list[Cap]:
 
 def _members(rule: TableGroup | CountLimit, names: Sequence[str]) -> BoolArray:
     return np.array([rule.matches(n) for n in names], dtype=bool)
+
+
+# ------------------ unmet
+#
+# Rules that no plan can keep, whatever memory there is; named when a search finds no plan.
+
+
+def unmet_rules(
+    rules: PlacementRules, options: Sequence[Sequence[ShardingOption]]
+) -> tuple[str, ...]:
+    """One line for each limit that tables exceed even with their smallest options.
+
+    Args:
+        rules: the rules of the problem.
+        options: the options of each table, in the order of the rules' tables.
+    """
+    lines = []
+    for cap in rules.caps:
+        members = (own for own, is_member in zip(options, cap.members, strict=True) if is_member)
+        least = sum(min(_taken(cap, option, rules) for option in own) for own in members)
+        places = rules.world_size if cap.level is Level.RANK else rules.num_hosts
+        if least > cap.most * places:
+            what = "tables" if cap.distinct else "shards"
+            lines.append(
+                f"{cap.text} leaves room for {cap.most * places:,} {what} over {places:,} "
+                f"{cap.level.value}s, and the ways in which its tables may be cut take {least:,}"
+            )
+    return tuple(lines)
+
+
+def rule_names(rules: PlacementRules) -> tuple[str, ...]:
+    """Every rule that couples tables, in words."""
+    moves = ("the limit on what moves",) if rules.budget is not None else ()
+    return (*(cap.text for cap in rules.caps), *(union.text for union in rules.unions), *moves)
+
+
+def _taken(cap: Cap, option: ShardingOption, rules: PlacementRules) -> int:
+    """How much an option uses of a cap at least: places if tables count, otherwise shards."""
+    local = rules.local_world_size
+    if option.is_uniform:
+        return rules.num_hosts if cap.distinct and cap.level is Level.HOST else rules.world_size
+    block = local if option.spread is Spread.HOSTS else 1
+    if cap.distinct:
+        return block if cap.level is Level.RANK else 1
+    return option.num_pieces * block

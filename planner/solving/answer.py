@@ -28,7 +28,7 @@ from planner.result import (
     SolverReport,
 )
 from planner.rules.moved_bytes import received_bytes
-from planner.rules.unmet import rule_names, unmet_rules
+from planner.rules.placement_rules import rule_names, unmet_rules
 from planner.search.base import OPTIMALITY_GAP, SearchOutcome, Termination
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
@@ -36,14 +36,13 @@ from planner.search.improve.simplify import EQUAL, simplified
 from planner.search.improve.single_changes import single_changes
 from planner.search.improve.staying import staying
 from planner.settings import SearchSettings
-from planner.solving.prepare import searched_options, with_context
-from planner.solving.pricing import objective_value
+from planner.solving.prepare import objective_value, searched_options, with_context
 from planner.space.budget import Deadline
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
-from planner.support.digits import counted, significant
 from planner.support.status import Status
-from planner.torchrec_terms.maxima import ColumnMaxima
+from planner.support.text import counted, significant
+from planner.torchrec_terms.options import ColumnMaxima
 
 Point = tuple[float, Assignment]
 """A plan with its value."""

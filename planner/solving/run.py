@@ -13,7 +13,7 @@ from costmodels import discovery
 from costmodels.fields import is_in
 from costmodels.sharding import Plan, Spread
 from planner.errors import InvalidInputError
-from planner.options.work import ListingProgress
+from planner.options.cuts import ListingProgress
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
 from planner.search.auto import Auto
@@ -33,8 +33,8 @@ from planner.solving.prepare import search_objective, search_space
 from planner.space.budget import Deadline, default_evaluations
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
-from planner.support.collector import collector_paused
-from planner.support.kinds import require_kind
+from planner.support.processes import collector_paused
+from planner.support.text import require_kind
 
 _DEFAULT: Final = "auto"
 """The strategy that can begin with handed plans."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.option_work import WorkPool
+from costmodels.shard_work.cells import WorkPool
 from costmodels.sharding import (
     ComputeKernel,
     Plan,

@@ -21,7 +21,7 @@ from planner.study.space import (
 )
 from planner.study.study import TIE_RATIO, Study
 from planner.study.task import DONE, SetupResult
-from planner.support.digits import significant
+from planner.support.text import significant
 
 _ALLOWED_RATIO: Final = 0.03
 """Losses of more GPUs up to this share are not spoken of: gaps of searches are as wide."""

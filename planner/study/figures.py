@@ -14,8 +14,7 @@ from costmodels.datatypes import FloatArray
 from planner.errors import InvalidInputError
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult, usd_per_billion_samples
-from planner.support.digits import significant
-from planner.support.kinds import check_fields
+from planner.support.text import check_fields, significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from costmodels.workload import Pipeline
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.documents import parse_yaml
-from planner.options.global_batch import rank_batch
+from planner.options.cuts import rank_batch
 from planner.problem import PlanningProblem
 from planner.study.space import (
     GLOBAL_BATCH,

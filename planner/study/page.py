@@ -20,7 +20,7 @@ from planner.study.figures import GOALS, Figures
 from planner.study.space import SYSTEM, told
 from planner.study.study import Study
 from planner.study.task import SetupResult
-from planner.support.digits import significant
+from planner.support.text import significant
 
 _AXES: Final[dict[str, tuple[str, float]]] = {
     "iteration": ("Iteration (ms)", 1e3),

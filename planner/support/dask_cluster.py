@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from planner.errors import InvalidInputError, PlannerError
-from planner.support.worker_pool import interrupts_blocked
+from planner.support.processes import interrupts_blocked
 
 LOCAL: Final = "local"
 _PACKAGE: Final = "shardplan"

@@ -33,8 +33,7 @@ from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import Pressure, place_options
 from planner.space.evaluation import Assignment, SearchSpace
-from planner.torchrec_terms.maxima import ColumnMaxima
-from planner.torchrec_terms.options import EveryOption
+from planner.torchrec_terms.options import ColumnMaxima, EveryOption
 from planner.torchrec_terms.pipeline import TorchrecPipeline
 
 _POWER: Final = 16.0

@@ -151,7 +151,7 @@ def _same_prices(priced: PricedPlans) -> Iterator[str]:
 
 
 def _like_ranks(priced: PricedPlans) -> Iterator[str]:
-    """A plan and its mirror images take equally long; uneven row blocks have no mirror image."""
+    """A plan and its mirror images take equally long; unequal row blocks have no mirror image."""
     every = list(mirrors(priced.case))
     for i in priced.rng.choice(len(every), size=min(len(every), _OTHERS), replace=False):
         mirror = every[int(i)]
@@ -173,7 +173,7 @@ def _mirrored(case: Case, placement: TablePlacement, mirror: tuple[int, ...]) ->
         return replace(placement, shards=tuple(moved))
     table = case.workload.table(placement.table)
     parts = len(mirror) if kind is ShardingType.ROW_WISE else local
-    if table.num_embeddings % parts or not _is_scattered(case, table.name):
+    if table.num_embeddings % parts or not _parts_are_equal(case, table.name, parts):
         return None
     if kind is ShardingType.ROW_WISE:
         return placement
@@ -183,8 +183,10 @@ def _mirrored(case: Case, placement: TablePlacement, mirror: tuple[int, ...]) ->
     return replace(placement, shards=tuple(moved))
 
 
-def _is_scattered(case: Case, table: str) -> bool:
-    return all(w.table(table).distribution.scattered for w in (case.workload, *case.scenarios))
+def _parts_are_equal(case: Case, table: str, parts: int) -> bool:
+    """Whether equal parts of a table get equally many indices: hashed ids, no hottest row."""
+    laws = [w.table(table).distribution for w in (case.workload, *case.scenarios)]
+    return all(law.scattered and law.hottest_share(parts) * parts <= 1.002 for law in laws)
 
 
 # ------------------------------------------------------------------ memory

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from costmodels.distribution.uniform import Uniform
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, check_plan
 from costmodels.workload import Pooling
@@ -187,7 +188,12 @@ def test_mirror_images_cost_the_same(layout: tuple[int, int]) -> None:
         workload=replace(
             case.workload,
             tables=tuple(
-                make_table(t.name, embedding_dim=t.embedding_dim, num_embeddings=1200)
+                make_table(
+                    t.name,
+                    embedding_dim=t.embedding_dim,
+                    num_embeddings=1200,
+                    distribution=Uniform(num_embeddings=1200),
+                )
                 for t in case.workload.tables
             ),
         ),

@@ -18,7 +18,7 @@ from planner.problem import (
     TableConstraint,
     TableGroup,
 )
-from planner.rules.words import rules_on, table_words
+from planner.rules.placement_rules import rules_on, table_words
 from tests.planner import cases
 from tests.strategies import make_placement
 

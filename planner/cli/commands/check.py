@@ -8,7 +8,7 @@ import click
 
 from planner.cli.console import Settings, say, stdout_console, warn, write_json
 from planner.cli.flags.common import FILE, output_options
-from planner.support.printable import printable
+from planner.support.text import printable
 
 KINDS = ("workload", "system", "plan", "constraints")
 

@@ -151,8 +151,7 @@ def _drift(
     loaded = load_plans(workload, (plan,), flags, other_data=before is not None)
     inputs = with_constraints(loaded, asked.constraints)
     problem, warnings = inputs.problem, inputs.warnings
-    from planner.drift.assess import assess
-    from planner.drift.changes import workload_under
+    from planner.drift.changes import assess, workload_under
     from planner.problem import MoveLimit
     from planner.settings import SearchSettings
 

@@ -67,7 +67,7 @@ def command(
     from planner import api  # after the cheap checks: this import is the slow one
     from planner.cli.printing import valuing
     from planner.options.runtime_warnings import runtime_warnings
-    from planner.solving.pricing import in_scenarios
+    from planner.solving.prepare import in_scenarios
 
     more = valuing.ValueFlags(
         objective=objective, scenarios=scenarios, robust=robust, torchrec_defaults=torchrec_defaults

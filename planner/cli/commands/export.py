@@ -10,7 +10,7 @@ import click
 
 from planner.cli.console import Settings, remark, report_written, shown_paths, write_data
 from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
-from planner.support.atomic import write_text_atomic
+from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
     from costmodels.pipeline import CostPipeline

@@ -29,7 +29,7 @@ from planner.cli.flags.common import (
     is_given,
     output_options,
 )
-from planner.support.digits import counted
+from planner.support.text import counted
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
@@ -506,7 +506,7 @@ def finish(
     """
     from costmodels.units import format_bytes
     from planner.io.importers.base import imported_plan_text, imported_text
-    from planner.support.atomic import write_texts_atomic
+    from planner.support.files import write_texts_atomic
 
     imported, output = _changed(imported, flags.name, flags.batch_size), flags.output
     texts: dict[Path, str] = {}

@@ -25,8 +25,8 @@ from planner.cli.flags.plan_flags import PlanFlags, check_figures, plan_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
 from planner.errors import InvalidInputError
-from planner.support.digits import format_gap
 from planner.support.status import Status
+from planner.support.text import format_gap
 
 if TYPE_CHECKING:
     from planner.cli.flags.plan_inputs import PlanInputs
@@ -119,7 +119,7 @@ def command(
             check_folder(output, (workload, *more.files, *files_of(flags, workload)), force=force)
         asked = load_plan_inputs(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one
-        from planner.solving.pricing import pricing_of
+        from planner.solving.prepare import pricing_of
         from planner.study.figures import with_checkpoints
 
         steered = replace(
@@ -153,7 +153,7 @@ def _completed(
     more: PlanFlags,
 ) -> PlanningResult:
     """With the remarks on the inputs and, where asked, what each number of moved tables gives."""
-    from planner.solving.pricing import pricing_of
+    from planner.solving.prepare import pricing_of
 
     result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
     if not stop() and search.objective == "iteration":

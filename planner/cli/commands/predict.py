@@ -12,7 +12,7 @@ from planner.cli.console import Settings, remark, shown_paths, warn, write_data,
 from planner.cli.flags.common import FILE, output_options
 from planner.cli.names import complete_system
 from planner.cli.output import check_output
-from planner.support.atomic import write_text_atomic
+from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology

@@ -18,10 +18,9 @@ from planner.cli.flags.study_flags import StudyFlags, study_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import PLAN_FILE, check_file, check_folder, files_set, refuse_own_input
 from planner.errors import InvalidInputError
-from planner.support.cores import usable_cores
-from planner.support.digits import format_gap, significant
-from planner.support.file_errors import writing
-from planner.support.places import behind_links
+from planner.support.files import behind_links, writing
+from planner.support.processes import usable_cores
+from planner.support.text import format_gap, significant
 
 if TYPE_CHECKING:
     from planner.result import PlanningResult
@@ -132,7 +131,7 @@ def _journal(output: Path | None) -> Path | None:
 def _place(dask: str | None, processes: int) -> Iterator[Any]:
     """Where searches run: a Dask cluster, a pool of processes, or this process."""
     from planner.support.dask_cluster import dask_client, require_same_version
-    from planner.support.worker_pool import WorkerPool
+    from planner.support.processes import WorkerPool
 
     if dask is not None:
         with dask_client(dask, processes) as client:
@@ -340,8 +339,7 @@ def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[P
     """Write only the best plan if the name ends in .json; otherwise a folder with everything."""
     from planner import io
     from planner.study.page import study_page
-    from planner.support.atomic import write_texts_atomic
-    from planner.support.csv_text import csv_text
+    from planner.support.files import csv_text, write_texts_atomic
 
     if output.suffix == ".json":
         if result is None:

@@ -29,13 +29,13 @@ from planner.io.library import locate
 from planner.io.workload.starter import listed_text, placeholder_text
 from planner.io.workload.table_list import LIST_ENDINGS
 from planner.options.broken_constraints import broken_constraints
-from planner.options.global_batch import rank_batch
+from planner.options.cuts import rank_batch
 from planner.options.odd_widths import width_remarks
 from planner.problem import Constraints, PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport
-from planner.support.atomic import write_text_atomic
-from planner.support.digits import counted, significant
+from planner.support.files import write_text_atomic
+from planner.support.text import counted, significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

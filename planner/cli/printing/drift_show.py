@@ -11,12 +11,10 @@ from typing import Any, Final
 from costmodels import units
 from planner.cli.console import Settings, stdout_console
 from planner.cli.flags.stats_inputs import DayFile
-from planner.drift.assess import Assessment
-from planner.drift.changes import TableRows
-from planner.drift.trend import Trend, trend
+from planner.drift.changes import Assessment, TableRows, Trend, trend
 from planner.report.base import Column, Fact, Kind, Section, format_share
-from planner.support.digits import significant, unsigned_zero
 from planner.support.status import Status
+from planner.support.text import significant, unsigned_zero
 
 _MOST_TABLES: Final = 12
 _LIKE_RATIO: Final = 0.005

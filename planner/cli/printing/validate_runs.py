@@ -14,7 +14,7 @@ from costmodels.cpu.run_stages import STAGES
 from costmodels.validation.metrics import Ranking, TaskTimes, one_scale, rank_tasks
 from planner.cli.console import say
 from planner.cli.printing.show import print_rows
-from planner.support.csv_text import csv_text
+from planner.support.files import csv_text
 
 if TYPE_CHECKING:
     from planner.validation.tasks import Outcome
@@ -209,7 +209,7 @@ def as_row(ranking: Ranking) -> dict[str, float]:
 
 def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Ranking]) -> list[Path]:
     """Write both tables; returns their paths."""
-    from planner.support.atomic import write_text_atomic
+    from planner.support.files import write_text_atomic
 
     texts = {RUNS_FILE: runs_csv(outcomes), MODELS_FILE: models_csv(found)}
     for name, text in texts.items():

@@ -49,7 +49,7 @@ class Question:
             InvalidInputError: the system lacks what the objective needs, or the objective takes no
                 scenarios.
         """
-        from planner.solving.pricing import objective_value
+        from planner.solving.prepare import objective_value
 
         value = objective_value(
             self.problem,

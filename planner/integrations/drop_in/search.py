@@ -67,17 +67,17 @@ from planner.integrations.translate.pricing import (
 )
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.models import models_of
-from planner.options.narrowing import pooled_alike, without_types
+from planner.options.cuts import pooled_alike, without_types
 from planner.options.runtime_warnings import runtime_warnings, width_problems
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
 from planner.search.base import SearchProgress
 from planner.settings import SearchSettings
-from planner.solving.pricing import objective_value
+from planner.solving.prepare import objective_value
 from planner.solving.runnable import runs
 from planner.space.budget import default_work_s, priced_plans
 from planner.space.objective import MakePipeline
-from planner.support.digits import counted
+from planner.support.text import counted
 from planner.torchrec_terms.pipeline import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)

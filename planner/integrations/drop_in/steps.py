@@ -40,7 +40,7 @@ from planner.integrations.translate.settings import (
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints
 from planner.result import PlanningResult
-from planner.support.digits import significant
+from planner.support.text import significant
 
 logger: Final = logging.getLogger(__name__)
 

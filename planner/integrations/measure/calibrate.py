@@ -21,7 +21,7 @@ from planner.errors import InvalidInputError
 from planner.integrations.measure.gloo_ranks import Launch, run_on_ranks
 from planner.io import load_system
 from planner.io.system.system_writer import write_calibrated_system
-from planner.support.atomic import write_text_atomic
+from planner.support.files import write_text_atomic
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNKNOWN = Caches(l2_bytes=1e6, l3_bytes=16e6)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from planner.errors import InvalidInputError, PlannerError
-from planner.support.lifeline import call_as_child
+from planner.support.processes import call_as_child
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore

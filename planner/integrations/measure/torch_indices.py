@@ -24,7 +24,7 @@ from planner.profiling.base import (
     first_samples,
     read_all,
 )
-from planner.support.versions import once_per_version
+from planner.support.files import once_per_version
 
 _SUFFIXES: Final = (".pt", ".pth", ".pt.gz", ".pth.gz")
 _ZIP_MAGIC: Final = b"PK\x03\x04"

@@ -29,7 +29,7 @@ from planner.integrations.translate.settings import (
     is_priced_as_another,
     our_kernel,
 )
-from planner.options.narrowing import without_types
+from planner.options.cuts import without_types
 from planner.options.torchrec_rules import (
     COLUMN_MULTIPLE,
     SUMS_ROWS,

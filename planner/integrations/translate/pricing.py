@@ -42,7 +42,7 @@ from torchrec.distributed.types import CacheParams, ModuleSharder
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate, IterationEstimate
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.option_work import OptionWork
+from costmodels.shard_work.cells import OptionWork
 from costmodels.shard_work.work import MEMORY, Memory, WorkModel
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption
 from costmodels.stages.models import CostModels

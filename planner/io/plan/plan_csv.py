@@ -14,7 +14,7 @@ from typing import Any, Final
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.errors import InvalidInputError
 from planner.io.documents import parse_scalar, read_text
-from planner.support.csv_text import csv_text, unguarded
+from planner.support.files import csv_text, unguarded
 
 _SHORT: Final = ("table", "rank")
 _CELLS: Final = ("row_offset", "num_rows", "col_offset", "num_cols")

@@ -31,9 +31,9 @@ from planner.io.plan.plan_file import SCHEMA_VERSION, parameter_name, plan_to_js
 from planner.io.system.measured_files import measured_hash
 from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanningResult, SolverReport
-from planner.support.atomic import write_text_atomic
-from planner.support.kinds import path_of, require_kind
+from planner.support.files import write_text_atomic
 from planner.support.status import Status
+from planner.support.text import path_of, require_kind
 
 GIVEN: Final = "given"
 """The strategy of a plan that was read from a file and not searched for; it has only a value."""

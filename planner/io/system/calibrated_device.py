@@ -34,7 +34,7 @@ from planner.io.system.measured_rows import MeasuredRows
 from planner.io.system.system_file import load_system
 from planner.io.system.system_schema import DeviceSchema, SystemSchema, read_system, system_of
 from planner.io.workload.workload_writer import scalar_text
-from planner.support.atomic import write_texts_atomic
+from planner.support.files import write_texts_atomic
 
 _NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
 """Characters that end the source of a number in a file."""

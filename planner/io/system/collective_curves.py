@@ -26,8 +26,7 @@ from costmodels.units import GB, US
 from planner.errors import InvalidInputError
 from planner.io.documents import read_text
 from planner.io.library import configs_folder
-from planner.support.atomic import write_text_atomic
-from planner.support.csv_text import csv_text, unguarded
+from planner.support.files import csv_text, unguarded, write_text_atomic
 
 COLUMNS: Final = (
     "set",

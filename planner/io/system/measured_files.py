@@ -13,8 +13,7 @@ from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.support.atomic import write_text_atomic
-from planner.support.versions import once_per_version
+from planner.support.files import once_per_version, write_text_atomic
 
 _FORMAT = TypeAdapter(Calibration)
 

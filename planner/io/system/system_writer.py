@@ -19,7 +19,7 @@ from planner.io.library import configs_folder, locate
 from planner.io.system.measured_files import load_constants, residual_path, write_calibration
 from planner.io.system.system_schema import LEAST_FACTOR, MOST_FACTOR, own_base, read_system
 from planner.io.workload.workload_writer import scalar_text
-from planner.support.atomic import write_text_atomic, write_texts_atomic
+from planner.support.files import write_text_atomic, write_texts_atomic
 
 _SETTLED: Final = 0.5
 """A factor is written as assumed if the runs reduce its variance by less than this share."""

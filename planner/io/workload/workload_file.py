@@ -47,9 +47,8 @@ from planner.io.workload.workload_schema import (
 )
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.profiling.stats import TableStats, load_stats, undersampled_remark
-from planner.support.collector import collector_paused
-from planner.support.digits import counted
-from planner.support.kinds import require_list
+from planner.support.processes import collector_paused
+from planner.support.text import counted, require_list
 
 _ZIPF_KEYS: Final = ("exponent", "shift", "ids_per_draw")
 _CURVES: Final = ("rows_per_range", "ids_in_ranges", "unique_rows", "hot_share")

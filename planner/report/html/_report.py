@@ -7,7 +7,7 @@ from planner.report import _figures as figures
 from planner.report.html._page import render_page
 from planner.report.html.base import Block
 from planner.result import PlanningResult
-from planner.support.digits import counted
+from planner.support.text import counted
 
 
 def render_report(result: PlanningResult, blocks: tuple[Block, ...]) -> str:

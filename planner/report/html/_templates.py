@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from planner.support.printable import printable
+from planner.support.text import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from planner.report.base import Cell, Kind, format_cell
 from planner.report.html._templates import fill
-from planner.support.printable import printable
+from planner.support.text import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

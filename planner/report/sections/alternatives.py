@@ -14,7 +14,7 @@ from planner.report.html._templates import fill
 from planner.report.html.base import Block, Field, Number, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
-from planner.support.printable import printable
+from planner.support.text import printable
 
 _FIELDS = (
     Field("role", "role", source="search"),

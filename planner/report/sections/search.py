@@ -16,8 +16,8 @@ from planner.report.html._templates import fill
 from planner.report.html.base import Block, Number, mark, text, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult, SolverReport
-from planner.support.digits import counted, format_gap
 from planner.support.status import STATUS_WORDS
+from planner.support.text import counted, format_gap
 
 _MOST_STEPS = 160
 _HEIGHT = 210

@@ -25,8 +25,8 @@ from planner.report.html._templates import fill
 from planner.report.html.base import Block, Number, mark, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
-from planner.support.digits import counted, format_gap, significant
 from planner.support.status import STATUS_WORDS
+from planner.support.text import counted, format_gap, significant
 
 _OPTIMAL_GAP = 1e-4
 _SPAN = ("time_s", "low_s", "high_s")

@@ -11,7 +11,7 @@ from planner.report.html._templates import fill
 from planner.report.html.base import Block, Field, grid
 from planner.report.sections.base import AbstractReportSection
 from planner.result import TORCHREC_BASELINE, PlanningResult
-from planner.support.printable import printable
+from planner.support.text import printable
 
 _SAME_RATIO = 0.005
 

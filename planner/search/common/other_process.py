@@ -3,7 +3,7 @@
 It is a process and not a thread, because the search holds the interpreter most of the time, and a
 thread would slow it down. The process does not import the main module of the caller, so that it
 works from scripts and from notebooks. It ends with this process, also if this one is killed
-(:mod:`planner.support.lifeline`).
+(:mod:`planner.support.processes`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from costmodels.errors import CostModelError
-from planner.support import lifeline
+from planner.support import processes
 
 _QUIT_S: Final = 1.0
 """Most seconds to wait until the system has ended the process after it was killed."""
@@ -128,7 +128,7 @@ class OtherProcess:
             one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
             with contextlib.suppress(OSError):
                 self._process = subprocess.Popen(
-                    lifeline.command(self._module),
+                    processes.command(self._module),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,

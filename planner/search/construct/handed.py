@@ -20,7 +20,7 @@ from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, Spread
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.options.recognise import option_of
+from planner.options.cuts import option_of
 from planner.search.base import Record
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import AbstractObjective

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.cpu.base import Traffic
 from costmodels.cpu.counts import exchange_counts, shard_loads
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import CpuExchange
-from costmodels.cpu.features import Access, features
+from costmodels.cpu.features import Access, Traffic, features
 from costmodels.cpu.gloo import FRESH_BYTES, Gloo
 from costmodels.cpu.lookup import CpuLookup, factor
 from costmodels.cpu.run_stages import STAGES, predicted_stages

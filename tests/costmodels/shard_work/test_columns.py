@@ -24,7 +24,7 @@ from costmodels.lookup.residual import Corrected
 from costmodels.lookup.roofline import Roofline
 from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.option_work import OptionWork, WorkPool
+from costmodels.shard_work.cells import OptionWork, WorkPool
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingOption, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
@@ -175,7 +175,7 @@ def test_a_pool_holds_the_rows_of_all_options(
         works.append(replace(work, index=rng.integers(0, len(work.rows), shape)))
     pool = WorkPool.of(works, 3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("costmodels.shard_work.option_work._AT_ONCE", at_once)
+        patch.setattr("costmodels.shard_work.cells._AT_ONCE", at_once)
         summed = pool.summed()
     assert pool.rows.shape == (sum(len(w.rows) for w in works), 3)
     assert summed.shape == (len(works), 3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.cpu.base import AbstractExchangeModel, Traffic
+from costmodels.cpu.features import AbstractExchangeModel, Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.shard_work.work import (
     EXCHANGING_TYPES,

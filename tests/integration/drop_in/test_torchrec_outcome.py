@@ -37,7 +37,7 @@ from planner.integrations.torchrec_workload import WorkloadHints
 from planner.integrations.translate.pricing import KeyValuePipeline
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.problem import Constraints, TableConstraint
-from planner.solving.pricing import objective_value
+from planner.solving.prepare import objective_value
 from planner.space.budget import default_work_s
 from tests.integration.builders import make_table, make_topology, placed
 from tests.integration.models import Model, bags, torchrec_topology

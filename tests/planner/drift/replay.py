@@ -17,7 +17,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.workload import Feature, Workload
 from planner import api
-from planner.drift.controller import Controller, Offer
+from planner.drift.changes import Controller, Offer
 from planner.problem import MoveLimit
 from planner.replan import reshard
 from tests.planner import cases

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.drift.controller import Controller, Offer
+from planner.drift.changes import Controller, Offer
 from tests.planner.drift.replay import LOOKS, replayed
 
 MOVE_S = 8.0

@@ -13,10 +13,7 @@ from costmodels.workload import Feature, Table, Workload
 from planner import api
 from planner.cli.flags.stats_inputs import DayFile
 from planner.cli.printing.drift_show import Day, Drift
-from planner.drift.assess import assess
-from planner.drift.changes import table_changes
-from planner.drift.controller import Controller, Offer
-from planner.drift.trend import trend
+from planner.drift.changes import Controller, Offer, assess, table_changes, trend
 from planner.errors import InvalidInputError, StoppedError
 from planner.problem import MoveLimit, PlanningProblem
 from planner.settings import SearchSettings

@@ -122,7 +122,7 @@ RULES: Final[dict[str, tuple[Json, Json]]] = {
     "max_tables_per_rank": ({**PAIR, "max_tables_per_rank": 2}, {**PAIR, "max_tables_per_rank": 1}),
     "max_tables_per_host": ({**PAIR, "max_tables_per_host": 2}, {**PAIR, "max_tables_per_host": 1}),
     "max_shards_per_rank": ({**PAIR, "max_shards_per_rank": 2}, {**PAIR, "max_shards_per_rank": 1}),
-    "max_shards_per_host": ({**PAIR, "max_shards_per_host": 2}, {**PAIR, "max_shards_per_host": 1}),
+    "max_shards_per_host": ({**PAIR, "max_shards_per_host": 4}, {**PAIR, "max_shards_per_host": 1}),
     "device_memory": ({"device_memory": "30 GiB"}, {"device_memory": "3 GiB"}),
     "host_memory": ({"host_memory": "30 GiB"}, {"host_memory": "3 GiB"}),
 }

@@ -11,7 +11,7 @@ from planner.errors import InvalidInputError
 from planner.io import save_plan
 from planner.io.plan.result_json import plan_text
 from planner.result import PlanningResult
-from planner.support.atomic import write_texts_atomic
+from planner.support.files import write_texts_atomic
 from tests.planner.io.files import write
 from tests.planner.report.report_samples import make_result
 

@@ -21,7 +21,7 @@ from planner.io.workload.workload_schema import (
     TableSchema,
     TrainingSchema,
 )
-from planner.support.atomic import write_text_atomic
+from planner.support.files import write_text_atomic
 from tests.planner.io.files import SYSTEM
 
 SCHEMAS = {

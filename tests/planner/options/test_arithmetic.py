@@ -16,9 +16,9 @@ from costmodels.workload import DenseArch, Interaction, Optimizer, Workload
 from planner import api, load_system
 from planner.errors import InfeasibleError, StoppedError
 from planner.options.arithmetic import refuse_hopeless as _refuse_hopeless
+from planner.options.cuts import priced
 from planner.options.enumeration import enumerate_options
 from planner.options.table_limits import table_limits
-from planner.options.work import priced
 from planner.problem import Constraints, Level, MemoryLimit, PlanningProblem, TableConstraint
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.space.evaluation import SearchSpace
@@ -229,7 +229,7 @@ def test_what_is_refused_has_no_plan(case: tuple[PlanningProblem, CostPipeline])
 
 
 def test_listing_says_how_far_it_is_and_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.options.work._AT_ONCE", 40)
+    monkeypatch.setattr("planner.options.cuts._AT_ONCE", 40)
     problem, pipeline = asked(cases.synthetic(12))
     told: list[tuple[int, int]] = []
     listing = enumerate_options(problem, pipeline, progress=lambda *now: told.append(now))

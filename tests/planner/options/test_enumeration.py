@@ -11,6 +11,7 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.workload import Pooling
 from planner import load_system
 from planner.errors import InvalidInputError
+from planner.fit.estimate import on_reference_cores
 from planner.options.cuts import column_splits
 from planner.options.enumeration import TableOptions, enumerate_options
 from planner.problem import Constraints, PlanningProblem, TableConstraint
@@ -30,7 +31,9 @@ def options(
 ) -> tuple[TableOptions, ...]:
     model = cases.workload(tables or (cases.table("a", dim=64), cases.table("b", dim=20)))  # type: ignore[arg-type]
     system = cases.topology(hosts, local, hbm_gib=hbm_gib)
-    system = replace(system, calibration="cores" if device == "cpu" else "")
+    if device == "cpu":
+        cores = on_reference_cores(load_system("cpu_gloo")).measurements
+        system = replace(system, calibration="cores", measurements=cores)
     problem = PlanningProblem(
         workload=model, topology=system, constraints=constraints or Constraints()
     )

@@ -6,7 +6,7 @@ import pytest
 
 from costmodels.sharding import ShardingType, row_blocks
 from costmodels.torchrec_estimates import TorchrecMachine
-from planner.options.torchrec_menu import DefaultOption, Shard, default_options
+from planner.options.torchrec_default import DefaultOption, Shard, default_options
 from planner.problem import PlanningProblem
 from tests.planner.report.report_samples import make_topology, make_workload
 

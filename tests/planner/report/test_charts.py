@@ -19,7 +19,7 @@ from planner.report.charts import (
     scatter,
     written,
 )
-from planner.support.digits import significant
+from planner.support.text import significant
 
 
 @pytest.mark.parametrize("factor", [1.0, 1e-6, 1e3, 2.0**-30])

@@ -17,7 +17,7 @@ from planner.problem import Constraints, PlanningProblem
 from planner.result import PlanningResult
 from planner.scenarios import ScenarioRule
 from planner.settings import SearchSettings
-from planner.solving.pricing import objective_value
+from planner.solving.prepare import objective_value
 from planner.torchrec_terms.pipeline import TorchrecPricing
 from tests.planner import cases
 

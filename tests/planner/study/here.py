@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
-from planner.support.worker_pool import Finished, ProcessDiedError, WorkerPool
+from planner.support.processes import Finished, ProcessDiedError, WorkerPool
 
 
 class Died(BaseException):

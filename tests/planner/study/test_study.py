@@ -26,7 +26,7 @@ from planner.study.compare import verdict, worths
 from planner.study.figures import GOALS, behind, values_of, with_checkpoints
 from planner.study.page import study_page
 from planner.study.task import DIED, FAILED, better
-from planner.support.worker_pool import WorkerPool
+from planner.support.processes import WorkerPool
 from tests.planner.cases import DeadlySearch, first
 from tests.planner.report.report_samples import make_result
 from tests.planner.study.here import Here

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from planner.cli.output import write_folder, write_run
-from planner.support.atomic import write_text_atomic
+from planner.support.files import write_text_atomic
 
 
 def test_new_files_and_folders_are_as_private_as_the_umask_says(tmp_path: Path) -> None:

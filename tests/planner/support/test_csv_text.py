@@ -16,7 +16,7 @@ from costmodels.measured.curves import Collective, CollectiveCurve
 from planner.io.plan.plan_csv import shards_csv
 from planner.io.system.collective_curves import CurveRecord, read_curves, write_curves
 from planner.predict.rows import Unmodelled, predicted_text, read_table
-from planner.support.csv_text import csv_text, guarded, unguarded
+from planner.support.files import csv_text, guarded, unguarded
 from tests.planner.report.report_samples import make_result
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.support.digits import counted, format_gap, significant, unsigned_zero
+from planner.support.text import counted, format_gap, significant, unsigned_zero
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.support import lifeline
+from planner.support import processes
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -21,7 +21,7 @@ PATIENCE_S = 300.0
 
 STUCK = """
 import ctypes, sys, time
-from planner.support.lifeline import command, end_with
+from planner.support.processes import command, end_with
 {watched}
 end_with(int(sys.argv[1]))
 print("up", flush=True)
@@ -31,7 +31,7 @@ print("up", flush=True)
 HOLDS_THE_INTERPRETER = "ctypes.PyDLL(None).sleep(600)"
 """A call into C that keeps the interpreter lock: no Python thread of the child runs meanwhile."""
 
-WITHOUT_PRCTL = "import planner.support.lifeline as l\nl._kernel_kills_orphan = lambda: False"
+WITHOUT_PRCTL = "import planner.support.processes as l\nl._kernel_kills_orphan = lambda: False"
 
 PARENT = """
 import os, subprocess, sys, time
@@ -92,7 +92,7 @@ def test_a_child_ends_with_its_parent(number: int, watched: str, busy: str) -> N
 
 SPAWNER = """
 import multiprocessing, os, sys, time
-from planner.support.lifeline import call_as_child
+from planner.support.processes import call_as_child
 if __name__ == "__main__":
     request = b"cheavy\\nwork\\n."  # the pickle of heavy.work; importing heavy never ends
     context = multiprocessing.get_context("spawn")
@@ -131,7 +131,7 @@ def test_a_child_that_is_still_importing_ends_with_its_parent(tmp_path: Path) ->
 
 def test_a_function_is_called_with_its_arguments() -> None:
     done = python(
-        "import os, pickle; from planner.support.lifeline import call_as_child;"
+        "import os, pickle; from planner.support.processes import call_as_child;"
         "call_as_child(os.getppid(), pickle.dumps((print, (1, 2, 3))))"
     )
     assert done.communicate(timeout=PATIENCE_S)[0] == "1 2 3\n"
@@ -140,7 +140,7 @@ def test_a_function_is_called_with_its_arguments() -> None:
 def test_a_child_whose_parent_has_ended_already_ends_at_once() -> None:
     """As one does whose parent was killed while the child was starting up."""
     code = (
-        "import sys; from planner.support.lifeline import end_with; "
+        "import sys; from planner.support.processes import end_with; "
         "end_with(int(sys.argv[1])); print(1)"
     )
     with python(code, os.getpid() + 1) as child:
@@ -155,7 +155,7 @@ def test_a_module_is_run_as_a_child(tmp_path: Path) -> None:
     (tmp_path / "said.py").write_text("import os; print(__name__, os.getppid())")
     path = os.pathsep.join([str(ROOT), str(tmp_path)])
     done = subprocess.run(
-        lifeline.command("said"),
+        processes.command("said"),
         capture_output=True,
         text=True,
         check=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.support.versions import once_per_version
+from planner.support.files import once_per_version
 
 
 class _Counted:

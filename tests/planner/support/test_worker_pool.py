@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.support.worker_pool import ProcessDiedError, WorkerPool
+from planner.support.processes import ProcessDiedError, WorkerPool
 from tests.planner.support.test_lifeline import PATIENCE_S, ROOT, children_of, wait_until_gone
 
 
@@ -97,7 +97,7 @@ def asked() -> int:
 
 POOL = """
 import sys
-from planner.support.worker_pool import WorkerPool
+from planner.support.processes import WorkerPool
 from tests.planner.support.test_worker_pool import sleepy
 if __name__ == "__main__":
     with WorkerPool(2) as pool:

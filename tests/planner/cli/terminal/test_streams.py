@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from planner.cli.console import Settings, complain, remark, say, write_data
-from planner.support.printable import printable, printable_lines
+from planner.support.text import printable, printable_lines
 from tests.planner.cases import first
 from tests.planner.cli.command_line import FakeApi, Run
 
@@ -148,7 +148,7 @@ def no_space(*_: object, **__: object) -> None:
 
 def test_several_files_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from planner.errors import InvalidInputError
-    from planner.support.atomic import write_texts_atomic
+    from planner.support.files import write_texts_atomic
 
     (tmp_path / "b").mkdir()
     with pytest.raises(InvalidInputError, match="b: cannot be written: Is a directory"):

@@ -1,15 +1,18 @@
-"""Calls a function on many items in processes, which always end with their parent or pool.
-
-:class:`concurrent.futures.ProcessPoolExecutor` is not used for three reasons: it waits for running
-calls when it is shut down, its workers do not notice that their parent was killed, and one lost
-worker ends all others.
-"""
+"""Processes: how many, that they end with their parent, and a pool of them that loses no call."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
+import math
 import os
 import pickle
+import runpy
 import signal
+import sys
+import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +21,175 @@ from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
-from planner.support.lifeline import end_with
+# ------------------ collector
+#
+# Pauses the garbage collector while many objects are made, none of which are in a cycle.
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """A context without garbage collection; afterwards it is as before."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+# ------------------ cores
+#
+# How many cores this process may use; every place that starts processes asks here.
+#
+# A process cannot use all cores of its machine if it was started under ``taskset``, in a container
+# with a set of cores, or under a quota of processor time.
+
+_ROOT = Path("/")
+
+
+def usable_cores(root: Path = _ROOT) -> int:
+    """The number of cores that this process may run on, limited by its quota.
+
+    A quota of 1.5 cores counts as 2, so that all of it can be used.
+
+    Args:
+        root: the folder with ``proc`` and ``sys``.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    quotas = [math.ceil(quota) for quota in _quotas(root)]
+    return max(1, min([cores, *quotas]))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Limits on processor time, in cores, of this process's control groups and their parents."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        names = controllers.split(",")
+        if controllers and "cpu" not in names:
+            continue
+        folder = root / "sys/fs/cgroup"
+        for mount in (folder, folder / "cpu", folder / controllers):
+            for group in (PurePosixPath(path), *PurePosixPath(path).parents):
+                at = mount / str(group).lstrip("/")
+                quota = _second(at) if controllers == "" else _first(at)
+                if quota is not None:
+                    yield quota
+
+
+def _first(group: Path) -> float | None:
+    """The quota of a control group (version 1) in cores; None without one."""
+    try:
+        quota = int((group / "cpu.cfs_quota_us").read_text())
+        period = int((group / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _second(group: Path) -> float | None:
+    """The quota of a control group (version 2) in cores; None without one."""
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+        return int(quota) / int(period) if int(quota) > 0 and int(period) > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+# ------------------ lifeline
+#
+# Makes sure that the processes that this one starts end when it ends, however it ends.
+#
+# A child that only waits for messages of its parent notices the end of the pipe. A child that is
+# inside a solver for minutes does not; and its other threads cannot notice either, because the
+# solver may hold the interpreter's lock. On Linux the kernel is therefore asked to kill the child
+# (``PR_SET_PDEATHSIG``).
+#
+# The kernel sends that signal when the *thread* that started the child ends, even if the rest of
+# the parent goes on. Children are therefore started by the thread that uses them, which also ends
+# them. A search in a worker thread of a training job, for example, starts its processes in that
+# thread, and no other thread uses them.
+
+_PR_SET_PDEATHSIG: Final = 1
+"""An option of ``prctl``; see ``linux/prctl.h``."""
+_LOOK_EVERY_S: Final = 0.5
+
+
+def end_with(parent: int) -> None:
+    """Let this process end when its parent ends; a child calls this before anything else.
+
+    Args:
+        parent: the process id of the parent, as the parent knows it. If the parent of this process
+            is another one by now, that process has already ended, and this process ends at once.
+    """
+    if not _kernel_kills_orphan():
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def call_as_child(parent: int, request: bytes) -> None:
+    """The target of a process of :mod:`multiprocessing`, which ends with its parent.
+
+    Args:
+        parent: as for :func:`end_with`.
+        request: a pickled pair of a function and its arguments. Unpickling it may import much; it
+            is done here, so that the end of the parent is noticed meanwhile.
+    """
+    end_with(parent)
+    function, arguments = pickle.loads(request)
+    function(*arguments)
+
+
+def command(module: str) -> list[str]:
+    """The command line that runs a module as a child of this process, which ends with it."""
+    return [sys.executable, "-m", __name__, str(os.getpid()), module]
+
+
+def _kernel_kills_orphan() -> bool:
+    """Ask the kernel to kill this process when its parent ends; False if it cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    with contextlib.suppress(OSError, AttributeError):
+        done: int = ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        return done == 0
+    return False
+
+
+def _watch(parent: int) -> None:
+    """Check from time to time whether the parent still runs; end this process if not."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_S)
+    os._exit(1)
+
+
+def main() -> None:
+    """Run a module as a child: the command line has the process id of the parent and its name."""
+    _, parent, module = sys.argv
+    end_with(int(parent))
+    runpy.run_module(module, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
+
+
+# ------------------ worker pool
+#
+# Calls a function on many items in processes, which always end with their parent or pool.
+#
+# :class:`concurrent.futures.ProcessPoolExecutor` is not used for three reasons: it waits for
+# running calls when it is shut down, its workers do not notice that their parent was killed, and
+# one lost worker ends all others.
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -1,0 +1,216 @@
+"""Files in and out: written whole or not at all, read once per version, named where they go."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, wraps
+from pathlib import Path
+from typing import Final, TypeVar
+
+from planner.errors import InvalidInputError
+
+# ------------------ file errors
+#
+# Adds the file name to errors of writing; the system gives it only if it cannot open a file.
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A context in which an ``OSError`` without a file name, such as a full disk, gets ``path``.
+
+    Raises:
+        OSError: an error of the same kind, with a file name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+# ------------------ csv text
+#
+# Writes CSV that is safe to open in spreadsheets, even with names from unknown sources.
+#
+# A spreadsheet runs a cell that begins with ``=``, ``+``, ``-`` or ``@`` as a formula, also behind
+# a tab or line break. Such texts get a quotation mark in front, which every spreadsheet reads as
+# "this is text" (OWASP, CSV injection). Numbers stay numbers.
+
+_MARK: Final = "'"
+_RUN: Final = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""First characters of formulas; the last four are the wide forms of the first four."""
+_BLANKS: Final = " \u00a0"
+_SUSPECT: Final = _RUN | set(_BLANKS) | {_MARK}
+"""First characters of texts that need a closer check."""
+_NUMBER: Final = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?%?|[-+]?inf")
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A header and rows, each ended by a line feed; None is an empty cell."""
+    lines = _Lines()
+    # Python quotes a cell with a line break only if rows end with the same characters.
+    writer = csv.writer(lines, lineterminator="\r\n")
+    writer.writerow([guarded(name) for name in header])
+    writer.writerows([guarded(value) for value in row] for row in rows)
+    return "".join(lines.found)
+
+
+class _Lines:
+    """The file to which :func:`csv.writer` writes, with one call for each row."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def write(self, line: str) -> None:
+        """Keep a row, with only a line feed at its end."""
+        self.found.append(line[:-2] + "\n")
+
+
+def guarded(value: object) -> object:
+    """The value for a cell: a text that a spreadsheet would run gets a mark in front."""
+    if isinstance(value, str) and value[:1] in _SUSPECT and _wants_mark(value):
+        return f"{_MARK}{value}"
+    return value
+
+
+def unguarded(text: str) -> str:
+    """The text of a cell without its mark; the inverse of :func:`guarded`."""
+    return text[1:] if text[:1] == _MARK and _wants_mark(text[1:]) else text
+
+
+def _wants_mark(text: str) -> bool:
+    """Whether a text needs a mark: it would be run, or looks as if it had its mark already."""
+    return _runs(text.lstrip(_MARK))
+
+
+def _runs(text: str) -> bool:
+    inner = text.lstrip(_BLANKS)
+    if inner[:1] not in _RUN or not inner:
+        return False
+    return inner != "-" and _NUMBER.fullmatch(inner) is None
+
+
+# ------------------ places
+#
+# Finds where an output goes: the file behind a link, or something that is not a file.
+
+
+def is_stream(path: Path) -> bool:
+    """Whether the path is something to write into, such as a pipe, a terminal, ``/dev/null``."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def behind_links(path: Path) -> Path:
+    """The absolute path of the file that ``path`` leads to; it need not exist yet."""
+    return Path(os.path.realpath(path))
+
+
+def allowed(mode: int) -> int:
+    """The bits of ``mode`` that new files and folders of this process get: those of its umask."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mode & ~mask
+
+
+# ------------------ atomic
+#
+# Writes files completely or not at all.
+
+
+def write_text_atomic(path: Path, text: str) -> None:
+    """Write ``text`` beside ``path`` and move it into place, as :func:`write_texts_atomic` does.
+
+    Raises:
+        InvalidInputError: the folder is missing or not writable, or the disk is full; nothing is
+            left behind.
+    """
+    write_texts_atomic({path: text})
+
+
+def write_texts_atomic(texts: Mapping[Path, str]) -> None:
+    """Write several files, each under another name beside its place, and then move all of them.
+
+    A symbolic link stays, and the file that it leads to is replaced. Something that is not a file,
+    such as a pipe or ``/dev/stdout``, cannot be replaced; the text is written into it.
+
+    Raises:
+        InvalidInputError: one of the files cannot be written; then none of them is.
+    """
+    staged: dict[Path, Path] = {}
+    at = Path()
+    try:
+        for path, text in texts.items():
+            at = path
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if is_stream(path):
+                continue
+            place = behind_links(path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=place.parent, prefix=".shardplan.", suffix=".tmp")
+            staged[path] = Path(name)
+            with os.fdopen(handle, "wb") as file:
+                file.write(_encoded(text))
+            staged[path].chmod(allowed(0o666))
+        for path, text in texts.items():
+            at = path
+            if path in staged:
+                staged[path].replace(behind_links(path))
+                del staged[path]
+            else:
+                path.write_bytes(_encoded(text))
+    except OSError as error:
+        message = f"{at}: cannot be written: {error.strerror}"
+        raise InvalidInputError(message) from error
+    finally:
+        for left in staged.values():
+            left.unlink(missing_ok=True)
+
+
+def _encoded(text: str) -> bytes:
+    """The bytes of a file; names of files that are no text are written by their numbers."""
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+# ------------------ versions
+#
+# Reads a file once per version: what was read is kept until the file changes.
+
+_Content = TypeVar("_Content")
+_Read = Callable[[Path], _Content]
+
+
+def once_per_version(*, num_kept: int) -> Callable[[_Read[_Content]], _Read[_Content]]:
+    """Decorate a function that reads a file, so that it reads each version of it once.
+
+    A file is another version if its size, or the time when it was written or its entry changed,
+    is another one. Where there is no such file, the function is called, and says what is wrong.
+
+    Args:
+        num_kept: the most results that are kept; the one not asked for longest goes first.
+    """
+
+    def decorate(read: _Read[_Content]) -> _Read[_Content]:
+        @lru_cache(maxsize=num_kept)
+        def read_version(path: Path, *version: int) -> _Content:
+            del version
+            return read(path)
+
+        @wraps(read)
+        def kept(path: Path) -> _Content:
+            try:
+                stat = path.stat()
+            except (OSError, ValueError):
+                return read(path)
+            return read_version(path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+        return kept
+
+    return decorate
