@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.calibration.fitting import (
-    MOST_ODD,
-    ODD,
     FitError,
-    folds,
-    geomean_error,
+    fit_error,
     learned_residual,
+    left_out,
     log_errors,
     non_negative,
 )
@@ -26,8 +24,6 @@ from costmodels.measured.cpu_constants import CpuKernel, LookupConstants, Residu
 
 _LIMIT = 0.6
 """Largest absolute value of the logarithm of the learned factor: it is between 0.55 and 1.82."""
-_FOLDS = 4
-"""Parts of the tables that are left out in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,29 +131,19 @@ def _part(data: _Data, rows: IntArray) -> _Data:
 
 def _error(data: _Data, points: Sequence[LookupPoint], name: str) -> FitError:
     """Errors on the points of the fit, and on points that are left out in turn."""
-    inside = log_errors(_predict(data, *_fit(data)), data.times_s)
-    outside = np.zeros(len(points))
-    for held in folds(len(points), _FOLDS):
-        kept = np.setdiff1d(np.arange(len(points)), held)
-        if len(kept) == 0:
-            continue
-        predicted = _predict(_part(data, held), *_fit(_part(data, kept)))
-        outside[held] = log_errors(predicted, data.times_s[held])
-    odd = [i for i in np.argsort(-np.abs(outside)) if abs(outside[i]) > ODD][:MOST_ODD]
-    return FitError(
-        name=name,
-        num_points=len(points),
-        geomean_ratio=geomean_error(inside),
-        held_out_ratio=geomean_error(outside),
-        p90_ratio=float(np.expm1(np.quantile(np.abs(outside), 0.9))),
-        odd_points=tuple(_describe(points[i], outside[i]) for i in odd),
+    predicted = left_out(
+        np.arange(len(points)),
+        data.times_s,
+        lambda kept, out: _predict(_part(data, out), *_fit(_part(data, kept))),
     )
+    inside = log_errors(_predict(data, *_fit(data)), data.times_s)
+    outside = log_errors(predicted, data.times_s)
+    return fit_error(name, inside, outside, lambda i: _describe(points[i]))
 
 
-def _describe(point: LookupPoint, error: float) -> str:
-    """A point and its logarithmic error, in words."""
+def _describe(point: LookupPoint) -> str:
+    """A point in words."""
     return (
         f"{point.num_embeddings} x {point.embedding_dim}, {point.num_bags} bags of "
-        f"{point.pooling_factor:g}, exponent {point.exponent:.2f}: predicted / measured "
-        f"{np.exp(error):.2f}"
+        f"{point.pooling_factor:g}, exponent {point.exponent:.2f}"
     )

@@ -172,19 +172,7 @@ def fit_counts(
     coefficients = non_negative(counts, times_s)
     inside = log_errors(counts @ coefficients, times_s)
     outside = log_errors(held_out_seconds(counts, times_s, groups), times_s)
-    odd = [i for i in np.argsort(-np.abs(outside)) if abs(outside[i]) > ODD][:MOST_ODD]
-    error = FitError(
-        name=name,
-        num_points=len(times_s),
-        geomean_ratio=geomean_error(inside),
-        held_out_ratio=geomean_error(outside),
-        p90_ratio=float(np.expm1(np.quantile(np.abs(outside), 0.9))),
-        odd_points=tuple(
-            f"{describe(i) if describe else f'point {i}'}: predicted / measured "
-            f"{np.exp(outside[i]):.2f}"
-            for i in odd
-        ),
-    )
+    error = fit_error(name, inside, outside, describe)
     return tuple(float(c) for c in coefficients), error
 
 
@@ -197,13 +185,57 @@ def held_out_seconds(
     :func:`fit_counts`.
     """
     own = np.arange(len(times_s)) if groups is None else np.asarray(groups)
-    number = np.unique(own, return_inverse=True)[1]
+    return left_out(
+        own, times_s, lambda kept, out: counts[out] @ non_negative(counts[kept], times_s[kept])
+    )
+
+
+def left_out(
+    groups: IntArray, times_s: FloatArray, predict: Callable[[IntArray, IntArray], FloatArray]
+) -> FloatArray:
+    """Seconds ``[points]`` that are predicted for points whose groups are left out, in turn.
+
+    Args:
+        groups: ``[points]`` the group of each point.
+        times_s: ``[points]`` measured seconds, which are the result if there is one group alone.
+        predict: seconds of the points in its second argument, from a fit to those in its first.
+    """
+    number = np.unique(groups, return_inverse=True)[1]
     found = times_s.copy()
     for part in folds(int(number.max()) + 1, _FOLDS):
-        held, kept = (np.flatnonzero(np.isin(number, part, invert=x)) for x in (False, True))
+        out, kept = (np.flatnonzero(np.isin(number, part, invert=x)) for x in (False, True))
         if len(kept):
-            found[held] = counts[held] @ non_negative(counts[kept], times_s[kept])
+            found[out] = predict(kept, out)
     return found
+
+
+def fit_error(
+    name: str,
+    inside: FloatArray,
+    outside: FloatArray,
+    describe: Callable[[int], str] | None = None,
+) -> FitError:
+    """The error of a fit from logarithmic errors ``[points]``.
+
+    Args:
+        name: what was fitted.
+        inside: errors on the points of the fit.
+        outside: errors on points that were left out.
+        describe: describes the point at a position, for a report of odd points.
+    """
+    odd = [int(i) for i in np.argsort(-np.abs(outside)) if abs(outside[i]) > ODD][:MOST_ODD]
+    return FitError(
+        name=name,
+        num_points=len(outside),
+        geomean_ratio=geomean_error(inside),
+        held_out_ratio=geomean_error(outside),
+        p90_ratio=float(np.expm1(np.quantile(np.abs(outside), 0.9))),
+        odd_points=tuple(
+            f"{describe(i) if describe else f'point {i}'}: predicted / measured "
+            f"{np.exp(outside[i]):.2f}"
+            for i in odd
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,6 @@ times follow from printed FLOP per second.
 
 from __future__ import annotations
 
-import csv
-import io as text_io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,8 +26,8 @@ from costmodels.sustained import BURSTS, POINTWISE, ScoreWork, Works, generation
 from costmodels.topology import Device
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from planner import io
-from planner.io.library import configs_folder
-from planner.validation.transformers import Prediction, unfitted
+from planner.validation.cases import AS_SHIPPED, Prediction, csv_rows
+from planner.validation.transformers import TransformerCase, unfitted
 
 _FILE: Final = "hstu_attention.csv"
 """Single kernels, one shape a row."""
@@ -97,8 +95,6 @@ def _operator(groups: int, positions: int, width: int) -> Operator:
 
 Leaving = Callable[[AttentionCase, AttentionCase], bool]
 """Says whether the first case may be fitted to the second one."""
-AS_SHIPPED: Final = "as shipped (fitted to all)"
-"""The name of the predictions with the shipped numbers."""
 LEFT_OUT: Final[dict[str, Leaving]] = {
     "width of heads left out": lambda case, other: case.width != other.width,
     "device left out": lambda case, other: case.device != other.device,
@@ -108,7 +104,6 @@ LEFT_OUT: Final[dict[str, Leaving]] = {
 
 def load_cases(name: str = _FILE) -> tuple[AttentionCase, ...]:
     """The cases of the measured passes of every row of a shipped file, in file order."""
-    text = (configs_folder() / "published" / name).read_text(encoding="utf-8")
     return tuple(
         AttentionCase(
             device=_device(row["system"]),
@@ -120,13 +115,13 @@ def load_cases(name: str = _FILE) -> tuple[AttentionCase, ...]:
             measured_s=float(row[key]) * 1e-3,
             source=row["source"],
         )
-        for row in csv.DictReader(text_io.StringIO(text))
+        for row in csv_rows(name)
         for key in ("forward_ms", "backward_ms")
         if row[key]
     )
 
 
-def layers() -> tuple[Prediction, ...]:
+def layers() -> tuple[Prediction[TransformerCase], ...]:
     """Whole layers, to which nothing is fitted, with predictions at the full rates of the device.
 
     The layers ran alone for a short time, so that the device did not lower its clock.

@@ -13,7 +13,6 @@ to all but one family.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -35,8 +34,8 @@ from costmodels.uncertainty import dense_step_sigma
 from costmodels.workload import Workload
 from planner import io
 from planner.io.documents import Document
-from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
+from planner.validation.cases import json_rows
 from planner.validation.measured_steps import Row, load_rows, step_of, whole_tables
 
 FIXED: Final = frozenset({"chunk_parameters", "join_s", "join_ratio"})
@@ -178,8 +177,7 @@ class DensePrediction:
 def points() -> tuple[KernelPoint, ...]:
     """Everything that was measured, in file order."""
     h200, h100 = _system("h200_sxm"), _system("h100_sxm")
-    rows = _rows(configs_folder() / "published" / _DOTS)
-    return (*_of_h200(h200), *_of_h100(rows, h100))
+    return (*_of_h200(h200), *_of_h100(json_rows(_DOTS), h100))
 
 
 def predictions() -> tuple[DensePrediction, ...]:
@@ -260,10 +258,6 @@ def _nvidia(dtype: str, kernel: str) -> Estimate:
     system = _system("a100_80gb_sxm")
     pipeline = CostPipeline(workload, system)
     return pipeline.estimate(whole_tables(workload)).time
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 @cache

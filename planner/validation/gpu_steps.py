@@ -13,18 +13,22 @@ from typing import Final
 import numpy as np
 
 from costmodels.calibration.fit_device import host_calls_of
-from costmodels.estimates import Estimate, Source
+from costmodels.estimates import Source
 from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology
-from costmodels.validation.metrics import ErrorSummary, summarize_errors
+from costmodels.validation.metrics import ErrorSummary
 from planner import io
+from planner.validation import cases
+from planner.validation.cases import AS_SHIPPED, Case, Prediction, exact
 from planner.validation.measured_steps import Row, load_rows, step_of, whole_tables
 
 _FITTED, _EXTRA = "gpu_h200.jsonl", "gpu_h200_extra.jsonl"
 _SYSTEM: Final = "h200_sxm"
 _TORCHREC: Final = "torchrec"
 _MICROSECOND: Final = 1e-6
+HOST_ONLY: Final = "with measured kernels"
+"""The name of predictions with the measured kernels in place of what the models say."""
 _HOST_BOUND: Final = 1.15
 """How far a wall must exceed the kernels and copies of a step for the host to decide it."""
 _DEVICE_TIMES: Final = (
@@ -39,27 +43,19 @@ _DEVICE_TIMES: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuStep:
-    """A measured step and what is predicted for it.
+class GpuStep(Case):
+    """A measured step, by its wall.
 
     Attributes:
-        name: of the point.
         group: dense, dlrm (TorchRec without a pipeline), pipe (with ``TrainPipelineSparseDist``);
             ``extra`` in front of models that no constant was fitted to.
         family: kind of the dense part, or the group of a DLRM.
-        measured_s: wall of a step.
         kernels_s: kernels and copies of a step, one after the other.
-        predicted: with what the models say of the device.
-        host_only_s: predicted, with the measured kernels in place of what the models say.
     """
 
-    name: str
     group: str
     family: str
-    measured_s: float
     kernels_s: float
-    predicted: Estimate
-    host_only_s: float
 
     @property
     def is_host_bound(self) -> bool:
@@ -67,7 +63,7 @@ class GpuStep:
         return self.measured_s > _HOST_BOUND * self.kernels_s
 
 
-def steps() -> tuple[GpuStep, ...]:
+def steps() -> tuple[Prediction[GpuStep], ...]:
     """Every measured step with its predictions, in file order."""
     rows = {name: load_rows(name, "dense", "dlrm", "pipe") for name in (_FITTED, _EXTRA)}
     topology = measured_host(load_rows(_FITTED, "ceilings"))
@@ -90,40 +86,35 @@ def measured_host(rows: list[Row]) -> Topology:
     return replace(topology, host=host, provenance=sources)
 
 
-def summarize(found: tuple[GpuStep, ...]) -> dict[str, tuple[ErrorSummary, ErrorSummary]]:
+def summarize(found: tuple[Prediction[GpuStep], ...]) -> dict[str, dict[str, ErrorSummary]]:
     """Errors of each group: as predicted, and with the measured kernels."""
-    return {name: _errors(steps) for name, steps in _by(found, "group").items()}
+    return {name: cases.summarize(steps) for name, steps in _by(found, "group").items()}
 
 
-def host_groups(found: tuple[GpuStep, ...]) -> dict[str, float]:
+def host_groups(found: tuple[Prediction[GpuStep], ...]) -> dict[str, float]:
     """Root mean square of ln(predicted / measured) of host-bound steps, per family.
 
     The device's kernels are the measured ones, and models of ``extra`` are left out. These are
     :data:`costmodels.uncertainty.HOST_GROUPS`.
     """
-    bound = tuple(s for s in found if s.is_host_bound and not s.group.startswith("extra"))
+    bound = tuple(s for s in found if s.case.is_host_bound and not s.case.group.startswith("extra"))
     return {
-        family: float(np.sqrt(np.mean([np.log(s.host_only_s / s.measured_s) ** 2 for s in steps])))
+        family: float(
+            np.sqrt(
+                np.mean(
+                    [np.log(s.predicted[HOST_ONLY].time_s / s.case.measured_s) ** 2 for s in steps]
+                )
+            )
+        )
         for family, steps in _by(bound, "family").items()
     }
 
 
-def _by(found: tuple[GpuStep, ...], key: str) -> dict[str, list[GpuStep]]:
-    groups: dict[str, list[GpuStep]] = {}
+def _by(found: tuple[Prediction[GpuStep], ...], key: str) -> dict[str, list[Prediction[GpuStep]]]:
+    groups: dict[str, list[Prediction[GpuStep]]] = {}
     for step in found:
-        groups.setdefault(getattr(step, key), []).append(step)
+        groups.setdefault(getattr(step.case, key), []).append(step)
     return groups
-
-
-def _errors(found: list[GpuStep]) -> tuple[ErrorSummary, ErrorSummary]:
-    measured = [s.measured_s for s in found]
-    whole = summarize_errors(
-        [s.predicted.time_s for s in found],
-        measured,
-        low=[s.predicted.low_s for s in found],
-        high=[s.predicted.high_s for s in found],
-    )
-    return whole, summarize_errors([s.host_only_s for s in found], measured)
 
 
 def _group(row: Row) -> str:
@@ -135,7 +126,7 @@ def _group(row: Row) -> str:
     return block if block in ("dlrm", "pipe") and is_torchrec else ""
 
 
-def _step(row: Row, topology: Topology, prefix: str) -> GpuStep:
+def _step(row: Row, topology: Topology, prefix: str) -> Prediction[GpuStep]:
     group = _group(row)
     workload = step_of(row)
     pipeline = CostPipeline(workload, topology)
@@ -146,15 +137,20 @@ def _step(row: Row, topology: Topology, prefix: str) -> GpuStep:
         float(row["kernel_us"]) * _MICROSECOND,
         copied_s,
     )
-    return GpuStep(
+    case = GpuStep(
         name=str(row["id"]),
+        workload=workload,
+        topology=topology,
+        measured_s=float(row["wall_us"]) * _MICROSECOND,
         group=prefix + group,
         family=str(row.get("kind", group)),
-        measured_s=float(row["wall_us"]) * _MICROSECOND,
         kernels_s=float(row["kernel_us"]) * _MICROSECOND + copied_s,
-        predicted=pipeline.estimate(plan).time,
-        host_only_s=float(pipeline.times_of_stages(times, (1, 1)).squeeze()),
     )
+    predicted = {
+        AS_SHIPPED: pipeline.estimate(plan).time,
+        HOST_ONLY: exact(float(pipeline.times_of_stages(times, (1, 1)).squeeze())),
+    }
+    return Prediction(case=case, predicted=predicted)
 
 
 def _with_kernels(times: StageTimes, kernels_s: float, copied_s: float) -> StageTimes:

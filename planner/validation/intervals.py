@@ -20,6 +20,7 @@ from planner.io.library import configs_folder
 from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
 from planner.predict.rows import Predicted, read_table
+from planner.validation.cases import Prediction
 from planner.validation.held_out import (
     HeldOut,
     clusters_never_fitted,
@@ -28,7 +29,7 @@ from planner.validation.held_out import (
     predict_across_versions,
     predicting_records,
 )
-from planner.validation.published import PublishedPrediction, load_cases, predict
+from planner.validation.published import PublishedCase, load_cases, predict
 
 WANTED: Final = (0.80, 0.97)
 """The least and the greatest share of measurements inside their intervals that is accepted. Below,
@@ -140,16 +141,16 @@ def published_pairs() -> tuple[PlanPair, ...]:
 
     If a plan was measured several times, its median time counts.
     """
-    groups: dict[tuple[str, int, float], dict[object, list[PublishedPrediction]]] = {}
+    groups: dict[tuple[str, int, float], dict[object, list[Prediction[PublishedCase]]]] = {}
     for p in _published():
-        topology, batch = p.case.problem.topology, p.case.problem.workload.local_batch_size
+        topology, batch = p.case.topology, p.case.workload.local_batch_size
         plans = groups.setdefault((topology.name, topology.world_size, batch), {})
         plans.setdefault(p.case.plan, []).append(p)
     pairs = []
     for plans in groups.values():
         for first, second in combinations(plans.values(), 2):
             measured = [float(np.median([p.case.measured_s for p in g])) for g in (first, second)]
-            predicted = [g[0].predicted.time_s for g in (first, second)]
+            predicted = [g[0].shipped.time_s for g in (first, second)]
             pairs.append(
                 PlanPair(
                     first=first[0].case.name,
@@ -162,14 +163,14 @@ def published_pairs() -> tuple[PlanPair, ...]:
 
 
 @cache
-def _published() -> tuple[PublishedPrediction, ...]:
+def _published() -> tuple[Prediction[PublishedCase], ...]:
     """All published cases with their predictions."""
     return tuple(predict(case) for case in load_cases())
 
 
 def _published_rows() -> list[tuple[bool, float]]:
     """The rows (:func:`_row`) of the iterations of published systems."""
-    return [_row(p.case.measured_s, p.predicted.low_s, p.predicted.high_s) for p in _published()]
+    return [_row(p.case.measured_s, p.shipped.low_s, p.shipped.high_s) for p in _published()]
 
 
 def _lookup_rows() -> dict[str, list[tuple[bool, float]]]:

@@ -7,7 +7,6 @@ only rank.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +14,8 @@ from typing import Any, Final
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.workload import Workload
 from planner.io.documents import Document
-from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
+from planner.validation.cases import json_rows
 
 Row = Mapping[str, Any]
 """A measured row, as it is written."""
@@ -38,9 +37,7 @@ _LANGUAGE: Final[dict[str, dict[str, Any]]] = {
 
 def load_rows(name: str, *blocks: str) -> list[Row]:
     """The rows of these blocks in a file of configs/published that have no error."""
-    text = (configs_folder() / "published" / name).read_text(encoding="utf-8")
-    rows = [json.loads(line) for line in text.splitlines()]
-    return [row for row in rows if row["block"] in blocks and "error" not in row]
+    return [row for row in json_rows(name) if row["block"] in blocks and "error" not in row]
 
 
 def step_of(row: Row) -> Workload:

@@ -8,13 +8,10 @@ arguments.
 
 from __future__ import annotations
 
-import csv
-import io as text_io
 import json
 from dataclasses import dataclass, replace
 
 from costmodels.collective.hierarchical import Hierarchical
-from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import (
     ComputeKernel,
@@ -30,57 +27,30 @@ from costmodels.stages.models import CostModels
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import GB
-from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import DataType, Pipeline, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.problem import Constraints, PlanningProblem
+from planner.validation.cases import AS_SHIPPED, Case, Prediction, csv_rows, exact
 
+NAIVE = "naive"
+"""The name of the predictions of :func:`naive_roofline_s`."""
 _REPLICATION_SLACK = 1.02
 """Tables up to this many times the threshold in a log are taken as replicated, because logs round
 the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedCase:
+class PublishedCase(Case):
     """One measured system.
 
     Attributes:
-        name: name of the case.
-        problem: what ran, and on what.
         plan: the plan that ran.
         plan_source: where the plan comes from.
-        measured_s: measured seconds per iteration.
-        reference: where the measurement is published.
     """
 
-    name: str
-    problem: PlanningProblem
     plan: Plan
     plan_source: str
-    measured_s: float
-    reference: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedPrediction:
-    """A case with its predictions.
-
-    Attributes:
-        case: the case.
-        predicted: the prediction of the cost models.
-        naive_s: seconds that a naive roofline predicts (:func:`naive_roofline_s`).
-    """
-
-    case: PublishedCase
-    predicted: Estimate
-    naive_s: float
-
-    @property
-    def error_ratio(self) -> float:
-        """Signed relative error of the prediction."""
-        return self.predicted.time_s / self.case.measured_s - 1.0
 
 
 def load_cases() -> tuple[PublishedCase, ...]:
@@ -91,23 +61,18 @@ def load_cases() -> tuple[PublishedCase, ...]:
     """
     cases: list[PublishedCase] = []
     for path in sorted((configs_folder() / "published").glob("*.csv")):
-        rows = csv.DictReader(text_io.StringIO(path.read_text(encoding="utf-8")))
-        if "tables_by_rank" in (rows.fieldnames or ()):
+        rows = csv_rows(path.name)
+        if rows and "tables_by_rank" in rows[0]:
             cases.extend(_case(row) for row in rows if row["role"] == "validate")
     return tuple(cases)
 
 
-def predict(case: PublishedCase) -> PublishedPrediction:
+def predict(case: PublishedCase) -> Prediction[PublishedCase]:
     """Predict a case: price its own plan."""
-    problem = case.problem
-    topology = problem.topology
-    models = models_of_run(problem.workload, topology)
-    estimate = CostPipeline(problem.workload, topology, models).estimate(case.plan)
-    return PublishedPrediction(
-        case=case,
-        predicted=estimate.time,
-        naive_s=naive_roofline_s(problem.workload, problem.topology),
-    )
+    models = models_of_run(case.workload, case.topology)
+    estimate = CostPipeline(case.workload, case.topology, models).estimate(case.plan)
+    naive_s = naive_roofline_s(case.workload, case.topology)
+    return Prediction(case=case, predicted={AS_SHIPPED: estimate.time, NAIVE: exact(naive_s)})
 
 
 def models_of_run(workload: Workload, topology: Topology) -> CostModels:
@@ -120,18 +85,6 @@ def models_of_run(workload: Workload, topology: Topology) -> CostModels:
     if workload.pipeline is not Pipeline.HUGECTR or topology.num_hosts == 1:
         return models
     return replace(models, collective=Hierarchical(models.collective))
-
-
-def summarize(predictions: tuple[PublishedPrediction, ...]) -> tuple[ErrorSummary, ErrorSummary]:
-    """The errors of the cost models, and those of the naive roofline."""
-    measured = [p.case.measured_s for p in predictions]
-    ours = summarize_errors(
-        [p.predicted.time_s for p in predictions],
-        measured,
-        low=[p.predicted.low_s for p in predictions],
-        high=[p.predicted.high_s for p in predictions],
-    )
-    return ours, summarize_errors([p.naive_s for p in predictions], measured)
 
 
 def naive_roofline_s(workload: Workload, topology: Topology) -> float:
@@ -179,7 +132,8 @@ def _case(row: dict[str, str]) -> PublishedCase:
     threshold = float(row["replicate_below_gb"] or 0.0)
     return PublishedCase(
         name=row["case"],
-        problem=PlanningProblem(workload=workload, topology=topology, constraints=Constraints()),
+        workload=workload,
+        topology=topology,
         plan=plan_from_matrix(json.loads(row["tables_by_rank"]), workload, topology, threshold),
         plan_source=row["plan_source"],
         measured_s=float(row["measured_ms"]) * 1e-3,

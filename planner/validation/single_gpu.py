@@ -11,9 +11,7 @@ GPUs, and those on other GPUs.
 
 from __future__ import annotations
 
-import csv
-import io as text_io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,10 +23,10 @@ from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology, with_host_factor
-from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import Workload
 from planner import io
 from planner.io.library import configs_folder
+from planner.validation.cases import AS_SHIPPED, Case, Prediction, csv_rows
 from planner.validation.measured_steps import whole_tables
 
 _FILE: Final = "lin22_single_gpu.csv"
@@ -51,8 +49,6 @@ _ISSUED: Final = (
 )
 """The stage times that are proportional to the launch latency."""
 
-AS_SHIPPED: Final = "as shipped (fitted to all)"
-"""The name of the predictions with the shipped profile."""
 LEFT_OUT: Final[dict[str, Callable[[SingleGpuCase, SingleGpuCase], bool]]] = {
     "model left out, same GPU": lambda case, other: (
         case.gpu == other.gpu and case.model != other.model
@@ -64,39 +60,16 @@ LEFT_OUT: Final[dict[str, Callable[[SingleGpuCase, SingleGpuCase], bool]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SingleGpuCase:
-    """One measured iteration.
+class SingleGpuCase(Case):
+    """One measured iteration of one rank.
 
     Attributes:
-        name: name of the case.
         gpu: name of the GPU.
         model: name of the model, which several batch sizes share.
-        workload: the model at the batch size of the case.
-        topology: one rank with this GPU.
-        measured_s: measured seconds per iteration.
-        reference: where the measurement is published.
     """
 
-    name: str
     gpu: str
     model: str
-    workload: Workload
-    topology: Topology
-    measured_s: float
-    reference: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingleGpuPrediction:
-    """A case and what is predicted for it.
-
-    Attributes:
-        case: the case.
-        predicted: the predictions, by :data:`AS_SHIPPED` and the names in :data:`LEFT_OUT`.
-    """
-
-    case: SingleGpuCase
-    predicted: dict[str, Estimate]
 
 
 def load_cases() -> tuple[SingleGpuCase, ...]:
@@ -105,12 +78,11 @@ def load_cases() -> tuple[SingleGpuCase, ...]:
     Raises:
         InvalidInputError: a file cannot be read.
     """
-    folder = configs_folder() / "published"
-    text = (folder / _FILE).read_text(encoding="utf-8")
-    return tuple(_case(row, folder / _FOLDER) for row in csv.DictReader(text_io.StringIO(text)))
+    folder = configs_folder() / "published" / _FOLDER
+    return tuple(_case(row, folder) for row in csv_rows(_FILE))
 
 
-def predictions() -> tuple[SingleGpuPrediction, ...]:
+def predictions() -> tuple[Prediction[SingleGpuCase], ...]:
     """Every shipped case with its predictions, in file order."""
     cases = load_cases()
     errors = np.array([np.abs(np.log(_tried_s(c) / c.measured_s)) for c in cases])
@@ -125,7 +97,7 @@ def predictions() -> tuple[SingleGpuPrediction, ...]:
         return int(known.mean(axis=0).argmin())
 
     return tuple(
-        SingleGpuPrediction(
+        Prediction(
             case=case,
             predicted={
                 AS_SHIPPED: estimated(index, None),
@@ -136,26 +108,12 @@ def predictions() -> tuple[SingleGpuPrediction, ...]:
     )
 
 
-def summarize(found: Sequence[SingleGpuPrediction]) -> dict[str, ErrorSummary]:
-    """The errors of the predictions, by what these were fitted to."""
-    measured = [p.case.measured_s for p in found]
-    return {
-        name: summarize_errors(
-            [p.predicted[name].time_s for p in found],
-            measured,
-            low=[p.predicted[name].low_s for p in found],
-            high=[p.predicted[name].high_s for p in found],
-        )
-        for name in found[0].predicted
-    }
-
-
 def _tried_s(case: SingleGpuCase) -> FloatArray:
     """Seconds ``[pairs]`` of a case with each launch latency and each time between steps."""
     launches, between_s = (
         a.reshape(-1, 1) for a in np.meshgrid(_LAUNCHES, _BETWEEN_S, indexing="ij")
     )
-    pipeline = _pipeline(replace(case.workload, between_steps_s=0.0), case.topology)
+    pipeline = CostPipeline(replace(case.workload, between_steps_s=0.0), case.topology)
     times = pipeline.stage_times(pipeline.plan_work(whole_tables(case.workload)))
     issued = {name: getattr(times, name) * launches for name in _ISSUED}
     issued["copy_host_s"] = issued["copy_host_s"] + between_s
@@ -175,12 +133,7 @@ def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
         launches, between_s = divmod(pair, _BETWEEN_S.size)
         topology = with_host_factor(topology, float(_LAUNCHES[launches]))
         workload = replace(workload, between_steps_s=float(_BETWEEN_S[between_s]))
-    return _pipeline(workload, topology).estimate(whole_tables(workload)).time
-
-
-def _pipeline(workload: Workload, topology: Topology) -> CostPipeline:
-    """The pipeline with the models that this system gets by default."""
-    return CostPipeline(workload, topology)
+    return CostPipeline(workload, topology).estimate(whole_tables(workload)).time
 
 
 @cache

@@ -33,8 +33,6 @@ rows of its generation of devices.
 
 from __future__ import annotations
 
-import csv
-import io as text_io
 import json
 import math
 from collections import Counter
@@ -55,12 +53,11 @@ from costmodels.sharding import Plan
 from costmodels.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
-from costmodels.validation.metrics import ErrorSummary, summarize_errors
-from costmodels.workload import Framework, Workload
+from costmodels.workload import Framework
 from planner import io
 from planner.io.documents import Document
-from planner.io.library import configs_folder
 from planner.io.workload.workload_file import workload_file_of
+from planner.validation.cases import AS_SHIPPED, Case, Prediction, csv_rows, exact
 
 TRIED: Final = np.geomspace(0.4, 1.25, 7)
 """Shares of the rates at which operators are priced; :func:`_between` reads between them."""
@@ -204,8 +201,6 @@ FRAMEWORKS: Final = "transformers_frameworks.csv"
 """Steps of BERT on V100 and A100 in frameworks other than PyTorch, from the same survey. Their
 family is the framework. Cards with 16 GB are priced as those with 32 GB, and the host issues
 nothing, as these frameworks run whole graphs."""
-AS_SHIPPED: Final = "as shipped (fitted to all)"
-"""The name of the predictions with the shipped shares."""
 NAIVE: Final = "6ND roofline"
 """The name of the predictions of :func:`naive_s`."""
 MODEL_OUT: Final = "model left out"
@@ -219,26 +214,16 @@ LEFT_OUT: Final[dict[str, Callable[[TransformerCase, TransformerCase], bool]]] =
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerCase:
-    """One measured micro-batch.
+class TransformerCase(Case):
+    """One measured micro-batch of a model without tables.
 
     Attributes:
-        name: name of the case.
         family: family of its model, such as MPT.
         model: name of its model.
-        workload: the model without tables, and how it was trained.
-        topology: the system.
-        measured_s: measured seconds per micro-batch.
-        reference: where the measurement is published.
     """
 
-    name: str
     family: str
     model: str
-    workload: Workload
-    topology: Topology
-    measured_s: float
-    reference: str
 
     @property
     def group(self) -> str:
@@ -256,51 +241,16 @@ class TransformerCase:
         return self.topology.num_hosts == 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerPrediction:
-    """A case and what is predicted for it.
-
-    Attributes:
-        case: the case.
-        predicted: the predictions, by :data:`AS_SHIPPED` and the names in :data:`LEFT_OUT`.
-        naive_s: seconds that a naive roofline predicts (:func:`naive_s`).
-    """
-
-    case: TransformerCase
-    predicted: dict[str, Estimate]
-    naive_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """A case to which nothing is fitted, and what is predicted for it."""
-
-    case: TransformerCase
-    predicted: Estimate
-
-    @property
-    def error_ratio(self) -> float:
-        """Signed relative error."""
-        return self.predicted.time_s / self.case.measured_s - 1.0
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the interval holds the measurement."""
-        return self.predicted.low_s <= self.case.measured_s <= self.predicted.high_s
-
-
 def load_cases(name: str = _FILE) -> tuple[TransformerCase, ...]:
     """Every case of a shipped file, in file order.
 
     Raises:
         InvalidInputError: a row cannot be read.
     """
-    path = configs_folder() / "published" / name
-    rows = csv.DictReader(text_io.StringIO(path.read_text(encoding="utf-8")))
-    return tuple(_case(row, path) for row in rows)
+    return tuple(_case(row, name) for row in csv_rows(name))
 
 
-def predictions(cases: Sequence[TransformerCase]) -> tuple[TransformerPrediction, ...]:
+def predictions(cases: Sequence[TransformerCase]) -> tuple[Prediction[TransformerCase], ...]:
     """All cases with their predictions, as shipped and with shares fitted to other cases."""
     parts = [parts_of(case) for case in cases]
 
@@ -320,26 +270,28 @@ def predictions(cases: Sequence[TransformerCase]) -> tuple[TransformerPrediction
         )
 
     return tuple(
-        TransformerPrediction(
+        Prediction(
             case=case,
             predicted={
                 AS_SHIPPED: estimate(case),
                 **{name: estimate(case, fitted(case, name)) for name in LEFT_OUT},
+                NAIVE: exact(naive_s(case)),
             },
-            naive_s=naive_s(case),
         )
         for case in cases
     )
 
 
-def unfitted(name: str, shares: Shares | None = None) -> tuple[Prediction, ...]:
+def unfitted(name: str, shares: Shares | None = None) -> tuple[Prediction[TransformerCase], ...]:
     """The cases of a file to which nothing is fitted, with their predictions.
 
     Args:
         name: name of the file.
         shares: shares of the rates; None for the shipped ones.
     """
-    return tuple(Prediction(case=c, predicted=estimate(c, shares)) for c in load_cases(name))
+    return tuple(
+        Prediction(case=c, predicted={AS_SHIPPED: estimate(c, shares)}) for c in load_cases(name)
+    )
 
 
 def estimate(case: TransformerCase, shares: Shares | None = None) -> Estimate:
@@ -362,23 +314,6 @@ def naive_s(case: TransformerCase) -> float:
     positions = case.workload.local_batch_size * max(getattr(x, "seq", 1) for x in layers)
     flop = 6.0 * dense_parameters(case.workload) * positions
     return flop / (0.5 * case.topology.device.matrix_rate(case.workload.dense.dtype))
-
-
-def summarize(
-    found: Sequence[TransformerPrediction],
-) -> dict[str, ErrorSummary]:
-    """The errors of the predictions, by what these were fitted to, and of the naive roofline."""
-    measured = [p.case.measured_s for p in found]
-    errors = {
-        name: summarize_errors(
-            [p.predicted[name].time_s for p in found],
-            measured,
-            low=[p.predicted[name].low_s for p in found],
-            high=[p.predicted[name].high_s for p in found],
-        )
-        for name in (AS_SHIPPED, *LEFT_OUT)
-    }
-    return {**errors, NAIVE: summarize_errors([p.naive_s for p in found], measured)}
 
 
 @cache
@@ -423,11 +358,11 @@ def _system(name: str, gpus: int, gpus_per_host: int) -> Topology:
     return io.load_system(name, gpus=gpus, gpus_per_host=gpus_per_host)
 
 
-def _case(row: dict[str, str], path: Path) -> TransformerCase:
-    """The case of a row of the file ``path``."""
-    framework = Framework.OTHER if path.name == FRAMEWORKS else Framework.MEASURED
+def _case(row: dict[str, str], file: str) -> TransformerCase:
+    """The case of a row of a file."""
+    framework = Framework.OTHER if file == FRAMEWORKS else Framework.MEASURED
     document = Document(
-        path,
+        Path(file),
         {
             "name": row["case"],
             "training": json.loads(row["training"]),

@@ -277,15 +277,10 @@ def _train(
     """
     from tempfile import TemporaryDirectory
 
-    from costmodels.training.communication import Precision
     from planner import io
     from planner.integrations.measure.calibrate import calibrated_topology
     from planner.integrations.measure.runs import RunSettings
-    from planner.integrations.measure.validate_torchrec import (
-        validate_codecs,
-        validate_skew,
-        validate_tasks,
-    )
+    from planner.integrations.measure.validate_torchrec import validate_tasks
 
     tasks, plans, ranks, seed = (numbers[name] for name in ("tasks", "plans", "ranks", "seed"))
     with TemporaryDirectory(prefix="shardplan-") as folder:
@@ -293,20 +288,21 @@ def _train(
             topology = calibrated_topology(Path(folder), ranks, progress)
         else:
             topology = io.load_system(system, gpus=ranks, gpus_per_host=ranks)
-        run = RunSettings(seed=seed)
-        if what == "skew":
-            return validate_skew(topology, num_plans=plans, seed=seed, settings=run)
+        tasks = 1 if what == "skew" else tasks
 
         def report(found: Sequence[Outcome]) -> None:
             finished.extend(found)
             progress(f"task {found[-1].task + 1} of {tasks} done")
 
-        sizes = {"num_tasks": tasks, "num_plans": plans, "seed": seed}
-        if what in tuple(Precision):
-            return validate_codecs(
-                topology, codec=Precision(what), settings=run, progress=report, **sizes
-            )
-        return validate_tasks(topology, models=what, settings=run, progress=report, **sizes)
+        return validate_tasks(
+            topology,
+            num_tasks=tasks,
+            num_plans=plans,
+            seed=seed,
+            settings=RunSettings(seed=seed),
+            what=what,
+            progress=report,
+        )
 
 
 @command.command("trace", short_help="A profiler's trace of your own run.")

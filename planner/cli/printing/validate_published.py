@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from costmodels.estimates import Estimate
     from costmodels.validation.metrics import ErrorSummary
     from planner.validation.attention import AttentionCase
+    from planner.validation.cases import Prediction
     from planner.validation.dense_kernels import DensePrediction
     from planner.validation.intervals import Coverage
-    from planner.validation.transformers import Prediction, TransformerPrediction
 
 Item = TypeVar("Item")
 _SHORT: Final = 1024
@@ -68,37 +68,34 @@ class Report:
 
 def systems(*, every: bool) -> Report:
     """Each MLPerf system with the errors of both models, and a summary of them."""
-    from planner.validation.published import load_cases, predict, summarize
+    from planner.validation.cases import summarize
+    from planner.validation.published import NAIVE, load_cases, predict
 
     del every
     found = tuple(predict(case) for case in load_cases())
     rows = [
         (
             " ".join(p.case.name.split("-")[1:3]),
-            f"{p.case.problem.topology.world_size} x {p.case.problem.topology.name}",
-            *_case(p.case.measured_s, p.predicted),
-            _off(p.naive_s, p.case.measured_s),
+            _who(p.case)[1],
+            *_case(p.case.measured_s, p.shipped),
+            _off(p.predicted[NAIVE].time_s, p.case.measured_s),
         )
         for p in found
     ]
     columns = ("case", "devices", *_CASE, "naive?")
-    errors = dict(zip(("shardplan", "naive"), summarize(found), strict=True))
+    errors = dict(zip(("shardplan", NAIVE), summarize(found).values(), strict=True))
     lines = [
         f"{name:9}  {_summary(s, 'MAPE', 'p90', 'geomean', 'worst')}   over {s.count} systems"
         for name, s in errors.items()
     ]
     cases = [
-        {
-            "case": p.case.name,
-            "system": p.case.problem.topology.name,
-            "world_size": p.case.problem.topology.world_size,
-            "measured_s": p.case.measured_s,
-            **_interval_data(p.predicted),
-            "error_ratio": p.error_ratio,
-            "naive_s": p.naive_s,
-            "plan_source": p.case.plan_source,
-            "source": p.case.reference,
-        }
+        _case_data(
+            p,
+            **_interval_data(p.shipped),
+            error_ratio=p.error_ratio,
+            naive_s=p.predicted[NAIVE].time_s,
+            plan_source=p.case.plan_source,
+        )
         for p in found
     ]
     table = Table("MLPerf DLRM-DCNv2, iteration time", columns, rows)
@@ -237,13 +234,19 @@ def _dense_errors(known: Sequence[DensePrediction]) -> list[str]:
 
 def steps(*, every: bool) -> Report:
     """Steps of one H200: the errors of each group; with ``every``, each step before them."""
-    from planner.validation.gpu_steps import host_groups, summarize
+    from planner.validation.gpu_steps import HOST_ONLY, host_groups, summarize
     from planner.validation.gpu_steps import steps as measured_steps
 
     found = measured_steps()
-    errors, bound = summarize(found), host_groups(found)
+    both = {name: tuple(errors.values()) for name, errors in summarize(found).items()}
+    bound = host_groups(found)
     rows = [
-        (s.name, s.group, *_case(s.measured_s, s.predicted), _off(s.host_only_s, s.measured_s))
+        (
+            s.case.name,
+            s.case.group,
+            *_case(s.case.measured_s, s.shipped),
+            _off(s.predicted[HOST_ONLY].time_s, s.case.measured_s),
+        )
         for s in found
     ]
     lines = [
@@ -251,18 +254,18 @@ def steps(*, every: bool) -> Report:
         f"   bias {100 * whole.bias_ratio:+.1f} %   {_summary(whole, 'worst', 'inside')}"
         f"   with measured kernels: MAPE {_percent(host.mean_error_ratio)}"
         f"   bias {100 * host.bias_ratio:+.1f} %"
-        for name, (whole, host) in errors.items()
+        for name, (whole, host) in both.items()
     ]
     told = ", ".join(f"{name} {error:.2f}" for name, error in bound.items())
     table = Table("Steps on one H200, wall", ("step", "group", *_CASE, "kernels measured"), rows)
     data = {
         "steps": [
             {
-                "step": s.name,
-                "group": s.group,
-                "measured_s": s.measured_s,
-                **_interval_data(s.predicted),
-                "with_measured_kernels_s": s.host_only_s,
+                "step": s.case.name,
+                "group": s.case.group,
+                "measured_s": s.case.measured_s,
+                **_interval_data(s.shipped),
+                "with_measured_kernels_s": s.predicted[HOST_ONLY].time_s,
             }
             for s in found
         ],
@@ -273,7 +276,7 @@ def steps(*, every: bool) -> Report:
                 "coverage_ratio": whole.coverage_ratio,
                 "with_measured_kernels_ratio": host.mean_error_ratio,
             }
-            for name, (whole, host) in errors.items()
+            for name, (whole, host) in both.items()
         },
         "host_groups": bound,
     }
@@ -317,7 +320,8 @@ def memory(*, every: bool) -> Report:
 
 def single_gpu(*, every: bool) -> Report:
     """Iterations on one GPU: as shipped with its interval, and with models and GPUs left out."""
-    from planner.validation.single_gpu import AS_SHIPPED, predictions, summarize
+    from planner.validation.cases import summarize
+    from planner.validation.single_gpu import predictions
 
     del every
     shown = {"model left out, same GPU": "model out", "GPU left out": "GPU out"}
@@ -326,7 +330,7 @@ def single_gpu(*, every: bool) -> Report:
         (
             f"{p.case.model} {p.case.workload.local_batch_size}",
             p.case.topology.name,
-            *_case(p.case.measured_s, p.predicted[AS_SHIPPED]),
+            *_case(p.case.measured_s, p.shipped),
             *(_off(p.predicted[name].time_s, p.case.measured_s) for name in shown),
         )
         for p in found
@@ -337,15 +341,7 @@ def single_gpu(*, every: bool) -> Report:
         f"{name:26}  {_summary(s, 'GMAE', 'MAPE', 'p90', 'worst', 'inside')}"
         for name, s in errors.items()
     ]
-    cases = [
-        {
-            "case": p.case.name,
-            "measured_s": p.case.measured_s,
-            **_predicted_data(p.predicted),
-            "source": p.case.reference,
-        }
-        for p in found
-    ]
+    cases = [_case_data(p, **_predicted_data(p.predicted)) for p in found]
     return Report(
         parts=(Table("DLRM on one GPU, iteration time", columns, rows), *lines),
         data={"cases": cases, "errors": _errors_data(errors)},
@@ -355,14 +351,13 @@ def single_gpu(*, every: bool) -> Report:
 def transformers(*, every: bool) -> Report:
     """Errors of steps by model, device and precision; every case too where asked for."""
     from planner.validation import transformers as measured
+    from planner.validation.cases import summarize
 
     found = measured.predictions(measured.load_cases())
     others = measured.unfitted(measured.UNFITTED)
     frameworks = measured.unfitted(measured.FRAMEWORKS)
-    errors = measured.summarize(found)
-    shipped = [
-        (*_who(p.case), *_wide(p.case.measured_s, p.predicted[measured.AS_SHIPPED])) for p in found
-    ]
+    errors = summarize(found)
+    shipped = [(*_who(p.case), *_wide(p.case.measured_s, p.shipped)) for p in found]
     each = Table("Every case, as shipped", ("case", "devices", *_CASE), shipped)
     lines = [
         f"{name:26}  {_summary(s, 'MAPE', 'GMAE', 'p90', 'worst', 'inside')}   over {s.count} rows"
@@ -379,18 +374,15 @@ def transformers(*, every: bool) -> Report:
         _by_framework(frameworks),
         _mean_line(frameworks),
     )
+    naive = measured.NAIVE
     cases = [
-        {
-            "case": p.case.name,
-            "family": p.case.family,
-            "model": p.case.model,
-            "system": p.case.topology.name,
-            "world_size": p.case.topology.world_size,
-            "measured_s": p.case.measured_s,
-            **_predicted_data(p.predicted),
-            "naive_s": p.naive_s,
-            "source": p.case.reference,
-        }
+        _case_data(
+            p,
+            family=p.case.family,
+            model=p.case.model,
+            **_predicted_data({n: e for n, e in p.predicted.items() if n != naive}),
+            naive_s=p.predicted[naive].time_s,
+        )
         for p in found
     ]
     data = {
@@ -402,17 +394,17 @@ def transformers(*, every: bool) -> Report:
     return Report(parts=parts, data=data)
 
 
-def _by_model(found: Sequence[TransformerPrediction]) -> Table:
+def _by_model(found: Sequence[Prediction[Any]]) -> Table:
     """Mean errors of each model on each device, and the root mean square with the model out."""
-    from planner.validation.transformers import AS_SHIPPED, LEFT_OUT, MODEL_OUT
+    from planner.validation.cases import AS_SHIPPED
+    from planner.validation.transformers import LEFT_OUT, MODEL_OUT, NAIVE
 
-    def errors(members: Sequence[TransformerPrediction], name: str) -> list[float]:
+    def errors(members: Sequence[Prediction[Any]], name: str) -> list[float]:
         return [p.predicted[name].time_s / p.case.measured_s - 1.0 for p in members]
 
     rows = []
     for (model, group), members in _grouped(found, lambda p: (p.case.model, p.case.group)).items():
         times = [p.case.measured_s * 1e3 for p in members]
-        naive = [p.naive_s / p.case.measured_s - 1.0 for p in members]
         rows.append(
             (
                 model,
@@ -421,7 +413,7 @@ def _by_model(found: Sequence[TransformerPrediction]) -> Table:
                 f"{min(times):.0f} .. {max(times):.0f}",
                 *(_biased(errors(members, name)) for name in (AS_SHIPPED, *LEFT_OUT)),
                 f"{_rms(errors(members, MODEL_OUT)):.3f}",
-                _percent(float(np.mean(np.abs(naive))), 0),
+                _percent(float(np.mean(np.abs(errors(members, NAIVE)))), 0),
             )
         )
     columns = ("model", "device", "rows", "measured ms", "shipped", "model out", "family out")
@@ -429,7 +421,7 @@ def _by_model(found: Sequence[TransformerPrediction]) -> Table:
     return Table(title, (*columns, "generation out", "rms ln", "naive?"), rows)
 
 
-def _by_system(title: str, found: Sequence[Prediction]) -> Table:
+def _by_system(title: str, found: Sequence[Prediction[Any]]) -> Table:
     """Errors of steps to which nothing is fitted, by model, system and precision."""
     groups = _grouped(
         found,
@@ -451,7 +443,7 @@ def _by_system(title: str, found: Sequence[Prediction]) -> Table:
     return Table(title, ("model", "system", "GPUs", "rows", "error (bias)", "inside"), rows)
 
 
-def _by_framework(found: Sequence[Prediction]) -> Table:
+def _by_framework(found: Sequence[Prediction[Any]]) -> Table:
     """Errors of steps in other frameworks; the last column is what sets the width of intervals."""
     rows = []
     for name, members in _grouped(found, lambda p: p.case.family).items():
@@ -589,27 +581,31 @@ def _verdict(coverage: Coverage) -> str:
     return f"too few to tell (p = {coverage.chance_ratio:.2f})" if low_or_high else "yes"
 
 
-def unfitted(title: str, found: Sequence[Prediction]) -> tuple[Table, str]:
+def unfitted(title: str, found: Sequence[Prediction[Any]]) -> tuple[Table, str]:
     """Cases to which nothing is fitted, and the mean of their errors."""
-    rows = [(*_who(p.case), *_case(p.case.measured_s, p.predicted)) for p in found]
+    rows = [(*_who(p.case), *_case(p.case.measured_s, p.shipped)) for p in found]
     return Table(title, ("case", "devices", *_CASE), rows), _mean_line(found)
 
 
-def unfitted_data(p: Prediction) -> dict[str, object]:
+def unfitted_data(p: Prediction[Any]) -> dict[str, object]:
     """One of these cases as data."""
+    return _case_data(p, **_interval_data(p.shipped))
+
+
+def _case_data(p: Prediction[Any], **more: object) -> dict[str, object]:
     return {
         "case": p.case.name,
         "system": p.case.topology.name,
         "world_size": p.case.topology.world_size,
         "measured_s": p.case.measured_s,
-        **_interval_data(p.predicted),
+        **more,
         "source": p.case.reference,
     }
 
 
-def _mean_line(found: Sequence[Prediction]) -> str:
+def _mean_line(found: Sequence[Prediction[Any]]) -> str:
     mean = float(np.mean([abs(p.error_ratio) for p in found]))
-    width = float(np.median([p.predicted.high_s / p.predicted.low_s for p in found]))
+    width = float(np.median([p.shipped.high_s / p.shipped.low_s for p in found]))
     return (
         f"MAPE {_percent(mean)}   inside {sum(p.is_inside for p in found)} of {len(found)}"
         f"   median interval: high = {width:.2f} low"

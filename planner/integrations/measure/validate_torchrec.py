@@ -51,73 +51,38 @@ def validate_tasks(
     num_plans: int,
     seed: int,
     settings: RunSettings,
-    models: str = "dlrm",
+    what: str = "dlrm",
     progress: Progress | None = None,
 ) -> list[Outcome]:
     """Run random tasks, each with searched, baseline and random plans.
 
-    ``models`` is ``dlrm`` or one of :data:`planner.validation.tasks.BLOCK_TASKS`, whose dense
-    part is traced as by ``shardplan import torchrec``.
+    All variants of a task take turns in one launch, so that their ratio is measured well. Outcomes
+    of the first variant of all tasks come first.
+
+    Args:
+        topology: the ranks.
+        num_tasks: number of random models.
+        num_plans: plans of each model.
+        seed: of models and plans.
+        settings: how often each plan runs.
+        what: the variants of a model: ``dlrm`` and the names of
+            :data:`planner.validation.tasks.BLOCK_TASKS` have one. ``skew`` has uniform indices, and
+            indices of a Zipf law of exponent 1.2, of large tables, so that lookups dominate and
+            caches cannot hide the effect. A precision has exchanges in fp32, and in that precision.
+        progress: called with the outcomes of each task.
     """
-    outcomes = []
+    outcomes: dict[str, list[Outcome]] = {}
     for task in range(num_tasks):
-        made = _task(models, seed + task)
-        plans = choose_plans(made.priced, topology, num_plans, seed + task)
-        cases = [(made, named) for named in plans]
-        found = _outcomes(task, ["random"] * len(cases), topology, cases, settings)
-        outcomes.extend(found)
+        variants = _variants(what, seed + task)
+        first = next(iter(variants.values()))
+        plans = choose_plans(first.priced, topology, num_plans, seed + task)
+        cases = [(label, made, named) for label, made in variants.items() for named in plans]
+        found = _outcomes(task, topology, cases, settings)
+        for outcome in found:
+            outcomes.setdefault(outcome.skew, []).append(outcome)
         if progress is not None:
             progress(found)
-    return outcomes
-
-
-def validate_skew(
-    topology: Topology, *, num_plans: int, seed: int, settings: RunSettings
-) -> list[Outcome]:
-    """Run the same plans with uniform indices, and with indices of a Zipf law of exponent 1.2.
-
-    Tables are large, so that lookups dominate, and caches cannot hide the effect of skew. Both
-    variants take turns in one launch, so that their ratio is measured well. Outcomes of uniform
-    indices come first.
-    """
-    workload = large_workload(seed)
-    tasks = [_Task.of(with_skew(workload, x)) for x in (UNIFORM, SKEWED)]
-    plans = choose_plans(tasks[0].priced, topology, num_plans, seed)
-    cases = [(task, named) for task in tasks for named in plans]
-    skews = [f"{x:g}" for x in (UNIFORM, SKEWED) for _ in plans]
-    return _outcomes(0, skews, topology, cases, settings)
-
-
-def validate_codecs(
-    topology: Topology,
-    *,
-    codec: Precision,
-    num_tasks: int,
-    num_plans: int,
-    seed: int,
-    settings: RunSettings,
-    progress: Progress | None = None,
-) -> list[Outcome]:
-    """Run random DLRMs without and with a ``codec`` for vectors and gradients.
-
-    Both variants take turns in one launch, as in :func:`validate_skew`. Outcomes of all tasks
-    without the codec come first.
-    """
-    plain: list[Outcome] = []
-    coded: list[Outcome] = []
-    for task in range(num_tasks):
-        workload = random_workload(seed + task)
-        with_codec = workload.communicating(Communication.of(codec, codec))
-        pair = _Task.of(workload), _Task.of(replace(with_codec, name=f"{workload.name}-{codec}"))
-        plans = choose_plans(workload, topology, num_plans, seed + task)
-        labels = [label for label in ("fp32", str(codec)) for _ in plans]
-        cases = [(made, named) for made in pair for named in plans]
-        found = _outcomes(task, labels, topology, cases, settings)
-        plain.extend(found[: len(plans)])
-        coded.extend(found[len(plans) :])
-        if progress is not None:
-            progress(found)
-    return [*plain, *coded]
+    return [outcome for same in outcomes.values() for outcome in same]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,29 +98,40 @@ class _Task:
         return cls(trained=workload, priced=workload)
 
 
-def _task(models: str, seed: int) -> _Task:
-    if models not in BLOCK_TASKS:
-        return _Task.of(random_workload(seed))
-    workload, blocks = BLOCK_TASKS[models](seed)
-    dense = DenseArch(operators=traced_dense(workload, blocks).operators)
-    return _Task(trained=workload, priced=replace(workload, dense=dense), blocks=blocks)
+def _variants(what: str, seed: int) -> dict[str, _Task]:
+    """The variants of a random model by their labels; see :func:`validate_tasks`."""
+    if what == "skew":
+        workload = large_workload(seed)
+        return {f"{x:g}": _Task.of(with_skew(workload, x)) for x in (UNIFORM, SKEWED)}
+    if what in BLOCK_TASKS:
+        workload, blocks = BLOCK_TASKS[what](seed)
+        # The dense part is traced as by ``shardplan import torchrec``.
+        dense = DenseArch(operators=traced_dense(workload, blocks).operators)
+        priced = replace(workload, dense=dense)
+        return {"random": _Task(trained=workload, priced=priced, blocks=blocks)}
+    workload = random_workload(seed)
+    if what not in tuple(Precision):
+        return {"random": _Task.of(workload)}
+    coded = workload.communicating(Communication.of(Precision(what), Precision(what)))
+    coded = replace(coded, name=f"{workload.name}-{what}")
+    return {"fp32": _Task.of(workload), what: _Task.of(coded)}
 
 
 def _outcomes(
     task: int,
-    skews: Sequence[str],
     topology: Topology,
-    cases: Sequence[tuple[_Task, NamedPlan]],
+    cases: Sequence[tuple[str, _Task, NamedPlan]],
     settings: RunSettings,
 ) -> list[Outcome]:
     trained = [
-        RunCase(workload=task.trained, plan=named.plan, blocks=task.blocks) for task, named in cases
+        RunCase(workload=made.trained, plan=named.plan, blocks=made.blocks)
+        for _, made, named in cases
     ]
     runs = run_plans(trained, world_size=topology.world_size, settings=settings)
     models = default_models(topology)
     return [
-        _outcome(task, skew, CostPipeline(made.priced, topology, models), named, run)
-        for skew, (made, named), run in zip(skews, cases, runs, strict=True)
+        _outcome(task, label, CostPipeline(made.priced, topology, models), named, run)
+        for (label, made, named), run in zip(cases, runs, strict=True)
     ]
 
 

@@ -15,7 +15,7 @@ from planner.cli.printing.validate_runs import task_times
 from planner.integrations.measure import calibrate
 from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
 from planner.integrations.measure.runs import RunSettings
-from planner.integrations.measure.validate_torchrec import validate_skew, validate_tasks
+from planner.integrations.measure.validate_torchrec import validate_tasks
 from planner.validation.tasks import BLOCK_TASKS, choose_plans, random_workload
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
@@ -63,12 +63,12 @@ def test_a_calibrated_machine_predicts_training(
     assert all(o.measured_s > 0 and o.spread_ratio < 1 for o in outcomes)
     for models in BLOCK_TASKS:
         found = validate_tasks(
-            topology, num_tasks=1, num_plans=2, seed=5, settings=FEW, models=models
+            topology, num_tasks=1, num_plans=2, seed=5, settings=FEW, what=models
         )
         assert len({o.kinds for o in found} | {o.origin for o in found}) > 1
         assert all(0.3 < o.predicted_s / o.measured_s < 3 for o in found)
         assert all(min(o.stages_measured_s) > 0 for o in found)
-    skewed = validate_skew(topology, num_plans=2, seed=5, settings=FEW)
+    skewed = validate_tasks(topology, num_tasks=1, num_plans=2, seed=5, settings=FEW, what="skew")
     assert [o.skew for o in skewed] == ["0", "0", "1.2", "1.2"]
 
 

@@ -12,7 +12,8 @@ from benchmarks.fit_published import fitted_works, lines_of
 from costmodels.dense.roofline import attention_s
 from costmodels.sustained import POINTWISE, pointwise_works
 from planner.validation import attention
-from planner.validation.attention import AS_SHIPPED, LEFT_OUT, AttentionCase
+from planner.validation.attention import LEFT_OUT, AttentionCase
+from planner.validation.cases import AS_SHIPPED
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 

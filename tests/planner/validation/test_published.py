@@ -12,12 +12,12 @@ from costmodels.collective.hierarchical import Hierarchical
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, ShardingType, check_plan
 from planner import io
+from planner.validation.cases import summarize
 from planner.validation.published import (
     load_cases,
     models_of_run,
     plan_from_matrix,
     predict,
-    summarize,
 )
 
 
@@ -30,13 +30,13 @@ def test_every_measured_system_is_a_case_with_a_valid_plan() -> None:
     cases = load_cases()
     assert len(cases) == 29
     for case in cases:
-        check_plan(case.plan, case.problem.workload, case.problem.topology.world_size)
+        check_plan(case.plan, case.workload, case.topology.world_size)
         assert case.measured_s > 0
         assert case.reference
 
 
 def test_errors_are_within_the_target_and_beat_the_naive_roofline(predictions: tuple) -> None:
-    ours, naive = summarize(predictions)
+    ours, naive = summarize(predictions).values()
     assert ours.mean_error_ratio <= 0.08
     assert ours.worst_error_ratio <= 0.15
     assert ours.mean_error_ratio < naive.mean_error_ratio
@@ -45,7 +45,7 @@ def test_errors_are_within_the_target_and_beat_the_naive_roofline(predictions: t
 
 def test_intervals_hold_the_measurements(predictions: tuple) -> None:
     for p in predictions:
-        assert p.predicted.low_s <= p.case.measured_s <= p.predicted.high_s
+        assert p.shipped.low_s <= p.case.measured_s <= p.shipped.high_s
 
 
 def test_a_matrix_replicates_small_tables_and_splits_rows() -> None:
@@ -109,4 +109,4 @@ def test_the_command_prints_cases_and_json(predictions: tuple) -> None:
         command, ["published", "--json"], obj=Settings(), standalone_mode=False
     )
     cases = json.loads(data.output)["cases"]
-    assert [c["predicted_s"] for c in cases] == [p.predicted.time_s for p in predictions]
+    assert [c["predicted_s"] for c in cases] == [p.shipped.time_s for p in predictions]

@@ -13,20 +13,21 @@ from planner import io
 from planner.io.library import configs_folder
 from planner.io.workload.workload_writer import workload_text
 from planner.validation import single_gpu
-from planner.validation.single_gpu import AS_SHIPPED, LEFT_OUT, SingleGpuPrediction
+from planner.validation.cases import AS_SHIPPED, Prediction, summarize
+from planner.validation.single_gpu import LEFT_OUT, SingleGpuCase
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[SingleGpuPrediction, ...]:
+def found() -> tuple[Prediction[SingleGpuCase], ...]:
     return single_gpu.predictions()
 
 
 def test_iterations_are_predicted_without_their_model_and_without_their_gpu(
-    found: tuple[SingleGpuPrediction, ...],
+    found: tuple[Prediction[SingleGpuCase], ...],
 ) -> None:
-    errors = single_gpu.summarize(found)
+    errors = summarize(found)
     assert len(found) == 36
     assert errors["model left out, same GPU"].geomean_error_ratio <= 0.07
     assert errors["model left out, all GPUs"].geomean_error_ratio <= 0.07
@@ -35,7 +36,7 @@ def test_iterations_are_predicted_without_their_model_and_without_their_gpu(
 
 
 def test_nothing_is_fitted_to_the_case_that_is_judged(
-    found: tuple[SingleGpuPrediction, ...], monkeypatch: pytest.MonkeyPatch
+    found: tuple[Prediction[SingleGpuCase], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other measurements for one model on one GPU do not move what is predicted for them."""
     judged = ("V100", "DLRM_DDP")
@@ -55,7 +56,7 @@ def test_nothing_is_fitted_to_the_case_that_is_judged(
 
 def test_the_command_prints_every_case_and_the_errors(
     run: Run,  # noqa: F811
-    found: tuple[SingleGpuPrediction, ...],
+    found: tuple[Prediction[SingleGpuCase], ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(single_gpu, "predictions", lambda: found)

@@ -14,13 +14,12 @@ from costmodels.workload import DenseOptimizer, DenseParallelism, Workload
 from planner import io
 from planner.io.workload.workload_writer import workload_text
 from planner.validation import transformers
+from planner.validation.cases import AS_SHIPPED, Prediction, summarize
 from planner.validation.transformers import (
-    AS_SHIPPED,
     LEFT_OUT,
     NAIVE,
     UNFITTED,
     TransformerCase,
-    TransformerPrediction,
 )
 from tests.planner.cases import first
 from tests.planner.cli.command_line import Run
@@ -57,7 +56,7 @@ def test_other_sources_are_predicted_within_their_intervals() -> None:
     assert {p.case.topology.device.name.split("-")[0] for p in found} == {
         *("A40", "A100", "H100", "H200", "B200", "GB200", "B300", "GB300"),
     }
-    inside = [p.predicted.low_s <= p.case.measured_s <= p.predicted.high_s for p in found]
+    inside = [p.is_inside for p in found]
     assert sum(inside) >= 0.95 * len(found)
     assert sum(abs(p.error_ratio) for p in found) <= 0.065 * len(found)
 
@@ -96,7 +95,7 @@ def test_nothing_is_fitted_to_the_model_that_is_judged(
         moved = new.predicted["model left out"].time_s != old.predicted["model left out"].time_s
         assert moved != is_judged
         assert new.predicted[AS_SHIPPED].time_s == old.predicted[AS_SHIPPED].time_s
-    assert set(transformers.summarize(before)) == {AS_SHIPPED, *LEFT_OUT, NAIVE}
+    assert set(summarize(before)) == {AS_SHIPPED, *LEFT_OUT, NAIVE}
 
 
 def test_a_fit_finds_the_shares_that_made_the_times(some: tuple[TransformerCase, ...]) -> None:
@@ -150,8 +149,8 @@ def test_errors_stay_where_they_are(cases: tuple[TransformerCase, ...], step: in
 
     By default of every other row, also of those that are fitted to.
     """
-    found: tuple[TransformerPrediction, ...] = transformers.predictions(cases[::step])
-    errors = transformers.summarize(found)
+    found: tuple[Prediction[TransformerCase], ...] = transformers.predictions(cases[::step])
+    errors = summarize(found)
     assert errors[AS_SHIPPED].mean_error_ratio <= 0.07
     assert errors["model left out"].mean_error_ratio <= 0.10
     assert errors["family left out"].mean_error_ratio <= 0.10

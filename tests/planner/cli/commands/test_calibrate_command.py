@@ -64,16 +64,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
     def validate_tasks(topology: object, **options: object) -> list[object]:
         seen.update(options, topology=topology)
+        labels = {"skew": ("0", "1.2"), "fp16": ("fp32", "fp16")}.get(str(options["what"]))
+        if labels is not None:
+            return [outcome(0, 0.02, 0.02, labels[0]), outcome(0, 0.01, 0.011, labels[1])]
         options["progress"](RUNS)  # type: ignore[operator]
         return list(RUNS)
-
-    def validate_codecs(topology: object, **options: object) -> list[object]:
-        seen.update(options, topology=topology)
-        return [outcome(0, 0.02, 0.02, "fp32"), outcome(0, 0.01, 0.011, "fp16")]
-
-    def validate_skew(topology: object, **options: object) -> list[object]:
-        seen.update(options, topology=topology)
-        return [outcome(0, 0.02, 0.02, "0"), outcome(0, 0.01, 0.011, "1.2")]
 
     fakes = {
         "calibrate": {
@@ -85,11 +80,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
             "write_rows": write_rows,
         },
         "runs": {"RunSettings": lambda **options: options},
-        "validate_torchrec": {
-            "validate_tasks": validate_tasks,
-            "validate_skew": validate_skew,
-            "validate_codecs": validate_codecs,
-        },
+        "validate_torchrec": {"validate_tasks": validate_tasks},
     }
     for name, functions in fakes.items():
         module = types.ModuleType(f"planner.integrations.measure.{name}")
@@ -197,7 +188,7 @@ def test_validate_prints_scores_and_writes_runs(
     assert "Every plan" in done.out
     assert "torchrec" in done.out
     assert "0.7 cores" in done.err
-    assert (asked["topology"], asked["models"]) == ("2 ranks", "dlrm")
+    assert (asked["topology"], asked["what"]) == ("2 ranks", "dlrm")
     assert (tmp_path / "validate_torchrec_runs.csv").exists()
     answer = json.loads(run("validate", "torchrec", "--json").out)
     assert len(answer["runs"]) == 4
@@ -209,9 +200,9 @@ def test_validate_trains_the_kind_of_models_that_was_asked_for(
 ) -> None:
     for models in BLOCK_TASKS:
         done = run("validate", "torchrec", "--models", models, "--tasks", "1")
-        assert (done.code, asked["models"]) == (0, models), done.err
+        assert (done.code, asked["what"]) == (0, models), done.err
     done = run("validate", "torchrec", "--codec", "fp16", "--tasks", "3")
-    assert (done.code, asked["codec"], asked["num_tasks"]) == (0, "fp16", 3), done.err
+    assert (done.code, asked["what"], asked["num_tasks"]) == (0, "fp16", 3), done.err
     assert "Time with fp16 exchanges over time with fp32" in done.out
     for pair in (("--models", "sequence", "--skew"), ("--codec", "bf16", "--skew")):
         refused = run("validate", "torchrec", *pair)
