@@ -34,32 +34,32 @@ NO_CODE = frozenset(
     | {tokenize.ENDMARKER}
 )
 MAX_CODE_LINES = {
-    "costmodels": 15_900,
+    "costmodels": 16_100,
     "planner": 1_000,
     "planner/cli": 6_750,
     "planner/drift": 350,
     "planner/explain": 500,
     "planner/fit": 350,
-    "planner/integrations": 8_450,
-    "planner/io": 7_000,
+    "planner/integrations": 8_150,
+    "planner/io": 7_150,
     "planner/objectives": 300,
-    "planner/options": 2_050,
+    "planner/options": 2_000,
     "planner/predict": 600,
     "planner/profiling": 1_750,
-    "planner/report": 3_650,
+    "planner/report": 3_750,
     "planner/rules": 550,
     "planner/search": 7_900,
-    "planner/solving": 750,
+    "planner/solving": 900,
     "planner/space": 550,
     "planner/study": 1_900,
     "planner/support": 650,
     "planner/torchrec_terms": 550,
     "planner/trace": 800,
-    "planner/validation": 1_950,
+    "planner/validation": 1_900,
 }
 """Lines of code that each room may have: lowered as the code gets shorter, never raised without a
 reason in ARCHITECTURE.md."""
-MAX_TOTAL_CODE_LINES = 63_650
+MAX_TOTAL_CODE_LINES = 63_950
 """Of both packages; the same holds."""
 
 HEAVY_MODULES = ("torch", "torchrec", "fbgemm_gpu", "optuna", "ortools", "sklearn", "pandas")
