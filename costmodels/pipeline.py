@@ -133,7 +133,8 @@ class CostPipeline:
         """Groups of sharding types that cost the same for the same shards.
 
         The most general type of a group comes first. On a single host, a table cut by rows over the
-        host is cut by rows over all ranks. On hosts of one rank, a table cut by rows over a host is
+        host is cut by rows over all ranks, except that unpooled vectors are then ordered by other
+        kernels. On hosts of one rank, a table cut by rows over a host is
         whole on a rank, and TorchRec runs no collective among one rank. There are no such groups
         where exchanges are priced with the copies around them: copies differ between the types, and
         two exchanges may cost less than one.
@@ -146,7 +147,8 @@ class CostPipeline:
         hosts = (ShardingType.GRID_SHARD, ShardingType.TABLE_ROW_WISE)
         if self.models.exchange is not None:
             return ()
-        if self.topology.num_hosts == 1:
+        has_unpooled = any(t.pooling is Pooling.NONE for t in self.workload.tables)
+        if self.topology.num_hosts == 1 and not has_unpooled:
             return ranks, (ShardingType.ROW_WISE, *hosts)
         if self.topology.local_world_size == 1:
             return (*ranks, *hosts), hosts

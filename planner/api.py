@@ -27,7 +27,7 @@ from planner.solving.prepare import search_objective
 from planner.solving.run import Run, deadline_of
 from planner.solving.runnable import runnable
 from planner.space.objective import MakePipeline
-from planner.support.text import require_function, require_kind
+from planner.support.kinds import require_function, require_kind
 
 SEARCH: Final = SearchSettings()
 """The settings of a search unless others are given."""

@@ -15,7 +15,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner.support.text import require_amount, require_kind, require_list
+from planner.support.kinds import require_amount, require_kind, require_list
 
 PLAN_HINT: Final = "planner.load_plan(...).plan reads one, and the plan of a result is result.plan"
 

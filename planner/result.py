@@ -15,8 +15,9 @@ from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.problem import PlanningProblem
 from planner.support import result_frames
+from planner.support.kinds import path_of
 from planner.support.status import Status
-from planner.support.text import counted, format_gap, path_of, significant
+from planner.support.text import counted, format_gap, significant
 
 TORCHREC_BASELINE: Final = "torchrec_greedy"
 """The strategy that makes the plan of TorchRec's own planner; also its name as a baseline."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from costmodels import units
 from planner.cli.names import shipped
-from planner.support.processes import usable_cores
+from planner.support.cores import usable_cores
 
 TORCH_MINOR_OFFSET = 5
 MIN_PYTHON = (3, 11)

@@ -21,7 +21,7 @@ from planner.problem import (
     TableConstraint,
     TableGroup,
 )
-from planner.support.text import path_of
+from planner.support.kinds import path_of
 
 Types = list[Annotated[ShardingType, Field(strict=False)]]
 Kernels = list[Annotated[ComputeKernel, Field(strict=False)]]

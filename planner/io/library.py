@@ -6,7 +6,7 @@ import difflib
 from pathlib import Path
 
 from planner.errors import InvalidInputError
-from planner.support.text import path_of
+from planner.support.kinds import path_of
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PLACES = (_PACKAGE / "_configs", _PACKAGE.parent / "configs")

@@ -33,8 +33,8 @@ from planner.solving.prepare import search_objective, search_space
 from planner.space.budget import Deadline, default_evaluations
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
+from planner.support.kinds import require_kind
 from planner.support.processes import collector_paused
-from planner.support.text import require_kind
 
 _DEFAULT: Final = "auto"
 """The strategy that can begin with handed plans."""

@@ -14,7 +14,8 @@ from costmodels.datatypes import FloatArray
 from planner.errors import InvalidInputError
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult, usd_per_billion_samples
-from planner.support.text import check_fields, significant
+from planner.support.kinds import check_fields
+from planner.support.text import significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

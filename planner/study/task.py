@@ -38,9 +38,9 @@ from planner.space.evaluation import Evaluator, SearchSpace
 from planner.study.figures import Figures, Operation, figures_of, saved_bytes
 from planner.study.space import Setup
 from planner.support.dask_cluster import WorkerError
+from planner.support.kinds import check_fields
 from planner.support.processes import ProcessDiedError, WorkerPool
 from planner.support.status import Status
-from planner.support.text import check_fields
 
 DIED: Final = "its process died, for want of memory perhaps"
 DONE, UNFIT, FAILED, STOPPED = "done", "does_not_fit", "failed", "stopped"

@@ -1,11 +1,10 @@
-"""Processes: how many, that they end with their parent, and a pool of them that loses no call."""
+"""Processes: that they end with their parent, and a pool of them that loses no call."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
-import math
 import os
 import pickle
 import runpy
@@ -21,7 +20,6 @@ from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -40,69 +38,6 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-# ------------------ cores
-#
-# How many cores this process may use; every place that starts processes asks here.
-#
-# A process cannot use all cores of its machine if it was started under ``taskset``, in a container
-# with a set of cores, or under a quota of processor time.
-
-_ROOT = Path("/")
-
-
-def usable_cores(root: Path = _ROOT) -> int:
-    """The number of cores that this process may run on, limited by its quota.
-
-    A quota of 1.5 cores counts as 2, so that all of it can be used.
-
-    Args:
-        root: the folder with ``proc`` and ``sys``.
-    """
-    affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    quotas = [math.ceil(quota) for quota in _quotas(root)]
-    return max(1, min([cores, *quotas]))
-
-
-def _quotas(root: Path) -> Iterator[float]:
-    """Limits on processor time, in cores, of this process's control groups and their parents."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        names = controllers.split(",")
-        if controllers and "cpu" not in names:
-            continue
-        folder = root / "sys/fs/cgroup"
-        for mount in (folder, folder / "cpu", folder / controllers):
-            for group in (PurePosixPath(path), *PurePosixPath(path).parents):
-                at = mount / str(group).lstrip("/")
-                quota = _second(at) if controllers == "" else _first(at)
-                if quota is not None:
-                    yield quota
-
-
-def _first(group: Path) -> float | None:
-    """The quota of a control group (version 1) in cores; None without one."""
-    try:
-        quota = int((group / "cpu.cfs_quota_us").read_text())
-        period = int((group / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 and period > 0 else None
-
-
-def _second(group: Path) -> float | None:
-    """The quota of a control group (version 2) in cores; None without one."""
-    try:
-        quota, period = (group / "cpu.max").read_text().split()
-        return int(quota) / int(period) if int(quota) > 0 and int(period) > 0 else None
-    except (OSError, ValueError):
-        return None
 
 
 # ------------------ lifeline

@@ -23,7 +23,7 @@ from planner.cli.console import (
 from planner.cli.flags.common import FILE, Count, Quantity, is_given, output_options
 from planner.cli.interrupt import interrupt_in
 from planner.profiling import readers as readers_package
-from planner.support.processes import usable_cores
+from planner.support.cores import usable_cores
 from planner.support.text import significant
 
 if TYPE_CHECKING:

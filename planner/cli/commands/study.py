@@ -18,8 +18,8 @@ from planner.cli.flags.study_flags import StudyFlags, study_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_file, check_folder, files_set, refuse_own_input
 from planner.errors import InvalidInputError
+from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
-from planner.support.processes import usable_cores
 from planner.support.text import format_gap, significant
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from planner.errors import InvalidInputError
-from planner.support.processes import usable_cores
+from planner.support.cores import usable_cores
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload

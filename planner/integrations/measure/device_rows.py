@@ -49,7 +49,7 @@ from planner.integrations.measure.calibrate import machine_name
 from planner.integrations.measure.gloo_ranks import rendezvous
 from planner.integrations.measure.microbench_collective import collective_call
 from planner.integrations.measure.synthetic_indices import IndexSampler
-from planner.support.processes import usable_cores
+from planner.support.cores import usable_cores
 
 Step = Callable[[int], object]
 """Work to be timed; its argument counts the calls, so that inputs can take turns."""

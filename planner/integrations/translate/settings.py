@@ -30,7 +30,7 @@ from costmodels.fields import is_whole, shown
 from costmodels.sharding import ComputeKernel
 from costmodels.workload import DataType, DenseArch, Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, PlannerError
-from planner.support.text import path_of, require_kind
+from planner.support.kinds import path_of, require_kind
 
 Rule = Callable[[Any], bool]
 """Whether a value is of its kind."""

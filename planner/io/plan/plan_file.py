@@ -29,7 +29,7 @@ from planner.errors import InvalidInputError
 from planner.io.documents import PLAN, Document, dotted, read_json, read_yaml, refuse_other_kind
 from planner.io.plan.plan_csv import read_plan_csv
 from planner.io.schemas import collect, validate
-from planner.support.text import path_of, require_kind
+from planner.support.kinds import path_of, require_kind
 
 SCHEMA_VERSION: Final = 1
 

@@ -32,8 +32,8 @@ from planner.io.system.measured_files import measured_hash
 from planner.problem import PlanningProblem
 from planner.result import Candidate, PlanningResult, SolverReport
 from planner.support.files import write_text_atomic
+from planner.support.kinds import path_of, require_kind
 from planner.support.status import Status
-from planner.support.text import path_of, require_kind
 
 GIVEN: Final = "given"
 """The strategy of a plan that was read from a file and not searched for; it has only a value."""

@@ -50,8 +50,9 @@ from planner.io.workload.workload_schema import (
 )
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.profiling.stats import TableStats, load_stats, undersampled_remark
+from planner.support.kinds import require_list
 from planner.support.processes import collector_paused
-from planner.support.text import counted, require_list
+from planner.support.text import counted
 
 _WORTH_SAYING: Final = ("optimizer", "output_dtype", "pipeline")
 """Keys of ``training`` that are assumed where a file leaves them out; those of the others are

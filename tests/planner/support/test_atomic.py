@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from planner.cli.output import write_folder
-from planner.report.run_files import write_run
 from planner.support.files import write_text_atomic
 
 
@@ -15,7 +14,6 @@ def test_new_files_and_folders_are_as_private_as_the_umask_says(tmp_path: Path) 
     try:
         write_text_atomic(tmp_path / "file", "x")
         write_folder(tmp_path / "folder", {"file": b"x"})
-        write_run(tmp_path / "run", {"plan.json": "{}"}, {"rank-0": b"x"})
     finally:
         os.umask(before)
     for path in tmp_path.rglob("*"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.support.processes import usable_cores
+from planner.support.cores import usable_cores
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -108,4 +108,4 @@ def test_no_other_file_writes_csv() -> None:
         for path in (ROOT / package).rglob("*.py")
         if re.search(r"csv\.(writer|DictWriter)\(", path.read_text())
     ]
-    assert writers == ["planner/support/csv_text.py"]
+    assert writers == ["planner/support/files.py"]
