@@ -402,8 +402,8 @@ class CostPipeline:
         told = [
             unrated_remark(self.workload, device, is_calibrated=is_calibrated),
             uneven_remark(self.workload, self.topology, self._dense),
+            self._work.hot_row_remark(plan, self._kept_work(plan)),
         ]
-        told.append(self._work.hot_row_remark(plan))
         if is_calibrated:
             told.append(unused_remark(self.topology))
         notes += filter(None, told)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -43,6 +43,12 @@ class ShardingType(StrEnum):
     TABLE_ROW_WISE = "table_row_wise"
     TABLE_COLUMN_WISE = "table_column_wise"
     GRID_SHARD = "grid_shard"
+
+
+BY_HOSTS: Final = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
+"""Types whose partial sums are added up inside a host first, and then sent to other hosts."""
+BY_ROWS: Final = (ShardingType.ROW_WISE, *BY_HOSTS)
+"""Types that cut tables by rows, so that partial sums have to be added up."""
 
 
 class ComputeKernel(StrEnum):

@@ -10,14 +10,12 @@ import numpy as np
 from costmodels.cpu.features import AbstractExchangeModel, Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.measured.cpu_constants import CpuConstants, ExchangeConstants
-from costmodels.sharding import ShardingType
+from costmodels.sharding import BY_ROWS, ShardingType
 
 _LENGTH_BYTES = 4.0
 """Bytes of the length of a bag."""
 _SHUFFLED = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
 """Sharding types that are priced as column-wise."""
-_REDUCED = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
-"""Sharding types that are priced as row-wise."""
 
 CACHED_BYTES: Final = 8e6
 """Bytes of vectors that stay in the caches of a core between two copies. Bytes beyond take
@@ -114,7 +112,7 @@ class CpuExchange(AbstractExchangeModel):
 
     def _of(self, sharding_type: ShardingType) -> ExchangeConstants:
         """The constants by which a sharding type is priced."""
-        if sharding_type in _REDUCED:
+        if sharding_type in BY_ROWS:
             return self.constants.row_wise
         if sharding_type in _SHUFFLED:
             return self.constants.column_wise

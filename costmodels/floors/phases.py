@@ -18,7 +18,6 @@ from costmodels.datatypes import FloatArray
 from costmodels.floors.exchange_floor import NUM_EXCHANGES
 from costmodels.iteration.base import AbstractPipeline, require_times
 from costmodels.lookup.base import NUM_LOOKUP_WORK
-from costmodels.shard_work.wire import BY_HOSTS
 from costmodels.shard_work.work import (
     CODECS,
     EXCHANGING_TYPES,
@@ -31,7 +30,7 @@ from costmodels.shard_work.work import (
     REPLICATED,
     SECOND,
 )
-from costmodels.sharding import ShardingType
+from costmodels.sharding import BY_HOSTS, ShardingType
 from costmodels.stages.stage_model import StageModel
 
 ALL_REDUCE: Final = 2 + len(EXCHANGING_TYPES) * NUM_EXCHANGES

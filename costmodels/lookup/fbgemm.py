@@ -388,18 +388,17 @@ def _add_cache(
     missing = np.minimum(shards.missing_rows(), unique)
     inserted = np.minimum(missing, np.maximum(share * held - (unique - missing), 0.0))
     direct = missing - inserted
-    read = direct * shards.num_indices / np.maximum(unique, 1e-9)
+    seen = np.maximum(unique, 1e-9)
+    reads = shards.num_indices / seen
     moved = inserted * (c.link_passes_ratio * shards.row_bytes + c.cache_insert_s * link)
-    fetched = moved + _read_on_host(shards, topology, read)
+    fetched = moved + _read_on_host(shards, topology, direct * reads)
     evicted = np.zeros(len(shards))
     if shards.prefetches:
-        evicted = np.clip(2.0 - share * held / np.maximum(unique, 1e-9), 0.0, 1.0)
+        evicted = np.clip(2.0 - share * held / seen, 0.0, 1.0)
     again = evicted * np.minimum(inserted, unique - direct)
     work[:, LookupWork.CACHE_INDICES] = unique
     work[:, LookupWork.FORWARD_HOST_LINK] = (1.0 - evicted) * fetched
     states = c.link_update_passes_ratio * (unique - direct) * shards.state_bytes_per_row
     updated = _updated_on_host(shards, topology, direct + again) + states
-    read_again = _read_on_host(
-        shards, topology, again * shards.num_indices / np.maximum(unique, 1e-9)
-    )
+    read_again = _read_on_host(shards, topology, again * reads)
     work[:, LookupWork.BACKWARD_HOST_LINK] = updated + read_again + evicted * fetched

@@ -231,10 +231,10 @@ def _access_ratio(table: Table, num_rows: int, hot_rows: int, excess: float, *, 
         hot: whether the block is that one.
     """
     rows = table.num_embeddings
+    if not excess:
+        return num_rows / rows
     hottest = min(1.0, hot_rows / rows + excess)
-    if hot or hot_rows == rows:
-        return hottest
-    return (1.0 - hottest) * num_rows / (rows - hot_rows) if excess else num_rows / rows
+    return hottest if hot else (1.0 - hottest) * num_rows / (rows - hot_rows)
 
 
 @lru_cache(maxsize=65536)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.shard_work.wire import BY_HOSTS, EXCHANGING_TYPES, FORWARD
+from costmodels.shard_work.wire import EXCHANGING_TYPES, FORWARD
 from costmodels.shard_work.work import sent_bytes
+from costmodels.sharding import BY_HOSTS
 from costmodels.topology import Topology
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.shard_work.deduplication import exchanged_indices
-from costmodels.sharding import ShardingType
+from costmodels.sharding import BY_HOSTS, BY_ROWS, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pooling, Table, Workload
 
@@ -27,10 +27,6 @@ The order is also that of the collectives on a stream. Types that give the same 
 each other, so that the order is the same whichever of their names a plan uses: the first five types
 on hosts of one rank, the last three on a single host."""
 
-BY_HOSTS: Final = (ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
-"""Types whose partial sums are added up inside a host first, and then sent to other hosts."""
-BY_ROWS: Final = (ShardingType.ROW_WISE, *BY_HOSTS)
-"""Types that cut tables by rows, so that partial sums have to be added up."""
 FORWARD, BACKWARD = range(2)
 """Positions of the directions of an exchange: vectors, and their gradients."""
 

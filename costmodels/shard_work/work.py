@@ -29,8 +29,8 @@ from costmodels.lookup.base import (
 )
 from costmodels.lookup.roofline import ATOMIC_PASSES
 from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, runs_of
-from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, EXCHANGING_TYPES, FORWARD, Wire
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType
+from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD, Wire
+from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 
@@ -134,9 +134,6 @@ def call_column(sharding_type: ShardingType, kernel: ComputeKernel) -> int:
         return REPLICATED - 1
     return CALLS + EXCHANGING_TYPES.index(sharding_type) * len(KERNELS) + KERNELS.index(kernel)
 
-
-_CUT_BY_ROWS: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
-_HOT_RATIO: Final = 1.25
 
 Sent = tuple[FloatArray, FloatArray]
 """Bytes to each rank in the first exchange of a type, and in the second of types by hosts."""
@@ -303,22 +300,23 @@ class WorkModel:
             rows = np.concatenate([rows, joined])
         return OptionWork(rows=rows, index=index.reshape(-1, world))
 
-    def hot_row_remark(self, plan: Plan) -> str | None:
+    def hot_row_remark(self, plan: Plan, work: FloatArray) -> str | None:
         """Which table's hottest rows make which rank receive the most indices; None if none do.
 
         It is told from 1.25 times the mean of ranks on, where one table that is cut by rows is the
         reason for at least half of what the rank receives above the mean.
 
-        Raises:
-            InvalidValueError: a shard is on a rank that does not exist.
+        Args:
+            plan: the plan.
+            work: of the plan, ``[W, columns]``.
         """
-        received = self.plan_work(plan)[:, INPUT:OUTPUT].sum(axis=-1)
+        received = work[:, INPUT:OUTPUT].sum(axis=-1)
         mean, rank = float(received.mean()), int(received.argmax())
-        cut = tuple(p for p in plan.placements if p.sharding_type in _CUT_BY_ROWS)
+        cut = tuple(p for p in plan.placements if p.sharding_type in BY_ROWS)
         if not cut or received[rank] < _HOT_RATIO * mean:
             return None
-        work = self.placements_work(Plan(placements=cut))
-        each = work.rows[:, INPUT:OUTPUT].sum(axis=-1)[work.index]
+        placed = self.placements_work(Plan(placements=cut))
+        each = placed.rows[:, INPUT:OUTPUT].sum(axis=-1)[placed.index]
         usual = each.sum(axis=-1) / np.maximum(np.count_nonzero(each, axis=-1), 1)
         above = each[:, rank] - usual
         at = int(above.argmax())
@@ -343,8 +341,7 @@ class WorkModel:
         # samples of all ranks.
         batch = workload.local_batch_size * cells.batch_ratio
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
-        share = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
-        share = np.where(np.isnan(cells.access_ratio), share, cells.access_ratio)
+        share = np.where(replicated, 1.0, self._access_share(cells))
         indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
         sent = self._sent_indices(cells, indices, indices * share)
         bags = np.where(pooled, batch * tables.num_features[table], sent)
@@ -393,6 +390,12 @@ class WorkModel:
             copied = self._excess_ratio * sources[moved]
             work[moved, MEMORY + Memory.BUFFERS] += copied * work[moved, OUTPUT + family]
         return work
+
+    def _access_share(self, cells: Cells) -> FloatArray:
+        """Share (0..1) of the accesses of its table that fall on each cell, ``[n]``."""
+        law = self.columns.law[cells.table]
+        by_law = self.columns.laws.range_share(law, cells.row_offset, cells.num_rows)
+        return np.where(np.isnan(cells.access_ratio), by_law, cells.access_ratio)
 
     def _reorder(
         self, work: FloatArray, cells: Cells, received: FloatArray, indices: FloatArray
@@ -501,8 +504,11 @@ row numbers (8 each), distinct ones (8), sorted positions (4), lengths of runs a
 two lists of long runs (4 each): ``transpose_embedding_input`` and the code of the update. 8 more
 are a copy of the indices in the order of the tables."""
 _REPLICATED_FAMILY: Final = TYPES.index(ShardingType.DATA_PARALLEL)
-_ROW_WISE_FAMILY: Final = TYPES.index(ShardingType.ROW_WISE)
 """Number of replicated tables in ``Cells.family``."""
+_ROW_WISE_FAMILY: Final = TYPES.index(ShardingType.ROW_WISE)
+"""The same of tables that are cut by rows over all ranks."""
+_HOT_RATIO: Final = 1.25
+"""Indices of the hottest rank over the mean of ranks, from which on a remark is made."""
 _FAMILY_OF_TYPE: Final = np.array(
     [EXCHANGING_TYPES.index(t) if t in EXCHANGING_TYPES else -1 for t in TYPES]
 )

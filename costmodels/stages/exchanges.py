@@ -14,7 +14,7 @@ from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
 from costmodels.cpu.features import Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.iteration.base import CodecTimes, FamilyTimes, require_times
-from costmodels.shard_work.wire import BACKWARD, BY_HOSTS, FORWARD, Wire
+from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.work import (
     CALLS,
     CODECS,
@@ -25,7 +25,7 @@ from costmodels.shard_work.work import (
     Sent,
     sent_bytes,
 )
-from costmodels.sharding import ShardingType
+from costmodels.sharding import BY_HOSTS, ShardingType
 from costmodels.stages.host import HostCosts
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.sharding import BY_ROWS, ComputeKernel, ShardingType
 from costmodels.torchrec_estimates import constants
 from costmodels.torchrec_estimates.machine import (
     TorchrecMachine,
@@ -21,8 +21,6 @@ from costmodels.torchrec_estimates.machine import (
     choose,
 )
 
-_BY_ROWS: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
-"""Sharding types that cut tables into row blocks."""
 _MOST_NODES: Final = 2
 """The all-reduce of replicated tables is priced for at most this many hosts; with more hosts it is
 taken to last twice as long."""
@@ -77,7 +75,7 @@ def shard_perf(
     if sharding_type is ShardingType.DATA_PARALLEL:
         return _replicated(table, machine, num_cols, rate)
     world = machine.world_size
-    by_rows = sharding_type in _BY_ROWS
+    by_rows = sharding_type in BY_ROWS
     within = world if sharding_type is ShardingType.ROW_WISE else machine.group_size
     share = within if by_rows else 1
     ids, outputs = table.num_ids / share, table.num_outputs
@@ -107,7 +105,7 @@ def shard_perf(
 
 def _wire_bytes(table: TorchrecTable, sharding_type: ShardingType) -> tuple[Values, Values]:
     """Bytes per element in the exchange of outputs, and in the exchange of gradients."""
-    if sharding_type not in _BY_ROWS:
+    if sharding_type not in BY_ROWS:
         return table.all_to_all_bytes
     if sharding_type is not ShardingType.ROW_WISE:
         return table.row_sum_bytes

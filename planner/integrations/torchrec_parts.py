@@ -61,7 +61,6 @@ from costmodels.sharding import (
     TablePlacement,
 )
 from costmodels.sharding import ShardingOption as OurOption
-from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Workload
 from planner import api
@@ -305,8 +304,7 @@ class PredictedIteration(PerfModel):
         keys = tuple(key_of(o) for o in plan)
         if self._known is None or self._known[0] != keys:
             tables, workload = tables_of(plan, self._sharders, self._constraints, self._hints)
-            models = default_models(self._topology)
-            self._known = keys, tables, CostPipeline(workload, self._topology, models)
+            self._known = keys, tables, CostPipeline(workload, self._topology)
         return self._known[1:]
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from costmodels.errors import InvalidValueError
 from costmodels.sharding import (
+    BY_ROWS,
     SPREAD,
     ComputeKernel,
     Plan,
@@ -30,7 +31,7 @@ from planner.errors import InvalidInputError
 COLUMN_MULTIPLE: Final = 4
 """The columns of a fused shard are a multiple of this (FBGEMM, ``construct_split_state``)."""
 
-SUMS_ROWS: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID_SHARD)
+SUMS_ROWS: Final = BY_ROWS
 """Types whose partial sums of pooled vectors are added up by a reduce-scatter. FBGEMM's codecs that
 scale rows (int8, fp8 with rows, mx4) cannot be added up, and TorchRec fails with them
 (``comm_ops.py`` gives them no context there)."""

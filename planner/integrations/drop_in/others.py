@@ -31,11 +31,11 @@ from torchrec.distributed.planner.types import (
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingType
 
-from costmodels.sharding import ComputeKernel, Plan, TablePlacement, row_blocks
+from costmodels.sharding import ComputeKernel, Plan, row_blocks
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
-from costmodels.workload import Table, Workload
+from costmodels.workload import Workload
 from planner import io
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import from_sharding_plan, virtual_blocks
@@ -45,6 +45,7 @@ from planner.integrations.translate.pricing import KeyValuePipeline
 from planner.integrations.translate.private_names import last_options
 from planner.integrations.translate.settings import KEY_VALUE_KERNELS, Request, ShardPlannerError
 from planner.io.documents import read_json
+from planner.io.plan.plan_file import extent_text, shape_text
 from planner.options.broken_constraints import broken_constraints
 from planner.options.runtime_warnings import pooling_problems, width_problems
 from planner.options.torchrec_rules import layout_problems
@@ -470,31 +471,21 @@ def table_differences(plan: Plan, model: ModelDescription) -> list[str]:
     planned = {p.table: p for p in plan.placements}
     expected = {t.name: t for t in model.workload.tables}
     lines = [
-        f"- {name} ({_extent(p)}): in the plan, not in the model"
+        f"- {name} ({extent_text(p)}): in the plan, not in the model"
         for name, p in planned.items()
         if name not in expected
     ]
     lines += [
-        f"+ {name} ({_shape(t)}, module {t.module!r}): in the model, not in the plan"
+        f"+ {name} ({shape_text(t)}, module {t.module!r}): in the model, not in the plan"
         for name, t in expected.items()
         if name not in planned
     ]
     lines += [
-        f"~ {name}: {_extent(planned[name])} in the plan, {_shape(t)} in the model"
+        f"~ {name}: {extent_text(planned[name])} in the plan, {shape_text(t)} in the model"
         for name, t in expected.items()
-        if name in planned and _extent(planned[name]) != _shape(t)
+        if name in planned and extent_text(planned[name]) != shape_text(t)
     ]
     return lines
-
-
-def _shape(table: Table) -> str:
-    return f"{table.num_embeddings} x {table.embedding_dim}"
-
-
-def _extent(placement: TablePlacement) -> str:
-    rows = max((s.row_offset + s.num_rows for s in placement.shards), default=0)
-    columns = max((s.col_offset + s.num_cols for s in placement.shards), default=0)
-    return f"{rows} x {columns}"
 
 
 def _refused(path: Path, lines: list[str]) -> ShardPlannerError:

@@ -552,12 +552,12 @@ def _check(
     planned = {p.table: p for p in plan.placements}
     expected = {t.name: t for t in workload.tables}
     problems = [
-        f"{path}: table {n!r} ({_extent(p)}): in the plan, not in the workload"
+        f"{path}: table {n!r} ({extent_text(p)}): in the plan, not in the workload"
         for n, p in planned.items()
         if n not in expected
     ]
     problems += [
-        f"{path}: table {n!r} ({_shape(t)}): in the workload, not in the plan"
+        f"{path}: table {n!r} ({shape_text(t)}): in the workload, not in the plan"
         for n, t in expected.items()
         if n not in planned
     ]
@@ -572,21 +572,23 @@ def _check_table(
     problems: list[str], path: Path, placement: TablePlacement, workload: Workload, world: int
 ) -> None:
     table = workload.table(placement.table)
-    if _extent(placement) != _shape(table):
+    planned, expected = extent_text(placement), shape_text(table)
+    if planned != expected:
         problems.append(
-            f"{path}: table {table.name!r}: {_extent(placement)} in the plan, {_shape(table)} "
-            "in the workload"
+            f"{path}: table {table.name!r}: {planned} in the plan, {expected} in the workload"
         )
         return
     alone = replace(workload, tables=(table,))
     collect(problems, str(path), lambda: check_plan(Plan(placements=(placement,)), alone, world))
 
 
-def _shape(table: Table) -> str:
+def shape_text(table: Table) -> str:
+    """Rows and columns of a table, for messages."""
     return f"{table.num_embeddings} x {table.embedding_dim}"
 
 
-def _extent(placement: TablePlacement) -> str:
+def extent_text(placement: TablePlacement) -> str:
+    """Rows and columns that the shards of a table reach, for messages."""
     rows = max((s.row_offset + s.num_rows for s in placement.shards), default=0)
     columns = max((s.col_offset + s.num_cols for s in placement.shards), default=0)
     return f"{rows} x {columns}"

@@ -68,13 +68,13 @@ def test_drawn_problems_have_plans_that_run(seed: int) -> None:
 def test_whole_tables_among_pieces_of_other_widths_leave_them() -> None:
     """The search finds whole tables of 4 and of 100 columns in the exchange of pieces.
 
-    One of the two has to leave it, and the plan is no worse than without column_wise for both.
+    One of the two has to leave it: without column_wise for both, iterations are 1.8 % longer.
     """
     case = draw_larger(54)
     problem = PlanningProblem(
         workload=case.workload, topology=case.topology, constraints=case.constraints
     )
-    search = replace(SEARCH, max_evaluations=200, seed=1)
+    search = replace(SEARCH, max_evaluations=400, seed=0)
     found = solve(problem, search=search)
     assert runs(found.plan, case.workload)
     assert not any("training will fail" in line for line in found.warnings)
@@ -83,7 +83,7 @@ def test_whole_tables_among_pieces_of_other_widths_leave_them() -> None:
         tables=(TableConstraint(pattern="t1[23]", sharding_types=(ShardingType.TABLE_WISE,)),),
     )
     without = solve(replace(problem, constraints=neither), search=search)
-    assert found.solver.value <= without.solver.value
+    assert found.solver.value < 0.99 * without.solver.value
 
 
 def means_by_rows() -> PlanningProblem:
