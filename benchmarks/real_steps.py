@@ -219,7 +219,7 @@ def _predicted(step: Step, topology: Topology) -> tuple[float, float, float]:
     workload = Workload(
         name=step.family,
         tables=(),
-        local_batch_size=step.operators.local_batch_size,
+        batch_size_per_rank=step.operators.batch_size_per_rank,
         dense=DenseArch(operators=step.operators),
         pipeline=Pipeline.NONE,
     )

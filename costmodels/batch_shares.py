@@ -1,7 +1,8 @@
 """Unequal batches: each rank's share of the global batch.
 
 ``Workload.batch_share_ratio`` holds one share per rank in any unit, or ``proportional`` to how fast
-the ranks are; empty means equal shares. ``Workload.local_batch_size`` is the mean over the ranks.
+the ranks are; empty means equal shares. ``Workload.batch_size_per_rank`` is the mean over
+the ranks.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ def batch_ratios(workload: Workload, topology: Topology) -> FloatArray | None:
     refuse_contradictions(workload)
     there = topology.device.single_stream
     require(not there, "batch_shares contradict ranks that are CPU cores; remove one of them")
-    fewest = workload.local_batch_size * given.min() / given.mean()
+    fewest = workload.batch_size_per_rank * given.min() / given.mean()
     require(
         round(fewest) >= 1,
         f"batch_shares: rank {given.argmin()} would have {fewest:.2g} samples of a mean of "
-        f"{workload.local_batch_size}; give it a larger share, or all a larger batch",
+        f"{workload.batch_size_per_rank}; give it a larger share, or all a larger batch",
     )
     return None if given.min() == given.max() else given / given.mean()
 
@@ -76,7 +77,7 @@ def shares_remark(workload: Workload, topology: Topology) -> str:
     ratios = batch_ratios(workload, topology)
     if ratios is None:
         return "batch_shares: the shares of all ranks are equal, so that nothing changes"
-    least, most = (round(workload.local_batch_size * r) for r in (ratios.min(), ratios.max()))
+    least, most = (round(workload.batch_size_per_rank * r) for r in (ratios.min(), ratios.max()))
     return (
         f"batch_shares: ranks have {least:,} to {most:,} samples; DistributedDataParallel weights "
         "all ranks alike, so multiply each rank's loss by its samples over the mean"
@@ -85,4 +86,4 @@ def shares_remark(workload: Workload, topology: Topology) -> str:
 
 def with_batch(workload: Workload, ratio: float) -> Workload:
     """The workload as a rank of so many times the mean batch sees it."""
-    return replace(workload, local_batch_size=round(workload.local_batch_size * ratio))
+    return replace(workload, batch_size_per_rank=round(workload.batch_size_per_rank * ratio))

@@ -223,10 +223,10 @@ class ScaledExchange(AbstractExchangeModel):
     sources: ClassVar[tuple[str, ...]] = _SOURCE
 
     def input_growth(
-        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: float
+        self, sharding_type: ShardingType, traffic: Traffic, batch_size_per_rank: float
     ) -> FloatArray:
         """As ``inner``, times the factor."""
-        seconds = self.inner.input_growth(sharding_type, traffic, local_batch_size)
+        seconds = self.inner.input_growth(sharding_type, traffic, batch_size_per_rank)
         return seconds * self.factor_ratio
 
     def output_growth(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:

@@ -212,7 +212,7 @@ class Workload:
     Attributes:
         name: of the model.
         tables: embedding tables; a model without tables needs a dense part.
-        local_batch_size: samples per rank (the mean over ranks if batches are unequal). It is a
+        batch_size_per_rank: samples per rank (the mean over ranks if batches are unequal). It is a
             whole number, or one when it is multiplied by ``tensor_parallel``: 0.5 for one sample on
             two ranks.
         dense: the layers that are not tables.
@@ -228,7 +228,7 @@ class Workload:
         reserved_bytes: device memory per rank that no plan may use.
         dense_optimizer: of the dense part.
         dense_parallelism: how ranks share the training of the dense part.
-        gradient_accumulation: micro-batches of ``local_batch_size`` in a step; models without
+        gradient_accumulation: micro-batches of ``batch_size_per_rank`` in a step; models without
             tables only.
         tensor_parallel: how many ranks share each layer, and the samples of all of them; models
             without tables only. They are ranks of one host, or all ranks of several hosts.
@@ -249,13 +249,13 @@ class Workload:
         ...     features=(Feature(name="item", pooling_factor=2.0),),
         ...     distribution=law,
         ... )
-        >>> Workload(name="tiny", tables=(table,), local_batch_size=512).weight_bytes
+        >>> Workload(name="tiny", tables=(table,), batch_size_per_rank=512).weight_bytes
         256000
     """
 
     name: str
     tables: tuple[Table, ...]
-    local_batch_size: float
+    batch_size_per_rank: float
     dense: DenseArch = NO_DENSE_PART
     optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
     output_dtype: DataType = DataType.FP32
@@ -287,10 +287,10 @@ class Workload:
         )
         traced = self.dense.operators
         require(
-            traced is None or traced.local_batch_size == self.local_batch_size,
-            f"the operators of the dense part are for {traced and traced.local_batch_size} samples "
-            f"per rank, the batch is {self.local_batch_size}; write them for this batch, or "
-            "describe the dense part by layers, which suit every batch",
+            traced is None or traced.batch_size_per_rank == self.batch_size_per_rank,
+            f"the operators of the dense part are for {traced and traced.batch_size_per_rank} "
+            f"samples per rank, the batch is {self.batch_size_per_rank}; write them for this "
+            "batch, or describe the dense part by layers, which suit every batch",
         )
         seen: set[str] = set()
         for table in self.tables:
@@ -361,7 +361,7 @@ class Workload:
     @property
     def samples_per_rank(self) -> float:
         """Samples of a rank in one step, over all its micro-batches."""
-        return self.local_batch_size * self.gradient_accumulation
+        return self.batch_size_per_rank * self.gradient_accumulation
 
     @property
     def dense_update_bytes(self) -> float:
@@ -424,7 +424,7 @@ _ROUNDING: Final = 1e-6
 
 def _check_batch(workload: Workload) -> None:
     """Check the samples of a rank, and make a whole number an ``int``."""
-    given, split = workload.local_batch_size, max(1, workload.tensor_parallel)
+    given, split = workload.batch_size_per_rank, max(1, workload.tensor_parallel)
     least = f"1/{split}" if split > 1 else "1"
     require(
         math.isfinite(given) and given * split >= 1 - _ROUNDING and given <= 10**8,
@@ -436,7 +436,7 @@ def _check_batch(workload: Workload) -> None:
         f"batch_size_per_rank must be a whole number{each}, got {given}",
     )
     if given == round(given):
-        object.__setattr__(workload, "local_batch_size", round(given))
+        object.__setattr__(workload, "batch_size_per_rank", round(given))
 
 
 def _check_accumulation(workload: Workload) -> None:

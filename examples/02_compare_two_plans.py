@@ -28,7 +28,7 @@ def make_workload() -> Workload:
                 distribution=Zipf(num_embeddings=rows, exponent=1.05),
             )
         )
-    return Workload(name="twelve_tables", tables=tuple(tables), local_batch_size=4096)
+    return Workload(name="twelve_tables", tables=tuple(tables), batch_size_per_rank=4096)
 
 
 def round_robin(workload: Workload, topology: Topology) -> Plan:

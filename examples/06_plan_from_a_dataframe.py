@@ -19,7 +19,7 @@ TABLES = pd.DataFrame(
     }
 )
 
-workload = workload_from_dataframe(TABLES, local_batch_size=8192, reserved_bytes=6 * 2**30)
+workload = workload_from_dataframe(TABLES, batch_size_per_rank=8192, reserved_bytes=6 * 2**30)
 for system, gpus in (("a100_80gb_sxm", 8), ("h100_sxm", 8), ("h100_sxm", 16)):
     result = plan(workload, load_system(system, gpus=gpus), with_baselines=False)
     print(f"{gpus} x {system}: {1e3 * result.estimate.time.time_s:.2f} ms per iteration")

@@ -121,7 +121,7 @@ def make_workload(*tables: Table, **changes: object) -> Workload:
     values: dict[str, object] = {
         "name": "test",
         "tables": tables or (make_table("t0"), make_table("t1", num_embeddings=500)),
-        "local_batch_size": 512,
+        "batch_size_per_rank": 512,
         "dense": make_dense(),
     }
     return Workload(**{**values, **changes})  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ def workloads(
     return Workload(
         name="random",
         tables=tuple(draw(tables(f"t{i}")) for i in range(count)),
-        local_batch_size=draw(st.sampled_from([1, 16, 512, 8192])),
+        batch_size_per_rank=draw(st.sampled_from([1, 16, 512, 8192])),
         dense=draw(dense_archs()),
         optimizer=draw(st.sampled_from(list(Optimizer))),
         output_dtype=draw(st.sampled_from([DataType.FP32, DataType.FP16])),

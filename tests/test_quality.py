@@ -71,7 +71,7 @@ UNIT_SUFFIX = re.compile(
 COUNT_PREFIX = "num_"
 UNITLESS_NAMES = frozenset(
     {
-        "local_batch_size",  # samples, of which ranks that share layers may have a half
+        "batch_size_per_rank",  # samples, of which ranks that share layers may have a half
         "pooling_factor",  # mean indices per sample
         "embedding_dim",
         "exponent",  # of a Zipf law

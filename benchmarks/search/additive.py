@@ -307,7 +307,7 @@ def space_of(case: str, seed: int = 0) -> SearchSpace:
     workload = Workload(
         name=case,
         tables=tuple(_table(f"t{i}", t) for i, t in enumerate(tables)),
-        local_batch_size=_LOCAL_BATCH,
+        batch_size_per_rank=_LOCAL_BATCH,
         dense=DenseArch(num_dense_features=1, bottom_mlp=(8,), top_mlp=(1,)),
     )
     problem = PlanningProblem(workload=workload, topology=topology)

@@ -101,7 +101,7 @@ def space_of(asked: Model, gpus: Sequence[int], sync_interval: int | None = None
     def load(picks: Mapping[str, Value]) -> PlanningProblem:
         topology = load_system(asked.system, gpus=int(str(picks[GPUS_KNOB])))
         batch = rank_batch(asked.global_batch_size, asked.workload, topology.world_size)
-        workload = replace(asked.workload, local_batch_size=batch)
+        workload = replace(asked.workload, batch_size_per_rank=batch)
         return PlanningProblem(workload=workload, topology=topology)
 
     knobs: dict[str, tuple[Value, ...]] = {SYSTEM: (asked.system,), GPUS_KNOB: tuple(gpus)}

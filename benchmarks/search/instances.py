@@ -66,7 +66,7 @@ def drawn(
     return Workload(
         name=f"drawn{count}",
         tables=tables,
-        local_batch_size=batch,
+        batch_size_per_rank=batch,
         dense=dense,
         output_dtype=DataType.FP16,
         gradient_dtype=DataType.FP16,

@@ -115,7 +115,7 @@ def _theirs(case: Instance, name: str, limit_s: float) -> dict[str, Any]:
         more["proposer"] = DynamicProgrammingProposer()
     planner = EmbeddingShardingPlanner(
         topology=topology_to_torchrec(case.topology, "cuda"),
-        batch_size=case.workload.local_batch_size,
+        batch_size=case.workload.batch_size_per_rank,
         constraints=_constraints(case, kernels),
         stats=NoopEmbeddingStats(),
         debug=False,
@@ -195,7 +195,7 @@ def _our_constraints(case: Instance, name: str) -> Constraints:
 
 def _their_options(case: Instance, plan: Plan) -> list[ShardingOption]:
     sharders = _sharders(case)
-    batch, constraints = case.workload.local_batch_size, _constraints(case, None)
+    batch, constraints = case.workload.batch_size_per_rank, _constraints(case, None)
     model = describe_model(_Model(case), sharders, batch_size=batch, constraints=constraints)
     if model is None:
         return []
@@ -220,7 +220,7 @@ def _judged_by_torchrec(case: Instance, options: Sequence[ShardingOption]) -> di
             ddr[shard.rank] += shard.storage.ddr
     left = HeuristicalStorageReservation(percentage=_RESERVED).reserve(
         topology_to_torchrec(case.topology, "cuda"),
-        case.workload.local_batch_size,
+        case.workload.batch_size_per_rank,
         _Model(case),
         _sharders(case),
         _constraints(case, None),

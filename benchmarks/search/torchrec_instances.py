@@ -126,7 +126,7 @@ def mixed(tables: int) -> Workload:
         )
         dtype = draw.choice((DataType.FP32, DataType.FP16))
         found.append(replace(table, features=features, dtype=dtype))
-    return Workload(name=f"mixed{tables}", tables=tuple(found), local_batch_size=4096)
+    return Workload(name=f"mixed{tables}", tables=tuple(found), batch_size_per_rank=4096)
 
 
 def _long_tailed(
@@ -184,7 +184,7 @@ def _workload(name: str, shapes: list[tuple[int, int, float]], batch: int) -> Wo
         )
         for i, (rows, dim, pooling) in enumerate(shapes)
     )
-    return Workload(name=name, tables=tables, local_batch_size=batch)
+    return Workload(name=name, tables=tables, batch_size_per_rank=batch)
 
 
 def _filled(workload: Workload, topology: Topology, ratio: float) -> Topology:

@@ -203,7 +203,7 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
     workload = Workload(
         name=name,
         tables=tuple(tables),
-        local_batch_size=batch,
+        batch_size_per_rank=batch,
         dense=dense,
         pipeline=Pipeline.NONE,
     )

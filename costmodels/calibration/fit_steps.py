@@ -380,5 +380,5 @@ def _fit_stage(
 def _describe(seen: _Seen) -> str:
     """A rank of a step in words; a letter for each table says its sharding type."""
     kinds = "".join(p.sharding_type.value[0].upper() for p in seen.point.plan.placements)
-    batch = seen.point.workload.local_batch_size
+    batch = seen.point.workload.batch_size_per_rank
     return f"rank {seen.rank} of {seen.point.workload.name}, batch {batch}, tables {kinds}"

@@ -62,7 +62,7 @@ def _loads(workload: Workload, plan: Plan, world_size: int) -> Iterator[ShardLoa
         table = tables[placement.table]
         kind = placement.sharding_type
         sources = 1 if kind is ShardingType.DATA_PARALLEL else world_size
-        batch = workload.local_batch_size * sources
+        batch = workload.batch_size_per_rank * sources
         for shard in placement.shards:
             access = _access(table, shard.row_offset, shard.num_rows, shard.num_cols, batch)
             yield ShardLoad(rank=shard.rank, sharding_type=kind, access=access)

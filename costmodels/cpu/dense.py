@@ -147,7 +147,7 @@ def update_counts(workload: Workload) -> np.ndarray:
     """
     bottom = layer_counts(dense_layers(workload).bottom, workload.dense.dtype.num_bytes)
     bottom[0] = 1.0
-    batch, tables = workload.local_batch_size, workload.tables
+    batch, tables = workload.batch_size_per_rank, workload.tables
     elements = batch * sum(t.embedding_dim * len(t.features) for t in tables)
     indices = batch * sum(t.pooling_factor for t in tables)
     return np.concatenate([bottom, [float(len(tables)), float(elements), indices]])

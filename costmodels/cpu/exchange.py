@@ -59,10 +59,10 @@ class CpuExchange(AbstractExchangeModel):
     )
 
     def input_growth(
-        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: float
+        self, sharding_type: ShardingType, traffic: Traffic, batch_size_per_rank: float
     ) -> FloatArray:
         """``[..., W]`` seconds to permute, bucket, pack, send and unpack indices and lengths."""
-        shards = traffic.num_shards * (_LENGTH_BYTES * local_batch_size)
+        shards = traffic.num_shards * (_LENGTH_BYTES * batch_size_per_rank)
         total = traffic.arriving_bytes.sum(axis=-1, keepdims=True)
         all_shards = shards.sum(axis=-1, keepdims=True)
         _, *c = self._of(sharding_type).input_s

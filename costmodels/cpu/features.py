@@ -283,7 +283,7 @@ class AbstractExchangeModel(ABC):
 
     @abstractmethod
     def input_growth(
-        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: float
+        self, sharding_type: ShardingType, traffic: Traffic, batch_size_per_rank: float
     ) -> FloatArray:
         """Growing seconds of the index exchange on each rank, ``[..., R]``."""
 

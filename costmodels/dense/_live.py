@@ -53,7 +53,7 @@ def looked_up_bytes(workload: Workload) -> float:
         t.embedding_dim * (len(t.features) if t.pooling is not Pooling.NONE else t.pooling_factor)
         for t in workload.tables
     )
-    return workload.local_batch_size * outputs * workload.output_dtype.num_bytes
+    return workload.batch_size_per_rank * outputs * workload.output_dtype.num_bytes
 
 
 @functools.lru_cache(maxsize=64)

@@ -208,7 +208,7 @@ def _described(workload: Workload) -> tuple[tuple[Operator, ...], tuple[Operator
         return arch.operators.before_tables, arch.operators.after_tables
     num_vectors, num_elements = _looked_up(workload, is_padded=bool(arch.layers))
     before = Flow(
-        batch_size=round(workload.local_batch_size * workload.tensor_parallel),
+        batch_size=round(workload.batch_size_per_rank * workload.tensor_parallel),
         split=workload.tensor_parallel,
         dtype=arch.dtype,
         width=arch.num_dense_features,

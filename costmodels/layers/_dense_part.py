@@ -55,20 +55,20 @@ class OperatorList:
     """The operators of a dense part for one batch size, such as those of a traced module.
 
     Attributes:
-        local_batch_size: samples per rank that the operators are for.
+        batch_size_per_rank: samples per rank that the operators are for.
         before_tables: operators that need no looked-up vectors; they run while vectors travel.
         after_tables: all other operators, in the order of the forward pass.
         source: where the list comes from, for messages.
     """
 
-    local_batch_size: int
+    batch_size_per_rank: int
     before_tables: tuple[Operator, ...] = ()
     after_tables: tuple[Operator, ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:
         """Check the batch."""
-        batch = self.local_batch_size
+        batch = self.batch_size_per_rank
         require(
             1 <= batch <= 10**8, f"the batch of a list of operators must be 1..1e8, got {batch}"
         )

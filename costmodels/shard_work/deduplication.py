@@ -58,7 +58,7 @@ def with_expansion(times: DenseTimes, workload: Workload, topology: Topology) ->
     for table in _deduplicated(workload):
         vector = table.embedding_dim * workload.output_dtype.num_bytes
         every = vector * _indices(workload, table)
-        distinct = vector * exchanged_indices(table, workload.local_batch_size)
+        distinct = vector * exchanged_indices(table, workload.batch_size_per_rank)
         forward_bytes += every + distinct
         backward_bytes += every + 2.0 * distinct
         added_bytes += ATOMIC_PASSES * every
@@ -77,7 +77,7 @@ def kept_bytes(workload: Workload) -> float:
     """Device bytes of a rank: distinct vectors with their gradients, and two numbers per index."""
     element = workload.output_dtype.num_bytes
     return sum(
-        2.0 * element * t.embedding_dim * exchanged_indices(t, workload.local_batch_size)
+        2.0 * element * t.embedding_dim * exchanged_indices(t, workload.batch_size_per_rank)
         + _INVERSE_BYTES * _indices(workload, t)
         for t in _deduplicated(workload)
     )
@@ -90,4 +90,4 @@ def _deduplicated(workload: Workload) -> list[Table]:
 
 def _indices(workload: Workload, table: Table) -> float:
     """Indices of a rank's batch for a table."""
-    return workload.local_batch_size * table.pooling_factor
+    return workload.batch_size_per_rank * table.pooling_factor

@@ -70,7 +70,7 @@ class Wire:
                             wire[f, step, way, i] = codec.wire_bytes
                         encode[f, step, way, i] = codec.encode_bytes(size)
                         decode[f, step, way, i] = codec.decode_bytes(size)
-        batch = workload.local_batch_size
+        batch = workload.batch_size_per_rank
         vectors = np.array([t.embedding_dim * _arriving_vectors(t, batch) for t in tables])
         return Wire(
             element_bytes=wire,

@@ -165,7 +165,7 @@ def sent_bytes(work: FloatArray, family: int, way: int | None = None) -> Sent:
 def whole_tables(workload: Workload, topology: Topology) -> LookupShards:
     """Every table in device memory as one shard, with all that is looked up in an iteration."""
     tables = TableColumns.of(workload.tables)
-    size, batch = len(workload.tables), float(workload.local_batch_size * topology.world_size)
+    size, batch = len(workload.tables), float(workload.batch_size_per_rank * topology.world_size)
     indices = batch * tables.pooling_factor
     return LookupShards(
         tables=tables,
@@ -216,7 +216,7 @@ class WorkModel:
         some of them may be counted long.
         """
         live, workload = live_bytes(self.workload), self.workload
-        indices = workload.local_batch_size * sum(t.pooling_factor for t in workload.tables)
+        indices = workload.batch_size_per_rank * sum(t.pooling_factor for t in workload.tables)
         passing = _SORTED_BYTES * indices + self._is_exchanged * looked_up_bytes(workload)
         total = self.topology.world_size * passing
         room = live.peak_bytes - live.beside_lookups_bytes
@@ -339,7 +339,7 @@ class WorkModel:
         replicated = cells.family == _REPLICATED_FAMILY
         # A replicated table is looked up for the samples of its own rank, any other table for the
         # samples of all ranks.
-        batch = workload.local_batch_size * cells.batch_ratio
+        batch = workload.batch_size_per_rank * cells.batch_ratio
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
         share = np.where(replicated, 1.0, self._access_share(cells))
         indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]

@@ -101,7 +101,7 @@ class EmbeddingExchanges:
         if self.models.exchange is not None:
             kind, traffic = EXCHANGING_TYPES[family], _traffic(work, family)
             first = self.models.exchange.output_growth(kind, traffic)
-            batch = self.workload.local_batch_size
+            batch = self.workload.batch_size_per_rank
             indices = self.models.exchange.input_growth(kind, traffic, batch)
             return first, np.zeros_like(first), indices
         model = self.models.collective
@@ -246,7 +246,7 @@ class EmbeddingExchanges:
             arriving = work[..., INPUT + family]
             indices_s = self.index_exchange(arriving, model.all_to_all_s, self.batch_ratio)
             return indices_s + self.lengths_s
-        kind, batch = EXCHANGING_TYPES[family], self.workload.local_batch_size
+        kind, batch = EXCHANGING_TYPES[family], self.workload.batch_size_per_rank
         indices = exchange.input_growth(kind, _traffic(work, family), batch)
         return indices + exchange.fixed_s(kind)[0]
 

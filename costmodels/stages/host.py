@@ -370,7 +370,7 @@ def input_bytes(workload: Workload) -> float:
     for feature, is_weighted in weighted.items():
         per_index = workload.index_bytes + (_NUMBER_BYTES if is_weighted else 0)
         per_sample += feature.pooling_factor * per_index + workload.index_bytes
-    return workload.local_batch_size * per_sample
+    return workload.batch_size_per_rank * per_sample
 
 
 def _num_tensors(layers: Sequence[Layer]) -> int:

@@ -142,7 +142,7 @@ class TorchrecMachine:
         dense part, and twenty times the indices of a batch.
         """
         dense = round(constants.DENSE_COPIES * _FP32_BYTES * dense_parameters(workload))
-        batch = workload.local_batch_size
+        batch = workload.batch_size_per_rank
         ids = sum(f.pooling_factor * batch for t in workload.tables for f in t.features)
         inputs = math.ceil(ids * constants.INDEX_BYTES) * constants.INPUT_COPIES
         kept = 1 - constants.RESERVED_RATIO
@@ -235,7 +235,7 @@ class TorchrecTable:
         types, vectors and their gradients travel in the type of the table, or in that of the
         outputs if this is narrower.
         """
-        batch, element = workload.local_batch_size, table.dtype.num_bytes
+        batch, element = workload.batch_size_per_rank, table.dtype.num_bytes
         lengths = [f.pooling_factor for f in table.features]
         pooled = table.pooling is not Pooling.NONE
         plain = (float(element), float(element))

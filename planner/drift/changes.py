@@ -77,7 +77,7 @@ def table_changes(before: Workload, now: Workload, *, world_size: int) -> tuple[
         now: the same tables under today's statistics.
         world_size: number of ranks; the figures are those of one batch of all ranks.
     """
-    samples = before.local_batch_size * world_size
+    samples = before.batch_size_per_rank * world_size
     found = []
     for old, new in zip(before.tables, now.tables, strict=True):
         figures = [_figures(t, samples) for t in (old, new)]

@@ -74,7 +74,7 @@ def with_cache_statistics(
         name = table.name.removeprefix(f"{table.module}.") if table.module else table.name
         limit = given.get(name) or ParameterConstraints()
         per_sample = sum(f.pooling_factor for f in table.features)
-        indices = per_sample * workload.local_batch_size * world_size
+        indices = per_sample * workload.batch_size_per_rank * world_size
         own = limit.cache_params or CacheParams(algorithm=CacheAlgorithm.LRU)
         statistics = DistributionStatistics(table.distribution, indices)
         given[name] = replace(limit, cache_params=replace(own, stats=statistics))

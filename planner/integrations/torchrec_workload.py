@@ -215,7 +215,7 @@ def workload_of(
     workload = Workload(
         name=hints.name,
         tables=optimizers.set_in(_told(found, output_dtype)),
-        local_batch_size=batch_size,
+        batch_size_per_rank=batch_size,
         dense=dense,
         optimizer=optimizers.most,
         output_dtype=output_dtype,

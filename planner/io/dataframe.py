@@ -60,7 +60,7 @@ class WorkloadChanges(TypedDict, total=False):
 def workload_from_dataframe(
     frame: Frame | Iterable[Mapping[str, Any]],
     *,
-    local_batch_size: int,
+    batch_size_per_rank: int,
     name: str = "dataframe",
     **changes: Unpack[WorkloadChanges],
 ) -> Workload:
@@ -74,7 +74,7 @@ def workload_from_dataframe(
 
     Args:
         frame: a DataFrame, or a list of mappings from column to value.
-        local_batch_size: samples per rank.
+        batch_size_per_rank: samples per rank.
         name: name of the workload.
         **changes: other fields of :class:`costmodels.workload.Workload`.
 
@@ -84,7 +84,7 @@ def workload_from_dataframe(
 
     Example:
         >>> rows = [{"name": "item", "rows": 1000, "dim": 64, "pooling_factor": 2.0}]
-        >>> workload_from_dataframe(rows, local_batch_size=512).tables[0].embedding_dim
+        >>> workload_from_dataframe(rows, batch_size_per_rank=512).tables[0].embedding_dim
         64
     """
     if isinstance(frame, Workload):
@@ -103,7 +103,7 @@ def workload_from_dataframe(
     entries = [entry_of({renamed[k]: v for k, v in row.items()}, "DataFrame") for row in present]
     value = {
         "name": name,
-        "training": {"batch_size_per_rank": _plain(local_batch_size)},
+        "training": {"batch_size_per_rank": _plain(batch_size_per_rank)},
         "tables": joined(entries),
     }
     found = workload_file_of(Document(_PLACE, value, {}))

@@ -122,7 +122,7 @@ def bottleneck_rank(estimate: IterationEstimate) -> int:
 
 def lookup_bytes(table: Table, workload: Workload) -> float:
     """Bytes of rows that one batch of one rank reads from a table, if every index reads its row."""
-    return workload.local_batch_size * table.pooling_factor * table.row_bytes
+    return workload.batch_size_per_rank * table.pooling_factor * table.row_bytes
 
 
 def speedup(best: Candidate, other: Candidate) -> float:

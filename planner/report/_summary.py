@@ -38,7 +38,7 @@ def headline(workload: Workload, cluster: str) -> Fact:
         parts=(
             f"{tables}, {size} {names}",
             printable(cluster),
-            f"batch {workload.local_batch_size:,}/rank",
+            f"batch {workload.batch_size_per_rank:,}/rank",
         ),
     )
 

@@ -82,8 +82,8 @@ def _changed(
 
 
 def _larger(workload: Workload, _: frozenset[str]) -> tuple[str, Workload]:
-    batch = _BATCH_FACTOR * workload.local_batch_size
-    return f"{batch:,}", replace(workload, local_batch_size=batch)
+    batch = _BATCH_FACTOR * workload.batch_size_per_rank
+    return f"{batch:,}", replace(workload, batch_size_per_rank=batch)
 
 
 _RANGES: Final = {
@@ -102,7 +102,7 @@ _RANGES: Final = {
     "training.gradient_dtype": _one("gradient_dtype", "type of dense gradients", DataType.BF16),
     "training.index_bytes": _one("index_bytes", "bytes per index", 4),
     "training.batch_size_per_rank": _Range(
-        "batch per rank", lambda w: f"{w.local_batch_size:,}", _larger
+        "batch per rank", lambda w: f"{w.batch_size_per_rank:,}", _larger
     ),
     "memory.reserve": _Range(
         "memory reserve",

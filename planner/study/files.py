@@ -128,7 +128,7 @@ class Files:
         workload, whole = file.workload, picks.get(GLOBAL_BATCH)
         if isinstance(whole, int):
             batch = rank_batch(whole, workload, topology.world_size)
-            workload = replace(workload, local_batch_size=batch)
+            workload = replace(workload, batch_size_per_rank=batch)
         return PlanningProblem(
             workload=workload, topology=topology, constraints=file.constraints, models=models
         )

@@ -143,7 +143,7 @@ def published_pairs() -> tuple[PlanPair, ...]:
     """
     groups: dict[tuple[str, int, float], dict[object, list[Prediction[PublishedCase]]]] = {}
     for p in _published():
-        topology, batch = p.case.topology, p.case.workload.local_batch_size
+        topology, batch = p.case.topology, p.case.workload.batch_size_per_rank
         plans = groups.setdefault((topology.name, topology.world_size, batch), {})
         plans.setdefault(p.case.plan, []).append(p)
     pairs = []

@@ -98,7 +98,7 @@ def naive_roofline_s(workload: Workload, topology: Topology) -> float:
     device, link = topology.device, topology.host_link
     if topology.num_hosts > 1:
         link = topology.network_link
-    batch, world = workload.local_batch_size, topology.world_size
+    batch, world = workload.batch_size_per_rank, topology.world_size
     looked_up = batch * sum(t.pooling_factor * t.row_bytes for t in workload.tables)
     pooled = batch * sum(
         t.outputs_per_sample * t.embedding_dim * workload.output_dtype.num_bytes
@@ -128,7 +128,7 @@ def _case(row: dict[str, str]) -> PublishedCase:
     if rest:
         message = f"case {row['case']}: global batch {row['global_batch']} on {gpus} ranks"
         raise InvalidInputError(message)
-    workload = replace(io.load_workload(row["workload"]), local_batch_size=batch)
+    workload = replace(io.load_workload(row["workload"]), batch_size_per_rank=batch)
     threshold = float(row["replicate_below_gb"] or 0.0)
     return PublishedCase(
         name=row["case"],

@@ -154,7 +154,7 @@ def _case(row: dict[str, str], folder: Path) -> SingleGpuCase:
         name=row["case"],
         gpu=row["gpu"],
         model=row["model"],
-        workload=replace(workload, local_batch_size=int(row["batch_size"])),
+        workload=replace(workload, batch_size_per_rank=int(row["batch_size"])),
         topology=_system(own if own.is_file() else row["system"]),
         measured_s=float(row["measured_ms"]) * 1e-3,
         reference=row["source"],

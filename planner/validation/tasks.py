@@ -338,7 +338,7 @@ def _with_mlps(name: str, tables: list[Table], batch: int, bottom: int, top: int
     return Workload(
         name=name,
         tables=tuple(tables),
-        local_batch_size=batch,
+        batch_size_per_rank=batch,
         dense=DenseArch(
             num_dense_features=13,
             bottom_mlp=(bottom,),
@@ -365,7 +365,7 @@ class Outcome:
         skew: ``random``; or the exponent of a Zipf law that all tables share; or the type in which
             vectors and gradients travel.
         num_tables: number of tables.
-        local_batch_size: samples per rank.
+        batch_size_per_rank: samples per rank.
         origin: where the plan comes from: searched, a baseline, or random.
         kinds: a letter for the sharding type of each table: T, R, C or D (data parallel).
         predicted_s: predicted seconds per iteration.
@@ -389,7 +389,7 @@ class Outcome:
     task: int
     skew: str
     num_tables: int
-    local_batch_size: int
+    batch_size_per_rank: int
     origin: str
     kinds: str
     predicted_s: float

@@ -311,7 +311,7 @@ def estimate(case: TransformerCase, shares: Shares | None = None) -> Estimate:
 def naive_s(case: TransformerCase) -> float:
     """Seconds of a naive roofline: six FLOP per parameter and position, at half the peak rate."""
     layers = case.workload.dense.layers
-    positions = case.workload.local_batch_size * max(getattr(x, "seq", 1) for x in layers)
+    positions = case.workload.batch_size_per_rank * max(getattr(x, "seq", 1) for x in layers)
     flop = 6.0 * dense_parameters(case.workload) * positions
     return flop / (0.5 * case.topology.device.matrix_rate(case.workload.dense.dtype))
 

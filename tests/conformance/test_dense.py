@@ -71,7 +71,7 @@ def test_larger_batches_and_layers_never_take_less_time(
     sizes = {"dcn_num_layers": 3, "dcn_low_rank_dim": 64} if cross else {}
     arch = make_dense(interaction=interaction, **sizes)
     batches = [
-        total(model, make_workload(dense=arch, local_batch_size=b), topology)
+        total(model, make_workload(dense=arch, batch_size_per_rank=b), topology)
         for b in (1, 64, 100, 1000, 1024, 8192, 65536)
     ]
     assert batches == sorted(batches)
@@ -88,14 +88,14 @@ def test_larger_batches_and_layers_never_take_less_time(
 
 def test_faster_devices_and_shorter_elements_are_never_slower(model: AbstractDenseModel) -> None:
     big = make_dense(bottom_mlp=(512, 256, 64), top_mlp=(1024, 1024, 1))
-    workload = make_workload(dense=big, local_batch_size=8192)
+    workload = make_workload(dense=big, batch_size_per_rank=8192)
     usual = make_device(num_multiprocessors=108)
     time = total(model, workload, make_topology(device=usual))
     for field in ("hbm_bandwidth_bytes_per_s", "flops_efficiency_ratio"):
         better = dataclasses.replace(usual, **{field: 1.3 * getattr(usual, field)})
         assert total(model, workload, make_topology(device=better)) < time
     half = dataclasses.replace(big, dtype=DataType.FP16)
-    halved = make_workload(dense=half, local_batch_size=8192)
+    halved = make_workload(dense=half, batch_size_per_rank=8192)
     assert total(model, halved, make_topology(device=usual)) < time
 
 

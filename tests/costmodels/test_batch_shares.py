@@ -47,7 +47,7 @@ def costs(
 def one_whole(topology: Topology, **changes: object) -> tuple[Workload, Plan]:
     """A table of 64 columns on rank 0; every sample has 8 indices of 8 bytes."""
     table = make_table(num_embeddings=10**6)
-    values = {"local_batch_size": 4096, "batch_share_ratio": SHARES, **changes}
+    values = {"batch_size_per_rank": 4096, "batch_share_ratio": SHARES, **changes}
     placement = make_placement(table, ShardingType.TABLE_WISE, topology)
     return make_workload(table, **values), Plan(placements=(placement,))
 
@@ -100,7 +100,7 @@ def test_exchanges_are_those_of_the_whole_matrix(hosts: int, kind: ShardingType)
 def test_dense_part_replicated_tables_and_memory_are_those_of_the_ranks_batch() -> None:
     topology = make_topology(local_world_size=4, speed_by_rank_ratio=(1.5, 0.5, 1.0, 1.0))
     table = make_table()
-    workload = make_workload(table, local_batch_size=4096, batch_share_ratio="proportional")
+    workload = make_workload(table, batch_size_per_rank=4096, batch_share_ratio="proportional")
     plan = Plan(placements=(make_placement(table, ShardingType.DATA_PARALLEL, topology),))
     pipeline = costs(workload, topology)
     work, times = pipeline.plan_work(plan), pipeline.stage_times(pipeline.plan_work(plan))
@@ -117,7 +117,7 @@ def test_dense_part_replicated_tables_and_memory_are_those_of_the_ranks_batch() 
     for rank, samples in enumerate(SAMPLES):
         own = dataclasses.replace(with_batch(workload, samples / 4096), batch_share_ratio=())
         alone = costs(own, topology)
-        assert own.local_batch_size == samples
+        assert own.batch_size_per_rank == samples
         np.testing.assert_allclose(work[rank], alone.plan_work(plan)[rank])
         for stage in ("bottom_forward_s", "top_backward_s", "lookup_forward_s", "input_copy_s"):
             expected = getattr(alone.stage_times(alone.plan_work(plan)), stage)
@@ -144,7 +144,7 @@ def test_bounds_hold(
         batch_share_ratio=shares,
         pipeline=pipeline,
         tables=tables,
-        local_batch_size=max(workload.local_batch_size, 64),  # no rank has less than a sample
+        batch_size_per_rank=max(workload.batch_size_per_rank, 64),  # no rank has less than a sample
     )
     costed = costs(workload, topology, law)
     work = costed.plan_work(plan)
@@ -167,7 +167,7 @@ def test_lookups_that_are_slowest_on_two_ranks_do_not_add_up_where_tables_are_re
     host = make_host(eager_call_s=0.0)
     topology = dataclasses.replace(topology, device=device, host=host)
     workload = make_workload(
-        table, local_batch_size=4096, batch_share_ratio=(0.25, 4.0), dense=DenseArch()
+        table, batch_size_per_rank=4096, batch_share_ratio=(0.25, 4.0), dense=DenseArch()
     )
     kind = ShardingType.DATA_PARALLEL
     plan = Plan(placements=(make_placement(table, kind, topology),))

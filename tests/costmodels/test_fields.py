@@ -32,14 +32,14 @@ def test_texts_lists_and_numbers_of_numpy_become_what_the_field_holds() -> None:
         "optimizer": "adam",
         "pipeline": "none",
         "dense_parallelism": "fsdp",
-        "local_batch_size": np.int64(64),
+        "batch_size_per_rank": np.int64(64),
         "dense": DenseArch(bottom_mlp=[64, 16], top_mlp=np.array([8, 1]), interaction="cat"),  # type: ignore[arg-type]
     }
     made = make_workload(make_table("t", pooling="none", dtype="fp16"), **given)
     assert made.optimizer is Optimizer.ADAM
     assert made.pipeline is Pipeline.NONE
     assert made.dense_parallelism is DenseParallelism.FSDP
-    assert type(made.local_batch_size) is int
+    assert type(made.batch_size_per_rank) is int
     assert (made.dense.bottom_mlp, made.dense.top_mlp) == ((64, 16), (8, 1))
     assert made.dense.interaction is Interaction.CAT
     assert made.tables[0].pooling is Pooling.NONE
@@ -74,7 +74,7 @@ def test_fields_of_a_table_of_another_kind_are_refused_by_name(
     [
         ("optimizer", "adamm", "optimizer must be one of sgd, "),
         ("cuda_graph", "no", "cuda_graph must be True or False, got 'no'"),
-        ("local_batch_size", 64.5, "batch_size_per_rank must be a whole number, got 64.5"),
+        ("batch_size_per_rank", 64.5, "batch_size_per_rank must be a whole number, got 64.5"),
         ("reserved_bytes", "1 GiB", "reserved_bytes must be a number, got '1 GiB'"),
         ("between_steps_s", True, "between_steps_s must be a number, got True"),
         ("dense", None, "dense must be of class DenseArch, got None"),

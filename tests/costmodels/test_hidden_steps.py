@@ -35,7 +35,7 @@ def iteration_and_floor(*, bottom: tuple[int, ...]) -> tuple[float, float, Float
     many = make_table("many", num_embeddings=10**7, distribution=Uniform(num_embeddings=10**7))
     dense = make_dense(bottom_mlp=bottom)
     workload = make_workload(
-        few, many, local_batch_size=65536, dense=dense, pipeline=Pipeline.HUGECTR
+        few, many, batch_size_per_rank=65536, dense=dense, pipeline=Pipeline.HUGECTR
     )
     topology = make_topology(1, 2, device=make_device(sort_rate_per_s=1e12))
     kind = ShardingType.TABLE_WISE
@@ -70,7 +70,7 @@ def step_and_floor(
     table: Table, topology: Topology, placement: TablePlacement, pipeline: Pipeline
 ) -> tuple[float, float, float, float]:
     """Seconds of an iteration of one table, its floor, its index exchange and its cache fetch."""
-    workload = make_workload(table, local_batch_size=8192, pipeline=pipeline)
+    workload = make_workload(table, batch_size_per_rank=8192, pipeline=pipeline)
     costs = CostPipeline(workload, topology)
     plan = Plan(placements=(placement,))
     work = costs.plan_work(plan)

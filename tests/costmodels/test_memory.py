@@ -142,7 +142,7 @@ def test_the_dense_part_and_the_reserve_are_on_every_rank() -> None:
     """
     arch = DenseArch(num_dense_features=13, bottom_mlp=(8,))
     table = make_table()
-    workload = make_workload(table, dense=arch, local_batch_size=100, reserved_bytes=5e9)
+    workload = make_workload(table, dense=arch, batch_size_per_rank=100, reserved_bytes=5e9)
     live = 4 * 100 * 21 + 3 * 100 * 64 * 4
     topology = make_topology()
     assert dense_bytes(workload, topology) == 4 * 4 * 112 + live + 2 * 8.125 * 1024**2

@@ -140,7 +140,7 @@ def test_broken_pooling_factors_are_refused(pooling_factor: float) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"local_batch_size": 0}, "batch_size_per_rank must be 1..1e8"),
+        ({"batch_size_per_rank": 0}, "batch_size_per_rank must be 1..1e8"),
         ({"tables": (), "dense": DenseArch()}, "at least one table or a dense part"),
         ({"tables": (make_table("x"), make_table("x"))}, "'x' appears twice"),
         ({"index_bytes": 2}, "index_bytes must be 4 or 8"),

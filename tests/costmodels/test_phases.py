@@ -83,7 +83,7 @@ def test_the_bound_is_tight_where_nothing_overlaps_and_nothing_is_launched(
         host=host,
         lookup_constants=FbgemmConstants(**dict.fromkeys(waits, 0.0)),
     )
-    workload = make_workload(table, local_batch_size=8192, pipeline=kind)
+    workload = make_workload(table, batch_size_per_rank=8192, pipeline=kind)
     plan = Plan(placements=(make_placement(table, ShardingType.TABLE_WISE, topology),))
     pipeline = CostPipeline(workload, topology, CostModels(lookup=law))
     work = pipeline.plan_work(plan)
@@ -95,7 +95,7 @@ def test_the_floor_of_an_iteration_holds_the_floors_of_a_fused_call(kind: Pipeli
     """FBGEMM's kernels take 0.1 ms for any call: the floor is the iteration itself."""
     table = make_table(num_embeddings=10**6)
     topology = make_topology(local_world_size=2, host=make_host(eager_call_s=0.0))
-    workload = make_workload(table, local_batch_size=8192, pipeline=kind)
+    workload = make_workload(table, batch_size_per_rank=8192, pipeline=kind)
     plan = Plan(placements=(make_placement(table, ShardingType.TABLE_WISE, topology),))
     pipeline = CostPipeline(workload, topology, CostModels(lookup=Fbgemm()))
     work = pipeline.plan_work(plan)
@@ -117,7 +117,7 @@ def test_a_slow_rank_does_not_slow_its_cache_fetch() -> None:
         kernel=ComputeKernel.FUSED_UVM_CACHING,
         cache_load_factor_ratio=0.01,
     )
-    pipeline = CostPipeline(make_workload(table, local_batch_size=8192), topology)
+    pipeline = CostPipeline(make_workload(table, batch_size_per_rank=8192), topology)
     work = pipeline.plan_work(Plan(placements=(placement,)))
     assert bound(pipeline, work) <= float(pipeline.iteration_times(work))
 
@@ -219,7 +219,9 @@ def test_a_floor_leaves_out_what_is_decoded_while_the_host_issues_the_update() -
     law = Zipf(num_embeddings=20_000, exponent=1.05)
     table = make_table(num_embeddings=20_000, embedding_dim=256, distribution=law)
     codecs = Communication.of(Precision.FP16, Precision.INT8)
-    workload = make_workload(table, local_batch_size=8192, dense=DenseArch()).communicating(codecs)
+    workload = make_workload(table, batch_size_per_rank=8192, dense=DenseArch()).communicating(
+        codecs
+    )
     topology = make_topology(local_world_size=2)
     kind = ShardingType.TABLE_WISE
     plan = Plan(placements=(make_placement(table, kind, topology),))

@@ -66,7 +66,7 @@ def test_an_estimate_is_consistent(case: tuple[Workload, Topology, Plan]) -> Non
     assert time.time_s == pytest.approx(
         float(pipeline.iteration_times(pipeline.plan_work(plan))), rel=1e-12
     )
-    batch = workload.local_batch_size * topology.world_size
+    batch = workload.batch_size_per_rank * topology.world_size
     assert estimate.samples_per_s == pytest.approx(batch / time.time_s)
     assert len(estimate.ranks) == topology.world_size
     assert estimate.imbalance_ratio >= 1 - 1e-12
@@ -90,7 +90,7 @@ def test_a_foreign_plan_is_refused() -> None:
 
 
 def test_doubt_about_the_inputs_widens_the_interval() -> None:
-    workload, widths = make_workload(*TABLES, local_batch_size=8192), []
+    workload, widths = make_workload(*TABLES, batch_size_per_rank=8192), []
     for source in (Source.MEASURED, Source.DATASHEET, Source.DEFAULT):
         names = ("device.hbm_bandwidth", "links.host.bandwidth", "device.flops_per_s")
         known = tuple(
@@ -122,7 +122,7 @@ def test_confidence_is_antisymmetric(
 
 def test_a_plan_that_wins_everywhere_wins_surely() -> None:
     topology = make_topology()
-    workload = make_workload(*TABLES, local_batch_size=65536, cuda_graph=True)
+    workload = make_workload(*TABLES, batch_size_per_rank=65536, cuda_graph=True)
     pipeline = CostPipeline(workload, topology)
     apart, together = plan_on(topology, 0, 1), plan_on(topology, 0, 0)
     assert pipeline.confidence_faster(apart, together) == 1
@@ -175,7 +175,7 @@ def test_a_slow_data_source_is_named() -> None:
 
 def test_a_slow_host_is_named_and_a_graph_takes_it_away() -> None:
     topology = make_topology(host=make_host(eager_call_s=1e-3))
-    workload = make_workload(*TABLES, local_batch_size=8)
+    workload = make_workload(*TABLES, batch_size_per_rank=8)
     plan = plan_on(topology, 0, 1)
     slow = CostPipeline(workload, topology).estimate(plan)
     assert any(w.startswith("launch bound") for w in slow.warnings)
@@ -187,7 +187,7 @@ def test_a_slow_host_is_named_and_a_graph_takes_it_away() -> None:
 
 def test_a_large_batch_on_a_fast_host_has_no_warnings() -> None:
     topology = make_topology()
-    workload = make_workload(*TABLES, local_batch_size=65536)
+    workload = make_workload(*TABLES, batch_size_per_rank=65536)
     assert CostPipeline(workload, topology).estimate(plan_on(topology, 0, 1)).warnings == ()
 
 
@@ -212,7 +212,7 @@ def test_host_costs_scale_with_the_call() -> None:
 
 def test_work_is_cheaper_on_a_faster_rank() -> None:
     topology = make_topology(speed_by_rank_ratio=(0.4, 1.0, 1.0, 1.0))
-    workload = make_workload(*TABLES, local_batch_size=8192, dense=DenseArch())
+    workload = make_workload(*TABLES, batch_size_per_rank=8192, dense=DenseArch())
     pipeline = CostPipeline(workload, topology)
     slow, fast = (pipeline.estimate(plan_on(topology, r, r)).time.time_s for r in (0, 1))
     assert fast < slow
@@ -323,7 +323,7 @@ def test_a_cached_table_fetches_apart_from_its_lookup() -> None:
         kernel=ComputeKernel.FUSED_UVM_CACHING,
         cache_load_factor_ratio=0.05,
     )
-    pipeline = CostPipeline(make_workload(table, local_batch_size=8192), topology)
+    pipeline = CostPipeline(make_workload(table, batch_size_per_rank=8192), topology)
     work = pipeline.plan_work(Plan(placements=(placed,)))
     forward, backward, fetch = stages(topology).lookup_times(work)
     assert fetch[0] > forward[0] > 0

@@ -34,7 +34,7 @@ def step_s(pipeline: Pipeline, kernel: ComputeKernel, ratio: float | None = None
     """Seconds of a step of Meta's benchmark, with the large table by rows."""
     topology = planner.load_system("h100_sxm", gpus=2)
     workload = replace(
-        make_workload(*TABLES, local_batch_size=32_768, dense=make_dense(), pipeline=pipeline),
+        make_workload(*TABLES, batch_size_per_rank=32_768, dense=make_dense(), pipeline=pipeline),
         optimizer=Optimizer.SGD,
     )
     small = [

@@ -121,7 +121,7 @@ def test_a_framework_that_was_never_measured_widens_the_dense_part_alone() -> No
 def test_which_framework_a_workload_may_have() -> None:
     """Without tables nothing says which it is; what the user says is taken."""
     arch = DenseArch(num_dense_features=8, top_mlp=(4, 1), interaction=Interaction.CAT)
-    alone = Workload(name="w", tables=(), local_batch_size=8, dense=arch)
+    alone = Workload(name="w", tables=(), batch_size_per_rank=8, dense=arch)
     beside = make_workload(make_table("t0"), dense=arch)
     assert alone.is_foreign
     assert not beside.is_foreign

@@ -277,7 +277,7 @@ def _larger_days(day: Workload, at: int) -> Iterator[tuple[str, Workload]]:
     )
     if not day.lookahead_batches:
         yield "indices", with_table(features=features)
-        yield "samples", replace(day, local_batch_size=2 * day.local_batch_size)
+        yield "samples", replace(day, batch_size_per_rank=2 * day.batch_size_per_rank)
     yield "bytes of an index", replace(day, index_bytes=8)
     yield "bytes of an output", replace(day, output_dtype=DataType.FP32)
     yield "bytes of a weight", with_table(dtype=DataType.FP32)

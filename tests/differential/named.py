@@ -31,7 +31,7 @@ def _prefetch() -> Case:
     workload = Workload(
         name="pf",
         tables=tables,
-        local_batch_size=4096,
+        batch_size_per_rank=4096,
         dense=DenseArch(num_dense_features=13, bottom_mlp=(512, 128), top_mlp=(1024, 1)),
         pipeline=Pipeline.PREFETCH_SPARSE_DIST,
     )
@@ -41,7 +41,7 @@ def _prefetch() -> Case:
 def _no_dense() -> Case:
     """Small tables and nothing else."""
     tables = tuple(_table(f"t{i}", 1000 * (i + 1), 16, 1.0) for i in range(26))
-    workload = Workload(name="nodense", tables=tables, local_batch_size=2048)
+    workload = Workload(name="nodense", tables=tables, batch_size_per_rank=2048)
     return Case(name="nd", workload=workload, topology=load_system("h100_sxm", gpus=8))
 
 
@@ -51,7 +51,7 @@ def _one_table_wise() -> Case:
     workload = Workload(
         name="tw",
         tables=tables,
-        local_batch_size=512,
+        batch_size_per_rank=512,
         dense=DenseArch(num_dense_features=13, bottom_mlp=(64,), top_mlp=(64, 1)),
     )
     rule = TableConstraint(pattern="t0", sharding_types=(ShardingType.TABLE_WISE,))
@@ -70,7 +70,7 @@ def _infinite() -> Case:
     workload = Workload(
         name="inf",
         tables=tables,
-        local_batch_size=1,
+        batch_size_per_rank=1,
         pipeline=Pipeline.NONE,
         optimizer=Optimizer.ROWWISE_ADAGRAD,
     )
@@ -84,7 +84,7 @@ def _pinned(constraints: Constraints, name: str) -> Case:
     tables = tuple(_table(n, rows, 128, 1.0) for n, rows in zip("abcde", sizes, strict=True))
     return Case(
         name=name,
-        workload=Workload(name="pin", tables=tables, local_batch_size=1024),
+        workload=Workload(name="pin", tables=tables, batch_size_per_rank=1024),
         topology=load_system("h100_sxm", gpus=8),
         constraints=constraints,
     )
@@ -92,7 +92,7 @@ def _pinned(constraints: Constraints, name: str) -> Case:
 
 def _nothing_looked_up() -> Case:
     tables = (_table("a", 1000, 16, 0.0), _table("b", 2000, 16, 0.0))
-    workload = Workload(name="z", tables=tables, local_batch_size=64)
+    workload = Workload(name="z", tables=tables, batch_size_per_rank=64)
     topology = load_system("h100_sxm", gpus=2)
     return Case(name="z", workload=workload, topology=topology, objective="torchrec")
 

@@ -39,7 +39,7 @@ def _case_lines(case: Case) -> Iterator[str]:
     w, t = case.workload, case.topology
     yield (
         f"{case.objective} on {t.name}, {t.num_hosts} x {t.local_world_size} ranks, pipeline "
-        f"{w.pipeline}, batch {w.local_batch_size}, optimizer {w.optimizer}, outputs "
+        f"{w.pipeline}, batch {w.batch_size_per_rank}, optimizer {w.optimizer}, outputs "
         f"{w.output_dtype}, cuda_graph {w.cuda_graph}, dense {w.dense if w.dense.top_mlp else None}"
     )
     device = ", ".join(map(format_bytes, t.hbm_capacities()))
@@ -51,7 +51,7 @@ def _case_lines(case: Case) -> Iterator[str]:
     )
     for workload in (w, *case.scenarios):
         if workload is not w:
-            yield f"scenario {workload.name} ({case.robust}), batch {workload.local_batch_size}"
+            yield f"scenario {workload.name} ({case.robust}), batch {workload.batch_size_per_rank}"
         for table in workload.tables:
             poolings = ", ".join(f"{f.pooling_factor:g}" for f in table.features)
             law = table.distribution

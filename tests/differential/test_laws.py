@@ -151,7 +151,7 @@ def test_problems_of_unlike_days(seed: int) -> None:
 @pytest.mark.parametrize("seeds", first([(0, 18), range(20)], 1))
 def test_days_differ_in_what_is_trained(seeds: Sequence[int]) -> None:
     cases = [draw_days(seed) for seed in seeds]
-    for field in ("dense", "pipeline", "local_batch_size", "optimizer"):
+    for field in ("dense", "pipeline", "batch_size_per_rank", "optimizer"):
         assert any(
             getattr(day, field) != getattr(c.workload, field) for c in cases for day in c.scenarios
         )

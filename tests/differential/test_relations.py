@@ -147,12 +147,12 @@ def test_a_file_that_says_something_else_is_seen(monkeypatch: pytest.MonkeyPatch
     honest = relations.workload_text
 
     def wrong(workload: relations.Workload, constraints: relations.Constraints) -> str:
-        return honest(replace(workload, local_batch_size=1), replace(constraints, kernels=()))
+        return honest(replace(workload, batch_size_per_rank=1), replace(constraints, kernels=()))
 
     assert _files(case) == []
     monkeypatch.setattr(relations, "workload_text", wrong)
     found = _files(case)
-    assert any("local_batch_size" in line for line in found)
+    assert any("batch_size_per_rank" in line for line in found)
 
 
 def _files(case: Case) -> list[str]:

@@ -41,7 +41,7 @@ def after_dashes(name: str) -> list[str]:
 def test_mlperf_reads_214_indices_and_says_where_they_are_from() -> None:
     imported = import_dlrm([MLPERF])
     assert sum(t.pooling_factor for t in imported.workload.tables) == 214
-    assert imported.workload.local_batch_size == 8192
+    assert imported.workload.batch_size_per_rank == 8192
     assert imported.world_size == 8
     assert "214 indices per sample" in imported.assumed["tables"]
     assert "214 indices per sample" in imported_text(imported)
@@ -57,7 +57,7 @@ def test_sizes_on_the_command_line_are_taken_and_ids_of_plain_criteo_are_one() -
 def test_a_true_or_false_behind_a_flag_is_read() -> None:
     workload = import_dlrm(after_dashes("dlrm_bool_cmd.sh")).workload
     assert [t.num_embeddings for t in workload.tables] == [1000, 2000, 3000]
-    assert (workload.tables[0].embedding_dim, workload.local_batch_size) == (16, 256)
+    assert (workload.tables[0].embedding_dim, workload.batch_size_per_rank) == (16, 256)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_every_switch_takes_a_boolean(written: str, is_on: bool) -> None:
 def test_a_torchx_component_stands_for_the_program() -> None:
     imported = import_dlrm(after_dashes("dlrm_torchx_component.sh"))
     assert imported.world_size == 8
-    assert imported.workload.local_batch_size == 512
+    assert imported.workload.batch_size_per_rank == 512
     assert len(imported.workload.tables) == 26
     assert imported.workload.tables[25].num_embeddings == 9_000_000
 

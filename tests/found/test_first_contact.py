@@ -21,7 +21,7 @@ ASKED = ("plan", "small_demo", "--system", "h100_sxm", "--evaluations", "50")
 @pytest.fixture
 def result() -> PlanningResult:
     rows = pd.DataFrame({"name": ["a", "b"], "rows": [10_000, 500], "dim": [64, 32]})
-    workload = workload_from_dataframe(rows, local_batch_size=512)
+    workload = workload_from_dataframe(rows, batch_size_per_rank=512)
     return plan(workload, load_system("h100_sxm", gpus=8), max_evaluations=20)
 
 

@@ -72,7 +72,7 @@ def test_a_dense_part_of_ones_own_is_traced() -> None:
     assert found is not None
     operators = found.workload.dense.operators
     assert operators is not None
-    assert operators.local_batch_size == 64
+    assert operators.batch_size_per_rank == 64
     listed = (*operators.before_tables, *operators.after_tables)
     flop = sum(o.forward_flop for o in listed)
     assert flop >= 2 * 64 * (269 * 512 + 512)

@@ -37,7 +37,7 @@ def problem(network_bytes_per_s: float, rows: int = 4_000_000) -> PlanningProble
     system = make_topology(num_hosts=2, local_world_size=1)
     link = replace(system.network_link, bandwidth_bytes_per_s=network_bytes_per_s)
     return PlanningProblem(
-        workload=make_workload(tables=tables, local_batch_size=16384),
+        workload=make_workload(tables=tables, batch_size_per_rank=16384),
         topology=replace(system, network_link=link),
         constraints=Constraints(tables=(WHOLE,)),
     )

@@ -62,7 +62,7 @@ def far_plan(kernel: ComputeKernel, **changes: object) -> tuple[Plan, CostPipeli
     crowd = make_table("crowd", 3_000_000, 256)
     topology = make_topology(1, 4)
     topology = replace(topology, device=replace(topology.device, hbm_capacity_bytes=3.2e9))
-    workload = make_workload(*tables, crowd, local_batch_size=64)
+    workload = make_workload(*tables, crowd, batch_size_per_rank=64)
     ratio = 0.2 if kernel is ComputeKernel.FUSED_UVM_CACHING else None
     where = {"world": 4, "local": 4}
     far = [

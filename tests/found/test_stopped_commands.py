@@ -72,7 +72,7 @@ def outcome(task: int, number: int) -> Outcome:
         task=task,
         skew="random",
         num_tables=6,
-        local_batch_size=1024,
+        batch_size_per_rank=1024,
         origin="random",
         kinds="TTTTTT",
         iterations_inside_ratio=1.0,

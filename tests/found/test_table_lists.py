@@ -104,7 +104,7 @@ def frame() -> pd.DataFrame:
 def test_pandas_writes_what_is_read(keep_index: bool, tmp_path: Path) -> None:
     path = tmp_path / "tables.csv"
     frame().to_csv(path, index=keep_index)
-    for workload in (read(path), workload_from_dataframe(frame(), local_batch_size=4096)):
+    for workload in (read(path), workload_from_dataframe(frame(), batch_size_per_rank=4096)):
         assert shapes(workload) == [("u", 1_000_000, 64), ("v", 2_000_000, 128)]
         assert [t.pooling_factor for t in workload.tables] == [3.5, 1.0]
         assert [t.dtype for t in workload.tables] == [DataType.FP16, DataType.FP32]
@@ -196,7 +196,7 @@ def test_torcheasyrec(tmp_path: Path) -> None:
         ("age", 4, 8),
         ("cate_emb", 500, 16),
     ]
-    assert workload.local_batch_size == 8192
+    assert workload.batch_size_per_rank == 8192
     assert [f.pooling_factor for f in workload.tables[2].features] == [50, 1]
     with pytest.raises(InvalidInputError, match="groups are not closed"):
         read(written(tmp_path, EASYREC[:-4], "cut.config"))

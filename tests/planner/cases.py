@@ -126,7 +126,7 @@ def workload(tables: tuple[Table, ...], *, batch: int = 1024, reserved: float = 
     return Workload(
         name="test",
         tables=tables,
-        local_batch_size=batch,
+        batch_size_per_rank=batch,
         dense=DenseArch(num_dense_features=13, bottom_mlp=(64, 32), top_mlp=(64, 1)),
         reserved_bytes=reserved,
     )
@@ -141,7 +141,7 @@ def dlrm(batch: int = 4096) -> Workload:
     return Workload(
         name="dlrm",
         tables=tables,
-        local_batch_size=batch,
+        batch_size_per_rank=batch,
         dense=DenseArch(
             num_dense_features=13,
             bottom_mlp=(512, 256, 128),

@@ -43,8 +43,8 @@ def variant(model: Workload, seed: int) -> Workload:
         )
         for t in model.tables
     )
-    batch = int(model.local_batch_size * rng.choice([0.5, 1, 2]))
-    return replace(model, name=f"variant{seed}", tables=tables, local_batch_size=max(batch, 1))
+    batch = int(model.batch_size_per_rank * rng.choice([0.5, 1, 2]))
+    return replace(model, name=f"variant{seed}", tables=tables, batch_size_per_rank=max(batch, 1))
 
 
 def test_a_rule_given_as_a_text_is_the_rule() -> None:

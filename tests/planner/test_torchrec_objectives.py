@@ -45,7 +45,9 @@ def problem_of(num_hosts: int = 1, hbm_gib: float = 40.0) -> PlanningProblem:
         make_table("c", num_embeddings=50, embedding_dim=32),
     ]
     topology = make_topology(num_hosts, 2, device=make_device(hbm_capacity_bytes=hbm_gib * GIB))
-    return PlanningProblem(workload=make_workload(*tables, local_batch_size=512), topology=topology)
+    return PlanningProblem(
+        workload=make_workload(*tables, batch_size_per_rank=512), topology=topology
+    )
 
 
 def pipeline_of(problem: PlanningProblem, name: str) -> TorchrecPipeline:

@@ -195,7 +195,7 @@ def _described(pricing: Pricing) -> tuple[list[Any], list[float]]:
     """Features and sizes of the tables of a task."""
     workload = pricing.space.problem.workload
     sizes = [pricing.device_gib((t, x.embedding_dim)) for t, x in enumerate(workload.tables)]
-    return features_of(workload.tables, workload.local_batch_size), sizes
+    return features_of(workload.tables, workload.batch_size_per_rank), sizes
 
 
 def _watch(training: ModuleType, best: Best) -> None:

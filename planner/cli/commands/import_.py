@@ -527,7 +527,7 @@ def finish(
                 "files": [str(path) for path in texts],
                 "tables": len(workload.tables),
                 "weight_bytes": workload.weight_bytes,
-                "batch_size_per_rank": workload.local_batch_size,
+                "batch_size_per_rank": workload.batch_size_per_rank,
                 "world_size": imported.world_size,
                 "assumed": imported.assumed,
                 "left_out": list(imported.unsaid),
@@ -539,7 +539,7 @@ def finish(
     remark(
         settings,
         f"{counted(len(workload.tables), 'table')}, {size}, "
-        f"{counted(workload.local_batch_size, 'sample')} per rank, "
+        f"{counted(workload.batch_size_per_rank, 'sample')} per rank, "
         f"from {imported.source}{where}; assumed: {assumed}",
     )
     for key, what in imported.assumed.items():
@@ -576,8 +576,8 @@ def _changed(imported: Imported, name: str | None, batch_size: int | None) -> Im
     workload, assumed = imported.workload, dict(imported.assumed)
     if name is not None:
         workload = replace(workload, name=name)
-    if batch_size is not None and batch_size != workload.local_batch_size:
-        workload = replace(workload, local_batch_size=batch_size)
+    if batch_size is not None and batch_size != workload.batch_size_per_rank:
+        workload = replace(workload, batch_size_per_rank=batch_size)
     if batch_size is not None:
         assumed.pop("training.batch_size_per_rank", None)
     return replace(imported, workload=workload, assumed=assumed)

@@ -265,7 +265,7 @@ def _is_of_yaml(path: Path) -> bool:
 
 
 def _summary(workload: Workload) -> str:
-    batch = f"{counted(workload.local_batch_size, 'sample')} per rank"
+    batch = f"{counted(workload.batch_size_per_rank, 'sample')} per rank"
     if workload.tables:
         size = units.format_bytes(workload.weight_bytes)
         return f"{counted(len(workload.tables), 'table')}, {size}, {batch}"
@@ -428,13 +428,13 @@ def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> Workload:
-    batch = flags.batch_size or workload.local_batch_size
+    batch = flags.batch_size or workload.batch_size_per_rank
     if flags.global_batch_size is not None:
         batch = rank_batch(flags.global_batch_size, workload, topology.world_size)
     reserved = workload.reserved_bytes if flags.reserve is None else flags.reserve
     if isinstance(reserved, Share):
         reserved = reserved.ratio * topology.device.hbm_capacity_bytes
-    return replace(workload, local_batch_size=batch, reserved_bytes=reserved)
+    return replace(workload, batch_size_per_rank=batch, reserved_bytes=reserved)
 
 
 def made_otherwise(
@@ -444,7 +444,7 @@ def made_otherwise(
     flags: ProblemFlags,
 ) -> list[str]:
     """Plans that were made for another system, batch or pipeline, where no flag asks for one."""
-    batch, pipeline = problem.workload.local_batch_size, problem.workload.pipeline.value
+    batch, pipeline = problem.workload.batch_size_per_rank, problem.workload.pipeline.value
     asks_system = flags.system is not None or flags.gpus_per_host is not None
     priced_on = io.system_hash(problem.topology)
     changed = {text.partition("=")[0] for text in flags.overrides}
@@ -497,7 +497,7 @@ def made_for_another_workload(
     if flags.overrides or not any(plan.workload_hash for plan in saved):
         return []
     priced_for = io.workload_hash(workload)
-    batches = (None, workload.local_batch_size) if workload.dense.operators else ()
+    batches = (None, workload.batch_size_per_rank) if workload.dense.operators else ()
     return [
         f"{path}: was made for other index laws, tables or training than {source} has now; the "
         "file has changed since, or the plan was made with --stats, --set or by study"

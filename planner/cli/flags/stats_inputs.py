@@ -129,7 +129,7 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     options = ProfileOptions(
         features=tuple(sorted({*tables, *by_name})),
         by_feature=ByFeature({**by_name, **tables}),
-        batch_sizes=(int(workload.local_batch_size),),
+        batch_sizes=(int(workload.batch_size_per_rank),),
         jobs=usable_cores(),
     )
     with TemporaryDirectory(prefix="shardplan-") as folder:

@@ -328,7 +328,7 @@ def single_gpu(*, every: bool) -> Report:
     found = predictions()
     rows = [
         (
-            f"{p.case.model} {p.case.workload.local_batch_size}",
+            f"{p.case.model} {p.case.workload.batch_size_per_rank}",
             p.case.topology.name,
             *_case(p.case.measured_s, p.shipped),
             *(_off(p.predicted[name].time_s, p.case.measured_s) for name in shown),

@@ -224,7 +224,7 @@ def _trace(
     after += [_loss(x) for x in outputs if x.numel() > 1]
     after += _unused(recorder)
     listed = OperatorList(
-        local_batch_size=batch_size,
+        batch_size_per_rank=batch_size,
         before_tables=folded(before),
         after_tables=folded(after),
         source=source,

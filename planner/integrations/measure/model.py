@@ -157,7 +157,7 @@ def traced_dense(workload: Workload, blocks: Blocks) -> DenseTrace:
     return trace_dense(
         model,
         (batch,),
-        batch_size=int(workload.local_batch_size),
+        batch_size=int(workload.batch_size_per_rank),
         lookups=lookups_of(model),
         inputs_need_gradients=False,
     )
@@ -242,7 +242,7 @@ def make_batches(workload: Workload, rank: int, seed: int) -> list[Batch]:
     """Batches of one rank: hot rows are the same on every rank, but draws differ."""
     laws = np.random.default_rng(seed)
     draws = np.random.default_rng([seed, rank + 1])
-    size = int(workload.local_batch_size)
+    size = int(workload.batch_size_per_rank)
     samplers = {t.name: IndexSampler(t.distribution, laws) for t in workload.tables}
     for sampler in samplers.values():
         sampler.reseed(draws)

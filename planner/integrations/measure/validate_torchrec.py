@@ -145,7 +145,7 @@ def _outcome(
         task=task,
         skew=skew,
         num_tables=len(workload.tables),
-        local_batch_size=int(workload.local_batch_size),
+        batch_size_per_rank=int(workload.batch_size_per_rank),
         origin=named.origin,
         kinds=plan_kinds(named.plan),
         predicted_s=time.time_s,
@@ -181,7 +181,7 @@ def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
     ranks = np.zeros(world_size)
     for placement in plan.placements:
         table = workload.table(placement.table)
-        indices = workload.local_batch_size * table.pooling_factor * world_size
+        indices = workload.batch_size_per_rank * table.pooling_factor * world_size
         replicated = placement.sharding_type is ShardingType.DATA_PARALLEL
         copies = world_size if replicated else 1
         for shard in placement.shards:
@@ -200,7 +200,7 @@ def _torchrec_rating_s(workload: Workload, topology: Topology, plan: Plan) -> fl
         t.name: ParameterConstraints(pooling_factors=[f.pooling_factor for f in t.features])
         for t in workload.tables
     }
-    batch = int(workload.local_batch_size)
+    batch = int(workload.batch_size_per_rank)
     model = describe_model(
         Model(workload),
         sharders,

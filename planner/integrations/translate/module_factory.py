@@ -94,7 +94,7 @@ def _without_tables(factory: str, name: str, batch_size: int, dense: DenseArch |
             "dense part alone, name a function that gives its inputs with --inputs"
         )
         raise InvalidInputError(message)
-    return Workload(name=name, tables=(), local_batch_size=batch_size, dense=dense)
+    return Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=dense)
 
 
 def _traced(

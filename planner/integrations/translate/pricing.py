@@ -283,7 +283,7 @@ class KeyValuePipeline(CostPipeline):
         The rows that ranks look up are spread over the shards as the rows of the table are.
         """
         seconds = np.zeros(self.topology.world_size)
-        batch = self.workload.local_batch_size * self.topology.world_size
+        batch = self.workload.batch_size_per_rank * self.topology.world_size
         for placed in plan.placements:
             kept = self.key_values.get(placed.table)
             if kept is None or not kept.is_on_ssd:

@@ -103,7 +103,7 @@ def imported_plan_text(imported: Imported) -> str:
         "workload": imported.workload.name,
         "world_size": imported.world_size,
         "local_world_size": local,
-        "batch_size_per_rank": imported.workload.local_batch_size,
+        "batch_size_per_rank": imported.workload.batch_size_per_rank,
     }
     return json.dumps(values, indent=1) + "\n"
 

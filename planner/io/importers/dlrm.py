@@ -436,7 +436,7 @@ def _import_main(flags: _Flags) -> Imported:
         _WHERE,
         name="torchrec_dlrm",
         tables=tables,
-        local_batch_size=flags.whole("batch_size", 32, high=_MOST_SAMPLES),
+        batch_size_per_rank=flags.whole("batch_size", 32, high=_MOST_SAMPLES),
         optimizer=Optimizer.ADAGRAD if is_adagrad else Optimizer.SGD,
         dense_optimizer=DenseOptimizer.ADAGRAD if is_adagrad else DenseOptimizer.SGD,
         dense=DenseArch(
@@ -497,7 +497,7 @@ def _import_s(flags: _Flags, world_size: int | None) -> Imported:
         _WHERE,
         name="dlrm",
         tables=tables,
-        local_batch_size=_local_batch(flags, world_size),
+        batch_size_per_rank=_local_batch(flags, world_size),
         optimizer=optimizer,
         dense_optimizer=dense_optimizer,
         dense=DenseArch(

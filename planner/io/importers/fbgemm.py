@@ -78,7 +78,7 @@ def import_fbgemm(path: Path) -> Imported:
         str(path),
         name=path.stem,
         tables=tuple(tables),
-        local_batch_size=read[0].num_samples,
+        batch_size_per_rank=read[0].num_samples,
         index_bytes=next(iter(widths)) if len(widths) == 1 else 8,
     )
     return Imported(

@@ -374,7 +374,7 @@ def import_hugectr(path: Path, value: object = None) -> Imported:
         str(path),
         name=path.stem,
         tables=tables,
-        local_batch_size=math.ceil(solver.global_batch_size / solver.world_size),
+        batch_size_per_rank=math.ceil(solver.global_batch_size / solver.world_size),
         dense=dense,
         optimizer=_optimizer(reader, config, layers, solver, assumed),
         dense_optimizer=solver.optimizer.of_dense,

@@ -86,7 +86,7 @@ def import_param(path: Path) -> Imported:
         str(path),
         name=path.stem,
         tables=tables,
-        local_batch_size=reader.whole(batch, batch_keys, high=10**8),
+        batch_size_per_rank=reader.whole(batch, batch_keys, high=10**8),
         optimizer=_optimizer(reader, kwargs, kwargs_keys),
     )
     others = [name for name in top if name != operator]

@@ -67,7 +67,7 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
         str(path),
         name=schema.workload or path.stem,
         tables=tuple(tables),
-        local_batch_size=batch or DEFAULT_BATCH,
+        batch_size_per_rank=batch or DEFAULT_BATCH,
     )
     assumed = dict(_ASSUMED)
     if batch is None:

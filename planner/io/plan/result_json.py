@@ -62,7 +62,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "world_size": topology.world_size,
         "local_world_size": topology.local_world_size,
         "whole": _whole(topology),
-        "batch_size_per_rank": problem.workload.local_batch_size,
+        "batch_size_per_rank": problem.workload.batch_size_per_rank,
         "pipeline": problem.workload.pipeline.value,
         "predicted": _predicted(result.estimate),
         "memory": _memory(result.best.memory),
@@ -136,7 +136,7 @@ def workload_hash(workload: Workload) -> str:
 
     It tells a file that has changed since, and laws that came from statistics.
     """
-    flags = {"name": "", "local_batch_size": 1, "reserved_bytes": 0.0}
+    flags = {"name": "", "batch_size_per_rank": 1, "reserved_bytes": 0.0}
     values = _canonical(workload)
     text = json.dumps({**values, **flags, "pipeline": "", "lookahead_batches": 0}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -260,7 +260,7 @@ def load_workload_file(
 
     Example:
         >>> change = ("training.batch_size_per_rank", "4096")
-        >>> load_workload_file("small_demo", overrides=(change,)).workload.local_batch_size
+        >>> load_workload_file("small_demo", overrides=(change,)).workload.batch_size_per_rank
         4096
     """
     path = locate(source, "workloads")
@@ -459,7 +459,6 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
     return Workload(
         name=schema.name,
         tables=tuple(tables),
-        local_batch_size=training.batch_size_per_rank,
         dense=dense,
         between_steps_s=training.between_steps,
         reserved_bytes=schema.memory.reserve,

@@ -202,7 +202,7 @@ def operators_of(schema: OperatorListSchema) -> OperatorList:
         InvalidValueError: a shape does not suit the kind of its operator.
     """
     return OperatorList(
-        local_batch_size=schema.batch_size_per_rank,
+        batch_size_per_rank=schema.batch_size_per_rank,
         source=schema.source,
         before_tables=tuple(map(_operator, schema.before_tables)),
         after_tables=tuple(map(_operator, schema.after_tables)),
@@ -227,7 +227,7 @@ def read_operators(path: Path) -> OperatorList:
 
 def operators_entry(operators: OperatorList) -> dict[str, Any]:
     """The mapping that reads back as ``operators``, without keys at their default."""
-    values: dict[str, Any] = {"batch_size_per_rank": operators.local_batch_size}
+    values: dict[str, Any] = {"batch_size_per_rank": operators.batch_size_per_rank}
     if operators.source:
         values["source"] = operators.source
     for key in ("before_tables", "after_tables"):

@@ -251,7 +251,7 @@ def _assumed_lines(assumed: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _training(workload: Workload) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "batch_size_per_rank": workload.local_batch_size,
+        "batch_size_per_rank": workload.batch_size_per_rank,
         "optimizer": workload.optimizer.value,
         "output_dtype": workload.output_dtype.value,
         "gradient_dtype": workload.gradient_dtype.value,

@@ -16,6 +16,6 @@ def render_report(result: PlanningResult, blocks: tuple[Block, ...]) -> str:
     subtitle = (
         f"{counted(len(workload.tables), 'table')}, "
         f"{units.format_bytes(workload.weight_bytes)} of weights, "
-        f"on {figures.cluster(topology)}, {workload.local_batch_size:,} samples per rank"
+        f"on {figures.cluster(topology)}, {workload.batch_size_per_rank:,} samples per rank"
     )
     return render_page(f"Sharding plan of {workload.name}", subtitle, blocks)

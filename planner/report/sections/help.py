@@ -72,7 +72,7 @@ def _priced(
     for name, changed, system in _changes(workload, topology):
         pipeline = CostPipeline(changed, system)
         time_s = float(pipeline.iteration_times(pipeline.plan_work(plan)))
-        samples = changed.local_batch_size * system.world_size / time_s
+        samples = changed.batch_size_per_rank * system.world_size / time_s
         found.append((samples, name, time_s, pipeline.memory(plan).fits))
     return tuple(found)
 
@@ -98,8 +98,8 @@ def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Work
     if (even := with_even_sequences(workload)) != workload:
         yield "sequences balanced over ranks", even, topology
     if workload.dense.operators is None:
-        batch = workload.local_batch_size * int(_TWICE)
-        yield "twice the batch", replace(workload, local_batch_size=batch), topology
+        batch = workload.batch_size_per_rank * int(_TWICE)
+        yield "twice the batch", replace(workload, batch_size_per_rank=batch), topology
 
 
 def _change(ratio: float) -> str:

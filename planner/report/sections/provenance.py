@@ -116,7 +116,7 @@ def _assumptions(workload: Workload) -> tuple[Markup, tuple[Number, ...]]:
     if scattered < total:
         spread += f", in {scattered:,} of {total:,} tables; in the others as the ids are ordered"
     facts = [
-        ("batch_size_per_rank", "Batch", f"{workload.local_batch_size:,} samples per rank"),
+        ("batch_size_per_rank", "Batch", f"{workload.batch_size_per_rank:,} samples per rank"),
         ("pipeline", "Training pipeline", workload.pipeline.value),
         ("optimizer", "Optimizer of tables", _optimizers(workload)),
         (

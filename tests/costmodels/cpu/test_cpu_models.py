@@ -65,7 +65,7 @@ def workload(pipeline: Pipeline = Pipeline.NONE) -> Workload:
             )
             for i, rows in enumerate((10**3, 10**4, 10**5, 10**6))
         ),
-        local_batch_size=1024,
+        batch_size_per_rank=1024,
         dense=DenseArch(
             num_dense_features=13, bottom_mlp=(16,), top_mlp=(8, 1), interaction=Interaction.CAT
         ),
@@ -162,7 +162,7 @@ def test_skewed_indices_are_faster() -> None:
             features=(Feature(name="f0", pooling_factor=20.0),),
             distribution=Zipf(num_embeddings=10**6, exponent=exponent),
         )
-        load = Workload(name="one", tables=(table,), local_batch_size=2048)
+        load = Workload(name="one", tables=(table,), batch_size_per_rank=2048)
         option = ShardingOption(
             table="t0",
             sharding_type=ShardingType.TABLE_WISE,

@@ -230,9 +230,9 @@ def test_intervals_are_as_wide_as_chains_that_were_held_out_say() -> None:
     found, _ = fit_operators(points)
     assert found is not None
     assert 0.25 < found.sigma_ratio < 0.5
-    listed = OperatorList(local_batch_size=64, after_tables=(LINEAR, ATTENTION))
+    listed = OperatorList(batch_size_per_rank=64, after_tables=(LINEAR, ATTENTION))
     alone = Workload(
-        name="alone", tables=(), local_batch_size=64, dense=DenseArch(operators=listed)
+        name="alone", tables=(), batch_size_per_rank=64, dense=DenseArch(operators=listed)
     )
 
     def width(sigma_ratio: float) -> float:
@@ -253,13 +253,13 @@ def test_only_dense_parts_like_those_of_steps_keep_the_constants_of_steps() -> N
     plain = Workload(
         name="plain",
         tables=(make_table(),),
-        local_batch_size=64,
+        batch_size_per_rank=64,
         dense=DenseArch(
             num_dense_features=13, bottom_mlp=(32,), top_mlp=(16, 1), interaction=Interaction.CAT
         ),
     )
     assert new.times(plain, cpu_topology()) == old.times(plain, cpu_topology())
-    listed = OperatorList(local_batch_size=64, after_tables=(LINEAR, ATTENTION, GELU))
+    listed = OperatorList(batch_size_per_rank=64, after_tables=(LINEAR, ATTENTION, GELU))
     other = replace(plain, dense=DenseArch(operators=listed))
     own = constants(5)
     times = new.times(other, cpu_topology())

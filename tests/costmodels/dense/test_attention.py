@@ -41,7 +41,7 @@ def workload(layer: Hstu) -> Workload:
     positions = round(fmean(layer.lengths or (layer.seq,)))
     features = positions * (layer.input_width or layer.hidden)
     dense = DenseArch(num_dense_features=features, layers=(layer,), dtype=DataType.BF16)
-    return Workload(name="w", tables=(), local_batch_size=8, dense=dense)
+    return Workload(name="w", tables=(), batch_size_per_rank=8, dense=dense)
 
 
 def operators(layer: Hstu) -> tuple[Operator, ...]:
@@ -220,7 +220,7 @@ def test_steps_are_named_after_what_the_dense_part_is() -> None:
     assert dense_names(replace(own, dense=first))[1] == "dense part after tables"
     dlrm = DenseArch(num_dense_features=4, bottom_mlp=(8,), top_mlp=(4,))
     assert dense_names(replace(own, dense=dlrm)) == ("bottom MLP", "interaction and top MLP")
-    listed = OperatorList(local_batch_size=8, after_tables=operators(FUSED))
+    listed = OperatorList(batch_size_per_rank=8, after_tables=operators(FUSED))
     assert dense_names(replace(own, dense=DenseArch(operators=listed)))[1] == "dense part"
 
 

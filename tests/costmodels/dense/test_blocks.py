@@ -36,7 +36,7 @@ def operators(
 ) -> tuple[Operator, ...]:
     """Of a batch of 8."""
     arch = DenseArch(layers=(layer,), dtype=dtype, num_dense_features=0)
-    values: dict[str, object] = {"name": "w", "tables": (), "local_batch_size": 8, "dense": arch}
+    values: dict[str, object] = {"name": "w", "tables": (), "batch_size_per_rank": 8, "dense": arch}
     return dense_operators(Workload(**{**values, **changes}))[1]  # type: ignore[arg-type]
 
 
@@ -143,7 +143,7 @@ def test_checkpoints_trade_memory_for_a_second_forward_pass() -> None:
     times = [
         Roofline().times(
             Workload(
-                name="w", tables=(), local_batch_size=8,
+                name="w", tables=(), batch_size_per_rank=8,
                 dense=DenseArch(layers=(replace(BLOCK, checkpoint=c),), dtype=DataType.FP16),
             ),
             topology,
@@ -210,7 +210,7 @@ def test_a_history_of_a_table_is_as_long_as_its_lengths() -> None:
     table = make_table(pooling=Pooling.NONE, embedding_dim=64, features=(feature,))
     for layer in (replace(BLOCK, vocabulary=0), Hstu(layers=1, hidden=64, heads=4, seq=32)):
         arch = DenseArch(layers=(replace(layer, lengths=LENGTHS),))
-        found = dense_operators(make_workload(table, dense=arch, local_batch_size=8))[1]
+        found = dense_operators(make_workload(table, dense=arch, batch_size_per_rank=8))[1]
         rows = {o.shape[1] for o in found if o.kind is OperatorKind.MATMUL}
         assert rows == {84}
         pairs = [
@@ -230,7 +230,7 @@ def test_the_rank_with_the_longest_sequences_sets_the_pace() -> None:
     )
     found = dense_operators(
         Workload(
-            name="w", tables=(), local_batch_size=64,
+            name="w", tables=(), batch_size_per_rank=64,
             dense=DenseArch(layers=(replace(BLOCK, lengths=LENGTHS),)),
         )
     )[1]  # fmt: skip
@@ -239,7 +239,7 @@ def test_the_rank_with_the_longest_sequences_sets_the_pace() -> None:
         expected = squared if o.kind is OperatorKind.ATTENTION else linear
         assert 1 + sigmas * o.deviation_ratio == pytest.approx(expected, rel=0.03)
     workload = Workload(
-        name="w", tables=(), local_batch_size=64,
+        name="w", tables=(), batch_size_per_rank=64,
         dense=DenseArch(layers=(replace(BLOCK, lengths=LENGTHS),)),
     )  # fmt: skip
     alone, many = (
@@ -256,7 +256,7 @@ def test_half_the_shares_take_twice_as_long() -> None:
     """Gaps between kernels and the least time of a kernel stay."""
     big = replace(BLOCK, layers=2, hidden=4096, ffn=16384, seq=2048)
     workload = Workload(
-        name="w", tables=(), local_batch_size=8,
+        name="w", tables=(), batch_size_per_rank=8,
         dense=DenseArch(layers=(big,), dtype=DataType.FP16),
     )  # fmt: skip
     times = [

@@ -68,7 +68,7 @@ def test_layers_that_can_be_compiled_are() -> None:
     layer = Transformer(layers=1, hidden=64, heads=4, ffn=128, seq=16)
     arch = DenseArch(num_dense_features=16 * 64, layers=(layer,))
     alone = DenseArch(num_dense_features=16 * 64, layers=(replace(layer, compiled=True),))
-    whole = Workload(name="w", tables=(), local_batch_size=8, dense=replace(arch, compiled=True))
+    whole = Workload(name="w", tables=(), batch_size_per_rank=8, dense=replace(arch, compiled=True))
     assert operators(whole) == operators(replace(whole, dense=alone))
 
 

@@ -21,7 +21,7 @@ MLPERF_POOLING = (
 )
 
 
-def mlperf_dcnv2(local_batch_size: int = 8192) -> Workload:
+def mlperf_dcnv2(batch_size_per_rank: int = 8192) -> Workload:
     """The dense part of MLPerf's DLRM-DCNv2; tables are small, dimension and count are real."""
     tables = tuple(
         make_table(
@@ -41,14 +41,14 @@ def mlperf_dcnv2(local_batch_size: int = 8192) -> Workload:
         dcn_low_rank_dim=512,
         dtype=DataType.FP16,
     )
-    return make_workload(*tables, dense=arch, local_batch_size=local_batch_size)
+    return make_workload(*tables, dense=arch, batch_size_per_rank=batch_size_per_rank)
 
 
 def test_mlperf_dcnv2_has_the_published_flops_and_parameters() -> None:
     """96.2 MFLOP per sample forward and backward (three times forward), 16.0 M parameters."""
     workload = mlperf_dcnv2()
     layers = dense_layers(workload)
-    forward = sum(x.flops for x in (*layers.bottom, *layers.top)) / workload.local_batch_size
+    forward = sum(x.flops for x in (*layers.bottom, *layers.top)) / workload.batch_size_per_rank
     assert 3 * forward == pytest.approx(96.2e6, rel=0.02)
     assert dense_parameters(workload) == pytest.approx(16.0e6, rel=0.02)
     assert dense_parameters(workload) == layers.bottom_parameters + layers.top_parameters
@@ -68,7 +68,7 @@ def test_dot_interaction_by_hand() -> None:
     features = tuple(Feature(name=f"f{i}", pooling_factor=1.0) for i in range(2))
     tables = (make_table("t0", features=features), make_table("t1"))
     arch = DenseArch(num_dense_features=13, bottom_mlp=(32, 64), top_mlp=(16, 1))
-    layers = dense_layers(make_workload(*tables, dense=arch, local_batch_size=10))
+    layers = dense_layers(make_workload(*tables, dense=arch, batch_size_per_rank=10))
     concat, dot, pairs, first, last = layers.top
     # The three looked-up vectors are joined, and then the dense vector with them.
     assert [o.moved_bytes for o in concat.operators] == [2 * 4 * 10 * n * 64 for n in (3, 4)]
@@ -104,9 +104,9 @@ def test_a_sequence_counts_as_one_vector_per_table() -> None:
 def test_activations_of_one_layer_by_hand() -> None:
     """Input 13 and output 8 of a batch of 100 in fp16, and in fp8 too: it is kept in 2 bytes."""
     arch = DenseArch(num_dense_features=13, bottom_mlp=(8,), dtype=DataType.FP16)
-    assert activation_bytes(make_workload(dense=arch, local_batch_size=100)) == 2 * 100 * 21
+    assert activation_bytes(make_workload(dense=arch, batch_size_per_rank=100)) == 2 * 100 * 21
     short = DenseArch(num_dense_features=13, bottom_mlp=(8,), dtype=DataType.FP8)
-    assert activation_bytes(make_workload(dense=short, local_batch_size=100)) == 2 * 100 * 21
+    assert activation_bytes(make_workload(dense=short, batch_size_per_rank=100)) == 2 * 100 * 21
 
 
 def test_a_product_counts_its_elements() -> None:
@@ -122,7 +122,7 @@ def test_a_product_counts_its_elements() -> None:
 def test_a_rate_that_the_device_does_not_list_is_named(dtype: DataType, is_named: bool) -> None:
     topology = make_topology()
     table = make_table("t0")
-    workload = make_workload(table, local_batch_size=65536, dense=make_dense(dtype=dtype))
+    workload = make_workload(table, batch_size_per_rank=65536, dense=make_dense(dtype=dtype))
     whole = make_placement(table, ShardingType.TABLE_WISE, topology, where=(0,))
     told = CostPipeline(workload, topology).estimate(Plan(placements=(whole,))).warnings
     words = f"lists no rate for products in {dtype}: the dense part is priced at that of fp16"

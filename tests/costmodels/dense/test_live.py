@@ -19,7 +19,7 @@ from tests.strategies import make_table, make_workload
 def mlp(*sizes: int, batch: int = 100, width: int = 7) -> Workload:
     dense = DenseArch(num_dense_features=width, layers=(Mlp(sizes=sizes),))
     return Workload(
-        name="mlp", tables=(), local_batch_size=batch, dense=dense, pipeline=Pipeline.NONE
+        name="mlp", tables=(), batch_size_per_rank=batch, dense=dense, pipeline=Pipeline.NONE
     )
 
 
@@ -56,7 +56,7 @@ def test_blocks_keep_their_activations_and_checkpoints_free_them() -> None:
             layers=layers, hidden=64, heads=4, ffn=256, seq=32, checkpoint=checkpoint
         )
         dense = DenseArch(num_dense_features=64 * 32, layers=(layer,), dtype=DataType.BF16)
-        made = Workload(name="blocks", tables=(), local_batch_size=8, dense=dense)
+        made = Workload(name="blocks", tables=(), batch_size_per_rank=8, dense=dense)
         return live_bytes(made).peak_bytes
 
     assert peak(4) - peak(3) == pytest.approx(peak(3) - peak(2))

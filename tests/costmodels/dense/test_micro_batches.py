@@ -19,7 +19,7 @@ from planner.io import load_system
 from tests.strategies import make_topology
 
 SMALL = Workload(
-    name="w", tables=(), local_batch_size=1,
+    name="w", tables=(), batch_size_per_rank=1,
     dense=DenseArch(num_dense_features=512, layers=(
         Hstu(layers=12, hidden=64, heads=2, seq=8, fused_attention=True),
     )),
@@ -47,7 +47,7 @@ def test_the_host_issues_every_micro_batch(parallelism: DenseParallelism) -> Non
 def test_inputs_of_every_micro_batch_are_copied() -> None:
     wide = replace(
         SMALL,
-        local_batch_size=4,
+        batch_size_per_rank=4,
         host_profile=HostProfile.CUDA_GRAPH,
         dense=DenseArch(num_dense_features=10**7, layers=(Mlp(sizes=(1,)),), dtype=DataType.BF16),
     )

@@ -55,7 +55,7 @@ def dlrm(interaction: str) -> Workload:
         dcn_low_rank_dim=32 if is_cross else 0,
     )
     tables = (make_table("t0", features=features), make_table("t1"))
-    return make_workload(*tables, dense=arch, local_batch_size=2048)
+    return make_workload(*tables, dense=arch, batch_size_per_rank=2048)
 
 
 def in_layers(workload: Workload) -> list[Workload]:
@@ -95,7 +95,7 @@ def in_operators(workload: Workload) -> Workload:
         eager = replace(eager, host_profile=HostProfile.EAGER_2021, cuda_graph=False)
     before, after = dense_operators(eager)
     listed = OperatorList(
-        local_batch_size=workload.local_batch_size, before_tables=before, after_tables=after
+        batch_size_per_rank=workload.batch_size_per_rank, before_tables=before, after_tables=after
     )
     return replace(workload, dense=DenseArch(operators=listed))
 
@@ -180,7 +180,7 @@ def gpt2(**changes: object) -> Transformer:
 def of(layer: AbstractLayer, batch: int = 8, dtype: DataType = DataType.FP16) -> Workload:
     """A workload of one layer and no tables."""
     arch = DenseArch(layers=(layer,), dtype=dtype)
-    return Workload(name="w", tables=(), local_batch_size=batch, dense=arch)
+    return Workload(name="w", tables=(), batch_size_per_rank=batch, dense=arch)
 
 
 def test_gpt2_small_has_its_published_parameters_and_flop() -> None:
@@ -243,9 +243,9 @@ def test_products_without_a_gradient_of_the_input_cost_half_a_backward() -> None
             Workload(
                 name="w",
                 tables=(),
-                local_batch_size=1,
+                batch_size_per_rank=1,
                 dense=DenseArch(
-                    operators=OperatorList(local_batch_size=1, after_tables=(operator,))
+                    operators=OperatorList(batch_size_per_rank=1, after_tables=(operator,))
                 ),
             ),
             topology,
@@ -281,13 +281,13 @@ def test_the_host_issues_repeats_while_the_device_computes() -> None:
 def test_other_batches_than_the_listed_one_are_refused() -> None:
     workload = in_operators(dlrm("dot"))
     with pytest.raises(InvalidValueError, match="are for 2048 samples per rank, the batch is 64"):
-        replace(workload, local_batch_size=64)
+        replace(workload, batch_size_per_rank=64)
 
 
 def test_one_description_is_enough() -> None:
     shared = Operator(name="a", kind=OperatorKind.NORM, shape=(3,), shared_bytes=8.0)
     with pytest.raises(InvalidValueError, match=r"'a'. have shared_bytes, but ranks share layers"):
-        OperatorList(local_batch_size=1, after_tables=(shared,))
+        OperatorList(batch_size_per_rank=1, after_tables=(shared,))
     with pytest.raises(InvalidValueError, match="given twice, by bottom_mlp and top_mlp and by la"):
         DenseArch(bottom_mlp=(3,), layers=(Dot(),))
 
@@ -337,7 +337,7 @@ def test_a_transformer_runs_over_looked_up_sequences() -> None:
     )
     blocks = Transformer(layers=2, hidden=64, heads=2, ffn=128, seq=50)
     workload = make_workload(
-        table, dense=DenseArch(layers=(blocks, Mlp(sizes=(1,)))), local_batch_size=16
+        table, dense=DenseArch(layers=(blocks, Mlp(sizes=(1,)))), batch_size_per_rank=16
     )
     top = dense_layers(workload).top
     (inner,) = [p for x in top for p in x.products if (p.k, p.n) == (64, 128)][:1]

@@ -28,7 +28,7 @@ BLOCK = Hstu(layers=1, hidden=64, heads=2, seq=8, fused_attention=True)
 
 def priced(arch: DenseArch, **changes: object) -> tuple[float, float]:
     """Seconds of a step, and bytes of its dense part, on 8 GPUs."""
-    workload = Workload(name="w", tables=(), local_batch_size=64, dense=arch)
+    workload = Workload(name="w", tables=(), batch_size_per_rank=64, dense=arch)
     workload = replace(workload, **changes)
     pipeline = CostPipeline(workload, load_system("v100_32gb_sxm", gpus=8))
     plan = Plan(placements=())
@@ -37,7 +37,7 @@ def priced(arch: DenseArch, **changes: object) -> tuple[float, float]:
 
 def listed(operators: tuple[Operator, ...]) -> DenseArch:
     """As a traced module."""
-    return DenseArch(operators=OperatorList(local_batch_size=64, after_tables=operators))
+    return DenseArch(operators=OperatorList(batch_size_per_rank=64, after_tables=operators))
 
 
 def written_out(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
@@ -63,7 +63,7 @@ def test_layers_cost_the_same_once_with_repeats_and_one_by_one(
 def test_operators_cost_the_same_once_with_repeats_and_one_by_one(profile: HostProfile) -> None:
     """Blocks of many operators, and equal layers of an MLP, which are none."""
     workload = Workload(
-        name="w", tables=(), local_batch_size=64,
+        name="w", tables=(), batch_size_per_rank=64,
         dense=DenseArch(layers=(replace(BLOCK, layers=5),), num_dense_features=512),
     )  # fmt: skip
     layers = tuple(replace(o, num_repeats=6) for o in mlp("m", 64, (256, 256), DataType.FP32))
@@ -84,7 +84,7 @@ def test_equal_layers_of_an_mlp_are_no_block_however_many_there_are() -> None:
 def test_a_block_has_its_first_names_and_all_its_repeats() -> None:
     each = DenseArch(layers=(replace(BLOCK, name="a"), replace(BLOCK, name="b")))
     workload = Workload(
-        name="w", tables=(), local_batch_size=64, dense=replace(each, num_dense_features=512)
+        name="w", tables=(), batch_size_per_rank=64, dense=replace(each, num_dense_features=512)
     )
     found = [o for layer in dense_layers(workload).top for o in layer.operators]
     assert {o.num_repeats for o in found} == {2}

@@ -33,7 +33,7 @@ def beside(pooling: float, arch: DenseArch = MLP, dim: int = 128) -> Workload:
     """A dense part beside one table."""
     feature = Feature(name="f", pooling_factor=pooling)
     table = make_table(features=(feature,), embedding_dim=dim)
-    return make_workload(table, dense=arch, local_batch_size=4096, cuda_graph=True)
+    return make_workload(table, dense=arch, batch_size_per_rank=4096, cuda_graph=True)
 
 
 def ratio(workload: Workload, system: str) -> float:
@@ -56,7 +56,7 @@ def step_s(workload: Workload, system: str) -> float:
 
 
 def test_without_lookups_a_dense_part_fills_the_step_and_beside_long_ones_it_is_a_burst() -> None:
-    alone = Workload(name="w", tables=(), local_batch_size=4096, dense=MLP)
+    alone = Workload(name="w", tables=(), batch_size_per_rank=4096, dense=MLP)
     assert ratio(alone, "a100_80gb_sxm") == 1.0
     assert ratio(beside(1000.0), "a100_80gb_sxm") == 0.0
     assert Roofline().sustained_ratio(alone, load_system("a100_80gb_sxm")) == 1.0
@@ -98,7 +98,7 @@ def test_attention_beside_long_lookups_is_a_burst_too() -> None:
         make_workload(
             history,
             dense=replace(arch, layers=(replace(block, layers=layers, ffn=ffn),)),
-            local_batch_size=8192,
+            batch_size_per_rank=8192,
         )
         for layers, ffn in ((1, 64), (24, 4096))
     )
@@ -135,10 +135,13 @@ def test_each_operator_has_the_shares_of_its_own_type() -> None:
     """Products in fp32 of a dense part in fp16, as a traced module lists them."""
     topology = load_system("v100_32gb_sxm", gpus=1)
     product = matmul("p", (1, 4096, 4096, 4096), DataType.FP32)
-    listed = OperatorList(local_batch_size=8, after_tables=(product,))
+    listed = OperatorList(batch_size_per_rank=8, after_tables=(product,))
     both = [
         Workload(
-            name="w", tables=(), local_batch_size=8, dense=DenseArch(operators=listed, dtype=dtype)
+            name="w",
+            tables=(),
+            batch_size_per_rank=8,
+            dense=DenseArch(operators=listed, dtype=dtype),
         )
         for dtype in (DataType.FP32, DataType.FP16)
     ]

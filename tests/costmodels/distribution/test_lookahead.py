@@ -75,7 +75,7 @@ def cached(batches: int) -> tuple[Workload, CostPipeline, Plan]:
     table = make_table(num_embeddings=10**6)
     topology = make_topology(local_world_size=2)
     workload = make_workload(
-        table, local_batch_size=4096, pipeline=Pipeline.LOOKAHEAD, lookahead_batches=batches
+        table, batch_size_per_rank=4096, pipeline=Pipeline.LOOKAHEAD, lookahead_batches=batches
     )
     placement = make_placement(
         table,

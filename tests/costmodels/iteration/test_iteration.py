@@ -372,7 +372,7 @@ def test_the_input_rate_is_a_floor() -> None:
 
 
 def test_slower_ranks_never_speed_up_an_iteration() -> None:
-    workload = make_workload(local_batch_size=8192)
+    workload = make_workload(batch_size_per_rank=8192)
     topology = make_topology(2, 2)
     usual = CostPipeline(workload, topology)
     slow = dataclasses.replace(topology, speed_by_rank_ratio=(1.0, 1.0, 0.5, 1.0))

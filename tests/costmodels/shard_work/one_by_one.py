@@ -218,7 +218,7 @@ def shard_work(
     table, kernel = workload.table(placement.table), placement.kernel
     family, ratio = family_of(placement, topology), placement.cache_load_factor_ratio
     replicated = family is ShardingType.DATA_PARALLEL
-    batch, sources = float(workload.local_batch_size), float(topology.world_size)
+    batch, sources = float(workload.batch_size_per_rank), float(topology.world_size)
     share = share_of_accesses(shard, placement, table)
     if replicated:
         sources = share = 1.0
@@ -286,7 +286,7 @@ def reordered(
 
 
 def excess_ratio(workload: Workload, topology: Topology) -> float:
-    world, batch, live = topology.world_size, workload.local_batch_size, live_bytes(workload)
+    world, batch, live = topology.world_size, workload.batch_size_per_rank, live_bytes(workload)
     room = live.peak_bytes - live.beside_lookups_bytes
     most = 0.0
     for table in workload.tables:

@@ -50,7 +50,7 @@ def table(*, deduplicates: bool = True) -> Table:
 
 
 def workload(one: Table, **changes: object) -> Workload:
-    return make_workload(one, local_batch_size=BATCH, **changes)
+    return make_workload(one, batch_size_per_rank=BATCH, **changes)
 
 
 def work_of(one: Table, kind: ShardingType) -> np.ndarray:  # type: ignore[type-arg]
@@ -135,7 +135,7 @@ def test_the_kernels_and_their_memory_are_priced(name: Pipeline) -> None:
     seconds, limits = [], []
     for one in (large, replace(large, deduplicates_indices=False)):
         run = workload(one, pipeline=name)
-        run = replace(run, local_batch_size=2**18)
+        run = replace(run, batch_size_per_rank=2**18)
         plan = Plan(placements=(make_placement(one, ShardingType.TABLE_WISE, topology),))
         pipeline = CostPipeline(run, topology)
         seconds.append(float(pipeline.iteration_times(pipeline.plan_work(plan))))
@@ -181,7 +181,10 @@ def test_no_more_travels_than_without(case: tuple[Workload, Topology, Plan]) -> 
     families = len(EXCHANGING_TYPES)
     slack = 1e-6 + 1e-9 * every
     assert (once <= every + slack)[:, OUTPUT : OUTPUT + families].all()
-    longer = 4.0 * run.local_batch_size * sum(len(t.features) for t in run.tables) * 8
+    longer = 4.0 * run.batch_size_per_rank * sum(len(t.features) for t in run.tables) * 8
     assert (once <= every + slack + longer)[:, INPUT : INPUT + families].all()
     for t in both[0].tables:
-        assert exchanged_indices(t, run.local_batch_size) <= run.local_batch_size * t.pooling_factor
+        assert (
+            exchanged_indices(t, run.batch_size_per_rank)
+            <= run.batch_size_per_rank * t.pooling_factor
+        )

@@ -96,7 +96,7 @@ BATCH = 512
 def row(table: Table, kind: ShardingType, topology: Topology, **changes: object) -> FloatArray:
     """Work ``[W, columns]`` of one table with output in fp16."""
     placed = make_placement(table, kind, topology, **changes)  # type: ignore[arg-type]
-    workload = make_workload(table, local_batch_size=BATCH, output_dtype=DataType.FP16)
+    workload = make_workload(table, batch_size_per_rank=BATCH, output_dtype=DataType.FP16)
     models = CostModels(lookup=Roofline())
     return CostPipeline(workload, topology, models).plan_work(Plan(placements=(placed,)))
 

@@ -35,7 +35,7 @@ def workload(communication: Communication | None, **changes: object) -> Workload
         make_table(f"t{i}", num_embeddings=4000, embedding_dim=DIM, communication=communication)
         for i in range(len(TYPES))
     ]
-    return make_workload(*tables, local_batch_size=BATCH, **changes)
+    return make_workload(*tables, batch_size_per_rank=BATCH, **changes)
 
 
 def plan_of(kinds: tuple[ShardingType, ...] = TYPES) -> Plan:
@@ -191,7 +191,7 @@ def test_the_kernels_are_steps_of_the_iteration(name: Pipeline) -> None:
 
 def test_large_exchanges_gain_and_replicated_tables_pay_nothing() -> None:
     codecs = Communication.of(Precision.FP16, Precision.BF16)
-    large = {"local_batch_size": 1 << 16}
+    large = {"batch_size_per_rank": 1 << 16}
 
     def time_s(communication: Communication | None, kinds: tuple[ShardingType, ...]) -> float:
         tables = workload(communication).tables

@@ -86,7 +86,7 @@ def bottom_layers() -> tuple[Layer, ...]:
 def gpt_layers() -> tuple[Layer, ...]:
     """The token tables, 12 blocks of attention and feed-forward, a norm and the head."""
     dense = DenseArch(layers=(GPT,), dtype=DataType.FP16)
-    gpt = Workload(name="gpt", tables=(), local_batch_size=4, dense=dense)
+    gpt = Workload(name="gpt", tables=(), batch_size_per_rank=4, dense=dense)
     return dense_layers(gpt).top
 
 
@@ -153,7 +153,7 @@ def test_casts_are_counted_where_no_operator_says_so() -> None:
     listed = Workload(
         name="gpt",
         tables=(),
-        local_batch_size=4,
+        batch_size_per_rank=4,
         dense=DenseArch(layers=(replace(GPT, autocast=True),), dtype=DataType.BF16),
     )
     assert not any(is_cast(layer) for layer in dense_layers(listed).top)
@@ -224,16 +224,16 @@ SLOW = {"device_link_bandwidth_bytes_per_s": 1e9}
 
 
 def test_a_batch_is_copied_over_the_link_of_the_device() -> None:
-    workload = make_workload(make_table(), local_batch_size=1000)
+    workload = make_workload(make_table(), batch_size_per_rank=1000)
     per_sample = 4 * (13 + 1) + 8 * workload.index_bytes + workload.index_bytes
     assert input_bytes(workload) == 1000 * per_sample
 
 
 def test_weights_of_indices_are_copied_with_them() -> None:
     weighted = replace(make_table(), is_weighted=True)
-    workload = make_workload(weighted, local_batch_size=1000)
+    workload = make_workload(weighted, batch_size_per_rank=1000)
     lookups = weighted.features[0].pooling_factor
-    plain = input_bytes(make_workload(make_table(), local_batch_size=1000))
+    plain = input_bytes(make_workload(make_table(), batch_size_per_rank=1000))
     assert input_bytes(workload) - plain == 1000 * lookups * 4
 
 
@@ -247,7 +247,7 @@ def test_a_feature_of_two_tables_is_copied_once() -> None:
 
 
 def test_the_copy_is_exposed_without_a_pipeline_and_hidden_with_one() -> None:
-    workload = make_workload(make_table(), local_batch_size=20_000, cuda_graph=True)
+    workload = make_workload(make_table(), batch_size_per_rank=20_000, cuda_graph=True)
     copied_s = input_bytes(workload) * (1 / 1e9 - 1 / 20e9)
     plain = replace(workload, pipeline=Pipeline.NONE)
     assert time_s(plain, **SLOW) - time_s(plain) == pytest.approx(copied_s, rel=1e-3)
@@ -259,7 +259,7 @@ def test_the_copy_is_exposed_without_a_pipeline_and_hidden_with_one() -> None:
 
 
 def test_profiles_differ_as_their_software_does() -> None:
-    workload = make_workload(make_table(), local_batch_size=64)
+    workload = make_workload(make_table(), batch_size_per_rank=64)
     by_profile = {p: time_s(replace(workload, host_profile=p)) for p in HostProfile}
     assert by_profile[HostProfile.CUDA_GRAPH] < by_profile[HostProfile.EAGER]
     assert by_profile[HostProfile.EAGER] < by_profile[HostProfile.EAGER_2021]

@@ -113,7 +113,7 @@ class Known(AbstractExchangeModel):
     sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def input_growth(
-        self, sharding_type: ShardingType, traffic: Traffic, local_batch_size: int
+        self, sharding_type: ShardingType, traffic: Traffic, batch_size_per_rank: int
     ) -> FloatArray:
         """Those of the bytes that arrive."""
         return traffic.arriving_bytes

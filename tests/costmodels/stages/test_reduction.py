@@ -41,7 +41,7 @@ def gpt(**changes: object) -> Workload:
     values: dict[str, object] = {
         "name": "gpt",
         "tables": (),
-        "local_batch_size": 4,
+        "batch_size_per_rank": 4,
         "dense": DenseArch(layers=(GPT,), dtype=DataType.FP16),
         "dense_parallelism": DenseParallelism.FSDP,
         "gradient_dtype": DataType.FP32,
@@ -85,7 +85,7 @@ def test_shards_are_gathered_twice_and_scattered_once() -> None:
 def test_the_first_piece_waits_for_its_parameters_and_the_others_compute_beside() -> None:
     """Time is between compute with the two exposed pieces, and everything one after the other."""
     topology = make_topology()
-    workload = gpt(local_batch_size=32)
+    workload = gpt(batch_size_per_rank=32)
     model = stages(workload, topology)
     num_features = CostPipeline(workload, topology).num_features
     times = model.times(np.zeros((4, num_features)), Scale())
@@ -348,21 +348,21 @@ def test_half_a_sample_per_rank_lies_between_none_and_one() -> None:
     """One sample on two ranks takes less than two, and more than half as long."""
     topology = make_topology()
     half_s, one_s, two_s = (
-        time_s(replace(shared(2), local_batch_size=size), topology) for size in (0.5, 1, 2)
+        time_s(replace(shared(2), batch_size_per_rank=size), topology) for size in (0.5, 1, 2)
     )
     assert one_s / 2 < half_s < one_s < two_s
-    operators = dense_operators(replace(shared(2), local_batch_size=0.5))[1]
-    assert operators == dense_operators(replace(shared(2), local_batch_size=0.5 + 1e-12))[1]
-    whole = replace(shared(2), local_batch_size=2.0)
-    assert isinstance(whole.local_batch_size, int)
+    operators = dense_operators(replace(shared(2), batch_size_per_rank=0.5))[1]
+    assert operators == dense_operators(replace(shared(2), batch_size_per_rank=0.5 + 1e-12))[1]
+    whole = replace(shared(2), batch_size_per_rank=2.0)
+    assert isinstance(whole.batch_size_per_rank, int)
     for size, words in (
         (0.4, "1/2..1e8, got 0.4"),
         (0.75, "a whole number, or one on the 2 ranks"),
     ):
         with pytest.raises(InvalidValueError, match=words):
-            replace(shared(2), local_batch_size=size)
+            replace(shared(2), batch_size_per_rank=size)
     with pytest.raises(InvalidValueError, match=r"must be 1..1e8, got 0.5"):
-        replace(shared(1), local_batch_size=0.5)
+        replace(shared(1), batch_size_per_rank=0.5)
 
 
 def test_layers_shared_across_hosts_use_the_links_between_hosts() -> None:
@@ -391,7 +391,9 @@ def test_products_in_fp4_move_half_a_byte_and_are_no_slower_than_fp8() -> None:
     eight = replace(dense, dtype=DataType.FP8)
     rates = ((DataType.FP16, 1e15), (DataType.FP8, 2e15), (DataType.FP4, 4e15))
     topology = make_topology(1, 1, device=make_device(flops_per_s=rates))
-    four_s, eight_s = (time_s(gpt(dense=d, local_batch_size=64), topology) for d in (dense, eight))
+    four_s, eight_s = (
+        time_s(gpt(dense=d, batch_size_per_rank=64), topology) for d in (dense, eight)
+    )
     assert four_s < eight_s
     assert DataType.FP4.num_bytes == 0.5
     for field in ("output_dtype", "gradient_dtype"):

@@ -66,8 +66,8 @@ def _matched(rng: np.random.Generator, case: Case, day: Workload) -> Workload:
         return day
     plan = Plan(placements=tuple(own[int(rng.integers(len(own)))] for own in choices))
     first_s, own_s = (_time_s(case, w, plan) for w in (case.workload, day))
-    batch = day.local_batch_size * first_s / own_s * float(rng.choice([0.9, 1.0, 1.1]))
-    return replace(day, local_batch_size=int(np.clip(round(batch), 1, _MOST_BATCH)))
+    batch = day.batch_size_per_rank * first_s / own_s * float(rng.choice([0.9, 1.0, 1.1]))
+    return replace(day, batch_size_per_rank=int(np.clip(round(batch), 1, _MOST_BATCH)))
 
 
 def _time_s(case: Case, workload: Workload, plan: Plan) -> float:

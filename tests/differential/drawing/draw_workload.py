@@ -60,7 +60,9 @@ def draw_workload(rng: np.random.Generator, *, larger: bool = False) -> Workload
     workload = Workload(
         name="random",
         tables=tuple(tables),
-        local_batch_size=int(rng.choice([batch, 1, 64, 512, 4096], p=[0.5, 0.05, 0.1, 0.15, 0.2])),
+        batch_size_per_rank=int(
+            rng.choice([batch, 1, 64, 512, 4096], p=[0.5, 0.05, 0.1, 0.15, 0.2])
+        ),
         dense=_dense(rng),
         optimizer=Optimizer(str(rng.choice([o.value for o in Optimizer]))),
         output_dtype=_either(rng, DataType.FP32, DataType.FP16),
@@ -80,7 +82,7 @@ def draw_workload(rng: np.random.Generator, *, larger: bool = False) -> Workload
 def _compressed(workload: Workload) -> Workload:
     """With quantized communication, of all tables alike or of each, or mostly as it is."""
     sizes = [t.num_embeddings for t in workload.tables]
-    rng = np.random.default_rng([workload.local_batch_size, *sizes])
+    rng = np.random.default_rng([workload.batch_size_per_rank, *sizes])
     if rng.random() < _PLAIN:
         return workload
     if rng.random() < 0.5:
@@ -118,13 +120,13 @@ def draw_scenarios(rng: np.random.Generator, case: Case) -> Case:
             )
             law = _law(rng, table.num_embeddings)
             tables.append(replace(table, features=features, distribution=law))
-        batch = max(1, int(case.workload.local_batch_size * float(rng.choice([0.5, 1.0, 2.0]))))
+        batch = max(1, int(case.workload.batch_size_per_rank * float(rng.choice([0.5, 1.0, 2.0]))))
         scenarios.append(
             replace(
                 case.workload,
                 name=f"day {number}",
                 tables=tuple(tables),
-                local_batch_size=batch,
+                batch_size_per_rank=batch,
             )
         )
     how = _either(rng, ScenarioRule.WORST, ScenarioRule.MEAN)

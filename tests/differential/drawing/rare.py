@@ -100,7 +100,7 @@ def _traced(rng: np.random.Generator, case: Case) -> Case:
         if w.batch_share_ratio:
             return case
         listed = OperatorList(
-            local_batch_size=w.local_batch_size, before_tables=before, after_tables=after
+            batch_size_per_rank=w.batch_size_per_rank, before_tables=before, after_tables=after
         )
         days.append(replace(w, dense=DenseArch(num_dense_features=13, operators=listed)))
     return replace(case, workload=days[0], scenarios=tuple(days[1:]))

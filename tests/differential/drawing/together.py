@@ -87,7 +87,7 @@ def odd_workload(rng: np.random.Generator, workload: Workload) -> Workload:
     if rng.random() < 0.3:
         workload = replace(workload, output_dtype=dtypes[0], gradient_dtype=dtypes[1])
     if rng.random() < 0.2:
-        workload = replace(workload, local_batch_size=int(rng.choice([1, 1, 2, 3, 10**6])))
+        workload = replace(workload, batch_size_per_rank=int(rng.choice([1, 1, 2, 3, 10**6])))
     if rng.random() < 0.2:
         profile = HostProfile(str(rng.choice([p.value for p in HostProfile])))
         workload = replace(workload, host_profile=profile, cuda_graph=False)

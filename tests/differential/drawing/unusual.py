@@ -275,7 +275,7 @@ def lean(rng: np.random.Generator, case: Case) -> Case:
     curves = () if rng.random() < 0.7 else topology.collective_curves
     topology = replace(topology, device=device, host=host, collective_curves=curves, **kept)
     batch = int(rng.choice([1, 500, 20_000, 200_000]))
-    made = every_day(replace(case, topology=topology), local_batch_size=batch)
+    made = every_day(replace(case, topology=topology), batch_size_per_rank=batch)
     return _with_samples(case, made)
 
 

@@ -56,7 +56,7 @@ def _batch_bytes(workload: Workload) -> float:
     features = {f.name: (f, t.is_weighted) for t in workload.tables for f in t.features}
     index = workload.index_bytes
     each = (f.pooling_factor * (index + 4 * w) + index for f, w in features.values())
-    return workload.local_batch_size * (4.0 + sum(each))
+    return workload.batch_size_per_rank * (4.0 + sum(each))
 
 
 # ------------------------------------------------------------------ lookups
@@ -95,7 +95,7 @@ def _traffic(
     """
     device, parts = topology.device, len(placement.shards)
     is_copy = placement.sharding_type is ShardingType.DATA_PARALLEL
-    batch = workload.local_batch_size * (1 if is_copy else topology.world_size)
+    batch = workload.batch_size_per_rank * (1 if is_copy else topology.world_size)
     share = 1.0 if is_copy else 1.0 / parts
     per_sample = sum(f.pooling_factor for f in table.features)
     indices, bags = share * batch * per_sample, float(batch * len(table.features))
@@ -133,7 +133,7 @@ def _exchanged_s(
     """Seconds of the exchanges of one sharding type: indices, vectors and gradients."""
     if not placed:
         return 0.0
-    world, batch = topology.world_size, workload.local_batch_size
+    world, batch = topology.world_size, workload.batch_size_per_rank
     arriving, leaving = np.zeros(world), np.zeros(world)
     for table, placement in placed:
         index = workload.index_bytes + (4.0 if table.is_weighted else 0.0)

@@ -76,7 +76,7 @@ def _system(rng: np.random.Generator) -> Topology:
 def _workload(rng: np.random.Generator) -> Workload:
     return make_workload(
         *(_table(rng, f"t{i}") for i in range(int(rng.integers(1, 5)))),
-        local_batch_size=int(10 ** rng.uniform(0, 5)),
+        batch_size_per_rank=int(10 ** rng.uniform(0, 5)),
         dense=DenseArch(),
         pipeline=Pipeline.NONE,
         cuda_graph=True,

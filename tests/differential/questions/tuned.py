@@ -69,7 +69,7 @@ def _knobs(rng: np.random.Generator, case: Case) -> dict[str, tuple[Any, ...]]:
     pipelines = tuple(Pipeline(str(p)) for p in rng.permutation([p.value for p in Pipeline])[:1])
     others = tuple(dict.fromkeys((workload.pipeline, *pipelines)))
     alike = len(set(case.topology.speeds())) == 1
-    batch, reserved = workload.local_batch_size, workload.reserved_bytes
+    batch, reserved = workload.batch_size_per_rank, workload.reserved_bytes
     choices: tuple[dict[str, tuple[Any, ...]], ...] = (
         {"training.pipeline": tuple(p.value for p in others if p is not Pipeline.LOOKAHEAD)},
         {"training.batch_size_per_rank": (batch, 4 * batch)},

@@ -66,7 +66,7 @@ def listed(name: str) -> tuple[Operator, ...]:
     workload = Workload(
         name="w",
         tables=tuple(make_table(f"t{i}", embedding_dim=16) for i in range(vectors)),
-        local_batch_size=BATCH,
+        batch_size_per_rank=BATCH,
         dense=DenseArch(num_dense_features=width, layers=layers),
     )
     before, after = dense_operators(workload)
@@ -92,8 +92,8 @@ def test_flop_and_parameters_are_exact_and_the_rest_is_near(name: str) -> None:
     topology = make_topology(device=make_device(num_multiprocessors=108))
     prices = []
     for operators in (ours, trace.operators.after_tables):
-        arch = DenseArch(operators=OperatorList(local_batch_size=BATCH, after_tables=operators))
-        workload = Workload(name="w", tables=(), local_batch_size=BATCH, dense=arch)
+        arch = DenseArch(operators=OperatorList(batch_size_per_rank=BATCH, after_tables=operators))
+        workload = Workload(name="w", tables=(), batch_size_per_rank=BATCH, dense=arch)
         times = Roofline().times(workload, topology)
         prices.append(times.top_forward_s + times.top_backward_s)
     assert prices[0] == pytest.approx(prices[1], rel=0.1)
@@ -116,7 +116,7 @@ def test_a_checkpoint_computes_again_what_pytorch_does(checkpoint: str) -> None:
         layers=1, hidden=64, heads=4, ffn=128, seq=16, causal=True, checkpoint=checkpoint
     )
     dense = DenseArch(num_dense_features=16 * 64, layers=(layer,))
-    workload = Workload(name="w", tables=(), local_batch_size=BATCH, dense=dense)
+    workload = Workload(name="w", tables=(), batch_size_per_rank=BATCH, dense=dense)
     ours = tuple(o for o in dense_operators(workload)[1] if o.product is not None)
     asked = total(ours, "forward_flop") + total(ours, "backward_flop")
     assert asked == counter.get_total_flops()
@@ -144,7 +144,7 @@ def test_half_the_element_size_moves_half_the_bytes(name: str) -> None:
         workload = Workload(
             name="w",
             tables=tuple(make_table(f"t{i}", embedding_dim=16) for i in range(vectors)),
-            local_batch_size=BATCH,
+            batch_size_per_rank=BATCH,
             dense=DenseArch(num_dense_features=width, layers=layers, dtype=dtype),
         )
         operators = tuple(

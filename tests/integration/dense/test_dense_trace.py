@@ -165,7 +165,7 @@ def test_a_layer_lists_what_tracing_its_module_gives() -> None:
         composed=False,
     )
     by_trace, by_layer = (
-        Workload(name="w", tables=(), local_batch_size=BATCH, dense=dense)
+        Workload(name="w", tables=(), batch_size_per_rank=BATCH, dense=dense)
         for dense in (DenseArch(operators=trace.operators), DenseArch(layers=(layer,)))
     )
     listed = dense_operators(by_layer)[1]
@@ -272,5 +272,5 @@ def test_autocast_computes_products_in_its_type() -> None:
 def test_lists_of_traces_are_for_their_batch() -> None:
     _, trace = traced("DIN")
     assert trace.operators == OperatorList(
-        local_batch_size=BATCH, after_tables=trace.operators.after_tables
+        batch_size_per_rank=BATCH, after_tables=trace.operators.after_tables
     )

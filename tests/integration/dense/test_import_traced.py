@@ -64,7 +64,7 @@ def test_a_model_without_tables_is_priced(run: Run, code: str, tmp_path: Path) -
     assert "num_repeats: 6" in text
     assert "dense_modules" not in text
     workload = io.load_workload(output)
-    assert (workload.tables, workload.local_batch_size) == ((), 4)
+    assert (workload.tables, workload.batch_size_per_rank) == ((), 4)
     estimated = run("estimate", output, *SYSTEM, "--json")
     assert estimated.code == 0, estimated.err
     half = run(*asked, "--autocast", "bf16", "-o", output)

@@ -210,8 +210,8 @@ def test_a_frozen_attention_has_no_backward_pass() -> None:
     assert attention.gradient_flop == 0 < attention.forward_flop
     assert trace.backward_flop == trace.counted_backward_flop
     model = Roofline()
-    arch = DenseArch(operators=OperatorList(local_batch_size=BATCH, after_tables=(attention,)))
-    workload = Workload(name="w", tables=(), local_batch_size=BATCH, dense=arch)
+    arch = DenseArch(operators=OperatorList(batch_size_per_rank=BATCH, after_tables=(attention,)))
+    workload = Workload(name="w", tables=(), batch_size_per_rank=BATCH, dense=arch)
     times = model.times(workload, make_topology())
     assert times.top_backward_s < times.top_forward_s
 

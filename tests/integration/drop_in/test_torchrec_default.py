@@ -37,7 +37,7 @@ def theirs(case: Instance) -> tuple[Plan | None, float]:
         parameter._optimizer_kwargs = [{}]
     planner = EmbeddingShardingPlanner(
         topology=topology_to_torchrec(case.topology, "cuda"),
-        batch_size=case.workload.local_batch_size,
+        batch_size=case.workload.batch_size_per_rank,
         constraints={
             t.name: ParameterConstraints(pooling_factors=[f.pooling_factor for f in t.features])
             for t in case.workload.tables

@@ -255,7 +255,7 @@ def test_an_unknown_optimizer_has_a_wide_interval() -> None:
 
 
 def test_the_interval_of_a_guess_holds_the_cheapest_and_the_dearest_optimizer() -> None:
-    workload = make_workload(make_table("a", rows=200_000, dim=128), local_batch_size=8192)
+    workload = make_workload(make_table("a", rows=200_000, dim=128), batch_size_per_rank=8192)
     workload = replace(workload, optimizer=Optimizer.ADAM)
     topology = make_topology(1, 2)
     models = default_models(topology)
@@ -278,7 +278,7 @@ def test_the_interval_of_a_guess_holds_the_cheapest_and_the_dearest_optimizer() 
 def crowded_plan(topology: Topology) -> tuple[Plan, CostPipeline]:
     """Four equal tables, three of them on rank 0."""
     tables = [make_table(n, rows=1_000_000, dim=64) for n in "abcd"]
-    workload = make_workload(*tables, local_batch_size=64)
+    workload = make_workload(*tables, batch_size_per_rank=64)
     ranks = (0, 0, 0, 1)
     plan = Plan(
         placements=tuple(
@@ -340,7 +340,7 @@ def test_copies_give_way_to_one_table_where_the_rules_allow() -> None:
     small = replace(topology, device=replace(topology.device, hbm_capacity_bytes=2.0**30))
     table = make_table("a", rows=1_000_000, dim=64)
     other = make_table("b", rows=900_000, dim=64)
-    workload = make_workload(table, other, local_batch_size=64)
+    workload = make_workload(table, other, batch_size_per_rank=64)
     pipeline = CostPipeline(workload, small)
     plan = Plan(
         placements=tuple(

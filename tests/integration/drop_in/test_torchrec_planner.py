@@ -121,7 +121,7 @@ def test_the_search_is_asked_the_right_question(search: Search) -> None:
     plan = shard_planner.plan(model(), SHARDERS)
     assert search.asked is not None
     assert [t.name for t in search.asked["workload"].tables] == ["a", "b", "c"]
-    assert search.asked["workload"].local_batch_size == 8
+    assert search.asked["workload"].batch_size_per_rank == 8
     assert search.asked["topology"].world_size == 4
     assert search.asked["topology"].local_world_size == 2
     kept = int(0.85 * 2**30)

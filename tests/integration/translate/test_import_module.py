@@ -89,7 +89,7 @@ def test_a_model_becomes_a_workload_that_plans(run: Run, package: str, tmp_path:
     assert done.code == 0, done.err
     assert "tables have no pooling factor" in done.err
     workload = io.load_workload_file(output).workload
-    assert (workload.name, workload.local_batch_size) == ("build", 64)
+    assert (workload.name, workload.batch_size_per_rank) == ("build", 64)
     shapes = {t.name: (t.num_embeddings, t.embedding_dim, t.module) for t in workload.tables}
     assert shapes == {"user": (10**9, 64, "sparse"), "item": (5000, 32, "sparse")}
     assert workload.reserved_bytes > 0

@@ -301,7 +301,7 @@ def test_memory_left_equals_the_heuristical_reservation() -> None:
         )
     left = reservation.reserve(
         topology_to_torchrec(topology, "cuda"),
-        workload.local_batch_size,
+        workload.batch_size_per_rank,
         Model(workload),
         [EmbeddingBagCollectionSharder()],
         constraints,
@@ -321,7 +321,7 @@ def test_plans_are_worth_what_torchrec_says(name: str) -> None:
         t.name: ParameterConstraints(pooling_factors=[f.pooling_factor for f in t.features])
         for t in workload.tables
     }
-    batch = workload.local_batch_size
+    batch = workload.batch_size_per_rank
     model = describe_model(Model(workload), sharders, batch_size=batch, constraints=constraints)
     assert model is not None
     options = to_sharding_options(

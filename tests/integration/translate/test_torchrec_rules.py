@@ -45,7 +45,7 @@ def problems_of(
     topology: Topology | None = None,
     device: str = "cuda",
 ) -> list[str]:
-    workload = Workload(name="w", tables=(table or make_table(),), local_batch_size=8)
+    workload = Workload(name="w", tables=(table or make_table(),), batch_size_per_rank=8)
     plan = Plan(placements=placements)
     return layout_problems(plan, workload, topology or make_topology(), device=device)
 
@@ -216,7 +216,7 @@ def test_a_domain_may_take_the_place_of_the_host() -> None:
     assert problems_of(by_domain, topology=topology) == []
     assert problems_of(by_host, topology=topology) == []
     mixed = [by_domain, replace(by_host, table="u")]
-    workload = Workload(name="w", tables=(make_table(), make_table("u")), local_batch_size=8)
+    workload = Workload(name="w", tables=(make_table(), make_table("u")), batch_size_per_rank=8)
     problems = layout_problems(Plan(placements=tuple(mixed)), workload, topology)
     assert len(problems) == 1
     assert problems[0].startswith("table 'u': table_row_wise needs all 4 ranks of one host")

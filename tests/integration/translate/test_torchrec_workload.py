@@ -65,7 +65,7 @@ def test_tables_of_both_kinds_at_any_depth() -> None:
         ("b", "sparse.bags", 20, 4, Pooling.SUM),
         ("c", "history", 30, 12, Pooling.NONE),
     ]
-    assert workload.local_batch_size == 32
+    assert workload.batch_size_per_rank == 32
     assert [f.name for f in workload.table("a").features] == ["f_a"]
 
 

@@ -43,7 +43,7 @@ def test_what_changed_is_told_table_by_table() -> None:
     (change,) = table_changes(before, now, world_size=4)
     assert change.table == table.name
     assert change.now.pooling_factor == pytest.approx(3.0 * change.before.pooling_factor)
-    indices = 4 * before.local_batch_size * table.pooling_factor
+    indices = 4 * before.batch_size_per_rank * table.pooling_factor
     assert change.before.num_unique_rows == table.distribution.expected_unique_rows(indices)
     assert change.now.hot_ratio > change.before.hot_ratio
 

@@ -244,7 +244,7 @@ def test_the_hash_is_of_the_inputs(result: PlanningResult) -> None:
 
     same = hash_of()
     assert hash_of(workload=make_workload()) == same
-    assert hash_of(workload=replace(problem.workload, local_batch_size=8)) != same
+    assert hash_of(workload=replace(problem.workload, batch_size_per_rank=8)) != same
     assert hash_of(topology=replace(problem.topology, domain_size=8)) != same
     assert len(same) == 64
 

@@ -26,7 +26,7 @@ def test_every_section_arrives(tmp_path: Path) -> None:
     file = load_workload_file(write(tmp_path, "workload.yaml", WORKLOAD))
     workload = file.workload
     assert workload.name == "tiny"
-    assert workload.local_batch_size == 512
+    assert workload.batch_size_per_rank == 512
     assert workload.optimizer is Optimizer.ADAGRAD
     assert workload.output_dtype is DataType.FP16
     assert workload.pipeline is Pipeline.SPARSE_DIST
@@ -184,7 +184,7 @@ def test_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "text", "attribute", "value"),
     [
-        ("training.batch_size_per_rank", "1_024", "local_batch_size", 1024),
+        ("training.batch_size_per_rank", "1_024", "batch_size_per_rank", 1024),
         ("training.pipeline", "none", "pipeline", Pipeline.NONE),
         ("training.cuda_graph", "true", "cuda_graph", True),
         ("memory.reserve", "2 GiB", "reserved_bytes", 2**31),
@@ -247,13 +247,13 @@ def test_csv_list(tmp_path: Path) -> None:
     file = load_workload_file(path, overrides=(("training.batch_size_per_rank", "64"),))
     user, seven, _ = file.workload.tables
     assert file.workload.name == "tables"
-    assert file.workload.local_batch_size == 64
+    assert file.workload.batch_size_per_rank == 64
     assert user.distribution == Zipf(num_embeddings=40_000, exponent=1.05)
     assert (user.pooling_factor, user.dtype) == (3.5, DataType.FP16)
     assert (seven.name, seven.pooling_factor, seven.dtype) == ("7_0", 1.0, DataType.FP32)
     assert "training.batch_size_per_rank" not in file.assumed
     bare = load_workload_file(path)
-    assert bare.workload.local_batch_size == 4096
+    assert bare.workload.batch_size_per_rank == 4096
     assert "training.batch_size_per_rank" in bare.assumed
     assert bare.assumed["tables.pooling_factor"] == ("7_0", "7_1")
 
@@ -331,7 +331,7 @@ def test_half_a_sample_per_rank_is_read_written_and_refused_without_a_partner(
         f"dense: {{num_dense_features: 1024, layers: [{layer}]}}\n"
     )
     path.write_text(text, encoding="utf-8")
-    assert load_workload(path).local_batch_size == 0.5
+    assert load_workload(path).batch_size_per_rank == 0.5
     path.write_text(text.replace(", tensor_parallel: 2", ""), encoding="utf-8")
     with pytest.raises(InvalidInputError, match=r"batch_size_per_rank must be 1..1e8, got 0.5"):
         load_workload(path)

@@ -91,7 +91,7 @@ def test_a_dense_part_that_fills_the_device_is_refused_without_listing(
 def test_scores_that_fused_kernels_do_not_write_are_named() -> None:
     layer = Hstu(layers=4, hidden=64, heads=4, seq=4096, before_tables=True)
     dense = DenseArch(num_dense_features=4096 * 64, layers=(layer,))
-    workload = Workload(name="w", tables=(cases.table("t"),), local_batch_size=8, dense=dense)
+    workload = Workload(name="w", tables=(cases.table("t"),), batch_size_per_rank=8, dense=dense)
     with pytest.raises(InfeasibleError, match="the dense part and the reserve alone") as found:
         refuse_hopeless(*asked(workload))
     assert any("set fused_attention: true" in line for line in found.value.advice)

@@ -48,7 +48,7 @@ def problem(num_pinned: int, num_free: int, kind: ShardingType) -> PlanningProbl
     ]
     rule = TableConstraint(pattern="p*", kernels=(IN_HOST,))
     return PlanningProblem(
-        workload=make_workload(*tables, local_batch_size=512, pipeline=Pipeline.NONE),
+        workload=make_workload(*tables, batch_size_per_rank=512, pipeline=Pipeline.NONE),
         topology=_dear_calls(make_topology(1, 2)),
         constraints=Constraints(tables=(rule,) if num_pinned else (), sharding_types=(kind,)),
     )
@@ -136,7 +136,7 @@ def test_tables_left_out_where_memory_is_scarce_take_next_to_none_of_it(
     monkeypatch.setattr("planner.options.enumeration._EVERY", 0)
     rows = [*(50_000 * (i + 1) for i in range(40)), 100, 120]
     tables = [make_table(f"t{i}", num_embeddings=n) for i, n in enumerate(rows)]
-    workload = make_workload(*tables, optimizer=optimizer, local_batch_size=4096)
+    workload = make_workload(*tables, optimizer=optimizer, batch_size_per_rank=4096)
     sizes = [workload.trained_bytes(t) for t in tables]
     device = make_device(hbm_capacity_bytes=0.6 * sum(sizes))
     asked = PlanningProblem(workload=workload, topology=make_topology(1, 2, device=device))

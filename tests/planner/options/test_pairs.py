@@ -95,7 +95,7 @@ def test_a_table_whose_inputs_fit_nowhere_is_refused_beside_one_with_pairs() -> 
     ]
     feature = Feature(name="many", pooling_factor=1e6)
     large = strategies.make_table("t1", features=(feature,))
-    workload = strategies.make_workload(TABLES[0], large, TABLES[2], local_batch_size=200_000)
+    workload = strategies.make_workload(TABLES[0], large, TABLES[2], batch_size_per_rank=200_000)
     asked = replace(problem([pairs, EVERY, EVERY]), workload=workload)
     with pytest.raises(InfeasibleError, match="'t1' exceeds the device memory of an empty rank"):
         api.solve(asked)

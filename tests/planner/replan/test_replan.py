@@ -253,7 +253,7 @@ def test_a_new_plan_is_never_worse_and_reports_the_move() -> None:
 
 def fed_slowly(workload: Workload, ranks: int) -> Workload:
     """The data source gives a step's samples in half a second, which nearly every plan beats."""
-    samples = workload.local_batch_size * ranks
+    samples = workload.batch_size_per_rank * ranks
     return replace(workload, input_samples_per_s=2.0 * samples)
 
 
@@ -284,7 +284,7 @@ def test_no_table_moves_for_nothing(seed: int) -> None:
 @pytest.mark.parametrize("seed", cases.first(range(4), 3))
 def test_a_plan_that_nothing_beats_stays(seed: int) -> None:
     """A search from another seed ended with one of many equally fast plans: 3.9 GB for nothing."""
-    small = replace(load_workload("small_demo"), local_batch_size=4096)
+    small = replace(load_workload("small_demo"), batch_size_per_rank=4096)
     model, system = fed_slowly(small, 4), load_system("h100_sxm", gpus=4)
     words = {"max_evaluations": 300, "with_baselines": False}
     start = api.plan(model, system, seed=seed, **words)

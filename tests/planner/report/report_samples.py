@@ -66,7 +66,7 @@ def make_topology(num_hosts: int = 1, local_world_size: int = 4) -> Topology:
 def make_workload(num_tables: int = 4, *, prefix: str = "table") -> Workload:
     return Workload(
         name="sample",
-        local_batch_size=4096,
+        batch_size_per_rank=4096,
         tables=tuple(
             Table(
                 name=f"{prefix}_{i}",

@@ -89,7 +89,7 @@ def test_what_would_help_is_priced_again(evidence: Evidence) -> None:
 def test_a_model_without_tables_is_helped_by_faster_products() -> None:
     layer = Transformer(layers=4, hidden=1024, heads=16, ffn=4096, seq=1024)
     dense = DenseArch(num_dense_features=2**20, layers=(layer,), dtype=DataType.BF16)
-    workload = Workload(name="w", tables=(), local_batch_size=8, dense=dense)
+    workload = Workload(name="w", tables=(), batch_size_per_rank=8, dense=dense)
     (section,) = build_sections(plan(workload, load_system("h100_sxm", gpus=8)), ("help",))
     told = {row[0]: row[2] for row in section.rows}
     assert told["twice the rate of matrix products"] < told["half the host time per call"]  # type: ignore[operator]

@@ -102,7 +102,7 @@ def test_a_plan_handed_to_its_own_problem_stays_as_it_is(seed: int) -> None:
 def test_tables_that_shared_a_rank_are_spread_over_the_new_ones() -> None:
     """Twice the ranks: each old rank's tables on its two new ranks, the heaviest apart."""
     model = synthetic(8, seed=1)
-    halved = replace(model, local_batch_size=model.local_batch_size // 2)
+    halved = replace(model, batch_size_per_rank=model.batch_size_per_rank // 2)
     one, other = space(model, topology(1, 2)), space(halved, topology(1, 4))
     whole = [
         next(

@@ -55,7 +55,7 @@ def space_of(by_phase: bool, num_hosts: int, hbm_gib: float = 40.0) -> SearchSpa
         make_table("b", num_embeddings=500_000, embedding_dim=96),
         make_table("c", num_embeddings=50, embedding_dim=32),
     ]
-    workload = make_workload(*tables, local_batch_size=512)
+    workload = make_workload(*tables, batch_size_per_rank=512)
     topology = make_topology(num_hosts, 2, device=make_device(hbm_capacity_bytes=hbm_gib * GIB))
     problem = PlanningProblem(workload=workload, topology=topology)
     pipeline = TorchrecPipeline(workload, topology, default_models(topology), by_phase=by_phase)

@@ -50,7 +50,7 @@ def test_a_plan_that_fits_is_above_the_bound(
     large = make_table("large", num_embeddings=180_000_000, embedding_dim=128)
     small = [make_table(f"s{i}", num_embeddings=10**6, embedding_dim=64) for i in range(4)]
     result = api.plan(
-        make_workload(large, *small, local_batch_size=512),
+        make_workload(large, *small, batch_size_per_rank=512),
         topology,
         constraints=Constraints(sharding_types=kinds),
         objective=objective,

@@ -111,7 +111,7 @@ def test_every_kernel(objective: str, kernel: ComputeKernel) -> None:
 def test_scenarios(objective: str, robust: ScenarioRule) -> None:
     workload = model()
     scenarios = [
-        replace(workload, name="long", local_batch_size=65_536),
+        replace(workload, name="long", batch_size_per_rank=65_536),
         replace(workload, name="flat", tables=_flat(workload)),
     ]
     problem = PlanningProblem(workload=workload, topology=system(), scenarios=tuple(scenarios))

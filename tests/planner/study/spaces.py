@@ -36,7 +36,7 @@ def space_of(
                 own,
                 pipeline=pipeline,
                 lookahead_batches=own.lookahead_batches if pipeline is own.pipeline else 0,
-                local_batch_size=picks.get(BATCH, own.local_batch_size),
+                batch_size_per_rank=picks.get(BATCH, own.batch_size_per_rank),
                 reserved_bytes=picks.get(RESERVE, own.reserved_bytes),
             )
         except InvalidValueError as error:

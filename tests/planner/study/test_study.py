@@ -77,7 +77,7 @@ def test_a_grid_searches_every_setup_once(space: Space, every: Study) -> None:
     for result in every.results:
         figures, problem = result.figures, space.problem(result.setup)
         assert figures is not None
-        samples = problem.workload.local_batch_size * problem.topology.world_size
+        samples = problem.workload.batch_size_per_rank * problem.topology.world_size
         assert figures.samples_per_s == pytest.approx(samples / figures.time_s)
 
 

@@ -48,7 +48,7 @@ def frame(**columns: object) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def result() -> PlanningResult:
-    workload = workload_from_dataframe(frame(), local_batch_size=512)
+    workload = workload_from_dataframe(frame(), batch_size_per_rank=512)
     return planner.plan(workload, load_system("h100_sxm", gpus=4), max_evaluations=40)
 
 
@@ -67,39 +67,39 @@ def result() -> PlanningResult:
 )
 def test_what_is_no_frame_is_refused(given: object) -> None:
     with pytest.raises(InvalidInputError, match=r"pandas\.DataFrame\(\.\.\.\) makes one"):
-        workload_from_dataframe(given, local_batch_size=512)  # type: ignore[arg-type]
+        workload_from_dataframe(given, batch_size_per_rank=512)  # type: ignore[arg-type]
 
 
 def test_fields_of_a_workload_that_it_cannot_have_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="reserved_bytes"):
-        workload_from_dataframe(frame(), local_batch_size=512, reserved_bytes=-1.0)
+        workload_from_dataframe(frame(), batch_size_per_rank=512, reserved_bytes=-1.0)
 
 
 def test_tables_beside_the_rows_are_refused() -> None:
     """They took the place of the rows, in silence."""
     with pytest.raises(InvalidInputError, match="takes the tables from the rows"):
-        workload_from_dataframe(frame(), local_batch_size=4, tables=())  # type: ignore[call-arg]
+        workload_from_dataframe(frame(), batch_size_per_rank=4, tables=())  # type: ignore[call-arg]
 
 
 def test_columns_of_one_meaning_are_refused() -> None:
     """Either would be taken without a word."""
     with pytest.raises(InvalidInputError, match="'rows' and 'num_embeddings' both mean"):
-        workload_from_dataframe(frame(num_embeddings=[1, 2, 3]), local_batch_size=512)
+        workload_from_dataframe(frame(num_embeddings=[1, 2, 3]), batch_size_per_rank=512)
     twice = pd.concat([frame(), frame()[["rows"]]], axis=1)
     with pytest.raises(InvalidInputError, match="column 'rows' is there twice"):
-        workload_from_dataframe(twice, local_batch_size=512)
+        workload_from_dataframe(twice, batch_size_per_rank=512)
 
 
 def test_cells_that_would_be_passed_over_are_refused(tmp_path: Path) -> None:
     """One of two cells about one thing won without a word, and constraints went nowhere."""
     rules = frame(constraints=[{"kernels": ["fused"]}, None, None])
     with pytest.raises(InvalidInputError, match=r"'constraints'.*constraints=planner.Constraints"):
-        workload_from_dataframe(rules, local_batch_size=512)
+        workload_from_dataframe(rules, batch_size_per_rank=512)
     law = frame(distribution=[{"kind": "uniform"}, None, None])
     with pytest.raises(InvalidInputError, match="DataFrame: 'zipf_exponent' and 'distribution'"):
-        workload_from_dataframe(law, local_batch_size=512)
+        workload_from_dataframe(law, batch_size_per_rank=512)
     with pytest.raises(InvalidInputError, match="'pooling' and 'pooling_factor' both say"):
-        workload_from_dataframe(frame(pooling=[3, 3, 3]), local_batch_size=512)
+        workload_from_dataframe(frame(pooling=[3, 3, 3]), batch_size_per_rank=512)
     path = tmp_path / "tables.csv"
     path.write_text("name,rows,dim,pooling,pooling_factor\na,9,8,mean,2\nb,9,8,3,2\n")
     with pytest.raises(InvalidInputError, match=r"tables.csv:3: 'pooling' and 'pooling_factor'"):
@@ -108,21 +108,21 @@ def test_cells_that_would_be_passed_over_are_refused(tmp_path: Path) -> None:
 
 def test_classes_and_numbers_of_numpy() -> None:
     with pytest.raises(InvalidInputError, match="dtype: value"):
-        workload_from_dataframe(frame(dtype=[np.float16] * 3), local_batch_size=512)
-    made = workload_from_dataframe(frame(), local_batch_size=np.int64(512))
-    assert made.local_batch_size == 512
+        workload_from_dataframe(frame(dtype=[np.float16] * 3), batch_size_per_rank=512)
+    made = workload_from_dataframe(frame(), batch_size_per_rank=np.int64(512))
+    assert made.batch_size_per_rank == 512
 
 
 def test_rows_are_tables_and_missing_values_are_defaults() -> None:
     dense = DenseArch(num_dense_features=13, bottom_mlp=(64,), top_mlp=(1,))
     made = workload_from_dataframe(
         frame(features=[["a", "b"], None, None], pooling=["sum", pd.NA, "mean"]),
-        local_batch_size=512,
+        batch_size_per_rank=512,
         name="mine",
         dense=dense,
         reserved_bytes=1e9,
     )
-    assert (made.name, made.local_batch_size, made.dense) == ("mine", 512, dense)
+    assert (made.name, made.batch_size_per_rank, made.dense) == ("mine", 512, dense)
     assert made.reserved_bytes == 1e9
     user, item, tag = made.tables
     assert [t.num_embeddings for t in made.tables] == [40_000_000, 3_000_000, 200]
@@ -132,7 +132,9 @@ def test_rows_are_tables_and_missing_values_are_defaults() -> None:
     assert isinstance(item.distribution, Uniform)
     assert (item.pooling_factor, tag.pooling_factor) == (1.0, 7.5)
     assert tag.pooling is Pooling.MEAN
-    assert workload_from_dataframe(frame().to_dict("records"), local_batch_size=9).tables[1] == item
+    assert (
+        workload_from_dataframe(frame().to_dict("records"), batch_size_per_rank=9).tables[1] == item
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,20 +149,20 @@ def test_rows_are_tables_and_missing_values_are_defaults() -> None:
 )
 def test_bad_cells_are_named(columns: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words) as caught:
-        workload_from_dataframe(frame(**columns), local_batch_size=512)
+        workload_from_dataframe(frame(**columns), batch_size_per_rank=512)
     assert str(caught.value).startswith("DataFrame")
 
 
 def test_every_other_field_of_a_workload_is_a_keyword() -> None:
     every = {field.name for field in fields(Workload)}
-    assert set(WorkloadChanges.__annotations__) == every - {"name", "tables", "local_batch_size"}
+    assert set(WorkloadChanges.__annotations__) == every - {"name", "tables", "batch_size_per_rank"}
 
 
 def test_no_rows_and_no_batch_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="no rows"):
-        workload_from_dataframe(frame().iloc[:0], local_batch_size=512)
+        workload_from_dataframe(frame().iloc[:0], batch_size_per_rank=512)
     with pytest.raises(InvalidInputError, match="batch_size_per_rank"):
-        workload_from_dataframe(frame(), local_batch_size=0)
+        workload_from_dataframe(frame(), batch_size_per_rank=0)
 
 
 def test_a_plan_as_dataframes(result: PlanningResult) -> None:
@@ -185,7 +187,7 @@ def test_shards_without_rows_are_no_shards_in_any_frame() -> None:
     """Three rows on eight ranks: the plan lists eight shards, of which three hold a row."""
     rows = [{"name": "few", "rows": 3, "dim": 16}, {"name": "many", "rows": 4000, "dim": 16}]
     found = planner.plan(
-        workload_from_dataframe(rows, local_batch_size=64),
+        workload_from_dataframe(rows, batch_size_per_rank=64),
         load_system("h100_sxm", gpus=8),
         constraints=Constraints(sharding_types=(ShardingType.ROW_WISE,)),
         max_evaluations=20,
@@ -213,7 +215,7 @@ def test_notebooks_write_dear_steps_and_single_things_as_people_do(
 def test_notebooks_show_facts_and_tables_with_names_escaped(result: PlanningResult) -> None:
     names = ["<b>&", *(f"t{i}" for i in range(40))]
     rows = [{"name": name, "rows": 10, "dim": 4} for name in names]
-    workload = workload_from_dataframe(rows, local_batch_size=8)
+    workload = workload_from_dataframe(rows, batch_size_per_rank=8)
     found = planner.plan(workload, load_system("h100_sxm", gpus=1), max_evaluations=20)
     shown = found._repr_html_()
     assert "&lt;b&gt;&amp;" in shown

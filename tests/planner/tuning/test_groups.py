@@ -190,7 +190,7 @@ def test_whatever_is_reported_for_groups_fits_with_every_copy_counted(data: st.D
     )
     workload = make_workload(
         *(make_table(f"t{i}", num_embeddings=n, embedding_dim=16) for i, n in enumerate(rows)),
-        local_batch_size=64,
+        batch_size_per_rank=64,
     )
     problem = PlanningProblem(workload=workload, topology=system)
     space = space_of(problem, more={"copies": ("all",)})
@@ -207,7 +207,9 @@ def test_a_terabyte_of_tables_is_not_copied_eight_times_into_one_host() -> None:
     """One copy per rank: eight copies of 1 TB on one host of 2 TB do not fit."""
     system = make_topology(1, 8, host=make_host(ddr_capacity_bytes=2e12))
     table = make_table("t0", num_embeddings=9 * 10**8, embedding_dim=256)
-    problem = PlanningProblem(workload=make_workload(table, local_batch_size=64), topology=system)
+    problem = PlanningProblem(
+        workload=make_workload(table, batch_size_per_rank=64), topology=system
+    )
     group = group_topology(system, 1)
     assert group is not None
     assert group.ddr_capacities()[0] < table.weight_bytes < system.ddr_capacities()[0]

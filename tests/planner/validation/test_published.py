@@ -88,7 +88,7 @@ def test_more_hosts_finish_a_fixed_batch_sooner(system: str) -> None:
     for gpus in (16, 32, 64):
         topology = io.load_system(system, gpus=gpus, gpus_per_host=per_host)
         workload = io.load_workload("dlrm_dcnv2_hugectr")
-        workload = replace(workload, local_batch_size=135_168 // gpus)
+        workload = replace(workload, batch_size_per_rank=135_168 // gpus)
         plan = plan_from_matrix(by_host(gpus), workload, topology, 0.0125)
         pipeline = CostPipeline(workload, topology, models_of_run(workload, topology))
         time = pipeline.estimate(plan).time

@@ -57,7 +57,7 @@ def test_stdout_holds_the_workload_or_json(kind: str, run: Run, tmp_path: Path) 
     path = tmp_path / "shown.yaml"
     path.write_text(shown.out)
     workload = io.load_workload(path)
-    assert (workload.name, workload.local_batch_size) == ("mine", 96)
+    assert (workload.name, workload.batch_size_per_rank) == ("mine", 96)
     told = json.loads(run(*arguments(kind, tmp_path, "--json", "--batch-size", 96)).out)
     assert told["tables"] == len(workload.tables)
     assert "training.batch_size_per_rank" not in told["assumed"]

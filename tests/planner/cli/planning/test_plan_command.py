@@ -56,7 +56,7 @@ def test_flags_reach_the_planner(plan: Run, fake_api: FakeApi) -> None:
     assert fake_api.search.max_evaluations == 1000
     asked = fake_api.asked
     assert asked is not None
-    assert asked.workload.local_batch_size == 512
+    assert asked.workload.batch_size_per_rank == 512
     assert asked.workload.reserved_bytes == 2 * GIB
     assert asked.workload.tables[0].embedding_dim == 64
     assert asked.topology.world_size == 8
@@ -67,7 +67,7 @@ def test_batch_size_per_rank(plan: Run, fake_api: FakeApi) -> None:
     assert fake_api.search.time_limit_s is None
     assert fake_api.search.max_evaluations is None
     assert fake_api.asked is not None
-    assert fake_api.asked.workload.local_batch_size == 1024
+    assert fake_api.asked.workload.batch_size_per_rank == 1024
 
 
 def test_verbose_prints_every_section(plan: Run) -> None:

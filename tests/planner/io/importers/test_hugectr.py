@@ -33,7 +33,7 @@ def test_hugectr_localized(tmp_path: Path) -> None:
     assert [t.num_embeddings for t in workload.tables] == [1000, 20, 300]
     assert [t.pooling_factor for t in workload.tables] == [1, 2, 5]
     assert {t.pooling for t in workload.tables} == {Pooling.MEAN}
-    assert workload.local_batch_size == 256
+    assert workload.batch_size_per_rank == 256
     assert (workload.optimizer, workload.index_bytes) == (Optimizer.ADAM, 8)
     dense = workload.dense
     assert (dense.bottom_mlp, dense.top_mlp) == ((32, 16), (8, 1))

@@ -72,11 +72,11 @@ def test_torchrec_shards_with_a_hole(tmp_path: Path) -> None:
 def test_dlrm_global_batch_is_divided() -> None:
     workload = import_dlrm([samples.SMALL_DLRM]).workload
     assert [t.num_embeddings for t in workload.tables] == [1000, 200, 3]
-    assert workload.local_batch_size == 2048 // 4
+    assert workload.batch_size_per_rank == 2048 // 4
     assert workload.optimizer is Optimizer.ROWWISE_ADAGRAD
     dense = workload.dense
     assert (dense.num_dense_features, dense.bottom_mlp, dense.top_mlp) == (13, (64, 16), (64, 1))
-    assert import_dlrm([samples.SMALL_DLRM], world_size=2).workload.local_batch_size == 1024
+    assert import_dlrm([samples.SMALL_DLRM], world_size=2).workload.batch_size_per_rank == 1024
 
 
 def test_dlrm_indices_of_its_random_generator() -> None:
@@ -138,7 +138,7 @@ def test_torchrec_dlrm() -> None:
     assert len(workload.tables) == 26
     assert workload.tables[25].features[0].name == "cat_25"
     assert workload.tables[0].module == "model.sparse_arch.embedding_bag_collection"
-    assert workload.local_batch_size == 128
+    assert workload.batch_size_per_rank == 128
     assert workload.optimizer is Optimizer.ADAGRAD
     dense = workload.dense
     assert dense.interaction is Interaction.DCN
@@ -203,7 +203,7 @@ def test_fbgemm(tmp_path: Path) -> None:
     imported = import_fbgemm(save(tmp_path, samples.tbe_config()))
     workload = imported.workload
     assert [t.num_embeddings for t in workload.tables] == [1000, 50, 1]
-    assert (workload.local_batch_size, workload.index_bytes) == (256, 4)
+    assert (workload.batch_size_per_rank, workload.index_bytes) == (256, 4)
     assert all(t.is_weighted and t.pooling_factor == 4 for t in workload.tables)
     check_readable(imported, tmp_path)
 
@@ -287,7 +287,7 @@ def test_param(tmp_path: Path) -> None:
     assert [(t.num_embeddings, t.embedding_dim) for t in workload.tables] == [(100, 64), (2000, 8)]
     table = workload.tables[0]
     assert (table.dtype, table.pooling, table.is_weighted) == (DataType.FP16, Pooling.MEAN, True)
-    assert (workload.local_batch_size, workload.optimizer) == (512, Optimizer.SGD)
+    assert (workload.batch_size_per_rank, workload.optimizer) == (512, Optimizer.SGD)
     assert table.pooling_factor == 20
     assert table.distribution == Uniform(num_embeddings=100)
     check_readable(imported, tmp_path)

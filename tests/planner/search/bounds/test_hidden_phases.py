@@ -46,7 +46,7 @@ def test_limits_of_host_memory_stay_when_a_hidden_exchange_comes_into_use(
         )
         for name, size in sizes.items()
     ]
-    workload = make_workload(*tables, local_batch_size=4096, pipeline=pipeline)
+    workload = make_workload(*tables, batch_size_per_rank=4096, pipeline=pipeline)
     unit_bytes = workload.trained_bytes(tables[0]) / sizes["pinned"]
     empty = CostPipeline(workload, topology(DEVICE_BYTES, DEVICE_BYTES))
     taken_bytes = DEVICE_BYTES - float(empty.device_limits[0])
