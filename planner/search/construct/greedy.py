@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
 from planner.search.base import AbstractProposals, Record
 from planner.search.common.linear import LinearModel
-from planner.search.construct.scalar_placer import ScalarPlacer
+from planner.search.construct.packing import Packer
 from planner.space.evaluation import Assignment, SearchSpace
 
 _TORCHREC_MIN_WIDTH: Final = 128
@@ -72,16 +72,12 @@ def list_greedy(
         choice: ``[T]`` the option of each table, counted from the first of the table; None for the
             whole ones.
     """
-    placer = ScalarPlacer(space)
     choice = whole_options(space) if choice is None else choice
-    sizes = np.array([placer.largest_bytes(t, int(o)) for t, o in enumerate(choice)])
+    sizes = space.largest_device[space.first[:-1] + choice]
     order = np.lexsort((-np.arange(len(costs)), sizes, costs))[::-1]
-    places: list[tuple[int, ...]] = [()] * space.num_tables
-    for t in order:
-        option = space.option(int(t), int(choice[t]))
-        pieces = max(option.num_pieces, 1)
-        places[t] = placer.place(int(t), int(choice[t]), np.full(pieces, costs[t] / pieces))
-    return Assignment(options=tuple(int(o) for o in choice), places=tuple(places))
+    pieces = np.maximum(space.pieces[space.first[:-1] + choice], 1)
+    each = [np.full(n, cost / n) for n, cost in zip(pieces, costs, strict=True)]
+    return _placed(space, choice.tolist(), order.tolist(), each)
 
 
 def whole_options(space: SearchSpace) -> IntArray:
@@ -118,9 +114,8 @@ def torchrec_walk(model: LinearModel) -> Iterator[Assignment]:
     tables_left = _WALK_TABLES
     while True:
         choice = [order[i] for order, i in zip(orders, at, strict=True)]
-        placer = ScalarPlacer(space)
-        sizes = [placer.largest_bytes(t, o) for t, o in enumerate(choice)]
-        yield _partition(space, placer, choice, sizes, seconds)
+        sizes = space.largest_device[space.first[:-1] + choice].tolist()
+        yield _partition(space, choice, sizes, seconds)
         tables_left -= space.num_tables
         movable = [t for t, order in enumerate(orders) if at[t] + 1 < len(order)]
         if not movable or tables_left <= 0:
@@ -137,9 +132,8 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
     space, seconds = model.space, shard_seconds(model)
     choice = whole_options(space).tolist()
     for _ in range(_MOST_SPLITS):
-        placer = ScalarPlacer(space)
         hottest = [_hottest(space, t, o, seconds) for t, o in enumerate(choice)]
-        yield _partition(space, placer, choice, hottest, seconds)
+        yield _partition(space, choice, hottest, seconds)
         for table in sorted(range(space.num_tables), key=lambda t: (-hottest[t], t)):
             finer = _next_split(space, table, choice[table])
             if finer is not None:
@@ -162,30 +156,30 @@ def _torchrec_order(space: SearchSpace, table: int, seconds: FloatArray) -> list
 
 
 def _partition(
-    space: SearchSpace,
-    placer: ScalarPlacer,
-    choice: list[int],
-    sizes: list[float],
-    seconds: FloatArray,
+    space: SearchSpace, choice: list[int], sizes: list[float], seconds: FloatArray
 ) -> Assignment:
     """Place one option per table.
 
     Args:
         space: options and places.
-        placer: has no shards yet.
         choice: index of the option of each table.
         sizes: tables with the largest of these numbers are placed first, after uniform options.
         seconds: ``[M]`` cost of each row of work.
     """
     uniform = [space.option(t, o).is_uniform for t, o in enumerate(choice)]
     order = sorted(range(space.num_tables), key=lambda t: (not uniform[t], -sizes[t], t))
+    costs = [seconds[space.rows[int(space.first[t]) + o]] for t, o in enumerate(choice)]
+    return _placed(space, choice, order, [c if c.ndim == 1 else c.max(axis=-1) for c in costs])
+
+
+def _placed(
+    space: SearchSpace, choice: list[int], order: list[int], costs: Sequence[FloatArray]
+) -> Assignment:
+    """Place one option per table in this order, each piece where the sum of costs is least."""
+    packer = Packer(space)
     places: list[tuple[int, ...]] = [()] * space.num_tables
     for t in order:
-        rows = space.rows[int(space.first[t]) + choice[t]]
-        cost = seconds[rows]
-        if cost.ndim > 1:
-            cost = cost.max(axis=-1)
-        places[t] = placer.place(t, choice[t], cost)
+        places[t] = packer.place(t, choice[t], costs[t]) or ()
     return Assignment(options=tuple(choice), places=tuple(places))
 
 
