@@ -75,11 +75,11 @@ class Auto(AbstractStrategy):
         if has_all and can_price_all(space, evaluate.meter.left_s, schedule):
             price_all_above_floor(space, record)
         else:
-            start_under_rules(space, record, seed=seed, schedule=schedule)
+            start_under_rules(space, record, schedule=schedule)
             if SearchPart.GREEDY not in self._without:
                 offer_first(space, record)
             _Run(space, record, seed, self._without, self._handed, schedule).search()
-            finish_under_rules(space, record, seed=seed, schedule=schedule)
+            finish_under_rules(space, record, seed=seed)
         return record.outcome(proves=True)
 
 

@@ -33,23 +33,11 @@ class Schedule:
     # -- plans under rules that couple tables -----------------------------------------------------
 
     chains_share: float = 0.4
-    """Share of all work for chains of moves away from the plan in use, under a limit on moves. They
-    come first, since few plans keep such a limit; the rest is for bounds and other plans."""
-    chain_shares: tuple[float, float, float] = (0.5, 0.5, 1.0)
-    """Share of the work left of ``chains_share`` that each kind of chain may take, in the order of
-    :class:`planner.search.improve.budget_moves.Chain`. The last kind may take all that is left."""
-    chain_step_share: float = 0.5
-    """Share of the work left to a chain that one of its steps may take. A step that looks at more
-    options finds a better move, and leaves less for the steps after it."""
+    """Share of all work for a chain of moves away from the plan in use, under a limit on moves. It
+    comes first, since few plans keep such a limit; the rest is for bounds and other plans."""
     packing_share: float = 0.1
     """Share of all work for packings before the search. They look at memory and rules alone, so
     that they find plans where others find none, but no fast ones."""
-    first_descent_share: float = 0.3
-    """Share of all work, packings and chains not counted, for the first descent under rules. Bounds
-    and other starts get the rest."""
-    rules_kicks: int = 30
-    """Kicks in a row without a better plan after which the last search under rules ends. Where
-    there are more tables than this, as many kicks as tables, so that each may get its turn."""
 
     # -- plans before bounds ----------------------------------------------------------------------
 
