@@ -3,7 +3,7 @@
 Loads are easiest to balance with many small pieces; but these cost more in total. Options that cost
 little in total leave a few ranks far above the mean. Therefore a cycle has several stages. The
 first one gives much weight to the mean over ranks and has a soft maximum (a low power of the norm,
-see ``partial_loads.py``). The last one gives hardly any weight to the mean and has a hard maximum.
+see ``partial_plan.py``). The last one gives hardly any weight to the mean and has a hard maximum.
 The objective itself prices the best plans of a cycle.
 """
 
@@ -17,8 +17,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
-from planner.search.improve.field import PartialPlan
-from planner.search.improve.menu import Menu
+from planner.search.improve.partial_plan import Menu, PartialPlan
 from planner.search.improve.ruin import Cooling, Ruiner
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import Cut

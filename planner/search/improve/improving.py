@@ -19,7 +19,7 @@ from planner.search.construct.prices import PriceSearch, explore
 from planner.search.improve.cycle import LATE_STAGES, STAGES, Cycles
 from planner.search.improve.guide import Guide, guide_of
 from planner.search.improve.local_search import LocalSearch
-from planner.search.improve.menu import Menu
+from planner.search.improve.partial_plan import Menu
 from planner.search.improve.state import PlanState
 from planner.space.effort import insertion_s
 from planner.space.evaluation import Assignment, SearchSpace

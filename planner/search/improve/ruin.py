@@ -21,8 +21,7 @@ import numpy as np
 from costmodels.datatypes import IntArray
 from costmodels.sharding import Spread
 from planner.search.common.linear import LinearModel
-from planner.search.improve.field import PartialPlan
-from planner.search.improve.menu import Menu
+from planner.search.improve.partial_plan import Menu, PartialPlan
 from planner.search.improve.share_out import share_out
 from planner.space.effort import Meter, insertion_s
 from planner.space.evaluation import SearchSpace

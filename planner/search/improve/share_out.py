@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.sharding import Spread
-from planner.search.improve.partial_loads import PartialLoads
+from planner.search.improve.partial_plan import PartialPlan
 from planner.space.effort import Meter, sharing_s
 
 _MOST_ENTRIES: Final = 2**15
@@ -26,7 +26,7 @@ _BETTER: Final = 1e-9
 
 
 def share_out(
-    field: PartialLoads,
+    field: PartialPlan,
     places: tuple[int, int],
     spread: Spread,
     rng: np.random.Generator,
@@ -70,14 +70,14 @@ def share_out(
     return True
 
 
-def _ranks(field: PartialLoads, places: tuple[int, int], spread: Spread) -> IntArray:
+def _ranks(field: PartialPlan, places: tuple[int, int], spread: Spread) -> IntArray:
     """``[2, L]`` the ranks of two hosts, or ``[2, 1]`` two ranks."""
     ranks = np.array(places) if spread is Spread.RANKS else field.space.host_ranks(places)
     return np.asarray(ranks.reshape(2, -1))
 
 
 def _movable(
-    field: PartialLoads, place: int, other: int, spread: Spread
+    field: PartialPlan, place: int, other: int, spread: Spread
 ) -> list[tuple[int, int, IntArray]]:
     """Table, number and rows of work of each piece on ``place`` that may also be on ``other``.
 
@@ -100,7 +100,7 @@ def _movable(
     return found
 
 
-def _shared(field: PartialLoads, ranks: IntArray, rows: FloatArray, there: IntArray) -> FloatArray:
+def _shared(field: PartialPlan, ranks: IntArray, rows: FloatArray, there: IntArray) -> FloatArray:
     """Loads of the ranks of two places for each way to share out pieces.
 
     Args:
