@@ -32,9 +32,8 @@ from planner.rules.placement_rules import rule_names, unmet_rules
 from planner.search.base import OPTIMALITY_GAP, SearchOutcome, Termination
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
-from planner.search.improve.simplify import EQUAL, simplified
+from planner.search.improve.afterwards import EQUAL, simplified, staying
 from planner.search.improve.single_changes import single_changes
-from planner.search.improve.staying import staying
 from planner.settings import SearchSettings
 from planner.solving.prepare import objective_value, searched_options, with_context
 from planner.space.budget import Deadline

@@ -1,8 +1,8 @@
-"""What planners in use do: list greedies, TorchRec's walk over options, HugeCTR's splits.
+"""What planners in use do: list greedies, and HugeCTR's splits.
 
 Their plans are baselines, and starting points of the search. All of them give a shard one cost (the
-walks: the weighted sum of its phases, in seconds) and balance the sums of costs over ranks. They do
-not see that every phase waits for its slowest rank.
+splits: the weighted sum of its phases, in seconds) and balance the sums of costs over ranks. They
+do not see that every phase waits for its slowest rank.
 """
 
 from __future__ import annotations
@@ -22,12 +22,6 @@ from planner.search.common.linear import LinearModel
 from planner.search.construct.packing import Packer
 from planner.space.evaluation import Assignment, SearchSpace
 
-_TORCHREC_MIN_WIDTH: Final = 128
-"""Least columns of a piece that TorchRec splits a table into, unless constraints say otherwise."""
-_WALK_TABLES: Final = 20_000
-"""Tables placed, over all proposals of TorchRec's walk together, after which the walk ends.
-TorchRec itself goes on for minutes; later proposals cut ever more tables, and take time from other
-parts."""
 _ALIKE: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.DATA_PARALLEL)
 """Ways in which all tables of a plan may be sharded alike."""
 _MOST_SPLITS: Final = 40
@@ -101,28 +95,6 @@ def _first_options(space: SearchSpace, avoided: BoolArray) -> IntArray:
     return np.asarray(order[space.first[:-1]] - space.first[:-1])
 
 
-def torchrec_walk(model: LinearModel) -> Iterator[Assignment]:
-    """The proposals of TorchRec's greedy proposer, each placed as its partitioner does.
-
-    The first proposal has the fastest option of every table. Each further one changes the table
-    whose largest shard needs most device memory to its next slower option. The partitioner places
-    the largest tables first, each piece on the rank with the least cost so far that has room.
-    """
-    space, seconds = model.space, shard_seconds(model)
-    orders = [_torchrec_order(space, t, seconds) for t in range(space.num_tables)]
-    at = [0] * space.num_tables
-    tables_left = _WALK_TABLES
-    while True:
-        choice = [order[i] for order, i in zip(orders, at, strict=True)]
-        sizes = space.largest_device[space.first[:-1] + choice].tolist()
-        yield _partition(space, choice, sizes, seconds)
-        tables_left -= space.num_tables
-        movable = [t for t, order in enumerate(orders) if at[t] + 1 < len(order)]
-        if not movable or tables_left <= 0:
-            return
-        at[max(movable, key=lambda t: (sizes[t], -t))] += 1
-
-
 def split_walk(model: LinearModel) -> Iterator[Assignment]:
     """The plans of HugeCTR's planner.
 
@@ -141,18 +113,6 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
                 break
         else:
             return
-
-
-def _torchrec_order(space: SearchSpace, table: int, seconds: FloatArray) -> list[int]:
-    """Indices of the options that TorchRec would list, by the seconds of their slowest shard."""
-    first = int(space.first[table])
-    found = []
-    for index, option in enumerate(space.tables[table].options):
-        narrow = len(option.column_widths) > 1 and min(option.column_widths) < _TORCHREC_MIN_WIDTH
-        grid = option.sharding_type is ShardingType.GRID_SHARD and len(option.column_widths) > 1
-        if not narrow and not grid:
-            found.append((float(seconds[space.rows[first + index]].max()), index))
-    return [index for _, index in sorted(found)] or [int(whole_options(space)[table])]
 
 
 def _partition(
@@ -219,10 +179,9 @@ def _list_plans(space: SearchSpace) -> Iterator[Assignment]:
 
 
 def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
-    """The plans of the list greedies, then those of HugeCTR's and of TorchRec's walk."""
+    """The plans of the list greedies, then those of HugeCTR's walk."""
     yield from _list_plans(model.space)
     yield from split_walk(model)
-    yield from torchrec_walk(model)
 
 
 def _alike_plans(space: SearchSpace) -> Iterator[Assignment]:
