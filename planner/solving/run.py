@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 import planner.search as strategies
 from costmodels import discovery
 from costmodels.fields import is_in
-from costmodels.sharding import Plan, Spread
+from costmodels.sharding import Plan
 from planner.errors import InvalidInputError
 from planner.options.cuts import ListingProgress
 from planner.problem import PlanningProblem
@@ -20,6 +22,7 @@ from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress, Termination
 from planner.search.bounds.feasibility import require_feasible
 from planner.search.construct.handed import HandedPlan
+from planner.search.random import random_assignment
 from planner.settings import SearchSettings
 from planner.solving.answer import (
     BASELINES,
@@ -31,7 +34,7 @@ from planner.solving.answer import (
 )
 from planner.solving.prepare import search_objective, search_space
 from planner.space.budget import Deadline, default_evaluations
-from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.kinds import require_kind
 from planner.support.processes import collector_paused
@@ -185,7 +188,8 @@ class Run:
 
     def _evaluator(self, space: SearchSpace) -> Evaluator:
         settings = self.settings
-        limit_s = self.deadline.for_search(partial(candidate, space, _any(space), "probe"))
+        probe = random_assignment(space, np.random.default_rng(0))
+        limit_s = self.deadline.for_search(partial(candidate, space, probe, "probe"))
         most = settings.max_evaluations or default_evaluations(space, settings.time_limit_s)
         return Evaluator(
             space,
@@ -213,16 +217,3 @@ def _listing_progress(progress: Callable[[SearchProgress], None] | None) -> List
         )
 
     return tell
-
-
-def _any(space: SearchSpace) -> Assignment:
-    """Some plan, to measure how long pricing takes: first options, pieces on ranks in turn.
-
-    It need not fit in memory.
-    """
-    places = []
-    for t in range(space.num_tables):
-        option = space.option(t, 0)
-        count = space.num_hosts if option.spread is Spread.HOSTS else space.world_size
-        places.append(tuple((t + piece) % count for piece in range(option.num_pieces)))
-    return Assignment(options=(0,) * space.num_tables, places=tuple(places))

@@ -35,7 +35,7 @@ LOWERED: Final[tuple[tuple[str, str, float], ...]] = (
     (_SCHEDULE, "replicated_tables", 0),
     (_SCHEDULE, "few_options", 0),
     (_SCHEDULE, "type_sets", 2),
-    ("planner.search.construct.packing_exact", "_MOST_VARIABLES", 20),
+    ("planner.search.construct.packing", "_MOST_VARIABLES", 20),
     (_SCHEDULE, "second_size", 0),
     (_SCHEDULE, "second_work_s", 0.0),
     ("planner.space.evaluation", "_MOST_ENTRIES", 50),

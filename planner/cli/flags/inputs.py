@@ -29,9 +29,9 @@ from planner.io.documents import (
 from planner.io.library import locate
 from planner.io.workload.starter import listed_text, placeholder_text
 from planner.io.workload.table_list import LIST_ENDINGS
-from planner.options.broken_constraints import broken_constraints
+from planner.options.contradictions import broken_constraints
 from planner.options.cuts import rank_batch
-from planner.options.odd_widths import width_remarks
+from planner.options.torchrec_rules import width_remarks
 from planner.problem import Constraints, PlanningProblem
 from planner.report import _figures as figures
 from planner.result import Candidate, PlanningResult, SolverReport

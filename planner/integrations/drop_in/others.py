@@ -46,7 +46,7 @@ from planner.integrations.translate.private_names import last_options
 from planner.integrations.translate.settings import KEY_VALUE_KERNELS, Request, ShardPlannerError
 from planner.io.documents import read_json
 from planner.io.plan.plan_file import extent_text, shape_text
-from planner.options.broken_constraints import broken_constraints
+from planner.options.contradictions import broken_constraints
 from planner.options.runtime_warnings import pooling_problems, width_problems
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints, PlanningProblem

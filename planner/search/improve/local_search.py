@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.sharding import ShardingType
 from planner.search.base import Record
 from planner.search.bounds.relaxation import Relaxation, uses
 from planner.search.common.linear import LinearModel
@@ -174,8 +175,13 @@ class LocalSearch:
         if not np.isfinite(value):
             return
         ruler = Ruler.at(state)
+        first = True
         while not self.record.stopped:
             moves = self._shortlist(state, ruler)
+            if first:
+                around = Neighbourhood(state, ruler)
+                moves += [s for s in self._without_a_type(around) if np.isfinite(s[0])]
+                first = False
             if not moves:
                 return
             works = state.work + np.stack([state.work_change(m) for _, m in moves])
@@ -197,6 +203,32 @@ class LocalSearch:
             found += around.swaps(rank, _SHORTLIST // 6, around.near_ranks(rank, self.rng))
         found += self._recuts(around, ranks, _POLISH_TRIES)
         return sorted((s for s in found if np.isfinite(s[0])), key=lambda s: s[0])[:_SHORTLIST]
+
+    def _without_a_type(self, around: Neighbourhood) -> list[Scored]:
+        """For each sharding type in use: the move that gives all its tables other types.
+
+        Each table gets its cheapest option of another type. Every type in use has collectives of
+        its own, and the minorant does not see that their fixed costs go away.
+        """
+        state, space = around.state, self.space
+        users: dict[ShardingType, list[int]] = {}
+        for t in range(space.num_tables):
+            users.setdefault(space.options[state.flat(t)].sharding_type, []).append(t)
+        found = []
+        for sharding_type in sorted(users):
+            options = [self._cheapest(t, without=sharding_type) for t in users[sharding_type]]
+            if len(users) > 1 and all(o is not None for o in options):
+                chosen = [o for o in options if o is not None]
+                found.append(around.replace(users[sharding_type], chosen))
+        return found
+
+    def _cheapest(self, table: int, *, without: ShardingType) -> int | None:
+        """Index of the table's option of least reduced cost that has another type; None if none."""
+        first, last = int(self.space.first[table]), int(self.space.first[table + 1])
+        left = [i for i in range(first, last) if self.space.options[i].sharding_type is not without]
+        if not left:
+            return None
+        return min(left, key=lambda i: (self.guide.reduced_costs[i], i)) - first
 
     def _value(self, state: PlanState) -> float:
         return float(self.record.evaluate.values(state.work[None])[0])

@@ -364,11 +364,17 @@ class Neighbourhood:
 
     # -- options ----------------------------------------------------------------------------------
 
-    def recut(self, table: int, option: int) -> Scored:
-        """The move that gives a table an option and places it greedily, also its present option."""
-        loads = self.state.loads_without([table])
+    def replace(self, tables: list[int], options: list[int]) -> Scored:
+        """The move that gives tables these options, placed greedily one after the other.
+
+        They may be the options that the tables have.
+        """
+        loads = self.state.loads_without(tables)
         placer = Placer(self.model, self.measure, loads)
-        move = (Change(table=table, option=option, places=placer.add(table, option)),)
+        move = tuple(
+            Change(table=t, option=o, places=placer.add(t, o))
+            for t, o in zip(tables, options, strict=True)
+        )
         if not self.keeps_rules(move):
             return np.inf, move
         return self.whole_score(placer.loads), move
@@ -415,7 +421,7 @@ class Neighbourhood:
                 same = option == self.state.options[t]
                 uniform = self.space.options[first + option].is_uniform
                 if not (same and uniform):
-                    found.append(self.recut(t, option))
+                    found.append(self.replace([t], [option]))
         return found
 
     def _next_splits(self, table: int) -> list[int]:
