@@ -33,9 +33,6 @@ _SHARING_ENTRY_S: Final = 1.7e-8
 _PLACING_S: Final = 3.3e-5
 _PLACING_RANK_S: Final = 2e-7
 """Placing given options: for each table, and for each table on each rank."""
-_NEIGHBOURS_S: Final = 6e-4
-_NEIGHBOURS_ENTRY_S: Final = 4e-7
-"""Looking at all moves from some ranks: for each time, and for each number that is compared."""
 _PATTERN_S: Final = 4e-3
 _PATTERN_PIECE_S: Final = 6e-5
 _PATTERN_NODE_S: Final = 2.5e-4
@@ -87,11 +84,6 @@ def sharing_s(entries: int) -> float:
 def placing_s(tables: int, ranks: int) -> float:
     """Nominal seconds of placing given options of all tables."""
     return tables * (_PLACING_S + _PLACING_RANK_S * ranks)
-
-
-def neighbours_s(entries: int) -> float:
-    """Nominal seconds of looking at the moves from the fullest ranks."""
-    return _NEIGHBOURS_S + _NEIGHBOURS_ENTRY_S * entries
 
 
 def again_s(variables: int, rows: int, pivots: int) -> float:

@@ -16,7 +16,6 @@ class SearchPart(StrEnum):
     ROUNDING = "rounding of the bound"
     CYCLES = "ruin and recreate"
     SHARING = "sharing out pieces"
-    DESCENT = "descent"
     PRICES = "sampled prices"
     RESTARTS = "restarts"
     SECOND = "the second search"

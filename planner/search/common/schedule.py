@@ -43,12 +43,7 @@ class Schedule:
 
     long_search_s: float = 1.0
     """Nominal seconds of all work above which the bound under a limit on moves is computed before
-    the first descents. A shorter search needs this work for its plan."""
-    early_share: float = 0.25
-    """Share of all work after which no further early descent or cycle begins, where a second search
-    looks for plans. Without this limit, 500 tables on 512 ranks spent all their work on descents
-    and none on bounds (``test_small_budgets.py``); without a second search there is no limit,
-    because nobody else looks for plans."""
+    the first plans are improved. A shorter search needs this work for its plan."""
     early_cycle_share: float = 0.3
     """Share of the work left that one early cycle may take. Small budgets end with a better plan if
     it is large, and with a better bound if it is small."""
@@ -96,10 +91,10 @@ class Schedule:
     """Most nodes of that mixed-integer program, which is solved for each set of sharding types."""
     greedy_share: float = 0.03
     """Share of all work for plans of greedy planners as starts, once there is any plan. More of
-    these plans would take work from rounding and from descents."""
+    these plans would take work from rounding and from cycles."""
     rounding_share: float = 0.06
     """Share of all work for plans rounded from the bounds of sets of sharding types, once one of
-    them is rounded. Rounding fewer sets leaves more work for descents from the best ones."""
+    them is rounded. Rounding fewer sets leaves more work for cycles from the best ones."""
 
     # -- boxes ------------------------------------------------------------------------------------
 
@@ -140,14 +135,15 @@ class Schedule:
     """Share of the time left by the clock for one mixed-integer program where there are no boxes.
     The other half is for plans."""
 
-    # -- descents, cycles and sampled prices -----------------------------------------------------
+    # -- cycles and sampled prices ----------------------------------------------------------------
 
-    descents: int = 3
-    """Plans of a batch that descents begin with, the best ones, and most plans from sampled prices
-    that cycles begin with. Each takes work from cycles around the best plan."""
     first_cycles: int = 5
     """Sets of sharding types whose best start gets a first cycle. More sets are more likely to
     contain that of the best plan, and leave less work for each."""
+    first_cycle_factor: float = 1.05
+    """Factor on the objective of the best plan, up to which a first cycle begins with the best
+    start of a set of sharding types. Cycles from worse starts hardly ever come near the best plan:
+    with 100 tables on 64 ranks they took half of all work for nothing."""
     first_cycle_share: float = 0.25
     """Share of the work left that one of the first cycles may take, so that boxes still raise the
     bound where cycles take long."""
@@ -165,8 +161,14 @@ class Schedule:
     most_cycle_steps: int = 300
     """Most steps in each stage of a cycle of effort 1. Longer cycles go further, and fewer of them
     fit into the budget."""
-    samples: int = 8
-    """Prices that are sampled at a time, with effort 1, before the other ways get their turn."""
+    samples: int = 24
+    """Prices that are sampled at a time, with effort 1, for each set of sharding types, before the
+    other ways get their turn. A sample takes about as long as a few steps of a cycle."""
+    sampled_type_sets: int = 3
+    """Sets of sharding types that prices are sampled for: that of the best plan, and those with the
+    least bounds. With one set, 100 tables on 64 ranks get plans that are 6 % worse."""
+    sampled_cycles: int = 2
+    """Plans from sampled prices that cycles begin with, where the effort is more than usual."""
     first_samples_effort: float = 4.0
     """Effort of the first sampling of prices where no second search samples too, and of the first
     sampling each time the search begins anew. Sampling needs some points before it draws others
