@@ -11,7 +11,6 @@ from dataclasses import fields, make_dataclass, replace
 from typing import Any, Final
 
 from costmodels.collective.base import AbstractCollectiveModel
-from costmodels.cpu.features import AbstractExchangeModel
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
 from costmodels.lookup.base import AbstractLookupModel
 from costmodels.stages.models import CostModels
@@ -21,8 +20,6 @@ _TIMES: Final = frozenset(
     (
         *("forward_time", "backward_time", "times", "fixed_s", "all_to_all", "all_to_all_s"),
         *("reduce_scatter", "reduce_scatter_s", "all_gather_s", "all_reduce", "all_reduce_s"),
-        *("input_growth", "output_growth", "output_extra", "once_s"),
-        *("gradient_growth", "gradient_fixed_s"),
     )
 )
 """What gives times that are multiplied. All else, such as the fixed times of kernels, is as the
@@ -48,16 +45,16 @@ def scaled(models: CostModels, fitted: FittedFactors | None) -> CostModels:
         lookup=ScaledLookup(inner=models.lookup, factor_ratio=fitted.lookup_ratio),
         collective=ScaledCollective(inner=models.collective, factor_ratio=moved),
         dense=ScaledDense(inner=models.dense, factor_ratio=fitted.dense_ratio),
-        exchange=None if exchange is None else ScaledExchange(inner=exchange, factor_ratio=moved),
+        exchange=None if exchange is None else replace(exchange, factor_ratio=moved),
         spread_ratio=fitted.spread_ratio,
     )
 
 
 def _multiplied(seconds: Any, factor: float) -> Any:
-    """Seconds times a factor: a number, an array, several of them, or those of a dense part."""
+    """Seconds times a factor: a number, an array, or those of a dense part."""
     if isinstance(seconds, DenseTimes):
         return DenseTimes(**{f.name: getattr(seconds, f.name) * factor for f in fields(seconds)})
-    return tuple(s * factor for s in seconds) if isinstance(seconds, tuple) else seconds * factor
+    return seconds * factor
 
 
 def _scaled_member(name: str, member: object) -> Any:
@@ -104,4 +101,3 @@ def _beside(self: Any, lookup_s: Callable[[], float]) -> Any:
 ScaledLookup: Final = _scaled_family("ScaledLookup", AbstractLookupModel)
 ScaledCollective: Final = _scaled_family("ScaledCollective", AbstractCollectiveModel)
 ScaledDense: Final = _scaled_family("ScaledDense", AbstractDenseModel, beside=_beside)
-ScaledExchange: Final = _scaled_family("ScaledExchange", AbstractExchangeModel)

@@ -12,7 +12,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.dense._live import live_bytes
 from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
-from costmodels.shard_work.deduplication import kept_bytes
+from costmodels.shard_work.wire import kept_bytes
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sustained import generation_of
 from costmodels.topology import Topology

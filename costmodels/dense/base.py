@@ -13,8 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from costmodels.datatypes import DataType, FloatArray
-from costmodels.dense._compiled import compiled, in_one_kernel
-from costmodels.dense._repeats import in_blocks
+from costmodels.dense._rewriting import compiled, in_blocks, in_one_kernel
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
 from costmodels.layers.base import Built, Flow, build_layers

@@ -9,21 +9,24 @@ from statistics import NormalDist
 from typing import ClassVar, Final, final
 
 from costmodels.datatypes import DataType
-from costmodels.dense._attention import attention_time, kernel_time
-from costmodels.dense._constants import KERNELS, KernelConstants
 from costmodels.dense._kernels import (
+    KERNELS,
     TINY_S,
+    KernelConstants,
+    attention_time,
     bias_gradient_time,
     bucket_time,
     cast_time,
     input_cast_time,
+    kernel_streaming_time,
+    kernel_time,
     norm_time,
     picked_time,
+    product_time,
     rows_of,
     sort_time,
     update_floor_s,
 )
-from costmodels.dense._tiles import kernel_streaming_time, product_time
 from costmodels.dense.base import (
     AbstractDenseModel,
     DenseLayers,
@@ -57,8 +60,8 @@ that are filled with them. Below it, the clock falls in proportion."""
 class Roofline(AbstractDenseModel):
     """The seconds of all operators, and the gaps between their kernels.
 
-    - Forward: a matrix product takes what :mod:`costmodels.dense._tiles` says, a fused attention
-      what :mod:`costmodels.dense._attention` says. Every other operator (activation, norm, softmax,
+    - Forward: a matrix product takes what :mod:`costmodels.dense._kernels` says, a fused attention
+      what :mod:`costmodels.dense._kernels` says. Every other operator (activation, norm, softmax,
       concatenation) takes as long as its bytes need to move.
     - Backward: a product needs one more product for each operand that has a gradient. Every other
       operator moves its ``backward_bytes``, or twice the bytes of its forward pass if it has none.

@@ -8,7 +8,6 @@ from typing import final
 
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
-from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 from costmodels.operators import Operator, OperatorKind
 
@@ -135,8 +134,8 @@ class Hstu(AbstractLayer):
         return replace(self, balanced=self.balanced or len(self.lengths) > 1)
 
     @property
-    def _lengths(self) -> Lengths:
-        return Lengths.of(
+    def _lengths(self) -> _joins.Lengths:
+        return _joins.Lengths.of(
             self.prefix,
             self.lengths,
             self.seq,

@@ -10,7 +10,6 @@ from typing import ClassVar, final
 from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.layers import _blocks, _joins, _parts
-from costmodels.layers._lengths import Lengths
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
@@ -193,8 +192,8 @@ class Transformer(AbstractLayer):
         return replace(self, balanced=self.balanced or len(self.lengths) > 1)
 
     @property
-    def _lengths(self) -> Lengths:
-        return Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
+    def _lengths(self) -> _joins.Lengths:
+        return _joins.Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
 
     @property
     def _shares_evenly(self) -> bool:

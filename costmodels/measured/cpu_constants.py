@@ -89,9 +89,9 @@ class CpuKernel(StrEnum):
 
 
 ALL_TO_ALL_COUNTS = 6
-"""How many counts an all-to-all has (:func:`costmodels.cpu.gloo.all_to_all_counts`)."""
+"""How many counts an all-to-all has (:func:`costmodels.cpu.exchange.all_to_all_counts`)."""
 BUFFER_COUNTS = 4
-"""How many counts another collective has (:func:`costmodels.cpu.gloo.buffer_counts`)."""
+"""How many counts another collective has (:func:`costmodels.cpu.exchange.buffer_counts`)."""
 OPERATOR_COUNTS = 8
 """How many counts an operator of any class has (:mod:`costmodels.cpu.operators`)."""
 UPDATE_COUNTS = 7
@@ -212,12 +212,12 @@ class ExchangeConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveConstants:
-    """The constants of single collectives (:mod:`costmodels.cpu.gloo`).
+    """The constants of single collectives (:mod:`costmodels.cpu.exchange`).
 
     Attributes:
-        all_to_all_s: seconds per count of :func:`costmodels.cpu.gloo.all_to_all_counts`.
+        all_to_all_s: seconds per count of :func:`costmodels.cpu.exchange.all_to_all_counts`.
         reduce_scatter_s, all_gather_s, all_reduce_s: seconds per count of
-            :func:`costmodels.cpu.gloo.buffer_counts`.
+            :func:`costmodels.cpu.exchange.buffer_counts`.
 
     Raises:
         InvalidValueError: the numbers are those of another version, below 0 or not finite.

@@ -34,30 +34,6 @@ from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, Sharding
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
 
-__all__ = [
-    "CALLS",
-    "CODECS",
-    "EXCHANGING_TYPES",
-    "INPUT",
-    "KERNELS",
-    "LOOKUP",
-    "MEMORY",
-    "NUM_COLUMNS",
-    "NUM_COMPRESSED_COLUMNS",
-    "OUTPUT",
-    "PIPELINE_DEPTH",
-    "REPLICATED",
-    "SECOND",
-    "Memory",
-    "Sent",
-    "WorkModel",
-    "call_column",
-    "lookup_columns",
-    "sent_bytes",
-    "whole_tables",
-]
-
-
 PIPELINE_DEPTH: Final = {
     Pipeline.NONE: 1.0,
     Pipeline.SPARSE_DIST: 4.0,
@@ -535,3 +511,28 @@ def _fill_memory(memory: FloatArray, shards: LookupShards) -> None:
     memory[in_host_memory, Memory.CACHE] = cache[in_host_memory]
     dense = shards.runs(ComputeKernel.DENSE)
     memory[dense, Memory.GRADIENTS] = (rows * shards.num_cols * _GRADIENT_BYTES)[dense]
+
+
+def output_traffic_bytes(work: FloatArray, topology: Topology) -> FloatArray:
+    """Bytes from rank i to rank j, ``[W, W]``, from work ``[W, columns]``; the diagonal is 0.
+
+    Table- and column-wise shards send every rank its part of the batch. Row-wise shards send
+    partial sums to the rank that adds them up. Types that cut rows inside a host add up inside the
+    host first, and then send the sums to the ranks of the same local index (TorchRec
+    ``dist_data.py``).
+    """
+    world, local = topology.world_size, topology.local_world_size
+    rank = np.arange(world)
+    inside = rank[:, None] // local == rank[None, :] // local
+    lane = rank[:, None] % local == rank[None, :] % local
+    traffic = np.zeros((world, world))
+    for index, family in enumerate(EXCHANGING_TYPES):
+        sent, again = (part[:, None] for part in sent_bytes(work, index, FORWARD))
+        if not sent.any():
+            continue
+        if family in BY_HOSTS:
+            traffic += sent * topology.num_hosts * inside + again * (lane & ~inside)
+        else:
+            traffic += np.broadcast_to(sent, traffic.shape)
+    np.fill_diagonal(traffic, 0.0)
+    return traffic

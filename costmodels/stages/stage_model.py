@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.batch_shares import batch_ratios, with_batch
-from costmodels.cpu.features import AbstractExchangeModel
+from costmodels.cpu.exchange import CpuExchange
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
 from costmodels.discovery import model_words
 from costmodels.errors import require
 from costmodels.iteration.base import StageTimes, require_times
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
-from costmodels.shard_work.deduplication import distinct_s, with_expansion
+from costmodels.shard_work.wire import distinct_s, with_expansion
 from costmodels.shard_work.work import (
     CALLS,
     EXCHANGING_TYPES,
@@ -329,9 +329,7 @@ class StageModel:
             return self._gradient_growth(self.models.exchange, num_bytes)
         return self.reduction.all_reduce_s(num_bytes)
 
-    def _gradient_growth(
-        self, exchange: AbstractExchangeModel, num_bytes: FloatArray
-    ) -> FloatArray:
+    def _gradient_growth(self, exchange: CpuExchange, num_bytes: FloatArray) -> FloatArray:
         """What an exchange model says of reducing gradients and of the optimizer's step after it.
 
         One rank without tables reduces nothing, and its optimizer is priced with the dense part.

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.dense._attention import attention_time, kernel_time
-from costmodels.dense._constants import KERNELS
+from costmodels.dense._kernels import KERNELS, attention_time, kernel_time
 from costmodels.dense.base import dense_names, dense_operators, uneven_remark
 from costmodels.dense.roofline import Roofline
 from costmodels.errors import InvalidValueError

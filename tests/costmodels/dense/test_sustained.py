@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from costmodels.dense._tiles import kernel_streaming_time, product_time
+from costmodels.dense._kernels import kernel_streaming_time, product_time
 from costmodels.dense.roofline import Roofline
 from costmodels.fitted import ScaledDense
 from costmodels.layers._parts import matmul
