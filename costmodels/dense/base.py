@@ -15,7 +15,7 @@ import numpy as np
 from costmodels.datatypes import DataType, FloatArray
 from costmodels.dense._rewriting import compiled, in_blocks, in_one_kernel
 from costmodels.errors import require
-from costmodels.layers import _joins, _parts
+from costmodels.layers import _joins
 from costmodels.layers.base import Built, Flow, build_layers
 from costmodels.layers.dlrm import Dlrm
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
@@ -285,38 +285,15 @@ def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -
         num_elements: elements of these vectors together, per sample.
     """
     if not arch.layers:
-        return _dlrm(arch, before, num_vectors, num_elements)
+        flow = replace(before, num_vectors=num_vectors, num_elements=num_elements)
+        cross_sizes = arch.dcn_num_layers, arch.dcn_low_rank_dim
+        interaction = arch.interaction.value
+        return _joins.dlrm(flow, arch.bottom_mlp, arch.top_mlp, interaction, cross_sizes)
     tables = Flow(batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements)
     layers = arch.layers
     if arch.compiled:
         layers = tuple(x.as_compiled() for x in layers)
     return build_layers(layers, before, tables)
-
-
-def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -> Built:
-    """The operators of TorchRec's DLRM (Naumov et al. 2019; DCN V2: Wang et al. 2021)."""
-    sizes = (before.width, *arch.bottom_mlp)
-    bottom = _parts.mlp("bottom", before.batch_size, sizes, arch.dtype, is_input=True)
-    if not arch.top_mlp:
-        return Built(before=bottom, flow=before)
-    met = Flow(
-        batch_size=before.batch_size,
-        dtype=arch.dtype,
-        width=sizes[-1],
-        is_input=not arch.bottom_mlp,
-        interaction_kernel=before.interaction_kernel,
-        piece_bytes=before.piece_bytes,
-        num_vectors=num_vectors,
-        num_elements=num_elements,
-    )
-    top, out = _joins.dlrm(
-        met,
-        arch.interaction.value,
-        arch.top_mlp,
-        cross_layers=arch.dcn_num_layers,
-        cross_rank=arch.dcn_low_rank_dim,
-    )
-    return Built(before=bottom, after=top, flow=out)
 
 
 def _looked_up(workload: Workload, *, is_padded: bool) -> tuple[int, int]:

@@ -270,9 +270,9 @@ def scores(
     inner = (groups, keys, width)
     copied = [moved(name, axes, style, 2.0 * e, 2.0 * e) for axes in (out, inner, inner)]
     kept = 3 * groups * max(queries, keys) * width
-    first = _parts.batched(name, (groups, queries, width, keys), style.inner, saved_elements=kept)
+    first = _parts.batched(name, (groups, queries, width, keys), style.inner, saved=kept)
     last = _parts.batched(
-        name, (groups, queries, keys, width), style.inner, saved_elements=groups * queries * width
+        name, (groups, queries, keys, width), style.inner, saved=groups * queries * width
     )
     between = _normalized(name, shape, style, is_causal=is_causal, is_masked=is_masked)
     return (*copied, first, *between, last, copied[0])

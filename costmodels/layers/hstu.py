@@ -8,7 +8,7 @@ from typing import final
 
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import Operator, OperatorKind
 
 
@@ -77,9 +77,7 @@ class Hstu(AbstractLayer):
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
         where = f"layer {self.prefix}"
-        check_sizes(
-            self.prefix, layers=self.layers, hidden=self.hidden, heads=self.heads, seq=self.seq
-        )
+        self.check_sizes("layers", "hidden", "heads", "seq")
         for key in ("qk_width", "value_width", "input_width", "contextual_width"):
             value = getattr(self, key)
             require(0 <= value <= 10**6, f"{where}: {key} must be 0..1e6, got {value}")
@@ -179,14 +177,14 @@ class Hstu(AbstractLayer):
         name, dtype = f"{self.prefix}.in", flow.dtype
         wide = 2 * self._queries + 2 * self._values
         if self.stu:
-            product = _parts.linear_of_kept(name, rows, self.hidden, wide, dtype)
+            product = _parts.linear(name, rows, self.hidden, wide, dtype, keeps_input=False)
             gate = _parts.streamed(name, (rows, self._values), dtype)
             again = replace(product, is_recomputed=True), replace(gate, is_recomputed=True)
             return (
                 replace(_parts.norm(name, rows, self.hidden, dtype), is_recomputed=True),
                 *again,
             )
-        active = _parts.streamed(name, (rows, wide), dtype, saved_elements=2 * rows * wide)
+        active = _parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
         if self.fused_attention:
             active = replace(
                 active,
@@ -243,10 +241,10 @@ class Hstu(AbstractLayer):
 
         def copied(width: int, *, kept: bool = True) -> Operator:
             saved = rows * width if kept else 0
-            return _parts.streamed(name, (rows, width), dtype, saved_elements=saved)
+            return _parts.streamed(name, (rows, width), dtype, saved=saved)
 
         scores, (queries, values) = groups * long * seen, (self._queries, self._values)
-        score = _parts.streamed(name, pairs, dtype, saved_elements=scores)
+        score = _parts.streamed(name, pairs, dtype, saved=scores)
         masked = _parts.streamed(name, pairs, dtype, reads=2.0)
         masked = replace(masked, backward_bytes=masked.moved_bytes)
         mask = (masked,) if self.causal else ()
@@ -270,8 +268,8 @@ class Hstu(AbstractLayer):
         """
         name, hidden, wide, dtype = f"{self.prefix}.out", self.hidden, self._values, flow.dtype
         norm = _parts.norm(name, rows, wide, dtype)
-        gate = _parts.streamed(name, (rows, wide), dtype, reads=2.0, saved_elements=2 * rows * wide)
-        product = _parts.linear_of_kept(name, rows, wide, hidden, dtype)
+        gate = _parts.streamed(name, (rows, wide), dtype, reads=2.0, saved=2 * rows * wide)
+        product = _parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)
         added = _parts.streamed(name, (rows, hidden), dtype, reads=2.0)
         if self.fused_attention:
             size = norm.written_bytes
@@ -287,7 +285,9 @@ class Hstu(AbstractLayer):
                     backward_bytes=3.0 * joined,
                     is_recomputed=True,
                 )
-                product = _parts.linear_of_kept(name, rows, 2 * wide + hidden, hidden, dtype)
+                product = _parts.linear(
+                    name, rows, 2 * wide + hidden, hidden, dtype, keeps_input=False
+                )
             added = replace(
                 added,
                 read_bytes=added.written_bytes,

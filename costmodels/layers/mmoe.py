@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from costmodels.layers import _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
 
@@ -32,18 +32,11 @@ class Mmoe(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        check_sizes(
-            self.prefix,
-            experts=self.experts,
-            tasks=self.tasks,
-            expert_sizes=self.expert_sizes,
-            tower_sizes=self.tower_sizes,
-        )
+        self.check_sizes("experts", "tasks", "expert_sizes", "tower_sizes")
 
     def build(self, flow: Flow) -> Built:
         """All experts; then gate, softmax, weighted sum and tower of each task."""
-        _joins.need(self.prefix, flow)
-        joined, met = _joins.joined(flow)
+        joined, met = _joins.joined(flow, self.prefix)
         rows, dtype, out = met.positions, met.dtype, self.expert_sizes[-1]
         name, count = self.prefix, self.experts
         expert = _parts.mlp(
@@ -58,7 +51,7 @@ class Mmoe(AbstractLayer):
             f"{name}.mix",
             (rows, count, out),
             dtype,
-            saved_elements=rows * (count * out + met.width),
+            saved=rows * (count * out + met.width),
         )
         gate = _parts.linear(f"{name}.gate", rows, met.width, count, dtype, bias=False)
         task = (
@@ -68,9 +61,9 @@ class Mmoe(AbstractLayer):
                 (rows, count),
                 dtype,
                 kind=OperatorKind.SOFTMAX,
-                saved_elements=rows * count,
+                saved=rows * count,
             ),
-            _parts.batched(f"{name}.gate", (rows, 1, count, out), dtype, saved_elements=rows * out),
+            _parts.batched(f"{name}.gate", (rows, 1, count, out), dtype, saved=rows * out),
             *_parts.mlp(f"{name}.tower", rows, (out, *self.tower_sizes), dtype, keeps_input=False),
         )
         operators = (

@@ -7,7 +7,7 @@ from typing import final
 
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
 
@@ -31,7 +31,7 @@ class Moe(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        check_sizes(self.prefix, experts=self.experts, top=self.top, ffn=self.ffn)
+        self.check_sizes("experts", "top", "ffn")
         require(
             self.top <= self.experts,
             f"layer {self.prefix}: top must be at most experts, got {self.top} of {self.experts}",
@@ -39,8 +39,7 @@ class Moe(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """The gate, the choice of experts, rows to them, their two products, and rows back."""
-        _joins.need(self.prefix, flow)
-        joined, met = _joins.joined(flow)
+        joined, met = _joins.joined(flow, self.prefix)
         rows, width, dtype = met.positions, met.width, met.dtype
         name, experts, ffn = self.prefix, self.experts, self.ffn
         share = -(-rows * self.top // experts)
@@ -56,18 +55,18 @@ class Moe(AbstractLayer):
                 (rows, experts),
                 dtype,
                 kind=OperatorKind.SOFTMAX,
-                saved_elements=rows * experts,
+                saved=rows * experts,
             ),
             replace(
                 _parts.streamed(
                     f"{name}.gate", (rows, experts), dtype, kind=OperatorKind.OTHER,
-                    saved_elements=2 * taken,
+                    saved=2 * taken,
                 ),
                 num_sorted=rows * self.top,
             ),
             _parts.streamed(
                 f"{name}.take", (taken, width), dtype, kind=OperatorKind.GATHER,
-                saved_elements=taken * width,
+                saved=taken * width,
             ),
             replace(
                 _parts.batched(
@@ -77,14 +76,14 @@ class Moe(AbstractLayer):
                 left_gradient=not met.is_input,
             ),
             _parts.streamed(
-                f"{name}.experts", (taken, ffn), dtype, saved_elements=taken * ffn
+                f"{name}.experts", (taken, ffn), dtype, saved=taken * ffn
             ),
             _parts.batched(
                 f"{name}.experts", (experts, share, ffn, width), dtype,
-                num_parameters=experts * width * ffn, saved_elements=taken * width,
+                num_parameters=experts * width * ffn, saved=taken * width,
             ),
             _parts.streamed(
-                f"{name}.give", (taken, width), dtype, saved_elements=taken * (1 + width)
+                f"{name}.give", (taken, width), dtype, saved=taken * (1 + width)
             ),
             _parts.streamed(f"{name}.give", (rows, width), dtype),
             _parts.streamed(

@@ -10,7 +10,7 @@ from typing import ClassVar, final
 from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.layers import _blocks, _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
 _FLASH = 2
@@ -118,14 +118,7 @@ class Transformer(AbstractLayer):
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
         where = f"layer {self.prefix}"
-        check_sizes(
-            self.prefix,
-            layers=self.layers,
-            hidden=self.hidden,
-            heads=self.heads,
-            ffn=self.ffn,
-            seq=self.seq,
-        )
+        self.check_sizes("layers", "hidden", "heads", "ffn", "seq")
         require(
             0 <= self.vocabulary <= 10**9,
             f"{where}: vocabulary must be 0..1e9, got {self.vocabulary}",
@@ -293,13 +286,9 @@ class Transformer(AbstractLayer):
         width, heads = self.hidden // self.heads, self.heads // flow.split
         if self.fused_attention:
             sizes = (flow.batch_size, heads, self.seq, width)
-            (whole,) = _parts.attention(
-                name,
-                sizes,
-                style.inner,
-                is_causal=self.causal,
-                is_fused=True,
-                kv_heads=math.ceil(self.kv_heads / flow.split),
+            shared = math.ceil(self.kv_heads / flow.split)
+            whole = _parts.attention(
+                name, sizes, style.inner, is_causal=self.causal, kv_heads=shared
             )
             whole = replace(whole, flash_version=self.flash)
             return (self._jagged(whole, rows, heads) if self.lengths else whole,)
