@@ -7,7 +7,7 @@ a homogeneous one homogeneous, and a subadditive collective model subadditive.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, make_dataclass, replace
+from dataclasses import make_dataclass, replace
 from typing import Any, Final
 
 from costmodels.collective.base import AbstractCollectiveModel
@@ -52,9 +52,8 @@ def scaled(models: CostModels, fitted: FittedFactors | None) -> CostModels:
 
 def _multiplied(seconds: Any, factor: float) -> Any:
     """Seconds times a factor: a number, an array, or those of a dense part."""
-    if isinstance(seconds, DenseTimes):
-        return DenseTimes(**{f.name: getattr(seconds, f.name) * factor for f in fields(seconds)})
-    return seconds * factor
+    is_dense = isinstance(seconds, DenseTimes)
+    return DenseTimes(*(s * factor for s in seconds)) if is_dense else seconds * factor
 
 
 def _scaled_member(name: str, member: object) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodels.datatypes import IntArray
-from costmodels.errors import InvalidValueError, require
+from costmodels.errors import require
 from costmodels.workload import Workload
 
 _LARGEST: Final = 2**62
@@ -25,7 +25,7 @@ _MANY: Final = 10_000
 """So many shards of a table of 2^48 rows still count up to less than 2^62."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Shard:
     """A rectangle of one table on one rank."""
 
@@ -51,7 +51,6 @@ class Shards(Sequence[Shard]):
 
     def __init__(
         self,
-        *,
         rank: ArrayLike,
         row_offset: ArrayLike,
         num_rows: ArrayLike,
@@ -59,10 +58,8 @@ class Shards(Sequence[Shard]):
         num_cols: ArrayLike,
     ) -> None:
         """Columns of one length; a single number stands for that number in every shard."""
-        columns = [
-            np.asarray(c, dtype=np.int64)
-            for c in (rank, row_offset, num_rows, col_offset, num_cols)
-        ]
+        given = (rank, row_offset, num_rows, col_offset, num_cols)
+        columns = [np.asarray(c, dtype=np.int64) for c in given]
         size = max(c.size for c in columns) if all(c.size for c in columns) else 0
         columns = [c if c.shape == (size,) else np.broadcast_to(c, (size,)) for c in columns]
         for column in columns:
@@ -80,21 +77,13 @@ class Shards(Sequence[Shard]):
         if isinstance(shards, cls):
             return shards
         rows = [(s.rank, s.row_offset, s.num_rows, s.col_offset, s.num_cols) for s in shards]
-        if any(not -_LARGEST < value < _LARGEST for row in rows for value in row):
-            msg = "ranks, offsets and sizes of shards must be below 2^62"
-            raise InvalidValueError(msg)
+        good = all(-_LARGEST < value < _LARGEST for row in rows for value in row)
+        require(good, "ranks, offsets and sizes of shards must be below 2^62")
         return cls._from_rows(np.array(rows, dtype=np.int64).reshape(-1, 5))
 
     @classmethod
     def _from_rows(cls, rows: IntArray) -> Self:
-        rank, row_offset, num_rows, col_offset, num_cols = np.ascontiguousarray(rows.T)
-        return cls(
-            rank=rank,
-            row_offset=row_offset,
-            num_rows=num_rows,
-            col_offset=col_offset,
-            num_cols=num_cols,
-        )
+        return cls(*np.ascontiguousarray(rows.T))
 
     @property
     def columns(self) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
@@ -115,11 +104,11 @@ class Shards(Sequence[Shard]):
         """One shard, or some of them."""
         if isinstance(index, slice):
             return Shards._from_rows(np.stack([c[index] for c in self.columns], axis=-1))
-        return _shard(*(int(c[index]) for c in self.columns))
+        return Shard(*(int(c[index]) for c in self.columns))
 
     def __iter__(self) -> Iterator[Shard]:
         """Each shard in turn."""
-        return map(_shard, *(c.tolist() for c in self.columns))
+        return map(Shard, *(c.tolist() for c in self.columns))
 
     def __add__(self, other: Iterable[Shard]) -> Shards:
         """These shards, then those."""
@@ -151,16 +140,6 @@ class Shards(Sequence[Shard]):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled as five columns."""
         return _unpickled, self.columns
-
-
-def _shard(rank: int, row_offset: int, num_rows: int, col_offset: int, num_cols: int) -> Shard:
-    return Shard(
-        rank=rank,
-        row_offset=row_offset,
-        num_rows=num_rows,
-        col_offset=col_offset,
-        num_cols=num_cols,
-    )
 
 
 def _unpickled(*columns: IntArray) -> Shards:
@@ -272,15 +251,13 @@ class Spread(StrEnum):
     HOSTS = "hosts"
 
 
-SPREAD: dict[ShardingType, Spread] = {
-    ShardingType.DATA_PARALLEL: Spread.UNIFORM,
-    ShardingType.ROW_WISE: Spread.UNIFORM,
-    ShardingType.TABLE_WISE: Spread.RANKS,
-    ShardingType.COLUMN_WISE: Spread.RANKS,
-    ShardingType.TABLE_COLUMN_WISE: Spread.RANKS,
-    ShardingType.TABLE_ROW_WISE: Spread.HOSTS,
-    ShardingType.GRID_SHARD: Spread.HOSTS,
+SPREAD: Final = {
+    kind: Spread.UNIFORM
+    if kind in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE)
+    else (Spread.HOSTS if kind in BY_HOSTS else Spread.RANKS)
+    for kind in ShardingType
 }
+"""What has to be chosen for each type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,9 +286,10 @@ class ShardingOption:
     def __post_init__(self) -> None:
         """Check kernel against type, and the cache load factor."""
         _check_kernel(self.table, self.sharding_type, self.kernel, self.cache_load_factor_ratio)
-        if not self.column_widths or min(self.column_widths) < 1:
-            msg = f"table {self.table!r}: column widths must be positive, got {self.column_widths}"
-            raise InvalidValueError(msg)
+        require(
+            bool(self.column_widths) and min(self.column_widths) >= 1,
+            f"table {self.table!r}: column widths must be positive, got {self.column_widths}",
+        )
 
     @property
     def spread(self) -> Spread:
@@ -361,19 +339,17 @@ class ShardingOption:
 def _check_kernel(
     table: str, sharding_type: ShardingType, kernel: ComputeKernel, ratio: float | None
 ) -> None:
-    if (sharding_type is ShardingType.DATA_PARALLEL) != (kernel is ComputeKernel.DENSE):
-        msg = (
-            f"table {table!r}: kernel dense goes with data_parallel and only with it, "
-            f"got {sharding_type} with {kernel}"
-        )
-        raise InvalidValueError(msg)
+    require(
+        (sharding_type is ShardingType.DATA_PARALLEL) == (kernel is ComputeKernel.DENSE),
+        f"table {table!r}: kernel dense goes with data_parallel and only with it, "
+        f"got {sharding_type} with {kernel}",
+    )
     caching = kernel is ComputeKernel.FUSED_UVM_CACHING
-    if caching != (ratio is not None) or not (ratio is None or 0 < ratio < 1):
-        msg = (
-            f"table {table!r}: a cache load factor between 0 and 1 goes with "
-            f"fused_uvm_caching and only with it, got {kernel} with {ratio}"
-        )
-        raise InvalidValueError(msg)
+    require(
+        caching == (ratio is not None) and (ratio is None or 0 < ratio < 1),
+        f"table {table!r}: a cache load factor between 0 and 1 goes with "
+        f"fused_uvm_caching and only with it, got {kernel} with {ratio}",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,9 +408,7 @@ class Plan:
         Raises:
             InvalidValueError: the plan does not place it.
         """
-        if table not in self._by_table:
-            msg = f"the plan does not place table {table!r}"
-            raise InvalidValueError(msg)
+        require(table in self._by_table, f"the plan does not place table {table!r}")
         return self._by_table[table]
 
 
@@ -492,36 +466,19 @@ def _cells(
     local_world_size: int,
 ) -> Shards:
     if option.is_uniform:
-        offsets: IntArray | int = 0
-        rows: IntArray | int = num_embeddings
+        width, every = sum(option.column_widths), _all_ranks(world_size)
         if option.sharding_type is ShardingType.ROW_WISE:
             offsets, rows = row_block_columns(num_embeddings, world_size)
-        return Shards(
-            rank=_all_ranks(world_size),
-            row_offset=offsets,
-            num_rows=rows,
-            col_offset=0,
-            num_cols=sum(option.column_widths),
-        )
+            return Shards(every, offsets, rows, 0, width)
+        return Shards(every, 0, num_embeddings, 0, width)
     col_offset, num_cols = _columns(option.column_widths)
     places = np.array(where, dtype=np.int64)
     if option.spread is Spread.RANKS:
-        return Shards(
-            rank=places,
-            row_offset=0,
-            num_rows=num_embeddings,
-            col_offset=col_offset,
-            num_cols=num_cols,
-        )
+        return Shards(places, 0, num_embeddings, col_offset, num_cols)
     offsets, rows = row_block_columns(num_embeddings, local_world_size)
     inside = places[:, None] * local_world_size + np.arange(local_world_size)
-    return Shards(
-        rank=inside.ravel(),
-        row_offset=np.tile(offsets, len(places)),
-        num_rows=np.tile(rows, len(places)),
-        col_offset=np.repeat(col_offset, local_world_size),
-        num_cols=np.repeat(num_cols, local_world_size),
-    )
+    columns = (np.repeat(c, local_world_size) for c in (col_offset, num_cols))
+    return Shards(inside.ravel(), *(np.tile(r, len(places)) for r in (offsets, rows)), *columns)
 
 
 @lru_cache(maxsize=64)
@@ -552,9 +509,7 @@ def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: 
         require(whole, f"{name}: every rank of a data_parallel table holds the whole table")
         return
     problem = tiling_problem(placement.cells, num_embeddings, embedding_dim)
-    if problem is not None:
-        msg = f"{name}: {problem}"
-        raise InvalidValueError(msg)
+    require(problem is None, f"{name}: {problem}")
 
 
 def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
@@ -578,10 +533,8 @@ def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
     for placement in plan.placements:
         table, ranks = tables[placement.table], placement.cells.rank
         outside = (ranks < 0) | (ranks >= world_size)
-        if outside.any():
-            bad = ranks[outside].tolist()
-            msg = f"table {table.name!r}: ranks {bad[:5]} are outside 0..{world_size - 1}"
-            raise InvalidValueError(msg)
+        bad = ranks[outside].tolist()[:5]
+        require(not bad, f"table {table.name!r}: ranks {bad} are outside 0..{world_size - 1}")
         if placement.sharding_type is ShardingType.DATA_PARALLEL:
             require(
                 ranks is every or np.array_equal(np.sort(ranks), every),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import ClassVar
@@ -95,7 +95,7 @@ class DenseLayers:
         return sum(layer.num_parameters for layer in self.top)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DenseTimes:
     """Seconds of the dense part on the compute stream, if the device never waits for the host.
 
@@ -114,6 +114,10 @@ class DenseTimes:
             value = np.asarray(getattr(self, field.name))
             is_number = np.issubdtype(value.dtype, np.number)
             require(is_number, f"dense times: {field.name} must be a number, got {value!r:.60}")
+
+    def __iter__(self) -> Iterator[FloatArray | float]:
+        """Each time, in the order of the fields."""
+        return (getattr(self, field.name) for field in fields(self))
 
 
 class AbstractDenseModel(ABC):
@@ -365,9 +369,8 @@ def uneven_remark(workload: Workload, topology: Topology, model: AbstractDenseMo
     if even == workload or topology.world_size < 2:
         return None
     drawn, balanced = (model.times(w, topology.trainers) for w in (workload, even))
-    saved_s = sum(float(np.max(getattr(drawn, f.name))) for f in fields(DenseTimes)) - sum(
-        float(np.max(getattr(balanced, f.name))) for f in fields(DenseTimes)
-    )
+    step_s = [sum(float(np.max(part)) for part in times) for times in (drawn, balanced)]
+    saved_s = step_s[0] - step_s[1]
     return (
         f"lengths of sequences are as drawn: all of {topology.world_size} ranks wait for the one "
         f"with the most work; a data loader that balances them (balanced: true) would save "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 from typing import ClassVar, Final, final
@@ -101,7 +101,7 @@ class Roofline(AbstractDenseModel):
         filled = self._stages(workload, topology, self.shares) if ratio > 0.0 else None
         known = zip(burst or filled or (), filled or burst or (), strict=True)
         mixed = [burst_s + ratio * (filled_s - burst_s) for burst_s, filled_s in known]
-        return DenseTimes(**dict(zip([f.name for f in fields(DenseTimes)], mixed, strict=True)))
+        return DenseTimes(*mixed)
 
     def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
         """From the seconds that sustained rates add, and the lookups of the step.
