@@ -159,6 +159,37 @@ KERNELS: Final = KernelConstants()
 """The constants that ship, as ``shardplan validate published --what dense --fit`` prints them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What kernels run on.
+
+    Attributes:
+        device: the device.
+        shares: the shares of its rates that kernels reach.
+        constants: of the kernels.
+    """
+
+    device: Device
+    shares: Shares = BURSTS
+    constants: KernelConstants = KERNELS
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """Streaming rate of the device memory in a short burst."""
+        return self.device.hbm_bandwidth_bytes_per_s
+
+    def product_rate(self, dtype: DataType) -> float:
+        """FLOP a second that large products in a type reach."""
+        rate = self.device.matrix_rate(dtype) * self.device.flops_efficiency_ratio
+        return rate * self.shares.product_ratio
+
+    @property
+    def multiprocessor_ratio(self) -> float:
+        """Multiprocessors of the H200 over those of the device; 1 if they are not known."""
+        count = self.device.num_multiprocessors
+        return REFERENCE_MULTIPROCESSORS / count if count else 1.0
+
+
 _TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
 """Height and width of the tiles of a library, in elements of the result, the largest first."""
 _LOSS_RATIO: Final = 0.75
@@ -205,27 +236,19 @@ above)."""
 
 
 @lru_cache(maxsize=2**16)
-def product_time(
-    product: Product,
-    dtype: DataType,
-    device: Device,
-    shares: Shares = BURSTS,
-    constants: KernelConstants = KERNELS,
-) -> float:
+def product_time(product: Product, dtype: DataType, gpu: Gpu) -> float:
     """Seconds of one matrix product, by the fastest combination of a tile and a split.
 
     Args:
         product: the sizes of the product.
         dtype: type of the operands and of the result.
-        device: what computes it. If its number of multiprocessors is not known (0), the product is
+        gpu: what computes it. If its number of multiprocessors is not known (0), the product is
             computed at the full rate, without tiles.
-        shares: the shares of the device's rates that the product reaches.
-        constants: of the kernels.
     """
+    device, constants = gpu.device, gpu.constants
     if min(product.m, product.k, product.n) < _VECTOR:
-        return _vector_s(product, dtype, device, constants)
-    rate = device.matrix_rate(dtype) * device.flops_efficiency_ratio * shares.product_ratio
-    rate *= _aligned_ratio(product, dtype, device, constants)
+        return _vector_s(product, dtype, gpu)
+    rate = gpu.product_rate(dtype) * _aligned_ratio(product, dtype, gpu)
     if device.num_multiprocessors == 0:
         return _joined(product.flops / rate, _memory_s(product, 1, dtype, device), constants)
     per_multiprocessor = rate / device.num_multiprocessors
@@ -233,9 +256,7 @@ def product_time(
     return min(
         _joined(wave_s, memory_s[split], constants) + (constants.split_s if split > 1 else 0.0)
         for height, width, efficiency in _TILES_WITH_EFFICIENCY
-        for split, wave_s in _tiled(
-            product, (height, width), per_multiprocessor * efficiency, device, constants
-        )
+        for split, wave_s in _tiled(product, (height, width), per_multiprocessor * efficiency, gpu)
     )
 
 
@@ -245,19 +266,16 @@ def _joined(compute_s: float, memory_s: float, constants: KernelConstants) -> fl
     return float((compute_s**power + memory_s**power) ** (1.0 / power)) + constants.product_s
 
 
-def _vector_s(
-    product: Product, dtype: DataType, device: Device, constants: KernelConstants
-) -> float:
+def _vector_s(product: Product, dtype: DataType, gpu: Gpu) -> float:
     """Seconds of a product with a few columns, by its bytes and the number of such products."""
-    moved_s = _memory_s(product, 1, dtype, device) / constants.vector_ratio
+    constants = gpu.constants
+    moved_s = _memory_s(product, 1, dtype, gpu.device) / constants.vector_ratio
     each_s = constants.outer_s if product.k == 1 else constants.vector_s
-    batch_s = each_s * (product.count - 1) * multiprocessor_ratio(device)
+    batch_s = each_s * (product.count - 1) * gpu.multiprocessor_ratio
     return math.hypot(moved_s, batch_s) + constants.product_s
 
 
-def _aligned_ratio(
-    product: Product, dtype: DataType, device: Device, constants: KernelConstants
-) -> float:
+def _aligned_ratio(product: Product, dtype: DataType, gpu: Gpu) -> float:
     """Rate of a product over that of one whose rows are multiples of 16 bytes.
 
     From H100 on, fast kernels load tiles by a unit that needs such rows, and a library takes the
@@ -265,19 +283,14 @@ def _aligned_ratio(
     GPT-2 on an A100 took 96 ms with a vocabulary of 50,257, and 93 ms with one of 50,304
     (karpathy/build-nanogpt; configs/published/transformers.csv).
     """
-    if generation_of(device) not in _LOADS_TILES:
+    constants = gpu.constants
+    if generation_of(gpu.device) not in _LOADS_TILES:
         return 1.0
     if dtype is DataType.TF32 and product.aligned < 4:
         return constants.tf32_ratio
     if dtype.num_bytes == DataType.FP16.num_bytes and product.aligned < 8:
         return constants.half_odd_ratio if product.aligned == 1 else constants.half_even_ratio
     return 1.0
-
-
-def multiprocessor_ratio(device: Device) -> float:
-    """Multiprocessors of the H200 over those of the device; 1 if they are not known."""
-    count = device.num_multiprocessors
-    return REFERENCE_MULTIPROCESSORS / count if count else 1.0
 
 
 def streaming_time(num_bytes: float, tensor_bytes: float, device: Device) -> float:
@@ -329,11 +342,7 @@ def kernel_streaming_time(
 
 
 def _tiled(
-    product: Product,
-    tile: tuple[int, int],
-    rate: float,
-    device: Device,
-    constants: KernelConstants,
+    product: Product, tile: tuple[int, int], rate: float, gpu: Gpu
 ) -> Iterator[tuple[int, float]]:
     """Each number of parts of the inner dimension, with the seconds of the waves of its tiles.
 
@@ -341,15 +350,14 @@ def _tiled(
         product: the sizes of the product.
         tile: height and width of a tile.
         rate: FLOP a second of one multiprocessor with this tile.
-        device: its multiprocessors compute a tile each at a time.
-        constants: of the kernels.
+        gpu: its multiprocessors compute a tile each at a time.
     """
     area = tile[0] * tile[1]
     tiles = product.count * math.ceil(product.m / tile[0]) * math.ceil(product.n / tile[1])
     for split in _SPLITS:
-        waves = math.ceil(tiles * split / device.num_multiprocessors)
+        waves = math.ceil(tiles * split / gpu.device.num_multiprocessors)
         inner = product.k if split == 1 else max(product.k / split, _SHORTEST_SPLIT)
-        yield split, waves * (2.0 * area * inner / rate + constants.wave_s)
+        yield split, waves * (2.0 * area * inner / rate + gpu.constants.wave_s)
 
 
 def _memory_s(product: Product, split: int, dtype: DataType, device: Device) -> float:
@@ -378,63 +386,44 @@ the result (1) and twice its gradient (2), and writes three gradients (3). It ad
 of the queries in fp32, which counts double: zeroed (2), read and written (4), converted (2)."""
 
 
-def attention_time(
-    operator: Operator,
-    device: Device,
-    shares: Shares = BURSTS,
-    constants: KernelConstants = KERNELS,
-    *,
-    is_backward: bool,
-) -> float:
+def attention_time(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
     """Seconds of the forward or the backward pass of one fused attention.
 
     Args:
         operator: sizes, type and generation of the kernel.
-        device: what runs it.
-        shares: the shares of the device's rates that the kernel reaches.
-        constants: of the kernels.
+        gpu: what runs it.
         is_backward: whether the backward pass is asked for.
     """
     if operator.dtype.num_bytes == DataType.FP32.num_bytes and not operator.is_pointwise:
-        return _wide_time(operator, device, constants, is_backward=is_backward)
+        return _wide_time(operator, gpu, is_backward=is_backward)
     if operator.is_pointwise:
-        works = pointwise_works(operator.flash_version, device)
+        works = pointwise_works(operator.flash_version, gpu.device)
     else:
-        works = softmax_works(operator.flash_version, device, shares)
-    return kernel_time(operator, device, shares, works, constants, is_backward=is_backward)
+        works = softmax_works(operator.flash_version, gpu.device, gpu.shares)
+    return kernel_time(operator, gpu, works, is_backward=is_backward)
 
 
-def kernel_time(
-    operator: Operator,
-    device: Device,
-    shares: Shares,
-    works: Works,
-    constants: KernelConstants,
-    *,
-    is_backward: bool,
-) -> float:
+def kernel_time(operator: Operator, gpu: Gpu, works: Works, *, is_backward: bool) -> float:
     """:func:`attention_time` by a kernel with the given work per score, ``works``."""
     heads, queries, keys, *widths = operator.shape
-    work = works[is_backward]
+    work, count = works[is_backward], gpu.device.num_multiprocessors
     flop = operator.gradient_flop if is_backward else operator.forward_flop
     scores = float(heads) * queries * keys
     if work.is_tiled:
         flop *= next((r for most, r in _HEAD_TILES if max(widths) <= most), _WIDEST_TILE)
     done = math.hypot(flop / work.product_ratio, work.score_flops * scores)
     done *= _computed_ratio(operator, work.rows)
-    compute_s = done / _product_rate(operator, device, shares)
+    compute_s = done / gpu.product_rate(operator.dtype)
     blocks = heads * math.ceil(queries / work.rows)
-    if device.num_multiprocessors:
-        compute_s += work.block_s * blocks * work.rows / _ROWS / device.num_multiprocessors
-    compute_s *= _waves_ratio(blocks, device)
-    moved = operator.moved_bytes * (_BACKWARD_MOVED if is_backward else 1.0)
-    memory_s = moved / device.hbm_bandwidth_bytes_per_s
-    return math.hypot(compute_s, memory_s) + constants.product_s + work.start_s
+    if count:
+        compute_s += work.block_s * blocks * work.rows / _ROWS / count
+    # Blocks run in whole waves over the multiprocessors.
+    compute_s *= math.ceil(blocks / count) * count / blocks if count and blocks else 1.0
+    memory_s = _attention_memory_s(operator, gpu, is_backward=is_backward)
+    return math.hypot(compute_s, memory_s) + gpu.constants.product_s + work.start_s
 
 
-def _wide_time(
-    operator: Operator, device: Device, constants: KernelConstants, *, is_backward: bool
-) -> float:
+def _wide_time(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
     """Seconds of PyTorch's memory-efficient attention, which computes in types of four bytes.
 
     It works on blocks of 64 queries and 64 keys. Its time is a number of seconds for each score,
@@ -442,20 +431,21 @@ def _wide_time(
     matter.
     """
     heads, queries, keys, width, value_width = operator.shape
+    constants = gpu.constants
     rows, columns = (_WIDE_ROWS * math.ceil(size / _WIDE_ROWS) for size in (queries, keys))
     seen = min(1.0, 0.5 + 0.5 * _WIDE_ROWS / max(keys, 1)) if operator.is_causal else 1.0
     each_s = constants.score_gradient_s if is_backward else constants.score_s
     element_s = constants.score_gradient_element_s if is_backward else constants.score_element_s
     score_s = each_s + element_s * 0.5 * (width + value_width)
-    compute_s = score_s * heads * rows * columns * seen * multiprocessor_ratio(device)
+    compute_s = score_s * heads * rows * columns * seen * gpu.multiprocessor_ratio
+    memory_s = _attention_memory_s(operator, gpu, is_backward=is_backward)
+    return math.hypot(compute_s, memory_s) + constants.product_s
+
+
+def _attention_memory_s(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
+    """Seconds in which a fused attention moves its tensors."""
     moved = operator.moved_bytes * (_BACKWARD_MOVED if is_backward else 1.0)
-    return math.hypot(compute_s, moved / device.hbm_bandwidth_bytes_per_s) + constants.product_s
-
-
-def _product_rate(operator: Operator, device: Device, shares: Shares) -> float:
-    """FLOP a second that large products of this type reach on the device."""
-    rate = device.matrix_rate(operator.dtype) * device.flops_efficiency_ratio
-    return rate * shares.product_ratio
+    return moved / gpu.bandwidth_bytes_per_s
 
 
 def _computed_ratio(operator: Operator, block: int) -> float:
@@ -469,14 +459,6 @@ def _computed_ratio(operator: Operator, block: int) -> float:
     rows = max(heads * queries, 1)
     seen = min(1.0, 0.5 + 0.5 * block / max(keys, 1)) if operator.is_causal else 1.0
     return seen * block * heads * math.ceil(queries / block) / rows
-
-
-def _waves_ratio(blocks: int, device: Device) -> float:
-    """Time of the blocks in whole waves over that if all multiprocessors were always busy."""
-    count = device.num_multiprocessors
-    if not count or not blocks:
-        return 1.0
-    return math.ceil(blocks / count) * count / blocks
 
 
 _SPLIT_ROWS: Final = 64 * 1024
@@ -508,59 +490,31 @@ def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
     return math.prod(shape[:-1]), shape[-1]
 
 
-def bias_gradient_time(
-    rows: int, columns: int, dtype: DataType, device: Device, constants: KernelConstants
-) -> float:
-    """Seconds of the gradient of a bias, which is the sum of ``rows`` rows.
-
-    Args:
-        rows: rows of the gradient of the result.
-        columns: its columns.
-        dtype: type of its elements.
-        device: what runs the kernel.
-        constants: of the kernels.
-    """
-    num_bytes = float(rows) * columns * dtype.num_bytes
+def bias_gradient_time(rows: int, columns: int, dtype: DataType, gpu: Gpu) -> float:
+    """Seconds of the gradient of a bias, which is the sum of ``rows`` rows of ``columns``."""
+    constants, num_bytes = gpu.constants, float(rows) * columns * dtype.num_bytes
     if columns == 1:
         return constants.sum_s
     work_s = constants.sum_row_s * rows + constants.sum_element_s * rows * columns
-    work_s *= multiprocessor_ratio(device)
-    return constants.sum_s + math.hypot(work_s, num_bytes / device.hbm_bandwidth_bytes_per_s)
+    work_s *= gpu.multiprocessor_ratio
+    return constants.sum_s + math.hypot(work_s, num_bytes / gpu.bandwidth_bytes_per_s)
 
 
-def norm_time(
-    operator: Operator,
-    device: Device,
-    memory_ratio: float,
-    constants: KernelConstants,
-    *,
-    is_backward: bool,
-) -> float:
-    """Seconds of a norm: in the backward pass two kernels, for its input and for its weights.
-
-    Args:
-        operator: the norm.
-        device: what runs it.
-        memory_ratio: share of the streaming bandwidth that its kernels reach.
-        constants: of the kernels.
-        is_backward: whether the backward pass is asked for.
-    """
+def norm_time(operator: Operator, gpu: Gpu, *, is_backward: bool) -> float:
+    """Seconds of a norm: in the backward pass two kernels, for its input and for its weights."""
     rows, columns = rows_of(operator.shape)
-    scaled = rows * multiprocessor_ratio(device)
+    constants, scaled = gpu.constants, rows * gpu.multiprocessor_ratio
+    moved = operator.backward_moved_bytes if is_backward else operator.moved_bytes
+    moved_s = kernel_streaming_time(moved, operator, gpu.device, gpu.shares.memory_ratio)
     if not is_backward:
-        moved_s = kernel_streaming_time(operator.moved_bytes, operator, device, memory_ratio)
         return constants.kernel_s + math.hypot(moved_s, constants.norm_row_s * scaled)
-    moved = operator.backward_moved_bytes
-    moved_s = kernel_streaming_time(moved, operator, device, memory_ratio)
     input_s = math.hypot(0.6 * moved_s, constants.norm_gradient_row_s * scaled)
-    is_split = rows > _SPLIT_ROWS and columns / _WARP < device.num_multiprocessors / 2
+    is_split = rows > _SPLIT_ROWS and columns / _WARP < gpu.device.num_multiprocessors / 2
     weight_s = 0.0 if is_split else constants.norm_weight_row_s * rows
     return 2.0 * constants.kernel_s + input_s + math.hypot(0.4 * moved_s, weight_s)
 
 
-def input_cast_time(
-    operator: Operator, before: Operator | None, device: Device, constants: KernelConstants
-) -> float:
+def input_cast_time(operator: Operator, before: Operator | None, gpu: Gpu) -> float:
     """Seconds in which autocast casts the input of a product, unless that has its type already.
 
     Results of layers have it; looked-up vectors, dense features and what joins them have not.
@@ -568,15 +522,14 @@ def input_cast_time(
     Args:
         operator: the product.
         before: the operator before it; None if it is the first one.
-        device: what runs the kernel.
-        constants: of the kernels.
+        gpu: what runs the kernel.
     """
     count, m, k, _ = operator.shape
     size = count * m * k
     is_result = before is not None and before.name != "concat" and before.num_elements == size
     if is_result:
         return 0.0
-    return constants.kernel_s + _CAST_BYTES * size / device.hbm_bandwidth_bytes_per_s
+    return gpu.constants.kernel_s + _CAST_BYTES * size / gpu.bandwidth_bytes_per_s
 
 
 def bucket_time(operator: Operator, device: Device) -> float:
@@ -602,24 +555,19 @@ def update_floor_s(
     return constants.pass_s * _PASSES[optimizer] * launches
 
 
-def sort_time(count: int, constants: KernelConstants) -> float:
-    """Seconds to sort so many numbers of 8 bytes, with the position of each."""
-    return constants.sort_s + constants.sorted_s * count
-
-
-def picked_time(operator: Operator, device: Device, constants: KernelConstants) -> float:
+def picked_time(operator: Operator, gpu: Gpu) -> float:
     """Seconds in which the gradients of picked elements are added up in the order of their indices.
 
     For each element the kernel reads an index and a position of 8 bytes, and reads and writes the
     gradient; the constant is that of gradients in fp32.
     """
     bytes_ratio = (16.0 + 2.0 * operator.dtype.num_bytes) / 24.0
-    each_s = constants.picked_s * bytes_ratio * multiprocessor_ratio(device)
+    each_s = gpu.constants.picked_s * bytes_ratio * gpu.multiprocessor_ratio
     return each_s * operator.num_sorted
 
 
-def cast_time(operator: Operator, device: Device, constants: KernelConstants) -> float:
+def cast_time(operator: Operator, gpu: Gpu) -> float:
     """Seconds in which autocast casts what a product trains; its gradients take as long."""
     kernels = 2 if operator.has_bias else 1
     moved = _CAST_BYTES * operator.num_parameters
-    return kernels * constants.kernel_s + moved / device.hbm_bandwidth_bytes_per_s
+    return kernels * gpu.constants.kernel_s + moved / gpu.bandwidth_bytes_per_s
