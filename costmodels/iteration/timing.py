@@ -112,10 +112,10 @@ def _run(steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int,
             ready = ready.max(axis=-1, keepdims=True) + zero
         if step.present is not None:
             ready = np.where(step.present, ready, free)
-        finish = ready + duration
-        streams[step.stream] = (
-            finish if step.present is None else np.where(step.present, finish, stream)
-        )
+        finish = busy = ready + duration
+        if step.present is not None:
+            busy = np.where(step.present, finish, stream)
+        streams[step.stream] = busy
         if step.blocks_host:
             host = np.maximum(host, finish)
         starts.append(ready)
@@ -164,11 +164,7 @@ def _floored(result: Schedule, floor_s: float) -> Schedule:
     """The schedule with an iteration of at least ``floor_s``."""
     if floor_s <= 0:
         return result
-    return Schedule(
-        start_s=result.start_s,
-        finish_s=result.finish_s,
-        iteration_time_s=np.maximum(result.iteration_time_s, floor_s),
-    )
+    return replace(result, iteration_time_s=np.maximum(result.iteration_time_s, floor_s))
 
 
 # ------------------ causes
@@ -189,12 +185,9 @@ def traced(program: Program, num_ranks: int) -> Simulation:
     )
     issued, host_s = _issued(steps, finish)
     waits = [_waits_for(steps, i) for i in range(len(steps))]
-    arrival = np.stack(
-        [
-            np.maximum(issued[i], finish[before].max(axis=0)) if before else issued[i]
-            for i, before in enumerate(waits)
-        ]
-    )
+    zero = np.zeros((1, num_ranks))
+    ends = (np.concatenate([zero, finish[before]]).max(axis=0) for before in waits)
+    arrival = np.stack([np.maximum(*both) for both in zip(issued, ends, strict=True)])
     end, last = float(finish.max()), None
     if end >= host_s:
         step, rank = divmod(int(finish.argmax()), num_ranks)
@@ -204,7 +197,7 @@ def traced(program: Program, num_ranks: int) -> Simulation:
         start_s=start,
         finish_s=finish,
         iteration_time_s=float(found.iteration_time_s),
-        released_by=Causes(steps, waits, issued, arrival, finish),
+        released_by=Causes(waits, issued, finish, _latest(steps, arrival)),
         last=last,
     )
 
@@ -234,16 +227,13 @@ class Causes(Mapping[Node, Node | None]):
 
     def __init__(
         self,
-        steps: tuple[Step, ...],
         waits: list[list[int]],
         issued: FloatArray,
-        arrival: FloatArray,
         finish: FloatArray,
+        latest: dict[int, int],
     ) -> None:
         """Keep the arrays ``[steps, R]``; ``waits[i]`` lists the steps that step i waits for."""
-        self._waits = waits
-        self._issued, self._finish = issued, finish
-        self._latest = _latest(steps, arrival)
+        self._waits, self._issued, self._finish, self._latest = waits, issued, finish, latest
 
     def __getitem__(self, node: Node) -> Node | None:
         """What one (rank, step) waited for."""
@@ -373,20 +363,16 @@ def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstima
     communication = (intervals[1] - intervals[0]).sum(axis=0)
     exposed = np.maximum(0.0, communication - _common(*computing, *intervals))
     idle = np.maximum(0.0, simulation.iteration_time_s - busy)
-    columns = (computed, communication, exposed, idle, _slack(program, simulation))
-    return tuple(
-        RankEstimate(
-            rank=rank,
-            compute_s=compute_s,
-            communication_s=communication_s,
-            exposed_s=exposed_s,
-            idle_s=idle_s,
-            slack_s=slack_s,
-        )
-        for rank, (compute_s, communication_s, exposed_s, idle_s, slack_s) in enumerate(
-            zip(*(c.tolist() for c in columns), strict=True)
-        )
-    )
+    columns = {
+        "rank": np.arange(len(busy)),
+        "compute_s": computed,
+        "communication_s": communication,
+        "exposed_s": exposed,
+        "idle_s": idle,
+        "slack_s": _slack(program, simulation),
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return tuple(RankEstimate(**dict(zip(columns, row, strict=True))) for row in rows)
 
 
 def _disjoint(start: FloatArray, finish: FloatArray) -> tuple[FloatArray, FloatArray]:
