@@ -133,12 +133,9 @@ class Hstu(AbstractLayer):
 
     @property
     def _lengths(self) -> _joins.Lengths:
+        repeats = self.samples_per_history
         return _joins.Lengths.of(
-            self.prefix,
-            self.lengths,
-            self.seq,
-            is_balanced=self.balanced,
-            repeats=self.samples_per_history,
+            self.prefix, self.lengths, self.seq, is_balanced=self.balanced, repeats=repeats
         )
 
     @property
@@ -154,14 +151,10 @@ class Hstu(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """The operators of one layer, repeated for all layers."""
         lengths = self._lengths
-        widths = self.input_width or self.hidden, self.hidden
+        given, advice = self.input_width or self.hidden, "change seq, hidden or input_width"
+        others = self.contextual, self.contextual_width or given
         first, met = _joins.positions(
-            flow,
-            self.prefix,
-            widths,
-            lengths,
-            "change seq, hidden or input_width",
-            (self.contextual, self.contextual_width or widths[0]),
+            flow, self.prefix, (given, self.hidden), lengths, advice, others
         )
         rows = lengths.rows(flow.batch_size)
         layer = (*self._inner(met, rows), *self._seen(met, rows), *self._outer(met, rows))
@@ -179,20 +172,11 @@ class Hstu(AbstractLayer):
         if self.stu:
             product = _parts.linear(name, rows, self.hidden, wide, dtype, keeps_input=False)
             gate = _parts.streamed(name, (rows, self._values), dtype)
-            again = replace(product, is_recomputed=True), replace(gate, is_recomputed=True)
-            return (
-                replace(_parts.norm(name, rows, self.hidden, dtype), is_recomputed=True),
-                *again,
-            )
+            again = (_parts.norm(name, rows, self.hidden, dtype), product, gate)
+            return tuple(replace(o, is_recomputed=True) for o in again)
         active = _parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
         if self.fused_attention:
-            active = replace(
-                active,
-                num_kernels=0,
-                num_calls=0,
-                read_bytes=0.0,
-                backward_bytes=3.0 * active.written_bytes,
-            )
+            active = _in_product(active, 0.0, active.written_bytes, 3.0 * active.written_bytes)
         return (
             _parts.norm(name, rows, self.hidden, dtype),
             _parts.linear(name, rows, self.hidden, wide, dtype),
@@ -278,23 +262,18 @@ class Hstu(AbstractLayer):
             if self.stu:
                 x_bytes = added.written_bytes
                 joined = 2.0 * size + x_bytes
-                norm = replace(
-                    norm,
-                    read_bytes=joined,
-                    written_bytes=joined,
-                    backward_bytes=3.0 * joined,
-                    is_recomputed=True,
-                )
+                again = 3.0 * joined
+                norm = replace(norm, read_bytes=joined, written_bytes=joined, backward_bytes=again)
+                norm = replace(norm, is_recomputed=True)
                 product = _parts.linear(
                     name, rows, 2 * wide + hidden, hidden, dtype, keeps_input=False
                 )
-            added = replace(
-                added,
-                read_bytes=added.written_bytes,
-                written_bytes=0.0,
-                num_kernels=0,
-                num_calls=0,
-                backward_bytes=0.0,
-            )
+            added = _in_product(added, added.written_bytes, 0.0, 0.0)
             return (norm, product, added)
         return (norm, gate, product, added)
+
+
+def _in_product(operator: Operator, read: float, written: float, backward: float) -> Operator:
+    """An operator that the kernel of a product computes too, with the bytes that it adds."""
+    amounts = {"read_bytes": read, "written_bytes": written, "backward_bytes": backward}
+    return replace(operator, num_kernels=0, num_calls=0, **amounts)

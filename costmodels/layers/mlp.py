@@ -29,11 +29,6 @@ class Mlp(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """A matrix product and an activation for each size."""
         joined, met = _joins.joined(flow, self.prefix)
-        operators = _parts.mlp(
-            self.prefix,
-            met.positions,
-            (met.width, *self.sizes),
-            met.dtype,
-            is_input=met.is_input,
-        )
+        sizes = (met.width, *self.sizes)
+        operators = _parts.mlp(self.prefix, met.positions, sizes, met.dtype, is_input=met.is_input)
         return self.placed((*joined, *operators), met.after(self.sizes[-1]))

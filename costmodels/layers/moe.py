@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 from costmodels.errors import require
@@ -44,50 +45,30 @@ class Moe(AbstractLayer):
         name, experts, ffn = self.prefix, self.experts, self.ffn
         share = -(-rows * self.top // experts)
         taken = experts * share
+        moved = partial(_parts.streamed, dtype=dtype)
+        gate, chosen, taking, giving = (f"{name}.{x}" for x in ("gate", "experts", "take", "give"))
+        weights = experts * width * ffn
+        first = _parts.batched(chosen, (experts, share, width, ffn), dtype, num_parameters=weights)
+        scores = _parts.linear(gate, rows, width, experts, dtype, bias=False)
+        softmax, other, gather = OperatorKind.SOFTMAX, OperatorKind.OTHER, OperatorKind.GATHER
+        choice = moved(gate, (rows, experts), kind=other, saved=2 * taken)
         operators = (
             *joined,
-            replace(
-                _parts.linear(f"{name}.gate", rows, width, experts, dtype, bias=False),
-                left_gradient=not met.is_input,
-            ),
-            _parts.streamed(
-                f"{name}.gate",
-                (rows, experts),
+            replace(scores, left_gradient=not met.is_input),
+            moved(gate, (rows, experts), kind=softmax, saved=rows * experts),
+            replace(choice, num_sorted=rows * self.top),
+            moved(taking, (taken, width), kind=gather, saved=taken * width),
+            replace(first, left_gradient=not met.is_input),
+            moved(chosen, (taken, ffn), saved=taken * ffn),
+            _parts.batched(
+                chosen,
+                (experts, share, ffn, width),
                 dtype,
-                kind=OperatorKind.SOFTMAX,
-                saved=rows * experts,
-            ),
-            replace(
-                _parts.streamed(
-                    f"{name}.gate", (rows, experts), dtype, kind=OperatorKind.OTHER,
-                    saved=2 * taken,
-                ),
-                num_sorted=rows * self.top,
-            ),
-            _parts.streamed(
-                f"{name}.take", (taken, width), dtype, kind=OperatorKind.GATHER,
+                num_parameters=weights,
                 saved=taken * width,
             ),
-            replace(
-                _parts.batched(
-                    f"{name}.experts", (experts, share, width, ffn), dtype,
-                    num_parameters=experts * width * ffn,
-                ),
-                left_gradient=not met.is_input,
-            ),
-            _parts.streamed(
-                f"{name}.experts", (taken, ffn), dtype, saved=taken * ffn
-            ),
-            _parts.batched(
-                f"{name}.experts", (experts, share, ffn, width), dtype,
-                num_parameters=experts * width * ffn, saved=taken * width,
-            ),
-            _parts.streamed(
-                f"{name}.give", (taken, width), dtype, saved=taken * (1 + width)
-            ),
-            _parts.streamed(f"{name}.give", (rows, width), dtype),
-            _parts.streamed(
-                f"{name}.give", (rows, width), dtype, reads=2.0, kind=OperatorKind.GATHER
-            ),
-        )  # fmt: skip
+            moved(giving, (taken, width), saved=taken * (1 + width)),
+            moved(giving, (rows, width)),
+            moved(giving, (rows, width), reads=2.0, kind=gather),
+        )
         return self.placed(operators, met.after(width))

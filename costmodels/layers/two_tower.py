@@ -62,15 +62,9 @@ class TwoTower(AbstractLayer):
     @staticmethod
     def _softmax(name: str, rows: int, dtype: DataType) -> Operator:
         """The log-softmax of all scores, whose result autocast casts to fp32 for the loss."""
-        made = _parts.streamed(
-            name,
-            (rows, rows),
-            dtype,
-            reads=2.0,
-            kind=OperatorKind.SOFTMAX,
-            saved=rows * rows,
-        )
-        size = float(rows * rows)
+        kind, count = OperatorKind.SOFTMAX, rows * rows
+        made = _parts.streamed(name, (rows, rows), dtype, reads=2.0, kind=kind, saved=count)
+        size = float(count)
         cast = _CAST if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
         return replace(
             made,
