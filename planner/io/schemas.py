@@ -248,7 +248,6 @@ _RULES: Final = {
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must match {pattern}",
-    "literal_error": "must be one of {expected}",
 }
 
 
@@ -263,6 +262,14 @@ class Strict(BaseModel):
         """Return the object itself: schemas never change, so that all entries share one default."""
         del memo
         return self
+
+
+class Loose(BaseModel):
+    """The base of schemas for files that other programs write too: unknown keys are left alone."""
+
+    model_config = ConfigDict(
+        defer_build=True, extra="ignore", strict=True, allow_inf_nan=False, frozen=True
+    )
 
 
 _KINDS = {"WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS}
@@ -287,6 +294,49 @@ def validate(schema: type[M], document: Document) -> M:
             rest = len(problems) - _MOST_PROBLEMS
             problems = [*problems[:_MOST_PROBLEMS], f"{document.path}: and {rest} more"]
         raise InvalidInputError(problems) from error
+
+
+def refusal(document: Document, keys: Keys, value: object, rule: str) -> InvalidInputError:
+    """The error for a value of a document that breaks a rule."""
+    return InvalidInputError(f"{document.where(keys)}: value {show(value)}: {rule}")
+
+
+def present(value: T | None, document: Document, keys: Keys) -> T:
+    """The value of a key that other values make necessary.
+
+    Raises:
+        InvalidInputError: it is missing.
+    """
+    if value is None:
+        message = f"{document.where(keys[:-1])}: key {str(keys[-1])!r} is missing; add it"
+        raise InvalidInputError(message)
+    return value
+
+
+def each(value: T | list[T], count: int, document: Document, keys: Keys) -> list[T]:
+    """``count`` values: those of a list, or a single one for all.
+
+    Raises:
+        InvalidInputError: the list has another length.
+    """
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise refusal(document, keys, value, f"must have {count} entries, got {len(value)}")
+    return value
+
+
+def made(where: str, build: Callable[[], T]) -> T:
+    """What ``build`` returns.
+
+    Raises:
+        InvalidInputError: a rule is broken; the message begins with the place.
+    """
+    problems: list[str] = []
+    found = collect(problems, where, build)
+    if found is None:
+        raise InvalidInputError(problems)
+    return found
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -365,7 +415,7 @@ def _rule(schema: type[BaseModel], keys: Keys, item: Any) -> str:
         known = _known_keys(schema, keys[:-1])
         hint = nearest(str(keys[-1]), known)
         return f"unknown key; {hint}known here: {', '.join(known)}"
-    if kind == "enum":
+    if kind in ("enum", "literal_error"):
         known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
         return f"must be one of {', '.join(known)}; {nearest(str(item['input']), known)}".strip(
             "; "
