@@ -239,20 +239,22 @@ _DEPTH_ERROR: Final = "values are nested too deeply"
 class Document:
     """The plain values of a file, and the line of each key path.
 
-    ``origins`` says where values come from that are not from the file, such as a flag.
+    ``origins`` says where values come from that are not from the file, such as a flag. ``above`` is
+    the key path that leads to the value, if it is only a part of the file.
     """
 
     path: Path
     value: Any
     lines: dict[Keys, int] = field(repr=False)
     origins: dict[Keys, str] = field(repr=False, default_factory=dict)
+    above: Keys = ()
 
     def where(self, keys: Keys) -> str:
         """A key path in words: ``file:line: tables[3].name``.
 
         If the path has no line, it is the line of the longest part of the path that has one.
         """
-        known = keys
+        known = keys = (*self.above, *keys)
         while known and known not in self.lines and known not in self.origins:
             known = known[:-1]
         line = self.lines.get(known)

@@ -216,6 +216,7 @@ Samples = Annotated[
 ]
 """Samples of a rank: a whole number, or a fraction where several ranks share samples."""
 Width = Annotated[Positive, Field(le=10**6)]
+Amount = Annotated[float, Field(ge=0, le=2**53)]
 PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 Bytes = Annotated[float, Unit(dimension="bytes", example="6 GiB")]
@@ -313,7 +314,7 @@ def present(value: T | None, document: Document, keys: Keys) -> T:
     return value
 
 
-def each(value: T | list[T], count: int, document: Document, keys: Keys) -> list[T]:
+def each(value: Any, count: int, document: Document, keys: Keys) -> list[Any]:
     """``count`` values: those of a list, or a single one for all.
 
     Raises:

@@ -173,18 +173,18 @@ def import_fbgemm(path: Path) -> Imported:
 
 def _parts(path: Path, value: Any) -> list[tuple[Document, str]]:
     """Each configuration with the prefix of its tables' names."""
-    named: dict[Any, Any] = {}
+    named: dict[Any, tuple[str, Any]] = {}
     if isinstance(value, list):
-        named = {f"tbe{i}": part for i, part in enumerate(value)}
+        named = {i: (f"tbe{i}_", part) for i, part in enumerate(value)}
     elif isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()):
-        named = value
+        named = {key: (f"{key}_", part) for key, part in value.items()}
     else:
         return [(Document(path, value, {}), "")]
     if not named:
         message = f"{path}: holds no configuration"
         raise InvalidInputError(message)
     return [
-        (Document(path, part, {}, {(): f"{path}: {key}"}), f"{key}_") for key, part in named.items()
+        (Document(path, part, {}, above=(key,)), prefix) for key, (prefix, part) in named.items()
     ]
 
 
@@ -192,7 +192,7 @@ def _tbe(document: Document, prefix: str, base: int | None) -> _Tbe:
     """One configuration; its indices per sample are for batches of ``base``, if it is given."""
     config = validate(_Config, document)
     num, batch, pooling = config.T, config.batch_params, config.pooling_params
-    own = batch.B if batch.Bs is None else batch.Bs
+    own: Any = batch.B if batch.Bs is None else batch.Bs
     samples = each(present(own, document, ("batch_params", "B")), num, document, ("batch_params",))
     num_samples = batch.B or samples[0]
     key = "L" if pooling.Ls is None else "Ls"
@@ -203,11 +203,10 @@ def _tbe(document: Document, prefix: str, base: int | None) -> _Tbe:
         for factor, n in zip(each(given, num, document, where), samples, strict=True)
     ]
     shapes, owner = _shapes(document, config)
-    where = ("indices_params",)
-    laws = each(
-        config.indices_params_list or present(config.indices_params, document, where),
-        num, document, ("indices_params_list",),
-    )  # fmt: skip
+    laws = config.indices_params_list
+    if laws is None:
+        laws = [present(config.indices_params, document, ("indices_params",))] * num
+    laws = each(laws, num, document, ("indices_params_list",))
     features_of: list[list[int]] = [[] for _ in shapes]
     for feature, table in enumerate(owner):
         features_of[table].append(feature)

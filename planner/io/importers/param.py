@@ -98,7 +98,7 @@ def import_param(path: Path) -> Imported:
     if operator is None:
         message = f"{path}: has no operator {OPERATORS[0]!r}; it holds {', '.join(names[:5])}"
         raise InvalidInputError(message)
-    document = Document(path, top[operator], {}, {(): f"{path}: {operator}"})
+    document = Document(path, top[operator], {}, above=(operator,))
     setup = validate(_Benchmark, document).config[0]
     found = Document(path, {}, {})
     _add_named(found, document, "build", setup.build[0], _BUILD)

@@ -7,32 +7,29 @@ quoted and escaped. A note for a key becomes a comment behind it.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from costmodels import units
 from costmodels.distribution.base import AbstractIndexDistribution
-from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
-from costmodels.distribution.zipf import Zipf
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.training.communication import Communication
-from costmodels.training.optimizers import RowUpdate
-from costmodels.workload import (
-    DenseArch,
-    DenseOptimizer,
-    DenseParallelism,
-    HostProfile,
-    Pipeline,
-    Pooling,
-    Table,
-    Workload,
-)
+from costmodels.workload import DenseArch, Pipeline, Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.documents import parse_scalar
-from planner.io.workload.workload_schema import communication_entry, layer_entry, operators_entry
-from planner.problem import NO_CONSTRAINTS, Constraints, CountLimit, TableConstraint
+from planner.io.nouns import entry_of
+from planner.io.workload.workload_schema import (
+    LAW_KEYS,
+    LAWS,
+    TRAINING_KEYS,
+    TableSchema,
+    TrainingSchema,
+    communication_entry,
+)
+from planner.problem import NO_CONSTRAINTS, Constraints, Level, TableConstraint, TableGroup
 
 _BARE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _LAST_PRINTABLE: Final = 0xFFFF
@@ -146,8 +143,6 @@ def note_text(text: str | None) -> str:
 
 def comment_lines(lines: Iterable[str]) -> list[str]:
     """Wrapped lines of a comment."""
-    import textwrap
-
     wrapped = []
     for line in lines:
         wrapped += textwrap.wrap(on_one_line(line), _WIDTH - 2, subsequent_indent="  ") or [""]
@@ -250,35 +245,12 @@ def _assumed_lines(assumed: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _training(workload: Workload) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "batch_size_per_rank": workload.batch_size_per_rank,
-        "optimizer": workload.optimizer.value,
-        "output_dtype": workload.output_dtype.value,
-        "gradient_dtype": workload.gradient_dtype.value,
-        **_communication(_shared(workload)),
-        "pipeline": workload.pipeline.value,
-        "index_bytes": workload.index_bytes,
-    }
-    if workload.cuda_graph:
-        values["cuda_graph"] = True
-    if workload.host_profile is not HostProfile.EAGER:
-        values["host_profile"] = workload.host_profile.value
-    if workload.between_steps_s is not None:
-        values["between_steps"] = f"{workload.between_steps_s!r} s"
-    if workload.dense_optimizer is not DenseOptimizer.ADAGRAD:
-        values["dense_optimizer"] = workload.dense_optimizer.value
-    if workload.dense_parallelism is not DenseParallelism.DDP:
-        values["dense_parallelism"] = workload.dense_parallelism.value
-    shares = workload.batch_share_ratio
-    seldom = {
-        "gradient_accumulation": workload.gradient_accumulation > 1
-        and workload.gradient_accumulation,
-        "tensor_parallel": workload.tensor_parallel > 1 and workload.tensor_parallel,
-        "input_samples_per_s": workload.input_samples_per_s,
-        "lookahead": workload.lookahead_batches,
-        "batch_shares": shares if isinstance(shares, str) else list(shares),
-    }
-    return values | {key: value for key, value in seldom.items() if value}
+    always = ("batch_size_per_rank", "optimizer", "output_dtype", "gradient_dtype", "pipeline")
+    found = entry_of(workload, TRAINING_KEYS, always=(*always, "index_bytes"))
+    found |= _communication(_shared(workload))
+    if "between_steps" in found:
+        found["between_steps"] = f"{workload.between_steps_s!r} s"
+    return {key: found[key] for key in TrainingSchema.model_fields if key in found}
 
 
 def _shared(workload: Workload) -> Communication | None:
@@ -294,74 +266,21 @@ def _communication(communication: Communication | None) -> dict[str, Any]:
 
 
 def _dense(dense: DenseArch) -> dict[str, Any]:
-    if dense.layers or dense.operators is not None:
-        return _listed(dense)
-    values: dict[str, Any] = {
-        "num_dense_features": dense.num_dense_features,
-        "bottom_mlp": list(dense.bottom_mlp),
-        "top_mlp": list(dense.top_mlp),
-        "interaction": dense.interaction.value,
-    }
-    values |= _kernels(dense)
-    if dense.dcn_num_layers or dense.dcn_low_rank_dim:
-        values["dcn_num_layers"] = dense.dcn_num_layers
-        values["dcn_low_rank_dim"] = dense.dcn_low_rank_dim
-    values["dtype"] = dense.dtype.value
-    return values
-
-
-def _kernels(dense: DenseArch) -> dict[str, Any]:
-    """The entries of the software that runs the dense part, as far as they are given."""
-    given: dict[str, Any] = {}
-    if dense.interaction_kernel is not None:
-        given["interaction_kernel"] = dense.interaction_kernel.value
-    if dense.compiled:
-        given["compiled"] = True
-    if dense.framework is not None:
-        given["framework"] = dense.framework.value
-    return given
-
-
-def _listed(dense: DenseArch) -> dict[str, Any]:
-    """The entry of a dense part that consists of layers or of operators."""
-    values: dict[str, Any] = {"dtype": dense.dtype.value}
-    if dense.num_dense_features:
-        values["num_dense_features"] = dense.num_dense_features
-    values |= _kernels(dense)
-    if dense.layers:
-        values["layers"] = [layer_entry(layer) for layer in dense.layers]
-    if dense.operators is not None:
-        values["operators"] = operators_entry(dense.operators)
-    return values
+    is_listed = bool(dense.layers) or dense.operators is not None
+    dlrm = ("num_dense_features", "bottom_mlp", "top_mlp", "interaction")
+    return entry_of(dense, always=("dtype", *(() if is_listed else dlrm)))
 
 
 def _table(table: Table, *, law_is_known: bool) -> dict[str, Any]:
     names = [f.name for f in table.features]
     factors = [f.pooling_factor for f in table.features]
-    values: dict[str, Any] = {
-        "name": table.name,
-        "num_embeddings": table.num_embeddings,
-        "embedding_dim": table.embedding_dim,
-    }
-    if names != [table.name]:
-        values["features"] = names
-    values["pooling_factor"] = factors[0] if len(set(factors)) == 1 else factors
-    if law_is_known or table.distribution != Uniform(num_embeddings=table.num_embeddings):
-        values["distribution"] = _law(table.distribution)
-    values["dtype"] = table.dtype.value
-    if table.pooling is not Pooling.SUM:
-        values["pooling"] = table.pooling.value
-    if table.is_weighted:
-        values["is_weighted"] = True
-    if table.module != "embedding_bag_collection":
-        values["module"] = table.module
-    if table.row_update is not RowUpdate.DEDUPLICATED:
-        values["row_update"] = table.row_update.value
-    if table.deduplicates_indices:
-        values["deduplicate_indices"] = True
-    if table.optimizer is not None:
-        values["optimizer"] = table.optimizer.value
-    return values
+    found = entry_of(table, {"deduplicates_indices": "deduplicate_indices"}, always=("dtype",))
+    found["pooling_factor"] = factors[0] if len(set(factors)) == 1 else factors
+    found["features"] = None if names == [table.name] else names
+    is_plain = table.distribution == Uniform(num_embeddings=table.num_embeddings)
+    found["distribution"] = None if is_plain and not law_is_known else _law(table.distribution)
+    found.pop("communication", None)
+    return {k: found[k] for k in TableSchema.model_fields if found.get(k) is not None}
 
 
 def _name_equal_laws(entries: list[dict[str, Any]]) -> None:
@@ -390,73 +309,36 @@ def _law(law: AbstractIndexDistribution) -> dict[str, Any]:
     Raises:
         InvalidInputError: files do not have this kind of law.
     """
-    if isinstance(law, Uniform):
-        return {"kind": "uniform"} | ({} if law.scattered else {"scattered": False})
-    if isinstance(law, Zipf):
-        values: dict[str, Any] = {"kind": "zipf", "exponent": law.exponent}
-        extra = {"shift": law.shift, "ids_per_draw": law.ids_per_draw}
-        values |= {k: v for k, v in extra.items() if v != (1 if k == "ids_per_draw" else 0)}
-        return values | ({} if law.scattered else {"scattered": False})
-    if isinstance(law, Empirical):
-        values = {
-            "kind": "bins",
-            "rows": list(law.num_rows_per_bin),
-            "probability": list(law.probability_ratio),
-        }
-        if law.num_rows_per_range:
-            values["rows_per_range"] = [list(line) for line in law.num_rows_per_range]
-            values["ids_in_ranges"] = law.num_ids_in_ranges
-        if law.num_unique_curve:
-            values["unique_rows"] = [list(point) for point in law.num_unique_curve]
-        if law.hot_share_ratio:
-            values["hot_share"] = list(law.hot_share_ratio)
-        return values
-    message = f"a law of kind {type(law).__name__} cannot be written to a workload file"
-    raise InvalidInputError(message)
+    kind = next((kind for kind, known in LAWS.items() if type(law) is known), None)
+    if kind is None:
+        message = f"a law of kind {type(law).__name__} cannot be written to a workload file"
+        raise InvalidInputError(message)
+    found = entry_of(law, LAW_KEYS)
+    del found["num_embeddings"]
+    return {"kind": kind, **found}
 
 
 def _rules(constraints: Constraints) -> list[dict[str, Any]]:
     """Constraints as entries of a list, in the order in which they are read back."""
-    rules = []
-    everywhere: dict[str, Any] = {}
-    if set(constraints.sharding_types) != set(ShardingType):
-        everywhere["sharding_types"] = [t.value for t in constraints.sharding_types]
-    if set(constraints.kernels) != set(ComputeKernel):
-        everywhere["kernels"] = [k.value for k in constraints.kernels]
-    if everywhere:
-        rules.append({"tables": "*"} | everywhere)
-    rules += [_table_rule(rule) for rule in constraints.tables]
-    for key, groups in (("together", constraints.together), ("apart", constraints.apart)):
+    every = {"sharding_types": ShardingType, "kernels": ComputeKernel}
+    listed = entry_of(constraints, always=every)
+    everywhere = {k: listed[k] for k, kind in every.items() if {*listed[k]} != {*kind}}
+    rules: list[dict[str, Any]] = [{"tables": "*", **everywhere}] if everywhere else []
+    for rule in constraints.tables:
+        always = ("min_column_width",) if rule == TableConstraint(pattern=rule.pattern) else ()
+        rules.append(entry_of(rule, {"pattern": "tables"}, always=always))
+    for key in ("together", "apart"):
+        groups: Iterable[TableGroup] = getattr(constraints, key)
         rules += [{key: list(g.patterns), "on": g.level.value} for g in groups]
-    rules += [_count_rule(rule) for rule in constraints.counts]
+    for count in constraints.counts:
+        what = "shards" if count.counts_shards else "tables"
+        rules.append({"tables": list(count.patterns), f"max_{what}_per_{count.level}": count.most})
     for limit in constraints.memory:
-        key, places = {"rank": ("device_memory", "ranks"), "host": ("host_memory", "hosts")}[
-            limit.level.value
-        ]
-        entry: dict[str, Any] = {key: Raw(bytes_text(limit.most_bytes))}
-        rules.append(entry | ({places: list(limit.places)} if limit.places else {}))
+        is_rank = limit.level is Level.RANK
+        amount = Raw(bytes_text(limit.most_bytes))
+        places = {"ranks" if is_rank else "hosts": list(limit.places)} if limit.places else {}
+        rules.append({"device_memory" if is_rank else "host_memory": amount, **places})
     return rules
-
-
-def _table_rule(rule: TableConstraint) -> dict[str, Any]:
-    lists: dict[str, Iterable[Any]] = {
-        "sharding_types": [t.value for t in rule.sharding_types],
-        "kernels": [k.value for k in rule.kernels],
-        "ranks": rule.ranks,
-        "hosts": rule.hosts,
-        "cache_load_factors": rule.cache_load_factors,
-        "pairs": [[t.value, k.value] for t, k in rule.pairs],
-    }
-    entry: dict[str, Any] = {"tables": rule.pattern}
-    entry |= {key: list(values) for key, values in lists.items() if values}
-    if rule.min_column_width != TableConstraint(pattern="*").min_column_width or len(entry) == 1:
-        entry["min_column_width"] = rule.min_column_width
-    return entry
-
-
-def _count_rule(rule: CountLimit) -> dict[str, Any]:
-    what = "shards" if rule.counts_shards else "tables"
-    return {"tables": list(rule.patterns), f"max_{what}_per_{rule.level.value}": rule.most}
 
 
 # ------------------------------------------------------------------ YAML
