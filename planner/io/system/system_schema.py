@@ -225,17 +225,8 @@ class FittedSchema(Strict):
     spread: Annotated[list[list[float]], Field(max_length=4)] = Field(default_factory=list)
 
 
-def _constant(name: str) -> str:
-    if name not in MOST:
-        message = f"is no constant of FBGEMM's lookups; they are {', '.join(MOST)}"
-        raise ValueError(message)
-    return name
-
-
 Constant = Annotated[Sourced, Origin(dimension=None, example="1.3e-5")]
-LookupConstants = dict[
-    Annotated[str, AfterValidator(_constant), Field(json_schema_extra={"enum": [*MOST]})], Constant
-]
+LookupConstants = dict[Annotated[str, *_one_of(MOST)], Constant]
 
 
 class SystemSchema(Strict):
@@ -269,18 +260,13 @@ class SystemSchema(Strict):
                 "domain is one host"
             )
             raise ValueError(msg)
-        if self.calibration is not None and self.lookup:
-            msg = (
-                "lookup contradicts calibration, which holds measured lookups of CPU cores; remove "
-                "one of them"
-            )
-            raise ValueError(msg)
-        if self.calibration is not None and self.collective_curves:
-            msg = (
-                "collective_curves contradict calibration, which holds measured collectives of its "
-                "own; remove one of them"
-            )
-            raise ValueError(msg)
+        for key, held in (("lookup", "lookups"), ("collective_curves", "collectives")):
+            if self.calibration is not None and getattr(self, key):
+                msg = (
+                    f"{key} contradicts calibration, which holds measured {held} of CPU cores; "
+                    "remove one of them"
+                )
+                raise ValueError(msg)
         return self
 
 
@@ -300,16 +286,12 @@ def read_system(path: Path) -> Document:
     return system_of(path, read_text(path))
 
 
-def system_of(path: Path, text: str) -> Document:
-    """The system of a file with this text, which need not be written yet.
+def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
+    """The system of a file with this text, which need not be written yet; it is a base of others.
 
     Raises:
         InvalidInputError: as for :func:`read_system`.
     """
-    return _read(path, text, ())
-
-
-def _read(path: Path, text: str, above: tuple[Path, ...]) -> Document:
     document = as_yaml(path, text)
     base = document.value.get("base")
     if base is None:
@@ -325,7 +307,7 @@ def _read(path: Path, text: str, above: tuple[Path, ...]) -> Document:
             "stands for itself"
         )
         raise InvalidInputError(message)
-    below = _beside(_read(found, read_text(found), (*above, path)))
+    below = _beside(system_of(found, read_text(found), (*above, path)))
     own = {key: value for key, value in document.value.items() if key != "base"}
     lines = {keys: f"{below.path}:{line}" for keys, line in below.lines.items()}
     origins = {k: v for k, v in (lines | below.origins).items() if not _is_own(k, own)}
