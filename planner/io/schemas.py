@@ -53,40 +53,8 @@ class Sourced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """Marks a float that is written with its unit: ``Annotated[float, Unit(...)]``.
-
-    Args:
-        dimension: one of :data:`costmodels.units.DIMENSIONS`.
-        example: shown by editors.
-    """
-
-    dimension: str
-    example: str
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """A validator that turns text into a number in SI units."""
-        return core_schema.no_info_plain_validator_function(self._read)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """The JSON Schema of text that ends in a unit."""
-        return {
-            "type": "string",
-            "pattern": _quantity_pattern(self.dimension),
-            "examples": [self.example],
-        }
-
-    def _read(self, value: object) -> float:
-        return parse_quantity(value, self.dimension)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Marks a number with a source: ``Annotated[Sourced, Origin(...)]``.
+class Quantity:
+    """Marks a number that is written as text: ``Annotated[float, Quantity(...)]``.
 
     In ``2.97 TB/s (measured, BabelStream triad)`` there are value, unit, kind of source, and
     reference. A number without parentheses is the user's own.
@@ -97,6 +65,8 @@ class Origin:
         low: least allowed value in SI units.
         high: largest allowed value in SI units.
         is_whole: whether the number has to be whole.
+        is_sourced: whether a source may follow, so that the value is a :class:`Sourced`; else it is
+            a float.
     """
 
     dimension: str | None
@@ -104,28 +74,31 @@ class Origin:
     low: float = 0.0
     high: float = 1e30
     is_whole: bool = False
+    is_sourced: bool = True
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """A validator that turns text into a :class:`Sourced`."""
+        """A validator that turns text into a number in SI units."""
         return core_schema.no_info_plain_validator_function(self._read)
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         """The JSON Schema: text with a number and its unit; or a number, if there is no unit."""
-        pattern = f"{_DIGITS}\\s*(\\(|$)"
+        end = "(\\(|$)" if self.is_sourced else "$"
+        pattern, note = f"{_DIGITS}\\s*{end}", ""
         if self.dimension is not None:
-            pattern = _quantity_pattern(self.dimension).removesuffix("$") + "(\\(|$)"
-        text = {
-            "type": "string",
-            "pattern": pattern,
-            "examples": [f"{self.example} (datasheet, where it is from)"],
-        }
+            units = "|".join(re.escape(unit) for unit in DIMENSIONS[self.dimension])
+            pattern = f"{_DIGITS}\\s*({units})\\s*{end}"
+        if self.is_sourced:
+            note = " (datasheet, where it is from)"
+        text = {"type": "string", "pattern": pattern, "examples": [f"{self.example}{note}"]}
         return text if self.dimension is not None else {"anyOf": [text, {"type": "number"}]}
 
-    def _read(self, written: object) -> Sourced:
+    def _read(self, written: object) -> Sourced | float:
+        if not self.is_sourced and self.dimension is not None:
+            return parse_quantity(written, self.dimension)
         if self.dimension is None and isinstance(written, int | float):
             written = str(written)
         text, source, reference = split_source(written, self.example)
@@ -172,11 +145,6 @@ def _plain(text: str) -> float:
     return value
 
 
-def _quantity_pattern(dimension: str) -> str:
-    units = "|".join(re.escape(unit) for unit in DIMENSIONS[dimension])
-    return f"{_DIGITS}\\s*({units})\\s*$"
-
-
 _DIGITS_TEXT: Final = {"type": "string", "pattern": "^[0-9][0-9_]*$"}
 """Also allows text of digits, because editors that follow YAML 1.2 take ``40_000_000`` for text."""
 
@@ -219,8 +187,8 @@ Width = Annotated[Positive, Field(le=10**6)]
 Amount = Annotated[float, Field(ge=0, le=2**53)]
 PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
-Bytes = Annotated[float, Unit(dimension="bytes", example="6 GiB")]
-Duration = Annotated[float, Unit(dimension="s", example="2 ms")]
+Bytes = Annotated[float, Quantity(dimension="bytes", example="6 GiB", is_sourced=False)]
+Duration = Annotated[float, Quantity(dimension="s", example="2 ms", is_sourced=False)]
 
 
 M = TypeVar("M", bound=BaseModel)

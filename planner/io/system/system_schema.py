@@ -17,19 +17,19 @@ from costmodels.workload import DataType
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, Keys, as_yaml, read_text, read_yaml
 from planner.io.library import configs_folder, locate
-from planner.io.schemas import Count, Name, Origin, Positive, Sourced, Strict
+from planner.io.schemas import Count, Name, Positive, Quantity, Sourced, Strict
 
-Capacity = Annotated[Sourced, Origin(dimension="bytes", example="80 GiB", low=1.0)]
-Size = Annotated[Sourced, Origin(dimension="bytes", example="32 B")]
-Bandwidth = Annotated[Sourced, Origin(dimension="bytes_per_s", example="450 GB/s", low=1.0)]
-Latency = Annotated[Sourced, Origin(dimension="s", example="10 us", high=10.0)]
-Rate = Annotated[Sourced, Origin(dimension="flops_per_s", example="989 TFLOP/s", low=1.0)]
-Share = Annotated[Sourced, Origin(dimension=None, example="0.7", low=0.01, high=1.0)]
-Speed = Annotated[Sourced, Origin(dimension=None, example="0.8", low=0.01, high=100.0)]
-Slowdown = Annotated[Sourced, Origin(dimension=None, example="0.1", high=1.0)]
-KeysPerSecond = Annotated[Sourced, Origin(dimension=None, example="5e9", low=1.0)]
-Number = Annotated[Sourced, Origin(dimension=None, example="132", high=1e6, is_whole=True)]
-Price = Annotated[Sourced, Origin(dimension="usd_per_hour", example="3.9 USD/h")]
+Capacity = Annotated[Sourced, Quantity(dimension="bytes", example="80 GiB", low=1.0)]
+Size = Annotated[Sourced, Quantity(dimension="bytes", example="32 B")]
+Bandwidth = Annotated[Sourced, Quantity(dimension="bytes_per_s", example="450 GB/s", low=1.0)]
+Latency = Annotated[Sourced, Quantity(dimension="s", example="10 us", high=10.0)]
+Rate = Annotated[Sourced, Quantity(dimension="flops_per_s", example="989 TFLOP/s", low=1.0)]
+Share = Annotated[Sourced, Quantity(dimension=None, example="0.7", low=0.01, high=1.0)]
+Speed = Annotated[Sourced, Quantity(dimension=None, example="0.8", low=0.01, high=100.0)]
+Slowdown = Annotated[Sourced, Quantity(dimension=None, example="0.1", high=1.0)]
+KeysPerSecond = Annotated[Sourced, Quantity(dimension=None, example="5e9", low=1.0)]
+Number = Annotated[Sourced, Quantity(dimension=None, example="132", high=1e6, is_whole=True)]
+Price = Annotated[Sourced, Quantity(dimension="usd_per_hour", example="3.9 USD/h")]
 
 
 class DeviceSchema(Strict):
@@ -208,7 +208,7 @@ class DifferentHostSchema(Strict):
 LEAST_FACTOR: Final = 0.001
 MOST_FACTOR: Final = 1000.0
 Factor = Annotated[
-    Sourced, Origin(dimension=None, example="1.08", low=LEAST_FACTOR, high=MOST_FACTOR)
+    Sourced, Quantity(dimension=None, example="1.08", low=LEAST_FACTOR, high=MOST_FACTOR)
 ]
 
 
@@ -225,7 +225,7 @@ class FittedSchema(Strict):
     spread: Annotated[list[list[float]], Field(max_length=4)] = Field(default_factory=list)
 
 
-Constant = Annotated[Sourced, Origin(dimension=None, example="1.3e-5")]
+Constant = Annotated[Sourced, Quantity(dimension=None, example="1.3e-5")]
 LookupConstants = dict[Annotated[str, *_one_of(MOST)], Constant]
 
 
