@@ -27,13 +27,13 @@ from costmodels.measured.fbgemm_constants import FITTED
 from costmodels.topology import Device, Topology
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError
+from planner.io.documents import yaml_text
 from planner.io.library import configs_folder, locate
 from planner.io.schemas import validate
 from planner.io.system.collective_curves import CurveRecord, curves_text
 from planner.io.system.measured_rows import MeasuredRows
 from planner.io.system.system_file import load_system
 from planner.io.system.system_schema import DeviceSchema, SystemSchema, read_system, system_of
-from planner.io.workload.workload_writer import scalar_text
 from planner.support.files import write_texts_atomic
 
 _NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
@@ -245,8 +245,8 @@ def _write(
     lines = [
         f"# Measured by `shardplan calibrate` on {_note(measured.machine())}.",
         "# Keys that are not here are those of the base.",
-        f"name: {scalar_text(path.stem)}",
-        f"description: {scalar_text(f'{start.device.name}, measured')}",
+        f"name: {yaml_text(path.stem)}",
+        f"description: {yaml_text(f'{start.device.name}, measured')}",
         *sections,
     ]
     texts: dict[Path, str] = {}
@@ -254,17 +254,17 @@ def _write(
         beside = path.with_suffix(".curves.csv")
         texts[beside] = curves_text(_records(path.stem, start.device.name, curves))
         kept = [_relative(path, name) for name in start.collective_curves]
-        names = ", ".join(scalar_text(name) for name in (beside.name, *kept))
+        names = ", ".join(yaml_text(name) for name in (beside.name, *kept))
         lines.append(f"collective_curves: [{names}]")
     try:
-        whole = [*lines, f"base: {scalar_text(str(base.resolve()))}"]
+        whole = [*lines, f"base: {yaml_text(str(base.resolve()))}"]
         validate(SystemSchema, system_of(path, "\n".join(whole)))
         if calls is not None:
             replace(start.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
     except (InvalidInputError, CostModelError) as error:
         message = f"{measured.path}: the rows give a number that no system has: {error}"
         raise InvalidInputError(message) from error
-    lines.insert(3, f"base: {scalar_text(_base_name(path, base))}")
+    lines.insert(3, f"base: {yaml_text(_base_name(path, base))}")
     write_texts_atomic({**texts, path: "\n".join(lines) + "\n"})
     return (path, *texts)
 

@@ -14,11 +14,10 @@ from costmodels.cpu.operators import memory_s
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from planner.errors import InvalidInputError
-from planner.io.documents import read_text
+from planner.io.documents import read_text, yaml_text
 from planner.io.library import configs_folder, locate, read_template
 from planner.io.system.measured_files import load_constants, residual_path, write_calibration
 from planner.io.system.system_schema import LEAST_FACTOR, MOST_FACTOR, own_base, read_system
-from planner.io.workload.workload_writer import scalar_text
 from planner.support.files import write_text_atomic, write_texts_atomic
 
 _SETTLED: Final = 0.5
@@ -113,11 +112,11 @@ def _on_calibrated_cores(
     lines = (
         f"# The cores of one machine over gloo, by the calibration of another ({machine}), which",
         "# the factors below correct; rates of the base that are no memory sizes are not used.",
-        f"name: {scalar_text(path.stem)}",
-        f"base: {scalar_text(name)}",
+        f"name: {yaml_text(path.stem)}",
+        f"base: {yaml_text(name)}",
         "device:",
         f"  kernel_latency: {latency_us:.3f} us (default, {machine})",
-        f"calibration: {scalar_text(calibration.name)}",
+        f"calibration: {yaml_text(calibration.name)}",
     )
     return "\n".join(lines) + "\n", copies
 
@@ -139,7 +138,7 @@ def _with_copies(
     if below is not None:
         copy = path.with_suffix(".base.yaml")
         inner, more = _with_copies(copy, below, read_text(below), topology)
-        text = _BASE.sub(lambda _: f"base: {scalar_text(copy.name)}", text)
+        text = _BASE.sub(lambda _: f"base: {yaml_text(copy.name)}", text)
         copies |= {copy: inner, **more}
     named = (topology.calibration, *topology.collective_curves)
     origins = [Path(name) for name in named if name.endswith((".json", ".csv"))]
@@ -181,9 +180,9 @@ def _text(name: str, calibration: str, constants: CpuConstants, memory_bytes: fl
     ranks = constants.world_size
     note = f"(calibrated, {_NOT_IN_NOTES.sub('', constants.machine)})"
     return read_template("cpu_system").format(
-        name=scalar_text(name),
-        machine=scalar_text(constants.machine),
-        calibration=scalar_text(calibration),
+        name=yaml_text(name),
+        machine=yaml_text(constants.machine),
+        calibration=yaml_text(calibration),
         note=note,
         guess="(default, not measured; the calibrated models do not use it)",
         ranks=ranks,

@@ -1,7 +1,6 @@
 """Writes a workload as a file that :mod:`planner.io.workload.workload_file` reads back as equal.
 
-A word is written without quotes only if YAML reads it back as exactly this text; everything else is
-quoted and escaped. A note for a key becomes a comment behind it.
+A note for a key becomes a comment behind it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Pipeline, Table, Workload
 from planner.errors import InvalidInputError
-from planner.io.documents import parse_scalar
+from planner.io.documents import yaml_text
 from planner.io.nouns import entry_of
 from planner.io.workload.workload_schema import (
     LAW_KEYS,
@@ -31,33 +30,18 @@ from planner.io.workload.workload_schema import (
 )
 from planner.problem import NO_CONSTRAINTS, Constraints, Level, TableConstraint, TableGroup
 
-_BARE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-_LAST_PRINTABLE: Final = 0xFFFF
-_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _WIDTH: Final = 100
-_LONGEST_LINE: Final = 240
-"""A table is written on one line of at most about this many characters."""
-_COMMA: Final = re.compile(r", (?! )")
+_SHARED_LAW: Final = re.compile(r'distribution:\s+"\\0"')
+"""Stands for a law that several tables have, until it is written by its name."""
 
 Notes = Mapping[str, str]
 """Comments by key, such as ``training.batch_size_per_rank``, ``dense``, ``tables``, or ``tables.``
 with the name of a table."""
 
 
-class Raw(str):
-    """Text that is already YAML."""
-
-    __slots__ = ()
-
-
-def head_line(key: str, notes: Notes) -> str:
-    """The line of a key whose values follow on other lines."""
-    return f"{key}:{note_text(notes.get(key))}"
-
-
 def section_lines(section: str, values: Mapping[str, Any], notes: Notes) -> list[str]:
     """The lines of a section: its keys with their values and comments."""
-    lines = []
+    lines = [f"{section}:{note_text(notes.get(section))}"]
     for key, value in values.items():
         note = note_text(notes.get(f"{section}.{key}"))
         lines += block_lines(key, value, "  ", note)
@@ -67,49 +51,12 @@ def section_lines(section: str, values: Mapping[str, Any], notes: Notes) -> list
 def block_lines(key: str, value: object, indent: str, note: str = "") -> list[str]:
     """The lines of a key with its value; lists of mappings take several lines."""
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        return [f"{indent}{key}:{note}", *(f"{indent}  - {flow_text(item)}" for item in value)]
-    if isinstance(value, dict):
+        items = [f"{indent}  - {yaml_text(item, f'{indent}    ')}" for item in value]
+        return [f"{indent}{key}:{note}", *items]
+    if isinstance(value, dict) and any(isinstance(v, list | dict) for v in value.values()):
         inner = [line for k, v in value.items() for line in block_lines(k, v, f"{indent}  ")]
         return [f"{indent}{key}:{note}", *inner]
-    return [f"{indent}{key}: {flow_text(value)}{note}"]
-
-
-def flow_text(value: object) -> str:
-    """A value in YAML's one-line form."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {flow_text(v)}" for key, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(flow_text(v) for v in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return f"{value:_}"
-    if isinstance(value, float):
-        return number_text(value)
-    return value if isinstance(value, Raw) else scalar_text(str(value))
-
-
-def folded_lines(line: str, indent: str) -> list[str]:
-    """A long line, broken after commas that one blank follows, so that YAML reads the same value.
-
-    A quoted text can be broken too, because YAML reads a line's end there as a blank.
-    """
-    if len(line) <= _LONGEST_LINE:
-        return [line]
-    lines = [""]
-    for part in _COMMA.split(line):
-        if lines[-1].strip() and len(lines[-1]) + len(part) + 2 > _WIDTH:
-            lines[-1] += ","
-            lines.append(f"{indent}{part}")
-        else:
-            lines[-1] += f", {part}" if lines[-1] else part
-    return lines
-
-
-def number_text(value: float) -> str:
-    """The shortest text that reads back as exactly this number."""
-    whole = value.is_integer() and abs(value) < 10**15
-    return str(int(value)) if whole else repr(value)
+    return [f"{indent}{key}: {yaml_text(value, f'{indent}  ')}{note}"]
 
 
 def bytes_text(value: float) -> str:
@@ -117,23 +64,7 @@ def bytes_text(value: float) -> str:
     for unit, size in (("GiB", units.GIB), ("MiB", units.MIB)):
         if value and value % size == 0:
             return f"{value / size:.0f} {unit}"
-    return f"{number_text(float(value))} B"
-
-
-def scalar_text(text: str) -> str:
-    """A word without quotes if it reads back as this text; otherwise quoted, with escapes."""
-    if _BARE.fullmatch(text) and parse_scalar(text) == text:
-        return text
-    return '"' + "".join(_escaped(c) for c in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    if code <= _LAST_PRINTABLE and not character.isprintable():
-        return f"\\u{code:04x}"
-    return character if character.isprintable() else f"\\U{code:08x}"
+    return f"{yaml_text(float(value))} B"
 
 
 def note_text(text: str | None) -> str:
@@ -191,28 +122,21 @@ def workload_text(
     beside = dict(notes or {})
     lines = [
         *comment_lines(header),
-        f"name: {scalar_text(workload.name)}",
+        f"name: {yaml_text(workload.name)}",
         *_assumed_lines(assumed or {}),
-        head_line("training", beside),
+        *section_lines("training", _training(workload), beside),
     ]
-    lines += section_lines("training", _training(workload), beside)
     if workload.dense != DenseArch():
-        lines += [
-            head_line("dense", beside),
-            *section_lines("dense", _dense(workload.dense), beside),
-        ]
+        lines += section_lines("dense", _dense(workload.dense), beside)
     elif "dense" in beside:
         lines += comment_lines([f"dense: {beside['dense']}"])
     if workload.reserved_bytes:
         note = note_text(beside.get("memory"))
         lines.append(f"memory: {{reserve: {bytes_text(workload.reserved_bytes)}}}{note}")
-    if workload.tables:
-        lines.append(head_line("tables", beside))
     bare = set((assumed or {}).get("tables.pooling_factor", ()))
     lines += _table_lines(workload, beside, bare, law_is_known=law_is_known)
-    rules = _rules(constraints)
-    if rules:
-        lines += [head_line("constraints", beside), *(f"  - {flow_text(rule)}" for rule in rules)]
+    if rules := _rules(constraints):
+        lines += block_lines("constraints", rules, "", note_text(beside.get("constraints")))
     return "\n".join(lines) + "\n"
 
 
@@ -222,19 +146,29 @@ def workload_text(
 def _table_lines(
     workload: Workload, notes: Notes, bare: Collection[str], *, law_is_known: bool
 ) -> list[str]:
-    """The entries of the tables; those named in ``bare`` have no pooling factor."""
-    lines: list[str] = []
+    """The entries of the tables; those named in ``bare`` have no pooling factor.
+
+    Bins that several tables have in common are written once, with a name (YAML's anchors).
+    """
+    lines = [f"tables:{note_text(notes.get('tables'))}"] if workload.tables else []
     shared = _shared(workload)
     entries = [_table(table, law_is_known=law_is_known) for table in workload.tables]
-    _name_equal_laws(entries)
-    for table, entry in zip(workload.tables, entries, strict=True):
+    laws = [e.get("distribution", {}) for e in entries]
+    texts = [yaml_text(law, "      ") if law.get("kind") == "bins" else "" for law in laws]
+    counts, names = Counter(texts), dict[str, str]()
+    for table, entry, law in zip(workload.tables, entries, texts, strict=True):
         if table.name in bare:
             del entry["pooling_factor"]
-        note = note_text(notes.get(f"tables.{table.name}"))
-        if table.communication != shared:
-            entry |= _communication(table.communication)
-        *first, last = folded_lines(f"  - {flow_text(entry)}", "    ")
-        lines += [*first, last + note]
+        if table.communication is not None and table.communication != shared:
+            entry["communication"] = communication_entry(table.communication)
+        called = f"distribution: *{names.get(law)}"
+        if law and counts[law] > 1:
+            entry["distribution"] = "\0"
+            if law not in names:
+                names[law] = f"law{len(names)}"
+                called = f"distribution: &{names[law]} {law}"
+        text = _SHARED_LAW.sub(called.replace("\\", r"\\"), yaml_text(entry, "    "))
+        lines.append(f"  - {text}{note_text(notes.get(f'tables.{table.name}'))}")
     return lines
 
 
@@ -247,7 +181,8 @@ def _assumed_lines(assumed: Mapping[str, Sequence[str]]) -> list[str]:
 def _training(workload: Workload) -> dict[str, Any]:
     always = ("batch_size_per_rank", "optimizer", "output_dtype", "gradient_dtype", "pipeline")
     found = entry_of(workload, TRAINING_KEYS, always=(*always, "index_bytes"))
-    found |= _communication(_shared(workload))
+    if (shared := _shared(workload)) is not None:
+        found["communication"] = communication_entry(shared)
     if "between_steps" in found:
         found["between_steps"] = f"{workload.between_steps_s!r} s"
     return {key: found[key] for key in TrainingSchema.model_fields if key in found}
@@ -257,12 +192,6 @@ def _shared(workload: Workload) -> Communication | None:
     """The codecs that all tables have; None if they have different ones."""
     found = {table.communication for table in workload.tables}
     return found.pop() if len(found) == 1 else None
-
-
-def _communication(communication: Communication | None) -> dict[str, Any]:
-    if communication is None:
-        return {}
-    return {"communication": Raw(flow_text(communication_entry(communication)))}
 
 
 def _dense(dense: DenseArch) -> dict[str, Any]:
@@ -281,26 +210,6 @@ def _table(table: Table, *, law_is_known: bool) -> dict[str, Any]:
     found["distribution"] = None if is_plain and not law_is_known else _law(table.distribution)
     found.pop("communication", None)
     return {k: found[k] for k in TableSchema.model_fields if found.get(k) is not None}
-
-
-def _name_equal_laws(entries: list[dict[str, Any]]) -> None:
-    """Write bins that several tables have in common once, with a name (YAML's anchors)."""
-    texts = [
-        flow_text(law)
-        for entry in entries
-        if isinstance(law := entry.get("distribution"), dict) and law["kind"] == "bins"
-    ]
-    counts, names = Counter(texts), dict[str, str]()
-    for entry in entries:
-        law = entry.get("distribution")
-        if not isinstance(law, dict) or law["kind"] != "bins":
-            continue
-        text = flow_text(law)
-        if text in names:
-            entry["distribution"] = Raw(f"*{names[text]}")
-        elif counts[text] > 1:
-            names[text] = f"law{len(names)}"
-            entry["distribution"] = Raw(f"&{names[text]} {text}")
 
 
 def _law(law: AbstractIndexDistribution) -> dict[str, Any]:
@@ -335,7 +244,7 @@ def _rules(constraints: Constraints) -> list[dict[str, Any]]:
         rules.append({"tables": list(count.patterns), f"max_{what}_per_{count.level}": count.most})
     for limit in constraints.memory:
         is_rank = limit.level is Level.RANK
-        amount = Raw(bytes_text(limit.most_bytes))
+        amount = bytes_text(limit.most_bytes)
         places = {"ranks" if is_rank else "hosts": list(limit.places)} if limit.places else {}
         rules.append({"device_memory" if is_rank else "host_memory": amount, **places})
     return rules
