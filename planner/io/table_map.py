@@ -9,7 +9,7 @@ from typing import Any
 from planner.errors import InvalidInputError
 from planner.io.documents import parse_yaml, read_text
 from planner.io.workload.workload_schema import MAX_TABLES
-from planner.profiling.sources import ByFeature
+from planner.profiling.profiler import ByFeature
 
 
 def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
