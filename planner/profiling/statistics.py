@@ -355,7 +355,7 @@ def fit_zipf(law: Empirical, num_indices: int, num_ranks: Sequence[int]) -> sche
 def _mass_until(edges: FloatArray, rows: FloatArray, probability: FloatArray) -> FloatArray:
     """Probability of the hottest ranks up to each edge, from frequency bins."""
     ranks, mass = (np.concatenate([[0.0], np.cumsum(x)]) for x in (rows, rows * probability))
-    return np.interp(edges, ranks, mass)
+    return np.asarray(np.interp(edges, ranks, mass))
 
 
 def _nearest(num_ranks: int, edges: FloatArray, seen: FloatArray) -> tuple[float, schema.ZipfStats]:
