@@ -294,7 +294,7 @@ class TorchrecInputs:
 
     For example, the user may give one pooling factor for a table with two features; to TorchRec's
     planner the table then has one feature. Its planner also counts the state of an optimizer that
-    it finds on the parameter, by its class. The fields are those of :class:`TorchrecTable`.
+    it finds on the parameter, by its class, and outputs in the type of the constraint. The fields are those of :class:`TorchrecTable`.
     """
 
     num_ids: float
@@ -302,6 +302,7 @@ class TorchrecInputs:
     is_weighted: bool
     prefetches: bool
     optimizer_ratio: float
+    output_bytes: float
 
     def read(self, table: TorchrecTable) -> TorchrecTable:
         """The table with these inputs."""
@@ -312,6 +313,7 @@ class TorchrecInputs:
             is_weighted=self.is_weighted,
             prefetches=self.prefetches,
             optimizer_ratio=self.optimizer_ratio,
+            output_bytes=self.output_bytes,
         )
 
 

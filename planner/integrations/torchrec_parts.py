@@ -65,8 +65,7 @@ from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Workload
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.integrations.drop_in.headroom import with_memory
-from planner.integrations.drop_in.search import evaluations_within
+from planner.integrations.drop_in.search import evaluations_within, with_memory
 from planner.integrations.torchrec_plan import our_shard, terms_of, to_sharding_options
 from planner.integrations.torchrec_topology import (
     base_system,

@@ -28,7 +28,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from costmodels.pipeline import CostPipeline
-from planner.integrations.drop_in.headroom import Mover
+from planner.integrations.drop_in.search import emptier, host_bytes
 from planner.integrations.torchrec_planner import ShardPlanner
 
 GB: Final = 2**30
@@ -226,7 +226,6 @@ def _has_room(planner: ShardPlanner) -> bool:
     result = planner.result
     if result is None:
         return True
-    problem = result.problem
-    pipeline = CostPipeline(problem.workload, problem.topology)
-    mover = Mover(pipeline=pipeline, constraints=problem.constraints, most_s=math.inf)
-    return mover.nearer(result.plan) != result.plan
+    pipeline = CostPipeline(result.problem.workload, result.problem.topology)
+    found = emptier(result.plan, result.problem, CostPipeline, math.inf)
+    return host_bytes(pipeline, found) < host_bytes(pipeline, result.plan)
