@@ -208,7 +208,7 @@ class _Run:
             self.improver.improve([start])
             best, has_time = record.best, self.meter.spent_s < most_s
             if best is not None and has_time and (best != before or best == start):
-                cycle_s = self.schedule.turn_share * self.meter.left_s
+                cycle_s = self.schedule.start_share * self.meter.planned_s
                 self.improver.short_cycle(best, cycle_s)
         relaxed.pop(_COLUMNS, None)  # plans of columns get a bound within their set of types
 
