@@ -189,7 +189,7 @@ class _Run:
         The better start comes first. A cycle follows if the descent has led to a new best plan, or
         if its start was the best plan already.
         """
-        if self.proofs.none_fits:
+        if self.proofs.none_fits or self.record.stopped:
             return
         value, record = self.record.evaluate.value, self.record
         starts = [] if record.best is None else [record.best]
