@@ -56,17 +56,6 @@ class Bins:
         missed = np.log1p(-np.minimum(self.probability, _CERTAIN))
         return np.asarray(-np.expm1(draws * missed))
 
-    def busy(self, draws: float, draws_of_row: float) -> FloatArray:
-        """Expected share (0..1) of each bin's rows drawn more than ``draws_of_row`` times, ``[b]``.
-
-        Draws of a row follow a Poisson law of mean p N. Its tail beyond k is that of a gamma law of
-        k + 1, whose cube root is nearly normal (Wilson and Hilferty 1931); the normal law is taken
-        from a logistic of an odd cubic (Page 1977). The error is below 0.001.
-        """
-        mean, ninth = self.probability * draws, 1.0 / (9.0 * (draws_of_row + 1.0))
-        z = (np.cbrt(mean / (draws_of_row + 1.0)) - 1.0 + ninth) / np.sqrt(ninth)
-        return np.asarray(1.0 / (1.0 + np.exp(-np.clip(1.5976 * z + 0.07056 * z**3, -600, 600))))
-
     def cache(self, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The rows that an LRU cache holds, and its hit ratio, if it forgets a row after T draws.
 
@@ -98,6 +87,18 @@ class Bins:
         once = batches * -np.expm1(-apart) * np.exp(-batches * apart)
         share = again - once
         return float(self.drawn_rows @ np.maximum(share, 0.0))
+
+
+def busy_share(mean_draws: FloatArray, draws_of_row: float) -> FloatArray:
+    """Probability (0..1) that a row is drawn more than ``draws_of_row`` times.
+
+    Draws of a row follow a Poisson law. Its tail beyond k is that of a gamma law of k + 1, whose
+    cube root is nearly normal (Wilson and Hilferty 1931); the normal law is taken from a logistic
+    of an odd cubic (Page 1977). The error is below 0.001.
+    """
+    ninth = 1.0 / (9.0 * (draws_of_row + 1.0))
+    z = (np.cbrt(mean_draws / (draws_of_row + 1.0)) - 1.0 + ninth) / np.sqrt(ninth)
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(1.5976 * z + 0.07056 * z**3, -600, 600))))
 
 
 def _checked(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:

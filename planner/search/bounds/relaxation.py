@@ -85,10 +85,7 @@ def type_sets(space: SearchSpace, optional: TypeSet = frozenset()) -> list[TypeS
         space: the options.
         optional: types that are in every set. A plan of the set may use them or not.
     """
-    per_table = [
-        {o.sharding_type for o in space.options[a:b]} for a, b in itertools.pairwise(space.first)
-    ]
-    kinds = {frozenset(types) for types in per_table}
+    kinds = space.type_choices
     every = frozenset().union(*kinds)
     certain = sorted(every - optional)
     sets = [
