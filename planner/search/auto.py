@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodels.sharding import ShardingType
 from planner.search.base import (
+    OPTIMALITY_GAP,
     AbstractStrategy,
     ProgressCallback,
     Record,
@@ -135,7 +136,6 @@ class _Run:
         return (
             self.proofs.limit_moves,  # the bound under a limit on moves
             self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
-            self.proofs.begin_patterns,  # the bound by patterns, in another process
             self._first_cycles,  # ruin and recreate from the best plan of each set of types
             self._improve_waiting,  # descents from greedy and rounded plans
             self._pack,  # the bound by how shards share ranks, and plans from it
@@ -154,7 +154,6 @@ class _Run:
             if not self.proofs.none_fits:
                 for phase in self._plans_and_bounds:
                     phase()
-            self.proofs.collect_patterns()
             if self.second is not None and not self.record.proven:
                 plan = self.second.plan(lambda: self.record.cut)
                 if plan is not None:
@@ -162,7 +161,6 @@ class _Run:
         finally:
             if self.second is not None:
                 self.second.close()
-            self.proofs.close()
 
     # -- until every set of sharding types has its bound ------------------------------------------
 
@@ -182,7 +180,7 @@ class _Run:
             self.second = SecondSearch(strategy, self.record.evaluate, self.seed)
 
     def _limit_moves_early(self) -> None:
-        if self.meter.planned_s > self.schedule.long_search_s:
+        if self.meter.planned_s > self.schedule.further_s:
             self.proofs.limit_moves()
 
     def _early_plans(self) -> None:
@@ -191,7 +189,7 @@ class _Run:
         The better start comes first. A cycle follows if the descent has led to a new best plan, or
         if its start was the best plan already.
         """
-        if self.proofs.none_fits:
+        if self.proofs.none_fits or self.record.stopped:
             return
         value, record = self.record.evaluate.value, self.record
         starts = [] if record.best is None else [record.best]
@@ -201,7 +199,7 @@ class _Run:
             if relaxed[_COLUMNS].shares is not None:
                 made = self.starts.round(relaxed[_COLUMNS])
                 starts += sorted(made, key=value)[:1]
-        share = math.inf if self.second is None else self.schedule.early_share
+        share = math.inf if self.second is None else self.schedule.turn_share
         most_s = self.meter.spent_s + share * self.meter.planned_s
         for start in sorted(starts, key=value):
             if self.meter.spent_s >= most_s:
@@ -210,7 +208,7 @@ class _Run:
             self.improver.improve([start])
             best, has_time = record.best, self.meter.spent_s < most_s
             if best is not None and has_time and (best != before or best == start):
-                cycle_s = self.schedule.early_cycle_share * self.meter.left_s
+                cycle_s = self.schedule.start_share * self.meter.planned_s
                 self.improver.short_cycle(best, cycle_s)
         relaxed.pop(_COLUMNS, None)  # plans of columns get a bound within their set of types
 
@@ -218,10 +216,10 @@ class _Run:
 
     def _make_starts(self) -> None:
         planned_s, schedule = self.meter.planned_s, self.schedule
-        self.waiting += self.starts.greedy(schedule.greedy_share * planned_s)
-        most_s = schedule.rounding_share * planned_s
+        self.waiting += self.starts.greedy(schedule.start_share * planned_s)
+        most_s = schedule.start_share * planned_s
         self.waiting += self.starts.promising(self.proofs.relaxed.values(), most_s)
-        self.waiting += self.proofs.split_boxes(most_s=schedule.first_boxes_share * planned_s)
+        self.waiting += self.proofs.split_boxes(most_s=schedule.start_share * planned_s)
 
     def _improve_waiting(self) -> None:
         self.improver.improve(self.waiting)
@@ -234,16 +232,13 @@ class _Run:
         """
         schedule, starts = self.schedule, []
         for start in self.improver.families(self.starts.found):
-            most_s = schedule.first_cycle_share * self.meter.left_s
-            self.improver.cycle(start, schedule.other_cycle_effort, most_s=most_s)
-            left_s = schedule.boxes_share * self.meter.spent_s - self.proofs.boxes_s
+            most_s = schedule.turn_share * self.meter.left_s
+            self.improver.cycle(start, schedule.least_effort, most_s=most_s)
+            left_s = schedule.turn_share * self.meter.spent_s - self.proofs.boxes_s
             starts += self.proofs.split_boxes(most_s=left_s)
-            self.proofs.begin_patterns()
         self.improver.improve(starts)
-        if self.proofs.boxes_in_a_row < schedule.few_boxes:
-            self._split_and_improve()
         if self.second is None or not self.proofs.has_boxes:
-            effort = schedule.first_samples_effort if self.second is None else 1.0
+            effort = schedule.most_effort if self.second is None else 1.0
             self.improver.explore(effort)
 
     def _pack(self) -> None:
@@ -254,7 +249,7 @@ class _Run:
                 made = self.starts.place(choice)
                 if made:
                     best = min(made, key=self.record.evaluate.value)
-                    self.improver.cycle(best, self.schedule.other_cycle_effort)
+                    self.improver.cycle(best, self.schedule.least_effort)
             plans = [plan for choice in packing.choices for plan in self.starts.place(choice)]
         self.improver.improve(plans)
 
@@ -273,18 +268,14 @@ class _Run:
         schedule = self.schedule
         ways = (self.improver.around, self.improver.explore)
         efforts = [1.0] * len(ways)
-        beside = self.second is not None and self.proofs.has_boxes
-        most = schedule.idle_rounds_beside if beside else schedule.idle_rounds
-        idle = most if SearchPart.RESTARTS in self.without else 0
-        while idle < most and not self.improver.done:
+        idle = schedule.idle_rounds if SearchPart.RESTARTS in self.without else 0
+        while idle < schedule.idle_rounds and not self.improver.done:
             helped = []
             for way, effort in zip(ways, efforts, strict=True):
                 value = self.record.value
                 way(effort)
-                helped.append(self.record.value < value * (1 - schedule.gain_ratio))
-                if self.proofs.boxes_in_a_row < schedule.few_boxes or way == ways[-1]:
-                    self._split_and_improve()
-                self.proofs.begin_patterns()
+                helped.append(self.record.value < value * (1 - OPTIMALITY_GAP))
+                self._split_and_improve()
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
                 factor = schedule.effort_factor
@@ -293,7 +284,7 @@ class _Run:
 
     def _pack_again(self) -> None:
         if self.record.evaluate.objective.prices is not None:
-            for _ in range(self.schedule.packing_rounds):
+            for _ in range(self.schedule.fresh_starts):
                 self._pack()
                 self._refine()
 
@@ -303,8 +294,8 @@ class _Run:
             return
         for _ in range(self.schedule.fresh_starts):
             gap = self.record.gap_ratio
-            if self.improver.done or gap is None or gap < self.schedule.fresh_start_gap_ratio:
+            if self.improver.done or gap is None or gap < self.schedule.wide_gap_ratio:
                 break
             self.improver.forget()
-            self.improver.explore(self.schedule.first_samples_effort)
+            self.improver.explore(self.schedule.most_effort)
             self._refine()

@@ -142,9 +142,9 @@ def follow_chains(
         until_s: reading of the meter, in nominal seconds, at which the last chain ends.
         schedule: how the chains share the work, and how much of it one step may take.
     """
-    meter, step_share = record.evaluate.meter, schedule.chain_step_share
-    for share, kind in zip(schedule.chain_shares, Chain, strict=True):
-        end_s = meter.spent_s + share * (until_s - meter.spent_s)
+    meter, step_share = record.evaluate.meter, schedule.turn_share
+    for left, kind in zip(range(len(Chain), 0, -1), Chain, strict=True):
+        end_s = meter.spent_s + (until_s - meter.spent_s) / left
         _Walker(space, record, kind, until_s=end_s, step_share=step_share).walk(start)
 
 

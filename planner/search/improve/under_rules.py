@@ -38,15 +38,14 @@ def start_under_rules(
             record.consider(start, "plan in use")
             if space.rules.budget is not None:
                 meter = record.evaluate.meter
-                until_s = meter.spent_s + schedule.chains_share * meter.planned_s
+                until_s = meter.spent_s + schedule.turn_share * meter.planned_s
                 follow_chains(space, record, start, until_s=until_s, schedule=schedule)
     if not (space.rules or is_tight(space)):
         return
-    share = schedule.packing_share
-    offer_packings(space, record, share=share, first_only=not space.rules)
+    offer_packings(space, record, share=schedule.start_share, first_only=not space.rules)
     if space.rules:
         meter = record.evaluate.meter
-        until_s = meter.spent_s + schedule.first_descent_share * meter.planned_s
+        until_s = meter.spent_s + schedule.turn_share * meter.planned_s
         _improve(space, record, seed=seed, patience=0, until_s=until_s)
 
 
@@ -69,7 +68,7 @@ def finish_under_rules(
         if record.best is None:
             offer_exact_packing(space, record, seed=seed)
     if space.rules:
-        patience = max(schedule.rules_kicks, space.num_tables)
+        patience = schedule.steps(space.num_tables)
         _improve(space, record, seed=seed, patience=patience, until_s=np.inf)
 
 
