@@ -1,11 +1,15 @@
-"""The loads of a plan in the making, and the smooth objective that they have.
+"""A plan in the making: its loads, the smooth objective, and the best way to put in one more table.
 
 The smooth objective has for each phase the p-norm over ranks instead of the maximum. So every rank
-near the maximum counts, and not only the one that sets it.
+near the maximum counts, and not only the one that sets it. All options of a table are priced
+together as one array, each with its pieces on the ranks (or hosts) where they add least to the
+smooth objective.
 """
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,7 +18,7 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.rules.placement_rules import Usage
 from planner.search.common.linear import LinearModel
-from planner.space.evaluation import FITTING, Assignment
+from planner.space.evaluation import FITTING, Assignment, SearchSpace
 
 _RELIEF: Final = 1e3
 """Penalty of bytes over a limit that would fill a whole device, in units of about the objective. It
@@ -27,11 +31,103 @@ _LEAST_SUM: Final = 0.5
 norm has no slope there: the first shard would seem infinitely dear."""
 
 
-class PartialLoads:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Alike:
+    """Options of one table whose pieces are equal, and on ranks or on hosts.
+
+    Attributes:
+        options: ``[n]`` index of each option within the table.
+        rows: row of ``space.pool`` of a piece: ``[n]``, or ``[n, L]`` for pieces on hosts of L
+            ranks.
+        counts: ``[n]`` number of pieces.
+    """
+
+    options: IntArray
+    rows: IntArray
+    counts: IntArray
+
+
+class Menu:
+    """The options of every table of a space, with the *runs* of their pieces.
+
+    A run is a number of neighbouring pieces with equal work. Options that a search lists have one
+    run; those of a plan in use may have more.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        """Find the runs of every option; they depend on the space alone."""
+        self.space = space
+        self._of = [_runs_of(space, f, o.spread) for f, o in enumerate(space.options)]
+
+    def runs(self, flat: int) -> list[tuple[IntArray, int]]:
+        """The row of a piece, and the number of pieces, of each run of an option.
+
+        Args:
+            flat: position of the option among those of all tables.
+        """
+        return self._of[flat]
+
+    def grouped(self, table: int, kept: IntArray) -> tuple[dict[Spread, Alike], list[int]]:
+        """Sort some options of a table by how they can be priced.
+
+        Args:
+            table: which table.
+            kept: indices of the options.
+
+        Returns:
+            The options that are priced together: those with equal pieces on ranks, and those with
+            equal pieces on hosts. Then the indices of all others, which are priced one by one.
+        """
+        first = int(self.space.first[table])
+        alike: dict[Spread, list[int]] = {}
+        others: list[int] = []
+        for option in kept.tolist():
+            kind = self.space.options[first + option]
+            is_alone = len(self._of[first + option]) > 1 or kind.keeps_pieces_on_host
+            if kind.is_uniform or is_alone:
+                others.append(option)
+            else:
+                alike.setdefault(kind.spread, []).append(option)
+        groups = {}
+        for spread, members in alike.items():
+            rows, counts = zip(*(self._of[first + o][0] for o in members), strict=True)
+            groups[spread] = Alike(
+                options=np.array(members), rows=np.array(rows), counts=np.array(counts)
+            )
+        return groups, others
+
+
+def _runs_of(space: SearchSpace, flat: int, spread: Spread) -> list[tuple[IntArray, int]]:
+    """The runs of an option: neighbouring pieces of equal work together, in order."""
+    rows = space.rows[flat]
+    if spread is Spread.UNIFORM:
+        return [(rows, 1)]
+    alike = itertools.groupby(range(len(rows)), key=lambda i: space.pool[rows[i]].tobytes())
+    runs = [list(members) for _, members in alike]
+    return [(rows[members[0]], len(members)) for members in runs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Insertion:
+    """A way to put a table into a plan.
+
+    Attributes:
+        value: the smooth objective with the table; infinite if it cannot be put there.
+        option: index of the table's option.
+        places: the ranks (or hosts) of its pieces.
+    """
+
+    value: float
+    option: int
+    places: tuple[int, ...]
+
+
+class PartialPlan:
     """The tables placed so far, their loads, and the smooth objective.
 
     Args:
         model: tangents and cuts.
+        menu: of the same space.
         scale: ``[K']`` about the maximum over ranks of each phase in use. Norms are computed in
             this unit, and the penalty of overfull memory is in proportion to it.
         power: the exponent p of the norm, a power of two.
@@ -54,11 +150,11 @@ class PartialLoads:
     """
 
     def __init__(
-        self, model: LinearModel, scale: FloatArray, power: int, thrift: float = 0.0
+        self, model: LinearModel, menu: Menu, scale: FloatArray, power: int, thrift: float = 0.0
     ) -> None:
         """Begin without a table."""
-        self.model, self.space = model, model.space
-        space = self.space
+        space = model.space
+        self.model, self.space, self.menu = model, space, menu
         largest = float(scale.max())
         self.scale = np.maximum(scale, 1e-9 * largest if largest > 0 else 1.0)[:, None]
         self.power, self.thrift = power, thrift
@@ -185,6 +281,91 @@ class PartialLoads:
                 self.on_rank[rank].add(table)
         self._refresh()
 
+    # -- insertions -------------------------------------------------------------------------------
+
+    def best_insertion(
+        self,
+        table: int,
+        kept: tuple[dict[Spread, Alike], list[int]],
+        blocked: BoolArray | None = None,
+    ) -> Insertion | None:
+        """The best way to put in a table that is not placed.
+
+        Args:
+            table: which table.
+            kept: its options to choose from, as :meth:`Menu.grouped` sorts them.
+            blocked: ``[W]`` True for ranks to leave alone if possible; None for none.
+
+        Returns:
+            None if the rules that couple tables allow none of them.
+        """
+        alike, others = kept
+        found = [self._alike(table, spread, some, blocked) for spread, some in alike.items()]
+        found += [self._single(table, option) for option in others]
+        if self.usage is not None:
+            options, usage = self.space.tables[table].options, self.usage
+            found = [i for i in found if usage.allows([(table, options[i.option], i.places)])]
+        return min(found, key=lambda i: i.value, default=None)
+
+    def _alike(
+        self, table: int, spread: Spread, some: Alike, blocked: BoolArray | None
+    ) -> Insertion:
+        """The best of n options with equal pieces on ranks (or hosts), all priced at once.
+
+        No option may have more pieces than there are places: each of its pieces gets its own. The
+        part that a rank has of a piece on a host depends on its position in the host.
+        """
+        hosts, local = spread is Spread.HOSTS, self.space.local_world_size
+
+        def per_place(values: FloatArray) -> FloatArray:
+            return values.reshape(*values.shape[:-1], -1, local).sum(axis=-1) if hosts else values
+
+        rows = self.columns[some.rows]
+        rows = np.tile(rows, (1, self.space.num_hosts, 1)) if hosts else rows
+        rise, change, cost = map(per_place, self._rises(rows, None if hosts else blocked))
+        may = self._may(table, hosts=hosts)
+        rise[:, ~may] = np.inf
+        places, taken = self._cheapest(rise, some.counts)
+        at = np.arange(len(places))[:, None]
+        sums = self.sums[:, None] + (change[:, at, places] * taken).sum(axis=2)
+        value = self._value(sums) + self._penalty + (cost[at, places] * taken).sum(axis=1)
+        best = int(np.argmin(np.where(some.counts > may.sum(), np.inf, value)))
+        count = int(some.counts[best])
+        return Insertion(
+            value=float(value[best]) if count <= may.sum() else np.inf,
+            option=int(some.options[best]),
+            places=tuple(places[best, :count].tolist()),
+        )
+
+    def _single(self, table: int, option: int) -> Insertion:
+        """A way to put in any option: its pieces run by run, on places that are not used before."""
+        space, loads = self.space, self.loads.copy()
+        flat = int(space.first[table]) + option
+        kind = space.options[flat]
+        if kind.is_uniform:
+            loads += self.model.at(self.columns[space.rows[flat]], slice(None)).T
+            return Insertion(value=self._value_of(loads), option=option, places=())
+        hosts, local = kind.spread is Spread.HOSTS, space.local_world_size
+        size = local if hosts else 1
+        free, places = self._may(table, hosts=hosts).copy(), list[int]()
+        for run, count in self.menu.runs(flat):
+            piece = self.columns[run].reshape(size, -1)
+            rise, _, _ = self._rises(np.tile(piece, (len(free), 1))[None], None)
+            cost = np.where(free, rise[0].reshape(-1, size).sum(axis=1), np.inf)
+            if kind.keeps_pieces_on_host and not places:  # the host that is best for the first run
+                inside = np.sort(cost.reshape(-1, local), axis=1)
+                host = int(np.argmin(inside[:, :count].sum(axis=1)))
+                free &= np.arange(len(free)) // local == host
+                cost = np.where(free, cost, np.inf)
+            chosen = np.argsort(cost, kind="stable")[: min(count, int(free.sum()))]
+            for place in chosen.tolist():
+                ranks = slice(place * size, (place + 1) * size)
+                loads[:, ranks] += self.model.at(piece, ranks).T
+            free[chosen] = False
+            places += chosen.tolist()
+        value = self._value_of(loads) if len(places) == kind.num_pieces else np.inf
+        return Insertion(value=value, option=option, places=tuple(places))
+
     # -- private ----------------------------------------------------------------------------------
 
     def _powers(self, share: FloatArray) -> FloatArray:
@@ -228,7 +409,7 @@ class PartialLoads:
         """Compute everything that follows from the loads.
 
         ``_prices``, ``[2 K']``, is how much the smooth objective grows with each sum of powers and
-        of shares; :meth:`PartialPlan._rises` uses it to price shards linearly.
+        of shares; :meth:`_rises` uses it to price shards linearly.
         """
         phases = np.maximum.reduceat(self.loads[: self._tangents], self.model.starts, axis=0)
         self.powers = self._powers(phases / self.scale)
@@ -293,3 +474,51 @@ class PartialLoads:
         if spread is Spread.HOSTS:
             return [int(r) for r in self.space.host_ranks(self.places[table])]
         return list(self.places[table])
+
+    def _rises(
+        self, rows: FloatArray, blocked: BoolArray | None
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """What each of n shards would add on each rank.
+
+        Args:
+            rows: loads of each shard on the fastest device, ``[n, P + 2]``; or ``[n, W, P + 2]`` if
+                they depend on the rank.
+            blocked: ``[W]`` True for ranks to leave alone if possible; None for none.
+
+        Returns:
+            ``[n, W]`` how much the smooth objective rises, taken as linear in the sums, penalty
+            included; ``[2 K', n, W]`` the change of powers and shares; ``[n, W]`` the penalty.
+        """
+        more = rows.T[:, :, None] if rows.ndim == 2 else rows.transpose(2, 0, 1)
+        more = more if self._slow is None else more * self._slow[:, None]
+        new = self.loads[:, None] + more
+        phases = np.maximum.reduceat(new[: self._tangents], self.model.starts, axis=0)
+        change = self._powers(phases / self.scale[..., None])
+        change -= self.powers[:, None]
+        over = np.maximum(new[-2] - self._limits, 0.0) - self.over
+        if self._uses_host:
+            room = np.repeat(self.host_room, self.space.local_world_size)
+            over = over + np.maximum(more[-1] - np.maximum(room, 0.0), 0.0)
+        cost = over * (self._per_byte * self._level)
+        rise = (self._prices @ change.reshape(len(change), -1)).reshape(cost.shape) + cost
+        if blocked is not None:
+            rise[:, blocked] += 1e3 * self._level
+        return rise, change, cost
+
+    @staticmethod
+    def _cheapest(rise: FloatArray, counts: IntArray) -> tuple[IntArray, BoolArray]:
+        """The columns of the least entries of each row, in order.
+
+        Args:
+            rise: ``[n, columns]``.
+            counts: ``[n]`` how many entries of each row are wanted.
+
+        Returns:
+            ``[n, most]`` columns, for the largest count ``most``; and ``[n, most]`` True for those
+            that are wanted.
+        """
+        most = min(int(counts.max()), rise.shape[1])
+        if most == 1:
+            return rise.argmin(axis=1)[:, None], np.ones((len(rise), 1), dtype=bool)
+        columns = np.argsort(rise, axis=1, kind="stable")[:, :most]
+        return columns, np.arange(most)[None] < counts[:, None]
