@@ -92,7 +92,7 @@ def command(
         print_result(settings, result, leave_out=("Solver", "Verdict"))
         line = valuing.fact(solver)
         if line is not None:
-            from planner.report._terminal import print_facts
+            from planner.report.terminal import print_facts
 
             print_facts(stdout_console(), (line,))
     return 0 if candidate.memory.fits else 1

@@ -209,8 +209,8 @@ def _print(found: Fit) -> None:
     from costmodels import units
     from costmodels.topology import FITTED_KINDS
     from planner.cli.printing.show import print_rows
-    from planner.report._terminal import print_facts
     from planner.report.base import Fact, format_share
+    from planner.report.terminal import print_facts
 
     shown = zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True)
     factors = [

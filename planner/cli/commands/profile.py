@@ -211,8 +211,8 @@ def _progress(settings: Settings) -> Iterator[Callable[[str, float, float], None
 
 
 def _print(stats: Stats, output: Path) -> None:
-    from planner.report._terminal import print_facts, print_sections
     from planner.report.base import Column, Fact, Kind, Section
+    from planner.report.terminal import print_facts, print_sections
 
     batch = max(b.batch_size for table in stats.tables.values() for b in table.batches)
     columns = (

@@ -411,8 +411,8 @@ def _as_json(study: Study, result: dict[str, Any] | None) -> dict[str, Any]:
 def _print(settings: Settings, study: Study, result: PlanningResult | None) -> None:
     from planner.cli.console import stdout_console
     from planner.cli.printing.show import print_result, print_rows
-    from planner.report._terminal import print_facts
     from planner.report.base import Fact
+    from planner.report.terminal import print_facts
     from planner.study.compare import recommendation, space_parts
 
     if study.smallest_for is not None:

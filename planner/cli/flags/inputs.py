@@ -33,7 +33,7 @@ from planner.options.broken_constraints import broken_constraints
 from planner.options.cuts import rank_batch
 from planner.options.odd_widths import width_remarks
 from planner.problem import Constraints, PlanningProblem
-from planner.report import _figures as figures
+from planner.report import figures
 from planner.result import Candidate, PlanningResult, SolverReport
 from planner.support.files import write_text_atomic
 from planner.support.text import counted, significant

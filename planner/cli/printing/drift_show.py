@@ -132,7 +132,7 @@ def as_json(drift: Drift) -> dict[str, Any]:
 
 def print_drift(settings: Settings, drift: Drift) -> None:
     """The verdict and its figures, then what changed in each table."""
-    from planner.report._terminal import print_facts, print_sections
+    from planner.report.terminal import print_facts, print_sections
 
     console = stdout_console()
     print_facts(console, tuple(_facts(drift)))

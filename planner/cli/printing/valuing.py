@@ -146,8 +146,8 @@ def _own(saved: SavedPlan | None) -> _Own:
 
 def fact(solver: SolverReport) -> Fact | None:
     """A line about the value; None if the prediction has it already."""
-    from planner.report._figures import objective_kind
     from planner.report.base import Fact, format_cell
+    from planner.report.figures import objective_kind
 
     if solver.objective == "iteration":
         return None
