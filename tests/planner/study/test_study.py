@@ -130,7 +130,8 @@ def test_the_page_shows_every_setup_and_loads_nothing(every: Study) -> None:
     assert page.count("<tr") == 1 + len(every.results)
     assert page.count("<circle") == len(every.results)
     assert page.count('<tr class="front">') == len(every.front)
-    assert "http" not in page
+    assert "http:" not in page
+    assert "https:" not in page
 
 
 @pytest.mark.parametrize("pool", first([Here, WorkerPool], 1))
