@@ -217,7 +217,10 @@ def _stages(plans: tuple[Candidate, ...]) -> Section:
     columns = (
         Column("stage (slowest rank)"),
         *(Column(plan.name, Kind.TIME) for plan in plans),
-        *(Column(f"{p.name} less {plans[0].name}", Kind.DELTA, optional=True) for p in plans[1:]),
+        *(
+            Column(f"change {i}" if len(plans) > 2 else "change", Kind.DELTA, optional=True)
+            for i in range(2, len(plans) + 1)
+        ),
     )
     rows = tuple(
         (

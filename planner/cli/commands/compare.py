@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, stdout_console, warn, write_json
-from planner.cli.flags.common import FILE, Percent, ProblemFlags, output_options, problem_options
+from planner.cli.flags import ProblemFlags, output_options, taking
+from planner.cli.types import FILE, PERCENT
 
 if TYPE_CHECKING:
     from planner.report.comparison import Comparison
@@ -25,10 +26,10 @@ Examples:
 @click.command(short_help="Compare plans: time per stage, memory, moved tables.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @click.argument("plans", nargs=-1, type=FILE, metavar="PLAN PLAN...")
-@problem_options
+@taking(ProblemFlags)
 @click.option(
     "--fail-over",
-    type=Percent(),
+    type=PERCENT,
     metavar="PERCENT",
     help="Exit code 1 if another plan is slower than the first by more than this, such as 3%.",
 )
@@ -52,7 +53,7 @@ def command(
     if len(plans) < 2:
         message = f"two or more plans are needed, got {len(plans)}"
         raise click.UsageError(message, click.get_current_context())
-    from planner.cli.flags.inputs import load_plans, plan_names
+    from planner.cli.inputs import load_plans, plan_names
     from planner.models import pipeline_of
     from planner.report import comparison as difference
 

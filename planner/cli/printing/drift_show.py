@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from costmodels import units
 from planner.cli.console import Settings, stdout_console
-from planner.cli.flags.stats_inputs import DayFile
+from planner.cli.days import DayFile
 from planner.drift.changes import Assessment, TableRows, Trend, trend
 from planner.report.base import Column, Fact, Kind, Section, format_share
 from planner.support.status import Status
