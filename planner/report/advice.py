@@ -6,10 +6,9 @@ from typing import Final
 
 from costmodels import units
 from planner.problem import NO_CONSTRAINTS
-from planner.report import _figures as figures
+from planner.report import figures
 from planner.report.base import format_factor, format_share
-from planner.report.html import _stages
-from planner.report.html._evidence import IN_USE, Evidence
+from planner.report.evidence import FAMILIES, IN_USE, Evidence, family_seconds
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult
 
 _WORTH: Final = 0.02
@@ -81,13 +80,13 @@ def _probability(sure: float) -> str:
 
 def _reason(best: Candidate, rival: Candidate) -> str:
     """Words on the family of stages that the plan shortens most on the critical path."""
-    ours, theirs = (_stages.family_seconds(c.estimate) for c in (best, rival))
+    ours, theirs = (family_seconds(c.estimate) for c in (best, rival))
     saved = {name: s - ours.get(name, 0.0) for name, s in theirs.items()}
     name = max(saved, key=saved.__getitem__, default="")
     gained_s = rival.estimate.time.time_s - best.estimate.time.time_s
     if not name or saved[name] < _REASON_SHARE * gained_s:
         return ""
-    words = f"its critical path has {units.format_time(saved[name])} less {_stages.FAMILIES[name]}"
+    words = f"its critical path has {units.format_time(saved[name])} less {FAMILIES[name]}"
     return f", mainly since {words}"
 
 

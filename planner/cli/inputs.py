@@ -1,4 +1,4 @@
-"""Makes problems from files and flags; no other file of the command line reads files."""
+"""Makes problems from files and flags."""
 
 from __future__ import annotations
 
@@ -8,37 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from costmodels import units
-from costmodels.dense.base import dense_parameters
 from costmodels.estimates import Provenance, Source
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import io
-from planner.cli.flags.common import ProblemFlags, Share
+from planner.cli.flags import ProblemFlags
+from planner.cli.types import Share
 from planner.errors import InvalidInputError
-from planner.io.constraints import check_constraints, merged
-from planner.io.documents import (
-    CONSTRAINTS,
-    SYSTEM,
-    WORKLOAD,
-    kind_of,
-    read_json,
-    read_text,
-    read_yaml,
-)
-from planner.io.library import locate
-from planner.io.workload.starter import listed_text, placeholder_text
-from planner.io.workload.table_list import LIST_ENDINGS
+from planner.io.constraints import merged
 from planner.options.broken_constraints import broken_constraints
 from planner.options.cuts import rank_batch
-from planner.options.odd_widths import width_remarks
-from planner.problem import Constraints, PlanningProblem
-from planner.report import _figures as figures
+from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
+from planner.profiling.stats import load_stats, with_stats
 from planner.result import Candidate, PlanningResult, SolverReport
-from planner.support.files import write_text_atomic
-from planner.support.text import counted, significant
+from planner.support.text import significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +47,21 @@ def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
     Raises:
         InvalidInputError: a file or flag breaks a rule, or no system is named.
     """
-    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
-    problem = _problem(file, load_topology(flags), flags)
-    return Inputs(problem=problem, warnings=_warnings(file, flags), assumed=_assumed(file, flags))
+    file = _file(source, flags)
+    return _inputs(file, _problem(file, load_topology(flags), flags), flags)
+
+
+def _file(source: Path, flags: ProblemFlags) -> io.WorkloadFile:
+    return io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+
+
+def _inputs(file: io.WorkloadFile, problem: PlanningProblem, flags: ProblemFlags) -> Inputs:
+    """The problem, with what the file leaves open and flags do not give."""
+    batch = flags.batch_size or flags.global_batch_size
+    given = {"training.batch_size_per_rank": batch, "memory.reserve": flags.reserve}
+    assumed = {key: names for key, names in file.assumed.items() if given.get(key) is None}
+    warnings = left_open(file, reserve=flags.reserve is not None, batch=batch is not None)
+    return Inputs(problem=problem, warnings=warnings, assumed=assumed)
 
 
 def load_plans(
@@ -80,34 +77,33 @@ def load_plans(
         InvalidInputError: a file or flag breaks a rule, a plan is not one of this workload, or
             none is given and the workload has tables.
     """
+    file = _file(source, flags)
     if not paths:
-        return _without_plan(source, flags)
-    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+        if file.workload.tables:
+            message = (
+                f"Missing argument 'PLAN': {source} has tables, so name a plan after it; "
+                "'shardplan plan' makes one. Only workloads without tables need none"
+            )
+            raise InvalidInputError(message)
+        problem = _problem(file, load_topology(flags), flags)
+        return replace(_inputs(file, problem, flags), plans=(Plan(placements=()),))
     made_for = io.load_plan(paths[0], file.workload)
     if flags.gpus is None and flags.hosts is None and made_for.world_size is None:
         message = f"{paths[0]}: does not say for how many ranks it was made; add --gpus"
         raise InvalidInputError(message)
     problem = _problem(file, load_topology(flags, made_for=made_for), flags)
     saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
-    warnings = [*_warnings(file, flags), *(text for plan in saved for text in plan.warnings)]
+    read = _inputs(file, problem, flags)
+    warnings = [*read.warnings, *(text for plan in saved for text in plan.warnings)]
     warnings += made_otherwise(paths, saved, problem, flags)
     if not other_data:
         warnings += made_for_another_workload(source, paths, saved, problem, flags)
     plans = tuple(plan.plan for plan in saved)
     for path, plan in zip(paths, plans, strict=True):
-        broken = broken_constraints(problem, plan)
-        if broken:
-            warnings.append(
-                f"{path}: is priced as it is, but breaks the workload's constraints: "
-                + "; ".join(broken)
-            )
-    return Inputs(
-        problem=problem,
-        plans=plans,
-        made_for=saved[0],
-        warnings=tuple(warnings),
-        assumed=_assumed(file, flags),
-    )
+        if broken := broken_constraints(problem, plan):
+            told = f"{path}: is priced as it is, but breaks the workload's constraints: "
+            warnings.append(told + "; ".join(broken))
+    return replace(read, plans=plans, made_for=saved[0], warnings=tuple(warnings))
 
 
 def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
@@ -130,19 +126,6 @@ def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
         warnings += (f"{path}: the plan in use breaks these constraints: {'; '.join(broken)}",)
     constraints = merged(problem.constraints, added)
     return replace(inputs, problem=replace(problem, constraints=constraints), warnings=warnings)
-
-
-def _without_plan(source: Path, flags: ProblemFlags) -> Inputs:
-    file = io.load_workload_file(source, overrides=override_pairs(flags.overrides))
-    if file.workload.tables:
-        message = (
-            f"Missing argument 'PLAN': {source} has tables, so name a plan after it; 'shardplan "
-            "plan' makes one. Only workloads without tables need none"
-        )
-        raise InvalidInputError(message)
-    problem = _problem(file, load_topology(flags), flags)
-    none = Plan(placements=())
-    return Inputs(problem=problem, plans=(none,), warnings=_warnings(file, flags))
 
 
 def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) -> Topology:
@@ -202,124 +185,6 @@ def _in_group(constraints: Constraints, topology: Topology) -> Constraints:
     from planner.rules.group_rules import group_constraints
 
     return group_constraints(constraints, topology)
-
-
-def system_names() -> tuple[str, ...]:
-    """The names of shipped systems; empty if the installation has no such files."""
-    try:
-        return io.names("systems")
-    except InvalidInputError:
-        return ()
-
-
-def system_text(name: str) -> str:
-    """The unchanged text of a shipped system's file, or of any other system file."""
-    path = locate(name, "systems")
-    text = read_text(path)
-    io.load_smallest(path)
-    return text
-
-
-def check_file(path: Path) -> tuple[str, str, tuple[str, ...]]:
-    """The kind of a file (from its content), a line about it, and warnings on what it lacks.
-
-    Raises:
-        InvalidInputError: the file breaks rules; the message lists all of them.
-    """
-    path = _shipped(path)
-    if path.suffix == ".json" and not _is_of_yaml(path):
-        plan = io.load_plan(path).plan
-        ranks = {rank for p in plan.placements for rank in p.ranks}
-        kinds = "  ".join(figures.sharding_kinds(plan))
-        held = f"{counted(len(plan.placements), 'table')} on {counted(len(ranks), 'rank')}"
-        return "plan", f"{held}: {kinds}", ()
-    keys = {"tables"} if path.suffix.lower() in LIST_ENDINGS else set(read_yaml(path).value)
-    if keys & {"tables", "training"}:
-        file = io.load_workload_file(path)
-        warnings = (*width_remarks(file.workload), *file.warnings)
-        return "workload", _summary(file.workload), warnings
-    if keys & {"device", "links", "base"}:
-        topology = io.load_smallest(path)
-        size = units.format_bytes(topology.device.hbm_capacity_bytes)
-        summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
-        return "system", summary, ()
-    if "constraints" in keys:
-        count = check_constraints(path)
-        rules = f"{count} rule{'' if count == 1 else 's'}"
-        return "constraints", f"{rules}; names of tables are checked beside their workload", ()
-    message = (
-        f"{path}: neither a workload (keys training and tables), a system (keys device and links), "
-        "constraints (key constraints) nor a plan (a .json file)"
-    )
-    raise InvalidInputError(message)
-
-
-def _is_of_yaml(path: Path) -> bool:
-    """Whether a JSON file is of a kind that is usually written in YAML, which JSON is a part of."""
-    try:
-        value = read_json(path)
-    except InvalidInputError:
-        try:
-            value = read_yaml(path).value
-        except InvalidInputError:
-            return False
-    return kind_of(value) in (WORKLOAD, SYSTEM, CONSTRAINTS)
-
-
-def _summary(workload: Workload) -> str:
-    batch = f"{counted(workload.batch_size_per_rank, 'sample')} per rank"
-    if workload.tables:
-        size = units.format_bytes(workload.weight_bytes)
-        return f"{counted(len(workload.tables), 'table')}, {size}, {batch}"
-    return f"no tables, {dense_parameters(workload):,} dense parameters, {batch}"
-
-
-def _shipped(path: Path) -> Path:
-    """The shipped file of that name, unless the working directory has such a file."""
-    kinds = [kind for kind in ("workloads", "systems") if str(path) in io.names(kind)]
-    return locate(path, kinds[0]) if kinds else path
-
-
-def json_schema(kind: str) -> dict[str, object]:
-    """The JSON schema of a kind of file: workload, system, plan or constraints."""
-    schemas = {
-        "workload": io.workload_json_schema,
-        "system": io.system_json_schema,
-        "plan": io.plan_json_schema,
-        "constraints": io.constraints_json_schema,
-    }
-    return schemas[kind]()
-
-
-def write_template(
-    path: Path, *, listed: Path | None = None, tables: int | None = None, dim: int | None = None
-) -> tuple[str, ...]:
-    """Write the commented workload, or one with the tables of a list, or with made-up tables.
-
-    Returns:
-        Warnings on what TorchRec cannot do with the tables.
-
-    Raises:
-        InvalidInputError: the path exists already or has the ending of a list, or the list breaks
-            a rule.
-    """
-    if path.exists():
-        message = f"{path} exists; choose another name, it is not overwritten"
-        raise InvalidInputError(message)
-    if path.suffix.lower() in LIST_ENDINGS:
-        message = (
-            f"{path}: a workload whose name ends in {path.suffix} is read as a list of tables; "
-            "name a .yaml file, and give a list with --list"
-        )
-        raise InvalidInputError(message)
-    if listed is not None:
-        text = listed_text(listed, path.stem, dim=dim)
-    elif tables is not None:
-        text = placeholder_text(tables, path.stem)
-    else:
-        text = io.read_template()
-    write_text_atomic(path, text)
-    return width_remarks(io.load_workload_file(path).workload)
 
 
 def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
@@ -397,18 +262,6 @@ def _priced(topology: Topology, flags: ProblemFlags) -> Topology:
     return replace(topology, price_per_device_usd_per_hour=price, provenance=(*others, own))
 
 
-def _warnings(file: io.WorkloadFile, flags: ProblemFlags) -> tuple[str, ...]:
-    batch = flags.batch_size or flags.global_batch_size
-    return left_open(file, reserve=flags.reserve is not None, batch=batch is not None)
-
-
-def _assumed(file: io.WorkloadFile, flags: ProblemFlags) -> dict[str, tuple[str, ...]]:
-    """What the file leaves open, without what flags give."""
-    batch = flags.batch_size or flags.global_batch_size
-    given = {"training.batch_size_per_rank": batch, "memory.reserve": flags.reserve}
-    return {key: names for key, names in file.assumed.items() if given.get(key) is None}
-
-
 def left_open(file: io.WorkloadFile, *, reserve: bool, batch: bool) -> tuple[str, ...]:
     """Warnings on what a file leaves open, without reserve and batch size if flags give them."""
     settled = {"memory.reserve": reserve, "batch size": batch}
@@ -453,13 +306,15 @@ def made_otherwise(
     flags: ProblemFlags,
 ) -> list[str]:
     """Plans that were made for another system, batch or pipeline, where no flag asks for one."""
-    batch, pipeline = problem.workload.batch_size_per_rank, problem.workload.pipeline.value
+    workload, topology = problem.workload, problem.topology
+    set_keys = {text.partition("=")[0] for text in flags.overrides}
     asks_system = flags.system is not None or flags.gpus_per_host is not None
-    priced_on = io.system_hash(problem.topology)
-    changed = {text.partition("=")[0] for text in flags.overrides}
-    asks_batch = flags.batch_size is not None or flags.global_batch_size is not None
-    asks_batch |= "training.batch_size_per_rank" in changed
-    asks_pipeline = "training.pipeline" in changed
+    asks_batch = bool(flags.batch_size or flags.global_batch_size)
+    asks_batch |= "training.batch_size_per_rank" in set_keys
+    asks_pipeline = "training.pipeline" in set_keys
+    priced_on = io.system_hash(topology)
+    local, batch = topology.local_world_size, workload.batch_size_per_rank
+    pipeline = workload.pipeline.value
     told = []
     for path, plan in zip(paths, saved, strict=True):
         if flags.system is None and plan.system not in (None, saved[0].system):
@@ -472,22 +327,19 @@ def made_otherwise(
                 f"{path}: was made for another {plan.system} than the shipped one, on which it is "
                 "priced; name its file with --system"
             )
-        local = problem.topology.local_world_size
-        if flags.gpus_per_host is None and plan.local_world_size not in (None, local):
-            told.append(
-                f"{path}: was made for {plan.local_world_size} ranks per host and is priced with "
-                f"{local}; --gpus-per-host says otherwise"
-            )
-        if not asks_batch and plan.batch_size_per_rank not in (None, batch):
-            told.append(
-                f"{path}: was made for {plan.batch_size_per_rank:,} samples per rank and is priced "
-                f"at {batch:,}, the workload's; --batch-size says otherwise"
-            )
-        if not asks_pipeline and plan.pipeline not in (None, pipeline):
-            told.append(
-                f"{path}: was made for pipeline {plan.pipeline} and is priced with {pipeline}, the "
-                f"workload's; --set training.pipeline={plan.pipeline} says otherwise"
-            )
+        made = (
+            (flags.gpus_per_host is None, plan.local_world_size, local, "{} ranks per host",
+             "with {}; --gpus-per-host says otherwise"),
+            (not asks_batch, plan.batch_size_per_rank, batch, "{:,} samples per rank",
+             "at {:,}, the workload's; --batch-size says otherwise"),
+            (not asks_pipeline, plan.pipeline, pipeline, "pipeline {}",
+             f"with {{}}, the workload's; --set training.pipeline={plan.pipeline} says otherwise"),
+        )  # fmt: skip
+        told += [
+            f"{path}: was made for {was.format(old)} and is priced {instead.format(now)}"
+            for is_open, old, now, was, instead in made
+            if is_open and old not in (None, now)
+        ]
     return told
 
 
@@ -514,3 +366,64 @@ def made_for_another_workload(
         if plan.workload_hash not in (None, priced_for)
         and (not batches or plan.batch_size_per_rank in batches)
     ]
+
+
+# ------------------------------------------------------------------ scenarios and statistics
+
+
+def with_stats_of(inputs: Inputs, path: Path | None) -> Inputs:
+    """The problem under the statistics of a file."""
+    if path is None:
+        return inputs
+    measured, notes = with_stats(inputs.problem.workload, load_stats(path), str(path))
+    problem = replace(inputs.problem, workload=measured)
+    return replace(inputs, problem=problem, warnings=with_notes(inputs.warnings, notes))
+
+
+def load_scenarios(
+    paths: tuple[Path, ...], main: PlanningProblem, flags: ProblemFlags
+) -> tuple[tuple[Workload, ...], list[str]]:
+    """Variants of a workload with different names, and their warnings.
+
+    Args:
+        paths: files of variants, or of statistics.
+        main: the workload with the constraints of its file.
+        flags: those on workload and system, which hold for variants too.
+
+    Raises:
+        InvalidInputError: a file breaks a rule.
+    """
+    workload = main.workload
+    read = [_scenario(path, main, flags) for path in paths]
+    warnings = [text for _, found in read for text in found]
+    scenarios = [
+        replace(scenario, name=path.stem) if scenario.name == workload.name else scenario
+        for path, (scenario, _) in zip(paths, read, strict=True)
+    ]
+    return _distinct((workload, *scenarios))[1:], warnings
+
+
+def _scenario(
+    path: Path, main: PlanningProblem, flags: ProblemFlags
+) -> tuple[Workload, tuple[str, ...]]:
+    """A variant of the workload, or the workload under other statistics; and its warnings."""
+    if path.suffix == ".json":
+        measured, notes = with_stats(main.workload, load_stats(path), str(path))
+        return replace(measured, name=path.stem), notes
+    inputs = load_problem(path, flags)
+    told = [f"{path}: {text}" for text in inputs.warnings]
+    if inputs.problem.constraints not in (NO_CONSTRAINTS, main.constraints):
+        told.append(
+            f"{path}: its constraints are left out: a plan for several scenarios keeps those of "
+            "the workload; put them there, or into --constraints"
+        )
+    return inputs.problem.workload, tuple(told)
+
+
+def _distinct(scenarios: tuple[Workload, ...]) -> tuple[Workload, ...]:
+    """The scenarios with a number behind each repeated name; the first one keeps its name."""
+    names = [s.name for s in scenarios]
+    return tuple(
+        s if i == 0 or names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
+        for i, s in enumerate(scenarios)
+    )

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from costmodels.estimates import IterationEstimate
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
-from costmodels.workload import Table, Workload
 from planner.objectives import objective_class, objective_names
 from planner.report.base import Kind
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
@@ -120,11 +119,6 @@ def bottleneck_rank(estimate: IterationEstimate) -> int:
     return min(seconds, key=lambda rank: (-seconds[rank], rank))
 
 
-def lookup_bytes(table: Table, workload: Workload) -> float:
-    """Bytes of rows that one batch of one rank reads from a table, if every index reads its row."""
-    return workload.batch_size_per_rank * table.pooling_factor * table.row_bytes
-
-
 def speedup(best: Candidate, other: Candidate) -> float:
     """Iteration time of ``other`` divided by that of ``best``."""
     mine = best.estimate.time.time_s
@@ -183,6 +177,15 @@ def rank_ranges(ranks: list[int]) -> str:
         else:
             parts.append((rank, rank))
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+_MOST_RANGES = 6
+
+
+def where(ranks: list[int]) -> str:
+    """Ranks as ranges, ``0-7, 12``, or how many where the ranges are many."""
+    ranges = rank_ranges(ranks)
+    return ranges if ranges.count(",") < _MOST_RANGES else f"{len(set(ranks))} ranks"
 
 
 _WORTH_TELLING = 1e-3
