@@ -11,8 +11,9 @@ couple tables; ``--calibrated`` has ranks that are cores of machines with measur
 differ in dense part, pipeline, batch and laws (:mod:`tests.differential.drawing.days`);
 ``--slow-links`` has indices and cached rows that arrive last, which pipelines hide as a rule
 (:mod:`tests.differential.drawing.slow_links`); ``--hot`` has hot rows, batches that repeat ids and
-domains of unequal size (:mod:`tests.differential.drawing.hot_rows`); ``--together`` has settings of all kinds at once,
-and sizes at the ends of what is allowed (:mod:`tests.differential.drawing.together`).
+domains of unequal size (:mod:`tests.differential.drawing.hot_rows`); ``--together`` has settings of
+all kinds at once, and sizes at the ends of what is allowed
+(:mod:`tests.differential.drawing.together`).
 ``--only cut`` interrupts each search at some moment. What bounds are made of is looked at without a
 search by :mod:`tests.differential.laws`.
 """
