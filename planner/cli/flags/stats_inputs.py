@@ -110,14 +110,13 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     Raises:
         InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
-    from planner.profiling.profiler import ProfileOptions, profile_files
-    from planner.profiling.sources import ByFeature, find_sources
+    from planner.profiling.profiler import ByFeature, ProfileOptions, find_sources, profile_files
     from planner.profiling.stats import load_stats, some_names
 
     if path.suffix == _STATS_SUFFIX:
         return load_stats(path)
     readers = _readers()
-    names = {n for s in find_sources([path], readers) for n in s.reader.feature_names(s.path)}
+    names = {name for source in find_sources([path], readers) for name in source.names}
     tables = {f.name: t.name for t in workload.tables for f in t.features if f.name in names}
     by_name = {t.name: t.name for t in workload.tables if t.name in names}
     if not tables and not by_name:
@@ -139,6 +138,6 @@ def stats_of(path: Path, workload: Workload) -> Stats:
 
 def _readers() -> tuple[Any, ...]:
     from planner.integrations.measure.torch_indices import TorchReader
-    from planner.profiling.sources import default_readers
+    from planner.profiling.readers import READERS
 
-    return (TorchReader(), *default_readers())
+    return (TorchReader(), *READERS)

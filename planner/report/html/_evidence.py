@@ -10,7 +10,7 @@ from typing import Final
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.traffic import output_traffic_bytes
+from costmodels.shard_work.work import output_traffic_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf

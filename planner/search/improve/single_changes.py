@@ -25,7 +25,12 @@ _MOST_PIECES: Final = 4
 
 
 def single_changes(
-    space: SearchSpace, evaluate: Evaluator, start: Assignment, late: Callable[[], bool]
+    space: SearchSpace,
+    evaluate: Evaluator,
+    start: Assignment,
+    late: Callable[[], bool],
+    *,
+    most_s: float | None = None,
 ) -> Assignment:
     """A plan that no change of one table betters, as far as there is work left to look.
 
@@ -34,8 +39,9 @@ def single_changes(
         evaluate: prices the plans that are tried.
         start: a plan that fits and keeps the rules.
         late: whether the clock ends this step too.
+        most_s: nominal seconds after which it ends; None for a share of those of the search.
     """
-    now, most_s = start, (1.0 + _SHARE) * evaluate.meter.spent_s
+    now, most_s = start, most_s or (1.0 + _SHARE) * evaluate.meter.spent_s
     copied = [space.option(t, i).is_uniform for t, i in enumerate(start.options)]
     order = sorted(range(space.num_tables), key=lambda t: not copied[t])
     helps = True

@@ -9,43 +9,16 @@ path.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.iteration.base import Program, Step, Stream
-
-Node = tuple[int, int]
-"""(rank, step index)."""
+from costmodels.iteration.base import Node, Program, Simulation, Step, Stream
 
 _Lane = Stream | int
 """The queue in which a step waits: its stream, or a queue of its own (numbered as the step) if the
 plan does not have the step, which then holds up no other step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulation:
-    """One simulated iteration.
-
-    Attributes:
-        arrival_s: ``[steps, R]`` when a step could start, if it did not have to wait for other
-            ranks.
-        start_s: ``[steps, R]`` when it starts; later than the arrival only in collectives.
-        finish_s: ``[steps, R]`` when it finishes.
-        iteration_time_s: when all ranks have finished.
-        released_by: from a (rank, step) to the (rank, step) that it waited for last; None if it was
-            the host thread, or nothing.
-        last: the (rank, step) that finished last; None if the host finished last.
-    """
-
-    arrival_s: FloatArray
-    start_s: FloatArray
-    finish_s: FloatArray
-    iteration_time_s: float
-    released_by: Mapping[Node, Node | None]
-    last: Node | None
 
 
 @dataclass

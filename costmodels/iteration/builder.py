@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+from typing import Final
+
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
@@ -9,6 +13,7 @@ from costmodels.iteration.base import (
     GRADIENT_ALL_REDUCE,
     INPUT_COPY,
     INPUT_DIST,
+    ISSUED,
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
     FamilyTimes,
@@ -18,11 +23,18 @@ from costmodels.iteration.base import (
     Stream,
 )
 
-ISSUED = ", issued"
-"""Ends the name of the moment at which the host has issued the last operator of a stage."""
-_FIRST_SHARE = 0.1
+_FIRST_SHARE: Final = 0.1
 """Share of the host time of a stage after which its first kernels run: a stage of a DLRM has some
 ten operators."""
+_REVERSED: Final = {"reduce-scatter": "all-gather"}
+"""What a collective of the output exchange becomes for gradients, if it is not the same."""
+_CODECS: Final = {
+    "output quantize": "quantize_s",
+    "output dequantize": "dequantize_s",
+    "gradient quantize": "quantize_gradient_s",
+    "gradient dequantize": "dequantize_gradient_s",
+}
+"""The steps of codecs, and their seconds among the fields of ``CodecTimes``."""
 
 
 class ProgramBuilder:
@@ -41,27 +53,36 @@ class ProgramBuilder:
         *,
         after: tuple[int, ...] = (),
         host_s: FloatArray | float = 0.0,
+        collective: bool = False,
+        present: BoolArray | None = None,
         blocks_host: bool = False,
     ) -> int:
-        """Add a step that each rank runs by itself; returns its index."""
+        """Add a step; returns its index. On a single stream, everything runs on that of compute."""
         step = Step(
             name=name,
-            stream=self._stream(stream),
+            stream=Stream.COMPUTE if self.times.single_stream else stream,
             duration_s=_seconds(duration_s),
             after=after,
             host_s=_seconds(host_s),
+            collective=collective,
+            present=present,
             blocks_host=blocks_host,
         )
         self.steps.append(step)
         return len(self.steps) - 1
 
-    def computed(
+    def compute(
         self,
         name: str,
-        duration_s: FloatArray,
-        host_s: FloatArray,
-        *,
+        duration_s: FloatArray | float,
+        host_s: FloatArray | float = 0.0,
         after: tuple[int, ...] = (),
+    ) -> int:
+        """Add a step on the compute stream; returns its index."""
+        return self.add(name, Stream.COMPUTE, duration_s, after=after, host_s=host_s)
+
+    def computed(
+        self, name: str, duration_s: FloatArray, host_s: FloatArray, after: tuple[int, ...] = ()
     ) -> int:
         """Add a stage of many operators; returns the index of its last step.
 
@@ -69,8 +90,8 @@ class ProgramBuilder:
         computed them and the host has issued the last one. The latter is a step of no duration.
         """
         first_s = _FIRST_SHARE * _seconds(host_s)
-        self.add(name, Stream.COMPUTE, duration_s, after=after, host_s=first_s)
-        return self.add(f"{name}{ISSUED}", Stream.COMPUTE, 0.0, host_s=host_s - first_s)
+        self.compute(name, duration_s, first_s, after)
+        return self.compute(f"{name}{ISSUED}", 0.0, host_s - first_s)
 
     def collective(
         self,
@@ -84,22 +105,22 @@ class ProgramBuilder:
     ) -> int:
         """Add a collective; returns its index. Plans without it (``present``) do not wait."""
         issue_s = self.times.collective_host_s
-        step = Step(
-            name=name,
-            stream=self._stream(stream),
-            duration_s=_seconds(duration_s),
+        return self.add(
+            name,
+            stream,
+            duration_s,
             after=after,
             host_s=issue_s if present is None else issue_s * present,
             collective=True,
             present=present,
             blocks_host=blocks_host,
         )
-        self.steps.append(step)
-        return len(self.steps) - 1
 
-    def _stream(self, stream: Stream) -> Stream:
-        """Where a step really runs: on a single stream, everything runs on the compute stream."""
-        return Stream.COMPUTE if self.times.single_stream else stream
+    def communication(
+        self, name: str, duration_s: FloatArray | float, after: tuple[int, ...]
+    ) -> int:
+        """Add a collective that every plan has, on the communication stream."""
+        return self.collective(name, Stream.COMMUNICATION, duration_s, after=after)
 
     def input_copy(self, stream: Stream) -> tuple[int, ...]:
         """Add the copy of a batch to the device; pipelines copy a later batch beside this one.
@@ -148,12 +169,11 @@ class ProgramBuilder:
         """
         t = self.times
         if t.earlier_s is not None:
-            self.add("earlier micro-batches", Stream.COMPUTE, t.earlier_s)
+            self.compute("earlier micro-batches", t.earlier_s)
         gathered = [self._gather("forward", i) for i in range(len(t.gather_s[:1]))]
         self.bottom_forward()
-        lookup = self.lookup_forward(lookup_after)
-        arrived = self.output_dist(lookup)
-        arrived = self.dequantized(arrived)
+        lookup = self.compute(LOOKUP_FORWARD, t.lookup_forward_s, t.lookup_host_s, lookup_after)
+        arrived = self.coded("output dequantize", self.output_dist(lookup))
         gathered += [self._gather("forward", i) for i in range(1, len(t.gather_s))]
         step, count = lookup, max(len(gathered), 1)
         for i in range(count):
@@ -177,22 +197,19 @@ class ProgramBuilder:
     def _gather(self, when: str, index: int, after: tuple[int, ...] = ()) -> int:
         """Add the all-gather of the parameters of one piece of a sharded dense part."""
         name = f"parameter all-gather {when} {index + 1}"
-        seconds = self.times.gather_s[index]
-        return self.collective(name, Stream.COMMUNICATION, seconds, after=after)
+        return self.communication(name, self.times.gather_s[index], after)
 
-    def backward(self, after: tuple[int, ...]) -> int:
+    def backward(self, after: tuple[int, ...]) -> None:
         """Add top, gradient exchange, table update, bottom, all-reduces and dense optimizer."""
         t = self.times
         step, buckets = self._top_backward(after)
         self.lookup_backward(self.gradient_dist(step))
-        bottom = self.bottom_backward()
+        before = (self.bottom_backward(),)
         if t.gather_s:
-            name, seconds = "last gradient reduce-scatter", t.last_scatter_s
-            buckets.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(bottom,)))
-        tail = self.collective(
-            "last gradient all-reduce", Stream.COMMUNICATION, t.tail_bucket_s, after=(bottom,)
-        )
-        return self.optimizer((*buckets, tail))
+            name = "last gradient reduce-scatter"
+            buckets.append(self.communication(name, t.last_scatter_s, before))
+        tail = self.communication("last gradient all-reduce", t.tail_bucket_s, before)
+        self.optimizer((*buckets, tail))
 
     def bottom_forward(self) -> int:
         """Add the forward pass of the bottom."""
@@ -200,27 +217,10 @@ class ProgramBuilder:
         name = f"{t.dense_names[0]} forward"
         return self.computed(name, t.bottom_forward_s, t.bottom_host_s)
 
-    def lookup_forward(self, after: tuple[int, ...]) -> int:
-        """Add the forward lookup."""
-        t = self.times
-        return self.add(
-            LOOKUP_FORWARD,
-            Stream.COMPUTE,
-            t.lookup_forward_s,
-            after=after,
-            host_s=t.lookup_host_s,
-        )
-
     def lookup_backward(self, arrived: tuple[int, ...]) -> int:
         """Add the update of rows by the gradients that have arrived; they are decoded first."""
-        t = self.times
-        return self.add(
-            LOOKUP_BACKWARD,
-            Stream.COMPUTE,
-            t.lookup_backward_s,
-            after=self.dequantized(arrived, gradient=True),
-            host_s=t.lookup_backward_host_s,
-        )
+        t, after = self.times, self.coded("gradient dequantize", arrived)
+        return self.compute(LOOKUP_BACKWARD, t.lookup_backward_s, t.lookup_backward_host_s, after)
 
     def bottom_backward(self) -> int:
         """Add the backward pass of the bottom."""
@@ -231,33 +231,14 @@ class ProgramBuilder:
     def optimizer(self, after: tuple[int, ...]) -> int:
         """Add the update of the dense parameters."""
         t = self.times
-        return self.add(
-            "dense optimizer",
-            Stream.COMPUTE,
-            t.optimizer_s,
-            after=after,
-            host_s=t.optimizer_host_s,
-        )
+        return self.compute("dense optimizer", t.optimizer_s, t.optimizer_host_s, after)
 
-    def quantized(self, produced: int, *, gradient: bool = False) -> int:
-        """Add the encoding of what a rank sends; returns the step that the exchanges wait for."""
+    def coded(self, name: str, before: tuple[int, ...]) -> tuple[int, ...]:
+        """Add a step of the codecs, one of ``_CODECS``; returns what those that follow wait for."""
         codecs = self.times.codecs
         if codecs is None:
-            return produced
-        name, seconds = "output quantize", codecs.quantize_s
-        if gradient:
-            name, seconds = "gradient quantize", codecs.quantize_gradient_s
-        return self.add(name, Stream.COMPUTE, seconds, after=(produced,), host_s=codecs.host_s)
-
-    def dequantized(self, arrived: tuple[int, ...], *, gradient: bool = False) -> tuple[int, ...]:
-        """Add the decoding of what has arrived; returns the steps that its users wait for."""
-        codecs = self.times.codecs
-        if codecs is None:
-            return arrived
-        name, seconds = "output dequantize", codecs.dequantize_s
-        if gradient:
-            name, seconds = "gradient dequantize", codecs.dequantize_gradient_s
-        return (self.add(name, Stream.COMPUTE, seconds, after=arrived, host_s=codecs.host_s),)
+            return before
+        return (self.compute(name, getattr(codecs, _CODECS[name]), codecs.host_s, before),)
 
     def _top_backward(self, after: tuple[int, ...]) -> tuple[int, list[int]]:
         """Add the backward pass of the top in pieces, with the collectives of their gradients.
@@ -286,42 +267,39 @@ class ProgramBuilder:
             )
             if i < len(t.bucket_s):
                 name, seconds = f"{kind} {i + 1}", t.bucket_s[i]
-                reduced.append(self.collective(name, Stream.COMMUNICATION, seconds, after=(step,)))
+                reduced.append(self.communication(name, seconds, (step,)))
         return step, reduced
 
     def output_dist(self, produced: int) -> tuple[int, ...]:
         """Add the output exchange of each sharding type; returns the last step of each."""
-        produced = self.quantized(produced)
-        return tuple(
-            self._exchanged(f, [(f"output {label}", s) for label, s in f.outputs_s], produced)
-            for f in self.times.families
-        )
+        before = self.coded("output quantize", (produced,))
+        families = self.times.families
+        each = (self._exchanged(f, f.outputs_s, before, "output") for f in families)
+        return tuple(itertools.chain.from_iterable(each))
 
     def gradient_dist(self, produced: int) -> tuple[int, ...]:
         """Add the gradient exchange of each sharding type; returns the last step of each."""
-        produced = self.quantized(produced, gradient=True)
-        arrived = []
+        before, arrived = self.coded("gradient quantize", (produced,)), list[int]()
         for f in self.times.families:
             labels, times = zip(*f.outputs_s, strict=True)
-            names = [f"gradient {_REVERSED.get(label, label)}" for label in labels[::-1]]
-            steps = list(zip(names, (f.gradients_s or times)[::-1], strict=True))
-            arrived.append(self._exchanged(f, steps, produced))
+            names = [_REVERSED.get(label, label) for label in labels[::-1]]
+            steps = zip(names, (f.gradients_s or times)[::-1], strict=True)
+            arrived += self._exchanged(f, steps, before, "gradient")
         return tuple(arrived)
 
     def _exchanged(
-        self, family: FamilyTimes, steps: list[tuple[str, FloatArray]], produced: int
-    ) -> int:
+        self,
+        family: FamilyTimes,
+        steps: Iterable[tuple[str, FloatArray]],
+        before: tuple[int, ...],
+        kind: str,
+    ) -> tuple[int, ...]:
         """Add collectives of one sharding type, one after the other; returns the last step."""
-        last = produced
+        stream, present = Stream.COMMUNICATION, family.present
         for name, seconds in steps:
-            last = self.collective(
-                f"{name} {family.name}",
-                Stream.COMMUNICATION,
-                seconds,
-                after=(last,),
-                present=family.present,
-            )
-        return last
+            called = f"{kind} {name} {family.name}"
+            before = (self.collective(called, stream, seconds, after=before, present=present),)
+        return before
 
     def build(self) -> Program:
         """The finished program."""
@@ -341,7 +319,3 @@ def _seconds(value: FloatArray | float) -> FloatArray:
 def _numbered(name: str, index: int, count: int) -> str:
     """The name of one of several pieces of a step; the name itself if there is one piece."""
     return f"{name} {index + 1}/{count}" if count > 1 else name
-
-
-_REVERSED = {"reduce-scatter": "all-gather"}
-"""What a collective of the output exchange becomes for gradients, if it is not the same."""
