@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodels.sharding import ShardingType
 from planner.search.base import (
+    OPTIMALITY_GAP,
     AbstractStrategy,
     ProgressCallback,
     Record,
@@ -134,7 +135,6 @@ class _Run:
         return (
             self.proofs.limit_moves,  # the bound under a limit on moves
             self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
-            self.proofs.begin_patterns,  # the bound by patterns, in another process
             self._first_cycles,  # sampled prices, ruin and recreate in each set of types
             self._pack,  # the bound by how shards share ranks, and plans from it
             self.proofs.split_boxes,  # boxes, and plans rounded in them
@@ -152,7 +152,6 @@ class _Run:
             if not self.proofs.none_fits:
                 for phase in self._plans_and_bounds:
                     phase()
-            self.proofs.collect_patterns()
             if self.second is not None and not self.record.proven:
                 plan = self.second.plan(lambda: self.record.cut)
                 if plan is not None:
@@ -160,7 +159,6 @@ class _Run:
         finally:
             if self.second is not None:
                 self.second.close()
-            self.proofs.close()
 
     # -- until every set of sharding types has its bound ------------------------------------------
 
@@ -178,29 +176,28 @@ class _Run:
             self.second = SecondSearch(strategy, self.record.evaluate, self.seed)
 
     def _limit_moves_early(self) -> None:
-        if self.meter.planned_s > self.schedule.long_search_s:
+        if self.meter.planned_s > self.schedule.further_s:
             self.proofs.limit_moves()
 
     def _early_plans(self) -> None:
         """Plans of columns, and a short cycle around the best plan."""
-        if self.proofs.none_fits:
+        if self.proofs.none_fits or self.record.stopped:
             return
         if frozenset(o.sharding_type for o in self.space.options) > _COLUMNS:
             columns = self.proofs.bounds.relax(_COLUMNS)
             if columns.shares is not None:
                 self.starts.round(columns)
         if self.record.best is not None:
-            most_s = self.schedule.early_cycle_share * self.meter.left_s
+            most_s = self.schedule.start_share * self.meter.planned_s
             self.improver.short_cycle(self.record.best, most_s)
 
     # -- plans and bounds in turn -----------------------------------------------------------------
 
     def _make_starts(self) -> None:
-        planned_s, schedule = self.meter.planned_s, self.schedule
-        self.starts.greedy(schedule.greedy_share * planned_s)
-        most_s = schedule.rounding_share * planned_s
+        most_s = self.schedule.start_share * self.meter.planned_s
+        self.starts.greedy(most_s)
         self.starts.promising(self.proofs.relaxed.values(), most_s)
-        self.proofs.split_boxes(most_s=schedule.first_boxes_share * planned_s)
+        self.proofs.split_boxes(most_s=most_s)
 
     def _first_cycles(self) -> None:
         """Sampled prices, then one cycle for the best start of each set of sharding types.
@@ -208,15 +205,12 @@ class _Run:
         Boxes take turns with the cycles, up to a share of the work done so far.
         """
         schedule = self.schedule
-        self.improver.explore(schedule.first_samples_effort if self.second is None else 1.0)
+        self.improver.explore(schedule.most_effort if self.second is None else 1.0)
         for start in self.improver.families(self.starts.found):
-            most_s = schedule.first_cycle_share * self.meter.left_s
-            self.improver.cycle(start, schedule.other_cycle_effort, most_s=most_s)
-            left_s = schedule.boxes_share * self.meter.spent_s - self.proofs.boxes_s
+            most_s = schedule.turn_share * self.meter.left_s
+            self.improver.cycle(start, schedule.least_effort, most_s=most_s)
+            left_s = schedule.turn_share * self.meter.spent_s - self.proofs.boxes_s
             self.proofs.split_boxes(most_s=left_s)
-            self.proofs.begin_patterns()
-        if self.proofs.boxes_in_a_row < schedule.few_boxes:
-            self.proofs.split_boxes()
 
     def _pack(self) -> None:
         """Raise the bound by how shards share ranks, and improve plans of the choices it names."""
@@ -226,7 +220,7 @@ class _Run:
                 made = self.starts.place(choice)
                 if made:
                     best = min(made, key=self.record.evaluate.value)
-                    self.improver.cycle(best, self.schedule.other_cycle_effort)
+                    self.improver.cycle(best, self.schedule.least_effort)
             for choice in packing.choices:
                 self.starts.place(choice)
 
@@ -239,18 +233,14 @@ class _Run:
         schedule = self.schedule
         ways = (self.improver.around, self.improver.explore)
         efforts = [1.0] * len(ways)
-        beside = self.second is not None and self.proofs.has_boxes
-        most = schedule.idle_rounds_beside if beside else schedule.idle_rounds
-        idle = most if SearchPart.RESTARTS in self.without else 0
-        while idle < most and not self.improver.done:
+        idle = schedule.idle_rounds if SearchPart.RESTARTS in self.without else 0
+        while idle < schedule.idle_rounds and not self.improver.done:
             helped = []
             for way, effort in zip(ways, efforts, strict=True):
                 value = self.record.value
                 way(effort)
-                helped.append(self.record.value < value * (1 - schedule.gain_ratio))
-                if self.proofs.boxes_in_a_row < schedule.few_boxes or way == ways[-1]:
-                    self.proofs.split_boxes()
-                self.proofs.begin_patterns()
+                helped.append(self.record.value < value * (1 - OPTIMALITY_GAP))
+                self.proofs.split_boxes()
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
                 factor = schedule.effort_factor
@@ -259,7 +249,7 @@ class _Run:
 
     def _pack_again(self) -> None:
         if self.record.evaluate.objective.prices is not None:
-            for _ in range(self.schedule.packing_rounds):
+            for _ in range(self.schedule.fresh_starts):
                 self._pack()
                 self._refine()
 
@@ -269,10 +259,10 @@ class _Run:
             return
         for _ in range(self.schedule.fresh_starts):
             gap = self.record.gap_ratio
-            if self.improver.done or gap is None or gap < self.schedule.fresh_start_gap_ratio:
+            if self.improver.done or gap is None or gap < self.schedule.wide_gap_ratio:
                 break
             self.improver.forget()
-            self.improver.explore(self.schedule.first_samples_effort)
+            self.improver.explore(self.schedule.most_effort)
             self._refine()
 
 
@@ -297,11 +287,11 @@ def _start_under_rules(space: SearchSpace, record: Record, *, schedule: Schedule
             record.consider(start, "plan in use")
             if space.rules.budget is not None:
                 meter = record.evaluate.meter
-                until_s = meter.spent_s + schedule.chains_share * meter.planned_s
+                until_s = meter.spent_s + schedule.turn_share * meter.planned_s
                 follow_chain(space, record, start, until_s=until_s)
     if not (space.rules or is_tight(space)):
         return
-    offer_packings(space, record, share=schedule.packing_share, first_only=not space.rules)
+    offer_packings(space, record, share=schedule.start_share, first_only=not space.rules)
 
 
 def _finish_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
-
-import numpy as np
 
 import planner.search as strategies
 from costmodels import discovery
@@ -22,7 +19,6 @@ from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress, Termination
 from planner.search.bounds.feasibility import require_feasible
 from planner.search.construct.handed import HandedPlan
-from planner.search.random import random_assignment
 from planner.settings import SearchSettings
 from planner.solving.answer import (
     BASELINES,
@@ -30,7 +26,6 @@ from planner.solving.answer import (
     Point,
     answer,
     answer_without_tables,
-    candidate,
 )
 from planner.solving.prepare import search_objective, search_space
 from planner.space.budget import Deadline, default_evaluations
@@ -188,8 +183,7 @@ class Run:
 
     def _evaluator(self, space: SearchSpace) -> Evaluator:
         settings = self.settings
-        probe = random_assignment(space, np.random.default_rng(0))
-        limit_s = self.deadline.for_search(partial(candidate, space, probe, "probe"))
+        limit_s = self.deadline.for_search(space)
         most = settings.max_evaluations or default_evaluations(space, settings.time_limit_s)
         return Evaluator(
             space,

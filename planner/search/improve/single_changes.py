@@ -40,7 +40,12 @@ calls, but a step can only end after all of them."""
 
 
 def single_changes(
-    space: SearchSpace, evaluate: Evaluator, start: Assignment, late: Callable[[], bool]
+    space: SearchSpace,
+    evaluate: Evaluator,
+    start: Assignment,
+    late: Callable[[], bool],
+    *,
+    most_s: float | None = None,
 ) -> Assignment:
     """A plan that no change of one table betters, as far as there is work left to look.
 
@@ -51,8 +56,10 @@ def single_changes(
         evaluate: prices the plans that are tried.
         start: a plan that fits and keeps the rules.
         late: whether the clock ends this step too.
+        most_s: nominal seconds after which it ends; None for a share of those of the search.
     """
-    now, most_s = _Changing(space, evaluate, start), (1.0 + _SHARE) * evaluate.meter.spent_s
+    now = _Changing(space, evaluate, start)
+    most_s = most_s or (1.0 + _SHARE) * evaluate.meter.spent_s
     copied = [space.option(t, i).is_uniform for t, i in enumerate(start.options)]
     order = sorted(range(space.num_tables), key=lambda t: not copied[t])
 
