@@ -136,8 +136,7 @@ def enumerate_options(
         limits: what constraints leave to every table; found if not given.
         every_kernel: list all kernels in host memory even if device memory is far from full.
         every_name: list a cut under every sharding type that gives it.
-        progress: called again and again with how many of how many tables are listed.
-        should_stop: called again and again; True ends the listing.
+        progress, should_stop: as in :func:`planner.options.cuts.priced`.
 
     Raises:
         InvalidInputError: constraints match no table, name ranks that do not exist, or leave a
@@ -170,8 +169,7 @@ def enumerate_options(
         wider = [x for x, menu in zip(limits, menus, strict=True) if menu is wide]
         again = {t.table: t for t in listed_with(wider, [wide] * len(wider))}
         found = tuple(again.get(options.table, options) for options in found)
-    pairs = zip(limits, found, strict=True)
-    found = tuple(_with_given(problem, pipeline, limit, names, own) for limit, own in pairs)
+    found = tuple(map(partial(_with_given, problem, pipeline, names), limits, found))
     lacking = (x for x, menu in zip(limits, menus, strict=True) if _lacks_host_kernels(x, menu))
     return Listing(
         tables=found,
@@ -290,8 +288,8 @@ def _priced_options(
 def _with_given(
     problem: PlanningProblem,
     pipeline: CostPipeline,
-    limit: TableLimits,
     names: Names,
+    limit: TableLimits,
     found: TableOptions,
 ) -> TableOptions:
     """The options, with that of the plan in use added if it is allowed and not listed yet.

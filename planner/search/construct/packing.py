@@ -482,9 +482,9 @@ class Packer:
             if costs is not None:
                 self._cost = self._cost + costs
                 return ()
-            fits = (self._room >= 0).all() and (self._host_room >= 0).all()
-            allowed = not space.rules or self._usage.ranks_for(table).all()
-            return () if fits and allowed else None
+            has_room = (self._room >= 0).all() and (self._host_room >= 0).all()
+            may_be = not space.rules or self._usage.ranks_for(table).all()
+            return () if has_room and may_be else None
         size = local if option.spread is Spread.HOSTS else 1
         hosts = np.arange(0, space.world_size, size) // local
         places: list[int] = []
