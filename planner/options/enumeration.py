@@ -136,11 +136,11 @@ def enumerate_options(
         limits: what constraints leave to every table; found if not given.
         every_kernel: list all kernels in host memory even if device memory is far from full.
         every_name: list a cut under every sharding type that gives it.
-        progress, should_stop: as in :func:`planner.options.cuts.priced`.
+        progress: as in :func:`planner.options.cuts.priced`.
+        should_stop: as there.
 
     Raises:
-        InvalidInputError: constraints match no table, name ranks that do not exist, or leave a
-            table without any option.
+        InvalidInputError: constraints match no table or no rank, or leave a table no option.
         StoppedError: ``should_stop`` was True.
     """
     limits = limits or table_limits(problem)
