@@ -105,14 +105,17 @@ def _dense_advice(workload: Workload) -> tuple[str, ...]:
 def _check_totals(
     limits: Sequence[TableLimits], problem: PlanningProblem, pipeline: CostPipeline
 ) -> None:
-    """Refuse tables with more bytes than all devices, or than all devices and hosts together."""
+    """Refuse tables with more bytes than all devices, or than all devices and hosts together.
+
+    If one table alone has more, it is named once its options are listed.
+    """
     world = problem.topology.world_size
-    on_device = everywhere = 0.0
+    on_device = everywhere = largest = 0.0
     for limit in limits:
         kernels = {k for kernels in limit.kernels.values() for k in kernels}
         copies = world if kernels == {ComputeKernel.DENSE} else 1
         size = copies * problem.workload.trained_bytes(limit.table)
-        everywhere += size
+        everywhere, largest = everywhere + size, max(largest, size)
         on_device += 0.0 if kernels & set(HOST_KERNELS) else size
     devices = float(np.maximum(pipeline.device_limits, 0.0).sum())
     hosts = float(pipeline.host_limits.sum())
@@ -121,7 +124,7 @@ def _check_totals(
         (on_device, devices, f"device memory that {world} ranks have"),
         (everywhere, devices + hosts, both),
     ):
-        if size > has * _ROUNDING:
+        if size > has * _ROUNDING and largest <= has:
             missing = size - has
             what = "the tables" if size == everywhere else "the tables without host kernels"
             msg = (

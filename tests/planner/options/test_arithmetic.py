@@ -135,7 +135,7 @@ def test_a_table_whose_smallest_cut_is_too_large() -> None:
 
 def test_a_table_larger_than_any_host() -> None:
     table = cases.table("huge", rows=2 * 10**12, dim=4)
-    with pytest.raises(InfeasibleError, match=r"the tables take 36\.4 TiB of weights"):
+    with pytest.raises(InfeasibleError, match=r"table 'huge' exceeds"):
         api.solve(asked(cases.workload((table,)))[0])
 
 
