@@ -28,7 +28,6 @@ from torchrec.distributed.planner.types import (
     Proposer,
     ShardingOption,
 )
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingType
 
 from costmodels.sharding import ComputeKernel, Plan, row_blocks
@@ -134,36 +133,11 @@ class OrderedEnumerator(Enumerator):
         self._inner.populate_estimates(sharding_options)
 
 
-class CountedProposer(Proposer):
-    """One of TorchRec's proposers, which ends after a number of proposals."""
-
-    def __init__(self, inner: Proposer, most: int) -> None:
-        """Keep the arguments; nothing is proposed yet."""
-        self._inner = inner
-        self._left = most
-
-    def load(
-        self, search_space: list[ShardingOption], enumerator: Enumerator | None = None
-    ) -> None:
-        """Pass the options on to the inner proposer."""
-        self._inner.load(search_space=search_space, enumerator=enumerator)
-
-    def propose(self) -> list[ShardingOption] | None:
-        """The next proposal; None after the last one of the inner proposer, or of the number."""
-        if self._left <= 0:
-            return None
-        self._left -= 1
-        return self._inner.propose()
-
-    def feedback(
-        self,
-        partitionable: bool,  # noqa: FBT001 - TorchRec's signature
-        plan: list[ShardingOption] | None = None,
-        perf_rating: float | None = None,
-        storage_constraint: TorchrecTopology | None = None,
-    ) -> None:
-        """Pass the feedback on to the inner proposer."""
-        self._inner.feedback(partitionable, plan, perf_rating, storage_constraint)
+def ended(proposer: Proposer, most: int) -> Proposer:
+    """The proposer, which from now on ends after ``most`` proposals."""
+    propose, left = proposer.propose, iter(range(most))
+    proposer.propose = lambda: None if next(left, None) is None else propose()
+    return proposer
 
 
 def counted_proposers(num_tables: int, world_size: int, share: float = 1.0) -> list[Proposer]:
@@ -183,7 +157,7 @@ def counted_proposers(num_tables: int, world_size: int, share: float = 1.0) -> l
         GreedyProposer(),
         GreedyProposer(use_depth=False),
     ]
-    return [CountedProposer(p, max(most // 2, 1)) for p in inner]
+    return [ended(p, max(most // 2, 1)) for p in inner]
 
 
 def rival_plan(

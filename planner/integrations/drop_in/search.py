@@ -44,6 +44,7 @@ from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, PlannerError
+from planner.integrations.drop_in.remarks import RIVAL
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.translate.pricing import (
     MARGIN_RATIO,
@@ -502,8 +503,6 @@ def _on_every_rank(workload: Workload, limits: Constraints, modules: Sequence[st
 
 # ------------------------------------------------------------------ memory
 
-RIVAL: Final = "torchrec"
-"""The name of TorchRec's own plan among the baselines of a result."""
 TIME: Final = "iteration"
 """The objective whose values are predicted iteration times."""
 _SLOWER_RATIO: Final = 0.01
