@@ -378,7 +378,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
         if self._plan_file is not None:
             counted = replace(model, workload=workload)
-            return load_for_model(self._plan_file, counted, topology, device, self._constraints)
+            return load_for_model(self._plan_file, counted, topology, device)
         said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
