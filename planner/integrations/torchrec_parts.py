@@ -50,7 +50,7 @@ from torchrec.distributed.types import ModuleSharder
 from costmodels.datatypes import FloatArray
 from costmodels.floors.phases import FETCH
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import EXCHANGING_TYPES
+from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.sharding import ShardingOption as OurOption
 from costmodels.topology import Topology

@@ -67,7 +67,7 @@ from planner.settings import SearchSettings
 from planner.solving.prepare import objective_value, search_objective, search_space
 from planner.solving.runnable import runs
 from planner.space.budget import default_work_s, priced_plans
-from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
 from planner.support.text import counted
 from planner.torchrec_terms.pipeline import TorchrecPricing
@@ -560,33 +560,24 @@ def _fullness(pipeline: CostPipeline, work: FloatArray) -> FloatArray:
 class _Fullness(Evaluator):
     """Values plans by their memory in the place of their time.
 
-    Infinite are those of plans that take longer than ``most_s``, that TorchRec does not run, and
-    that are no better than the best plan so far.
+    Infinite are those of plans that take longer than ``most_s`` seconds, and that are not better
+    than ``least``, which are not priced.
     """
 
     def __init__(self, space: SearchSpace, most_s: float) -> None:
         super().__init__(space, search_objective(TIME, space, ScenarioRule.WORST), Budget())
-        self._most_s, self._least = most_s, math.inf
+        self._most_s, self.least = most_s, math.inf
 
     def values(self, work: FloatArray) -> FloatArray:
-        """``[...]`` how full memories are; only plans that are better than the best are priced."""
+        """``[n]`` how full memories are under plans with work ``[n, W, F]``."""
         self.meter.spend(_LOOKING_S + _LOOKING_ENTRY_S * work.size)
         found = _fullness(self.space.pipeline, work)
-        found = np.where(found < self._least, found, np.inf)
-        better = np.isfinite(found)
-        if better.any():
-            fast = super().values(work[better]) <= self._most_s
-            found[better] = np.where(fast, found[better], np.inf)
-        return found
-
-    def value(self, assignment: Assignment) -> float:
-        """How full memories are; infinite if the plan breaks a rule, also one of TorchRec's."""
-        if assignment not in self._known:
-            value = super().value(assignment)
-            if not runs(self.space.plan(assignment), self.space.problem.workload):
-                value = self._known[assignment] = math.inf
-            self._least = min(self._least, value)
-        return self._known[assignment]
+        better = np.flatnonzero(found <= self.least)
+        values = np.full(len(found), np.inf)
+        if len(better):
+            fast = better[super().values(work[better]) <= self._most_s]
+            values[fast] = found[fast]
+        return values
 
 
 def emptier(
@@ -605,13 +596,22 @@ def emptier(
     for every_kernel in (False, True):
         space = search_space(problem, make_pipeline, every_kernel=every_kernel)
         with contextlib.suppress(InvalidInputError):
-            start = space.assignment(plan)
-            evaluate = _Fullness(space, most_s)
-            if not math.isfinite(evaluate.value(start)):
-                return plan
-            most = _MOST_LOOKING_S
-            return space.plan(single_changes(space, evaluate, start, lambda: False, most_s=most))
+            return space.plan(_moved(space, space.assignment(plan), most_s))
     return plan
+
+
+def _moved(space: SearchSpace, start: Assignment, most_s: float) -> Assignment:
+    """The plan after changes of single tables."""
+    evaluate = _Fullness(space, most_s)
+    evaluate.least = float(evaluate.values(space.work(start)[None])[0])
+    if not math.isfinite(evaluate.least):
+        return start
+
+    def can_run(changed: Assignment) -> bool:
+        return runs(space.plan(changed), space.problem.workload)
+
+    most = _MOST_LOOKING_S
+    return single_changes(space, evaluate, start, lambda: False, most_s=most, runs=can_run)
 
 
 def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningResult:
