@@ -30,9 +30,6 @@ from planner.solving.runnable import runnable
 from planner.space.objective import MakePipeline
 from planner.support.kinds import require_function, require_kind
 
-_LINE: Final = 100
-"""Columns of a line of progress, which are written over when it is drawn again."""
-
 SEARCH: Final = SearchSettings()
 """The settings of a search unless others are given."""
 
@@ -154,7 +151,7 @@ def _printed(*, in_seconds: bool) -> Callable[[SearchProgress], None]:
     """A callback that redraws one line on standard error."""
 
     def show(step: SearchProgress) -> None:
-        sys.stderr.write(f"\r{step.line(in_seconds=in_seconds):<{_LINE}}")
+        sys.stderr.write(f"\r{step.line(in_seconds=in_seconds):<100}")
         sys.stderr.flush()
 
     return show

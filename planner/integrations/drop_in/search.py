@@ -67,7 +67,7 @@ from planner.settings import SearchSettings
 from planner.solving.prepare import objective_value, search_objective, search_space
 from planner.solving.runnable import runs
 from planner.space.budget import default_work_s, priced_plans
-from planner.space.evaluation import Budget, Evaluator, SearchSpace
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
 from planner.support.text import counted
 from planner.torchrec_terms.pipeline import TorchrecPricing
