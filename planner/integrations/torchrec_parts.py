@@ -54,7 +54,7 @@ from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.sharding import ShardingOption as OurOption
 from costmodels.topology import Topology
-from costmodels.workload import DenseArch, Workload
+from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_plan import our_shard, terms_of
 from planner.integrations.torchrec_topology import (
@@ -137,14 +137,7 @@ def tables_of(
         )
         found.append(table)
     found = with_unique_names(found)
-    workload, _, _ = workload_of(
-        found,
-        given,
-        hints,
-        options[0].batch_size,
-        dense=hints.dense or DenseArch(),
-        reserved_bytes=hints.reserved_bytes,
-    )
+    workload, _, _ = workload_of(found, given, hints, options[0].batch_size)
     return found, workload
 
 

@@ -337,15 +337,13 @@ class ShardPlanner(EmbeddingShardingPlanner):
             batch_size=self._batch_size,
             constraints=self._constraints,
             reservation=self._storage_reservation,
-        )
-        memories = memories_left(
-            request,
-            self._base,
-            kept_bytes=self._hints.reserved_bytes,
             by_user=not self._default_reservation,
-            headroom_ratio=self._headroom_ratio,
+            base=self._base,
             rates_from_base=self._rates_from_base,
+            kept_bytes=self._hints.reserved_bytes,
+            headroom_ratio=self._headroom_ratio,
         )
+        memories = memories_left(request)
         if mismatch := pod_size_mismatch(self._topology):
             logger.warning(mismatch)
         options = self._loaded_options()

@@ -177,10 +177,8 @@ def describe_model(
     warnings += stand_in_warnings(found, given, compute_device)
     dense, unseen = _dense_part(module, found, hints, batch_size)
     warnings += [_UNSEEN_DENSE] if unseen else []
+    workload, unknown, narrowed = workload_of(found, given, hints, batch_size)
     reserved_bytes = hints.reserved_bytes + unseen
-    workload, unknown, narrowed = workload_of(
-        found, given, hints, batch_size, dense=dense, reserved_bytes=reserved_bytes
-    )
     if unknown:
         narrowed.append(
             f"optimizers {unknown} of the tables have no known cost: planned with the state of "
@@ -188,7 +186,7 @@ def describe_model(
             f"four times what {UNKNOWN_AS} adds to it"
         )
     return ModelDescription(
-        workload=workload,
+        workload=replace(workload, dense=dense, reserved_bytes=reserved_bytes),
         constraints=_limits(found, given, compute_device, world_size, batch_size),
         tables=tuple(found),
         warnings=(*warnings, *narrowed),
@@ -201,9 +199,6 @@ def workload_of(
     constraints: Mapping[str, ParameterConstraints],
     hints: WorkloadHints,
     batch_size: int,
-    *,
-    dense: DenseArch,
-    reserved_bytes: float,
 ) -> tuple[Workload, list[str], list[str]]:
     """The workload of some tables, optimizers that are not known, and warnings about output types.
 
@@ -212,8 +207,6 @@ def workload_of(
         constraints: TorchRec's constraints by table name.
         hints: what the tables do not say.
         batch_size: samples per rank.
-        dense: the dense part.
-        reserved_bytes: device memory of each rank that is not for tables.
     """
     names = {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
     output_dtype, narrowed = planned_output_dtype(found, constraints, hints)
@@ -222,11 +215,11 @@ def workload_of(
         name=hints.name,
         tables=tables,
         batch_size_per_rank=batch_size,
-        dense=dense,
+        dense=hints.dense or DenseArch(),
         optimizer=most,
         output_dtype=output_dtype,
         pipeline=hints.pipeline,
-        reserved_bytes=reserved_bytes,
+        reserved_bytes=hints.reserved_bytes,
     )
     return workload, unknown, narrowed
 
