@@ -301,14 +301,13 @@ class CostPipeline:
             sustained_ratio=self._sustained_ratio,
             is_foreign=self.workload.is_foreign,
         )
-        missed = self.lookup.sigma_ratio(self.topology)
+        found, missed = dict(known), self.lookup.sigma_ratio(self.topology)
         if missed is not None and not self.models.sigmas_ratio:
-            missed = math.hypot(missed, rate_sigma(self.topology, "lookup"))
-            known = tuple((kind, missed if kind == "lookup" else s) for kind, s in known)
+            found["lookup"] = math.hypot(missed, rate_sigma(self.topology, "lookup"))
         own = self.models.dense.sigma_ratio(self.workload)
         if own is not None:
-            known = tuple((kind, own if kind == "dense" else sigma) for kind, sigma in known)
-        factors = sampled_factors(known, self.models.spread_ratio)
+            found["dense"] = own
+        factors = sampled_factors(tuple(found.items()), self.models.spread_ratio)
         if only is not None:
             factors = {k: f if k == only else np.ones_like(f) for k, f in factors.items()}
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})

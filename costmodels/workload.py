@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -292,10 +293,9 @@ class Workload:
             f"samples per rank, the batch is {self.batch_size_per_rank}; write them for this "
             "batch, or describe the dense part by layers, which suit every batch",
         )
-        seen: set[str] = set()
-        for table in self.tables:
-            require(table.name not in seen, f"table name {table.name!r} appears twice")
-            seen.add(table.name)
+        names = Counter(table.name for table in self.tables)
+        for name, count in names.items():
+            require(count == 1, f"table name {name!r} appears twice")
         require(self.index_bytes in (4, 8), f"index_bytes must be 4 or 8, got {self.index_bytes}")
         require(
             not self.cuda_graph or self.host_profile is not HostProfile.EAGER_2021,
@@ -311,14 +311,11 @@ class Workload:
             "whole; change one of them",
         )
         _check_accumulation(self)
+        split = self.tensor_parallel
+        require(split >= 1, f"tensor_parallel must be 1 or more, got {split}")
         require(
-            self.tensor_parallel >= 1,
-            f"tensor_parallel must be 1 or more, got {self.tensor_parallel}",
-        )
-        is_listed = bool(self.dense.layers)
-        require(
-            self.tensor_parallel == 1 or (is_listed and not self.tables),
-            f"tensor_parallel {self.tensor_parallel} needs a model without tables whose dense part "
+            split == 1 or (bool(self.dense.layers) and not self.tables),
+            f"tensor_parallel {split} needs a model without tables whose dense part "
             "is given by layers; remove it",
         )
         reserved = self.reserved_bytes
@@ -338,11 +335,11 @@ class Workload:
         Raises:
             InvalidValueError: there is none.
         """
-        for table in self.tables:
-            if table.name == name:
-                return table
-        msg = f"the workload {self.name!r} has no table {name!r}"
-        raise InvalidValueError(msg)
+        found = next((table for table in self.tables if table.name == name), None)
+        if found is None:
+            msg = f"the workload {self.name!r} has no table {name!r}"
+            raise InvalidValueError(msg)
+        return found
 
     def optimizer_of(self, table: Table) -> Optimizer:
         """What updates the rows of a table: its own optimizer, or that of the workload."""

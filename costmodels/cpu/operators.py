@@ -10,6 +10,7 @@ objects that the step of the optimizer uses.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -114,10 +115,10 @@ def forward_counts(operators: Iterable[Operator], held: float) -> Counts:
         operators: operators of the dense part, all or some of them.
         held: bytes that the whole step holds (:func:`held_bytes`).
     """
-    found: Counts = {_ONCE: _first()}
+    found = _counts()
     missed = _missed(held)
     for operator in operators:
-        _add(found, class_of(operator), operator.num_repeats * _forward(operator, missed))
+        found[class_of(operator)] += operator.num_repeats * _forward(operator, missed)
     return found if len(found) > 1 else {}
 
 
@@ -130,16 +131,16 @@ def backward_counts(operators: Iterable[Operator], held: float) -> Counts:
         operators: operators of the dense part, all or some of them.
         held: bytes that the whole step holds (:func:`held_bytes`).
     """
-    found: Counts = {_ONCE: _first()}
+    found = _counts()
     missed = _missed(held)
     for operator in operators:
         name = class_of(operator)
         if operator.product is None and operator.has_gradient:
-            _add(found, name, operator.num_repeats * _gradient(operator, missed))
+            found[name] += operator.num_repeats * _gradient(operator, missed)
         needed = {"left": operator.left_gradient, "right": operator.right_gradient}
         sides = [side for side, is_needed in needed.items() if is_needed]
         for side, product in zip(sides, operator.backward_products, strict=False):
-            _add(found, f"{name} {side}", operator.num_repeats * _product(product, missed))
+            found[f"{name} {side}"] += operator.num_repeats * _product(product, missed)
     return found if len(found) > 1 else {}
 
 
@@ -158,9 +159,8 @@ def update_counts(operators: Sequence[Operator]) -> FloatArray:
     trained = [o for o in operators if o.num_parameters > 0]
     visited = float(sum(o.num_repeats for o in trained))
     num_bytes = sum(o.num_repeats * o.parameter_bytes for o in trained)
-    return np.array(
-        [1.0, visited, num_bytes, own, shared, num_bytes * own, num_bytes * shared], dtype=float
-    )
+    driven = [own, shared, num_bytes * own, num_bytes * shared]
+    return np.array([1.0, visited, num_bytes, *driven], dtype=float)
 
 
 def forward_s(operators: Iterable[Operator], constants: OperatorConstants, held: float) -> float:
@@ -190,16 +190,11 @@ def _seconds(counts: Counts, constants: dict[str, tuple[float, ...]]) -> float:
     return sum(float(c @ np.array(constants.get(name, other))) for name, c in counts.items())
 
 
-def _first() -> FloatArray:
-    """The counts of the class :data:`_ONCE`."""
-    counts = np.zeros(OPERATOR_COUNTS)
-    counts[0] = 1.0
-    return counts
-
-
-def _add(found: Counts, name: str, counts: FloatArray) -> None:
-    """Add ``counts`` to those of the class ``name`` in ``found``."""
-    found[name] = found.get(name, np.zeros(OPERATOR_COUNTS)) + counts
+def _counts() -> Counts:
+    """No counts of any class but :data:`_ONCE`."""
+    found: Counts = defaultdict(lambda: np.zeros(OPERATOR_COUNTS))
+    found[_ONCE][0] = 1.0
+    return found
 
 
 def _missed(held: float) -> tuple[float, float]:
@@ -244,18 +239,9 @@ def _product(product: Product, missed: tuple[float, float]) -> FloatArray:
         right operand; bytes beyond the shared cache; and bytes of the result if it is mapped anew.
     """
     c, m, k, n = product.count, product.m, product.k, product.n
-    return np.array(
-        [
-            1.0,
-            c,
-            float(c) * m * k * n,
-            float(c) * m * n,
-            float(c) * m * k,
-            float(c) * k * n,
-            4.0 * product.num_elements * missed[1],
-            _mapped(4.0 * c * m * n),
-        ]
-    )
+    beyond, mapped = 4.0 * product.num_elements * missed[1], _mapped(4.0 * c * m * n)
+    sizes = [float(c) * m * k * n, float(c) * m * n, float(c) * m * k, float(c) * k * n]
+    return np.array([1.0, c, *sizes, beyond, mapped])
 
 
 def _attention(operator: Operator, missed: tuple[float, float]) -> FloatArray:
@@ -272,18 +258,9 @@ def _attention(operator: Operator, missed: tuple[float, float]) -> FloatArray:
     """
     heads, queries, keys, width, value_width = map(float, operator.shape)
     products = heads * queries * keys * (width + value_width)
-    return np.array(
-        [
-            1.0,
-            heads,
-            products,
-            products * (0.5 if operator.is_causal else 1.0),
-            heads * queries * keys,
-            heads * queries * width,
-            heads * queries,
-            operator.moved_bytes * missed[1],
-        ]
-    )
+    seen, rows = products * (0.5 if operator.is_causal else 1.0), heads * queries
+    beyond = operator.moved_bytes * missed[1]
+    return np.array([1.0, heads, products, seen, rows * keys, rows * width, rows, beyond])
 
 
 def _streamed(operator: Operator, missed: tuple[float, float]) -> FloatArray:
@@ -301,18 +278,11 @@ def _streamed(operator: Operator, missed: tuple[float, float]) -> FloatArray:
     """
     num_bytes, shape, name = operator.moved_bytes, operator.shape, class_of(operator)
     has_rows = bool(shape) and (name in _BY_ROW or name in _SPREAD)
-    return np.array(
-        [
-            1.0,
-            num_bytes,
-            num_bytes * missed[0],
-            num_bytes * missed[1],
-            float(math.prod(shape[:-1])) if has_rows else 0.0,
-            max(num_bytes - _LARGE_BYTES, 0.0),
-            float(math.prod(shape)) if has_rows and shape[-1] < _VECTOR else 0.0,
-            _mapped(operator.written_bytes),
-        ]
-    )
+    own, shared = num_bytes * missed[0], num_bytes * missed[1]
+    rows = float(math.prod(shape[:-1])) if has_rows else 0.0
+    narrow = float(math.prod(shape)) if has_rows and shape[-1] < _VECTOR else 0.0
+    large, mapped = max(num_bytes - _LARGE_BYTES, 0.0), _mapped(operator.written_bytes)
+    return np.array([1.0, num_bytes, own, shared, rows, large, narrow, mapped])
 
 
 def memory_s(seconds_per_count: Sequence[float]) -> float:

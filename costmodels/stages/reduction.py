@@ -168,20 +168,20 @@ class DenseReduction:
     @cached_property
     def gathers_s(self) -> tuple[FloatArray, ...]:
         """Seconds to gather the parameters of each piece."""
-        whole, gather = self.gathered_bytes, self._collective.all_gather_s
-        return tuple(
-            gather(np.array(whole * share), self._topology, within_host=False)
-            for share in self.pieces
-        )
+        return self._each_s(self._collective.all_gather_s, self.gathered_bytes, self.pieces)
 
     @cached_property
     def scatters_s(self) -> tuple[FloatArray, ...]:
         """Seconds to reduce the gradients of each piece, in the order of the backward pass."""
-        whole, scatter = self.scattered_bytes, self._collective.reduce_scatter_s
-        return tuple(
-            scatter(np.array(whole * share), self._topology, within_host=False)
-            for share in self.pieces[::-1]
-        )
+        scatter, shares = self._collective.reduce_scatter_s, self.pieces[::-1]
+        return self._each_s(scatter, self.scattered_bytes, shares)
+
+    def _each_s(
+        self, collective: Callable[..., FloatArray], whole_bytes: float, shares: tuple[float, ...]
+    ) -> tuple[FloatArray, ...]:
+        """Seconds of a collective of each share of some bytes."""
+        each = (np.array(whole_bytes * share) for share in shares)
+        return tuple(collective(size, self._topology, within_host=False) for size in each)
 
     def beside_backward_s(
         self, all_reduce_s: Callable[[FloatArray], FloatArray]
