@@ -10,13 +10,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from costmodels.cpu import operators
-from costmodels.dense.base import (
-    AbstractDenseModel,
-    DenseLayers,
-    DenseTimes,
-    Layer,
-    dense_layers,
-)
+from costmodels.dense.base import AbstractDenseModel, DenseLayers, DenseTimes, Layer, dense_layers
 from costmodels.measured.cpu_constants import CpuConstants, OperatorConstants
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.topology import Topology

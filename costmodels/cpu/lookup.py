@@ -25,11 +25,7 @@ from costmodels.lookup.base import (
     LookupShards,
     LookupWork,
 )
-from costmodels.measured.cpu_constants import (
-    CpuConstants,
-    CpuKernel,
-    Residual,
-)
+from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, Residual
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate

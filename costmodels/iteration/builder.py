@@ -9,19 +9,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.iteration.base import (
-    GRADIENT_ALL_REDUCE,
-    INPUT_COPY,
-    INPUT_DIST,
-    ISSUED,
-    LOOKUP_BACKWARD,
-    LOOKUP_FORWARD,
-    FamilyTimes,
-    Program,
-    StageTimes,
-    Step,
-    Stream,
-)
+from costmodels.iteration import base
+from costmodels.iteration.base import FamilyTimes, Program, StageTimes, Step, Stream
 
 _FIRST_SHARE: Final = 0.1
 """Share of the host time of a stage after which its first kernels run: a stage of a DLRM has some
@@ -91,7 +80,7 @@ class ProgramBuilder:
         """
         first_s = _FIRST_SHARE * _seconds(host_s)
         self.compute(name, duration_s, first_s, after)
-        return self.compute(f"{name}{ISSUED}", 0.0, host_s - first_s)
+        return self.compute(f"{name}{base.ISSUED}", 0.0, host_s - first_s)
 
     def collective(
         self,
@@ -131,7 +120,7 @@ class ProgramBuilder:
         if t.single_stream:
             return ()
         step = self.add(
-            INPUT_COPY,
+            base.INPUT_COPY,
             stream,
             t.input_copy_s,
             host_s=t.copy_host_s,
@@ -152,7 +141,7 @@ class ProgramBuilder:
         """Add the exchange of lengths and indices of each sharding type."""
         return tuple(
             self.collective(
-                f"{INPUT_DIST} {f.name}",
+                f"{base.INPUT_DIST} {f.name}",
                 Stream.DATA_DIST,
                 f.input_s,
                 after=after,
@@ -172,7 +161,9 @@ class ProgramBuilder:
             self.compute("earlier micro-batches", t.earlier_s)
         gathered = [self._gather("forward", i) for i in range(len(t.gather_s[:1]))]
         self.bottom_forward()
-        lookup = self.compute(LOOKUP_FORWARD, t.lookup_forward_s, t.lookup_host_s, lookup_after)
+        lookup = self.compute(
+            base.LOOKUP_FORWARD, t.lookup_forward_s, t.lookup_host_s, lookup_after
+        )
         arrived = self.coded("output dequantize", self.output_dist(lookup))
         gathered += [self._gather("forward", i) for i in range(1, len(t.gather_s))]
         step, count = lookup, max(len(gathered), 1)
@@ -220,7 +211,9 @@ class ProgramBuilder:
     def lookup_backward(self, arrived: tuple[int, ...]) -> int:
         """Add the update of rows by the gradients that have arrived; they are decoded first."""
         t, after = self.times, self.coded("gradient dequantize", arrived)
-        return self.compute(LOOKUP_BACKWARD, t.lookup_backward_s, t.lookup_backward_host_s, after)
+        return self.compute(
+            base.LOOKUP_BACKWARD, t.lookup_backward_s, t.lookup_backward_host_s, after
+        )
 
     def bottom_backward(self) -> int:
         """Add the backward pass of the bottom."""
@@ -252,7 +245,7 @@ class ProgramBuilder:
         """
         t, reduced, step = self.times, list[int](), -1
         count = len(t.bucket_s) + 1
-        kind = "gradient reduce-scatter" if t.gather_s else GRADIENT_ALL_REDUCE
+        kind = "gradient reduce-scatter" if t.gather_s else base.GRADIENT_ALL_REDUCE
         arrived = [self._gather("backward", count - 1, after)] if t.gather_s else []
         for i in range(count):
             last = count - 1 - i

@@ -226,11 +226,7 @@ class Causes(Mapping[Node, Node | None]):
     """What each (rank, step) waited for last; None if it was the host thread, or nothing."""
 
     def __init__(
-        self,
-        waits: list[list[int]],
-        issued: FloatArray,
-        finish: FloatArray,
-        latest: dict[int, int],
+        self, waits: list[list[int]], issued: FloatArray, finish: FloatArray, latest: dict[int, int]
     ) -> None:
         """Keep the arrays ``[steps, R]``; ``waits[i]`` lists the steps that step i waits for."""
         self._waits, self._issued, self._finish, self._latest = waits, issued, finish, latest

@@ -275,5 +275,5 @@ class Hstu(AbstractLayer):
 
 def _in_product(operator: Operator, read: float, written: float, backward: float) -> Operator:
     """An operator that the kernel of a product computes too, with the bytes that it adds."""
-    amounts = {"read_bytes": read, "written_bytes": written, "backward_bytes": backward}
-    return replace(operator, num_kernels=0, num_calls=0, **amounts)
+    inside = replace(operator, num_kernels=0, num_calls=0, backward_bytes=backward)
+    return replace(inside, read_bytes=read, written_bytes=written)

@@ -199,7 +199,8 @@ class Transformer(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """Tokens, the operators of one block with their repeats, the last norm and the loss."""
         lengths, split = self._lengths, flow.split
-        joined, met = (), flow.after(self.hidden, math.ceil(lengths.mean))
+        joined: tuple[Operator, ...] = ()
+        met = flow.after(self.hidden, math.ceil(lengths.mean))
         if not self.vocabulary:
             widths, advice = (self.hidden,) * 2, "change seq or hidden, or give a vocabulary"
             joined, met = _joins.positions(flow, self.prefix, widths, lengths, advice)

@@ -16,10 +16,7 @@ from costmodels.fields import require_measured
 
 _MISSES: Final = ("L2 misses", "L2 missed lines", "L3 misses", "L3 missed lines")
 """Misses of a cache are rows that are not in it; missed lines are their cache lines."""
-FORWARD: Final = (
-    *("call", "bags", "output elements", "indices", "looked up elements"),
-    *_MISSES,
-)
+FORWARD: Final = (*("call", "bags", "output elements", "indices", "looked up elements"), *_MISSES)
 """The counts of a forward lookup."""
 _DISTINCT: Final = ("distinct rows", "distinct elements")
 BACKWARD: Final = (

@@ -14,13 +14,7 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
-from costmodels.sharding import (
-    Plan,
-    ShardingOption,
-    ShardingType,
-    TablePlacement,
-    row_blocks,
-)
+from costmodels.sharding import Plan, ShardingOption, ShardingType, TablePlacement, row_blocks
 from costmodels.workload import Table
 
 _Block = tuple[int, int, float]

@@ -14,17 +14,9 @@ from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
 from costmodels.cpu.exchange import Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.iteration.base import CodecTimes, FamilyTimes, require_times
+from costmodels.shard_work import work as columns
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
-from costmodels.shard_work.work import (
-    CALLS,
-    CODECS,
-    EXCHANGING_TYPES,
-    INPUT,
-    KERNELS,
-    OUTPUT,
-    Sent,
-    sent_bytes,
-)
+from costmodels.shard_work.work import EXCHANGING_TYPES, Sent, sent_bytes
 from costmodels.sharding import BY_HOSTS, ShardingType
 from costmodels.stages.host import HostCosts
 from costmodels.stages.models import CostModels
@@ -106,7 +98,7 @@ class EmbeddingExchanges:
             return first, np.zeros_like(first), indices
         model = self.models.collective
         first, second = sent_bytes(work, family)
-        indices = work[..., INPUT + family]
+        indices = work[..., columns.INPUT + family]
         if self.batch_ratio is not None:
             first, second, indices = (x * self.batch_ratio.min() for x in (first, second, indices))
         kind = EXCHANGING_TYPES[family]
@@ -201,7 +193,7 @@ class EmbeddingExchanges:
 
         A collective takes as long as on the slowest rank.
         """
-        calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
+        calls = _calls(work, family)
         some = (calls.sum(axis=-1) > 0).any(axis=-1, keepdims=True)
         present = None if some.all() else some
         kind = EXCHANGING_TYPES[family]
@@ -243,7 +235,7 @@ class EmbeddingExchanges:
         """Seconds of the exchange of lengths and indices on each rank."""
         exchange, model = self.models.exchange, self.models.collective
         if exchange is None:
-            arriving = work[..., INPUT + family]
+            arriving = work[..., columns.INPUT + family]
             indices_s = self.index_exchange(arriving, model.all_to_all_s, self.batch_ratio)
             return indices_s + self.lengths_s
         kind, batch = EXCHANGING_TYPES[family], self.workload.batch_size_per_rank
@@ -266,13 +258,19 @@ def _weighted(
     return per_peer[..., None] * peers, others * ratio[..., None]
 
 
+def _calls(work: FloatArray, family: int) -> FloatArray:
+    """The shards of each fused call of a sharding type, ``[..., kernels]``."""
+    count = len(columns.KERNELS)
+    first = columns.CALLS + family * count
+    return work[..., first : first + count]
+
+
 def _traffic(work: FloatArray, family: int) -> Traffic:
     """The bytes that one sharding type exchanges and the number of its shards, on each rank."""
-    calls = work[..., CALLS + family * len(KERNELS) : CALLS + (family + 1) * len(KERNELS)]
     return Traffic(
-        arriving_bytes=work[..., INPUT + family],
-        leaving_bytes=work[..., OUTPUT + family],
-        num_shards=calls.sum(axis=-1),
+        arriving_bytes=work[..., columns.INPUT + family],
+        leaving_bytes=work[..., columns.OUTPUT + family],
+        num_shards=_calls(work, family).sum(axis=-1),
     )
 
 
@@ -308,7 +306,9 @@ class CodecModel:
     def growth(self, work: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Seconds for a rank's own shards at device speed, forward and backward, ``[..., W]``."""
         rate = self.rate_bytes_per_s
-        return work[..., CODECS + FORWARD] / rate, work[..., CODECS + BACKWARD] / rate
+        return work[..., columns.CODECS + FORWARD] / rate, work[
+            ..., columns.CODECS + BACKWARD
+        ] / rate
 
     def of_plans(
         self, work: FloatArray, families: Sequence[FamilyTimes], speeds: FloatArray, scale: Scale

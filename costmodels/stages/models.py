@@ -34,12 +34,7 @@ from costmodels.topology import Topology
 # The models of this package are held to this by ``tests/conformance``. A model of a user that gives
 # times of another shape would end somewhere in the middle of a search, or change a price unseen.
 
-_FAMILIES: Final = (
-    AbstractLookupModel,
-    AbstractCollectiveModel,
-    AbstractDenseModel,
-    CpuExchange,
-)
+_FAMILIES: Final = (AbstractLookupModel, AbstractCollectiveModel, AbstractDenseModel, CpuExchange)
 _PLANS: Final = 2
 """For how many plans at once times are asked."""
 

@@ -16,15 +16,9 @@ from costmodels.discovery import model_words
 from costmodels.errors import require
 from costmodels.iteration.base import StageTimes, require_times
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
+from costmodels.shard_work import work as columns
 from costmodels.shard_work.wire import distinct_s, with_expansion
-from costmodels.shard_work.work import (
-    CALLS,
-    EXCHANGING_TYPES,
-    INPUT,
-    KERNELS,
-    LOOKUP,
-    REPLICATED,
-)
+from costmodels.shard_work.work import EXCHANGING_TYPES, KERNELS
 from costmodels.sharding import ComputeKernel
 from costmodels.stages.exchanges import CodecModel, EmbeddingExchanges
 from costmodels.stages.host import HostCosts, input_bytes
@@ -140,14 +134,16 @@ class StageModel:
         """Durations of every stage of one or many plans, multiplied by the factors in ``scale``."""
         forward, backward, fetch = self.lookup_times(work)
         # Shards of one sharding type and kernel are looked up by one fused call.
-        called = work[..., CALLS:REPLICATED] > 0
+        called = work[..., columns.CALLS : columns.REPLICATED] > 0
         calls = called.sum(axis=-1)
         forward_floor_s, backward_floor_s, fetch_floor_s = np.moveaxis(
             called @ self._call_floors_s, -1, 0
         )
-        shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(EXCHANGING_TYPES), len(KERNELS))
+        shards = work[..., columns.CALLS : columns.REPLICATED - 1].reshape(
+            -1, len(EXCHANGING_TYPES), len(KERNELS)
+        )
         used = np.flatnonzero(shards.any(axis=(0, 2)))
-        tail_s = self._tail_s(work[..., REPLICATED].max(axis=-1, keepdims=True))
+        tail_s = self._tail_s(work[..., columns.REPLICATED].max(axis=-1, keepdims=True))
         ratio = scale.collective_ratio
         families = tuple(self.exchanges.family_times(work, int(f), ratio) for f in used)
         codecs = None
@@ -378,7 +374,7 @@ def lookup_times(
         topology: the system.
     """
     shape = (*work.shape[:-1], len(KERNELS), NUM_LOOKUP_WORK)
-    per_kernel = work[..., LOOKUP:INPUT].reshape(shape)
+    per_kernel = work[..., columns.LOOKUP : columns.INPUT].reshape(shape)
     caching = KERNELS.index(ComputeKernel.FUSED_UVM_CACHING)
     prefetched = np.zeros_like(per_kernel[..., caching, :])
     direct = per_kernel.copy()
