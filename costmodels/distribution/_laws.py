@@ -64,17 +64,6 @@ class Bins:
         missed = np.log1p(-np.minimum(self.probability, _CERTAIN))
         return np.asarray(-np.expm1(draws * missed))
 
-    def busy(self, draws: float, draws_of_row: float) -> FloatArray:
-        """Expected share (0..1) of each bin's rows drawn more than ``draws_of_row`` times, ``[b]``.
-
-        Draws of a row follow a Poisson law of mean p N. Its tail beyond k is that of a gamma law of
-        k + 1, whose cube root is nearly normal (Wilson and Hilferty 1931); the normal law is taken
-        from a logistic of an odd cubic (Page 1977). The error is below 0.001.
-        """
-        mean, ninth = self.probability * draws, 1.0 / (9.0 * (draws_of_row + 1.0))
-        z = (np.cbrt(mean / (draws_of_row + 1.0)) - 1.0 + ninth) / np.sqrt(ninth)
-        return np.asarray(1.0 / (1.0 + np.exp(-np.clip(1.5976 * z + 0.07056 * z**3, -600, 600))))
-
     def cache(self, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The rows that an LRU cache holds, and its hit ratio, if it forgets a row after T draws.
 
@@ -106,6 +95,18 @@ class Bins:
         once = batches * -np.expm1(-apart) * np.exp(-batches * apart)
         share = again - once
         return float(self.drawn_rows @ np.maximum(share, 0.0))
+
+
+def busy_share(mean_draws: FloatArray, draws_of_row: float) -> FloatArray:
+    """Probability (0..1) that a row is drawn more than ``draws_of_row`` times.
+
+    Draws of a row follow a Poisson law. Its tail beyond k is that of a gamma law of k + 1, whose
+    cube root is nearly normal (Wilson and Hilferty 1931); the normal law is taken from a logistic
+    of an odd cubic (Page 1977). The error is below 0.001.
+    """
+    ninth = 1.0 / (9.0 * (draws_of_row + 1.0))
+    z = (np.cbrt(mean_draws / (draws_of_row + 1.0)) - 1.0 + ninth) / np.sqrt(ninth)
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(1.5976 * z + 0.07056 * z**3, -600, 600))))
 
 
 def _checked(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
@@ -211,14 +212,20 @@ class Laws:
     ) -> FloatArray:
         """Rows of an id range that one batch of the whole table draws more than so many times."""
         found = np.zeros(len(law))
-        for at, count, chosen in _groups(np.ones(len(law), dtype=bool), law, num_indices):
-            bins = self._bins[at]
-            busy = bins.busy(self.laws[at].effective_draws(count), draws_of_row)
+        groups = _groups(np.ones(len(law), dtype=bool), law, num_indices)
+        if not groups:
+            return found
+        bins = [self._bins[at] for at, _, _ in groups]
+        draws = [self.laws[at].effective_draws(count) for at, count, _ in groups]
+        ends = np.cumsum([len(b.rows) for b in bins])
+        mean = np.concatenate([b.probability * n for b, n in zip(bins, draws, strict=True)])
+        busy = busy_share(mean, draws_of_row)
+        sums = np.add.reduceat(busy * np.concatenate([b.rows for b in bins]), [0, *ends[:-1]])
+        for (at, _, chosen), own, rows in zip(groups, np.split(busy, ends), sums, strict=False):
             if self._scattered[at]:
-                share = num_rows[chosen] / self._num_embeddings[at]
-                found[chosen] = float(bins.rows @ busy) * share
+                found[chosen] = rows * (num_rows[chosen] / self._num_embeddings[at])
             else:
-                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], busy)
+                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], own)
         return found
 
     def range_share(self, law: IntArray, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
