@@ -90,20 +90,13 @@ class ProgramBuilder:
         *,
         after: tuple[int, ...] = (),
         present: BoolArray | None = None,
-        blocks_host: bool = False,
+        **others: bool,
     ) -> int:
         """Add a collective; returns its index. Plans without it (``present``) do not wait."""
         issue_s = self.times.collective_host_s
-        return self.add(
-            name,
-            stream,
-            duration_s,
-            after=after,
-            host_s=issue_s if present is None else issue_s * present,
-            collective=True,
-            present=present,
-            blocks_host=blocks_host,
-        )
+        host_s = issue_s if present is None else issue_s * present
+        further = {"after": after, "host_s": host_s, "present": present}
+        return self.add(name, stream, duration_s, collective=True, **others, **further)
 
     def communication(
         self, name: str, duration_s: FloatArray | float, after: tuple[int, ...]
@@ -139,16 +132,12 @@ class ProgramBuilder:
 
     def input_dist(self, after: tuple[int, ...]) -> tuple[int, ...]:
         """Add the exchange of lengths and indices of each sharding type."""
-        return tuple(
-            self.collective(
-                f"{base.INPUT_DIST} {f.name}",
-                Stream.DATA_DIST,
-                f.input_s,
-                after=after,
-                present=f.present,
-            )
-            for f in self.times.families
-        )
+        return tuple(self._input_dist(family, after) for family in self.times.families)
+
+    def _input_dist(self, of: FamilyTimes, after: tuple[int, ...]) -> int:
+        name = f"{base.INPUT_DIST} {of.name}"
+        stream, present = Stream.DATA_DIST, of.present
+        return self.collective(name, stream, of.input_s, after=after, present=present)
 
     def forward(self, lookup_after: tuple[int, ...]) -> int:
         """Add bottom MLP, lookup, output exchange, and top; returns the last step.

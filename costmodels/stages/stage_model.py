@@ -214,7 +214,10 @@ class StageModel:
         """
         speeds, dense, copy_s = ranks
         issue, layers = self._host, self._layers
-        host, none = scale.host_ratio, np.zeros(1)
+        host, none, ratio = scale.host_ratio, np.zeros(1), scale.collective_ratio
+        buckets = self.reduction.beside_backward_s(self._all_reduce_s)
+        every = (*layers.bottom, *layers.top)
+        update_s = issue.optimizer_s(every, self.workload.dense_optimizer)
         copied_s = issue.copies_s(self.workload) + issue.input_s(self.workload)
         copied_s += issue.between_steps_s(self.workload)
         loss_s = _LOSS_FORWARD_RATIO * self._loss_s, _LOSS_BACKWARD_RATIO * self._loss_s
@@ -223,7 +226,7 @@ class StageModel:
             """Seconds of a stage on each rank."""
             return np.asarray(seconds / speeds * scale.dense_ratio)
 
-        shared_s = [seconds * scale.collective_ratio for seconds in self.reduction.shared_s]
+        shared_s = [seconds * ratio for seconds in self.reduction.shared_s]
         backward_s = dense.top_backward_s + self.reduction.cast_s
         passes = (
             computed(dense.bottom_forward_s),
@@ -237,40 +240,26 @@ class StageModel:
             top_backward_s=passes[2],
             bottom_backward_s=passes[3],
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
-            lookup_forward_s=none,
-            lookup_backward_s=none,
-            cache_fetch_s=none,
-            families=(),
-            input_splits_s=self._splits_s * scale.collective_ratio,
-            bucket_s=self._scaled(self.reduction.beside_backward_s(self._all_reduce_s), scale),
-            tail_bucket_s=none,
+            input_splits_s=self._splits_s * ratio,
+            bucket_s=tuple(s * ratio for s in buckets),
             piece_ratio=self.reduction.pieces,
-            gather_s=self._scaled(self.reduction.gathers_s, scale),
-            last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * scale.collective_ratio,
+            gather_s=tuple(s * ratio for s in self.reduction.gathers_s),
+            last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * ratio,
             earlier_s=self._earlier_s(np.sum(passes, axis=0), speeds, scale),
             bottom_host_s=issue.forward_s(layers.bottom) * host,
             top_host_s=(issue.forward_s(layers.top) + loss_s[0]) * host,
             top_backward_host_s=(issue.backward_s(layers.top) + loss_s[1]) * host,
             bottom_backward_host_s=issue.backward_s(layers.bottom) * host,
-            optimizer_host_s=self._update_s * host,
-            lookup_host_s=none,
-            lookup_backward_host_s=none,
+            optimizer_host_s=update_s * host,
             collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
             copy_host_s=copied_s * host,
             copy_blocks_host=issue.profile.copies_block,
-            overlap_slowdown_ratio=0.0,
             floor_s=self._input_floor_s(),
             single_stream=self.topology.device.single_stream,
             has_tables=bool(self.workload.tables),
             dense_names=dense_names(self.workload),
         )
-
-    @cached_property
-    def _update_s(self) -> float:
-        """Host seconds of the dense optimizer."""
-        layers = (*self._layers.bottom, *self._layers.top)
-        return self._host.optimizer_s(layers, self.workload.dense_optimizer)
 
     def _earlier_s(
         self, passes_s: FloatArray, speeds: FloatArray, scale: Scale
@@ -285,11 +274,6 @@ class StageModel:
             scale.dense_ratio / speeds,
             scale.collective_ratio,
         )
-
-    @staticmethod
-    def _scaled(collectives_s: tuple[FloatArray, ...], scale: Scale) -> tuple[FloatArray, ...]:
-        """Seconds of collectives, times their factor in ``scale``."""
-        return tuple(seconds * scale.collective_ratio for seconds in collectives_s)
 
     @property
     def _splits_s(self) -> float:
