@@ -36,6 +36,11 @@ class CostPipeline:
 
     Work arrays have the shape ``[..., W, num_features]``, one row for each of the W ranks
     (:mod:`costmodels.shard_work.work`). Leading axes are plans that are priced together.
+
+    Attributes:
+        phases: what bounds are made of: times of the K phases on each rank, which are convex and
+            homogeneous in the work (:class:`costmodels.floors.phases.PhaseModel`).
+        floor: the least that plans with given phases take.
     """
 
     _last_work: tuple[Plan, FloatArray] | None = None
@@ -58,7 +63,7 @@ class CostPipeline:
         stage_models = replace(self.models, lookup=self.lookup, dense=self._dense)
         self._stages = StageModel(workload, topology, stage_models)
         self._pipeline = PIPELINES[workload.pipeline]
-        self._phases = PhaseModel(self._stages, self._pipeline)
+        self.phases = PhaseModel(self._stages, self._pipeline)
         self.floor = IterationFloor(self._stages, self._pipeline)
 
     @property
@@ -325,38 +330,6 @@ class CostPipeline:
         """
         return uncertainty.faster_probability(self.sampled_times(plan), self.sampled_times(other))
 
-    # -- phases, for lower bounds ---------------------------------------------------------------
-
-    def phase_times(self, work: FloatArray) -> FloatArray:
-        """Times of the K phases on each rank, ``[..., W, K]``, without what is fixed.
-
-        They are convex and homogeneous in the work: twice the work takes twice the time.
-        """
-        return self._phases.times(work)
-
-    @property
-    def phase_weights(self) -> FloatArray:
-        """How often each phase counts in an iteration, ``[K]``."""
-        return self._phases.weights
-
-    @property
-    def proven_weights(self) -> FloatArray:
-        """Weights ``[K]``: ``base_s`` plus weighted phase maxima bounds every iteration."""
-        return self._phases.proven_weights
-
-    @property
-    def base_s(self) -> float:
-        """Seconds of every iteration that no plan avoids; see :attr:`proven_weights`."""
-        return self._phases.base_s
-
-    def phase_slowness(self, *, fetches: bool) -> FloatArray | None:
-        """``[W, K]`` how many times as long phases take as on the fastest rank; None if alike."""
-        return self._phases.slowness(fetches=fetches)
-
-    def phase_gradient(self, work_row: FloatArray) -> FloatArray:
-        """Tangents ``[K, num_features]`` of the phases at one rank's work."""
-        return self._phases.gradient(work_row)
-
     # -- private --------------------------------------------------------------------------------
 
     def _kept_work(self, plan: Plan) -> FloatArray:
@@ -420,10 +393,8 @@ class CostPipeline:
         host_s = sum(float(np.max(s.host_s)) for s in program.steps)
         if host_s >= 0.95 * time_s:
             notes.append("launch bound: the host thread, not the devices, sets the iteration time")
-            if (
-                uncertainty.host_is_assumed(self.topology)
-                and self.workload.issued_by is HostProfile.EAGER
-            ):
+            is_eager = self.workload.issued_by is HostProfile.EAGER
+            if is_eager and uncertainty.host_is_assumed(self.topology):
                 call_us = self.topology.host.eager_call_s * 1e6
                 notes.append(
                     f"host.eager_call was not measured: {call_us:.3g} us an eager call are "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -30,14 +29,8 @@ from costmodels.workload import Pooling, Workload
 
 _AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
 """Prices an all-to-all from the bytes that each rank sends and receives by level of links."""
-
-
-class _Reduction(Protocol):
-    """Prices a reduce-scatter from the bytes of its whole buffer."""
-
-    def __call__(
-        self, num_bytes: FloatArray, topology: Topology, /, *, within_host: bool
-    ) -> FloatArray: ...
+_Reduction = Callable[..., FloatArray]
+"""Prices a reduce-scatter from the bytes of its whole buffer, and ``within_host``."""
 
 
 class EmbeddingExchanges:
@@ -61,6 +54,7 @@ class EmbeddingExchanges:
         )
         require_times(self.lengths_s, "an empty all-to-all")
         self._pooled = any(t.pooling is not Pooling.NONE for t in workload.tables)
+        self._levels = topology.local_world_size, topology.domain_size
 
     @cached_property
     def least_collective(self) -> AbstractCollectiveModel:
@@ -117,13 +111,10 @@ class EmbeddingExchanges:
         ratio: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """First and second exchange of vectors on each rank, priced by the given functions."""
-        first, second = sent
-        return (
-            self.first_exchange(kind, first, all_to_all, reduce_scatter, ratio),
-            self.across_hosts(second, all_to_all, ratio)
-            if kind in BY_HOSTS
-            else np.zeros_like(first),
-        )
+        first = self.first_exchange(kind, sent[0], all_to_all, reduce_scatter, ratio)
+        if kind not in BY_HOSTS:
+            return first, np.zeros_like(sent[0])
+        return first, self.across_hosts(sent[1], all_to_all, ratio)
 
     def first_exchange(
         self,
@@ -150,7 +141,7 @@ class EmbeddingExchanges:
             return np.zeros_like(out)
         if kind in BY_HOSTS:
             return reduce_scatter(world_bytes, self.topology, within_host=True)
-        own, others = self._by_level(out, ratio)
+        own, others = _weighted(out, *self._levels, ratio)
         return all_to_all(own, others, self.topology)
 
     def index_exchange(
@@ -163,15 +154,8 @@ class EmbeddingExchanges:
             all_to_all: prices an all-to-all.
             ratio: ``[W]`` batch of each rank over the mean; a rank sends in proportion to it.
         """
-        own, others = self._by_level(arriving, ratio)
+        own, others = _weighted(arriving, *self._levels, ratio)
         return all_to_all(others, own, self.topology)
-
-    def _by_level(
-        self, per_peer: FloatArray, ratio: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]:
-        """:func:`_weighted` over all ranks."""
-        local, domain = self.topology.local_world_size, self.topology.domain_size
-        return _weighted(per_peer, local, domain, ratio)
 
     def across_hosts(
         self, per_peer: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None

@@ -117,11 +117,11 @@ def test_the_closed_form_equals_the_simulation(plan: Plan, pipeline: Pipeline) -
 def test_phases_bound_the_iteration_and_tangents_bound_the_phases(plan: Plan) -> None:
     costs = CostPipeline(workload(), cpu_topology(), MODELS)
     work = costs.plan_work(plan)
-    phases = costs.phase_times(work)
-    bound = costs.base_s + float(phases.max(axis=0) @ costs.phase_weights)
+    phases = costs.phases.times(work)
+    bound = costs.phases.base_s + float(phases.max(axis=0) @ costs.phases.weights)
     assert bound <= float(costs.iteration_times(work)) * (1 + 1e-9)
     for row in work:
-        tangents = costs.phase_gradient(row)
+        tangents = costs.phases.gradient(row)
         for rank in range(2):
             assert np.all(tangents @ work[rank] <= phases[rank] * (1 + 1e-6) + 1e-15)
 
@@ -175,7 +175,7 @@ def test_skewed_indices_are_faster() -> None:
         )
         placed = place(option, 10**6, (0,), world_size=2, local_world_size=2)
         costs = CostPipeline(load, topology, MODELS)
-        times.append(float(costs.phase_times(costs.plan_work(Plan(placements=(placed,))))[0, 1]))
+        times.append(float(costs.phases.times(costs.plan_work(Plan(placements=(placed,))))[0, 1]))
     assert times[0] > times[1] > times[2]
 
 
