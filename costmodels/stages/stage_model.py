@@ -20,10 +20,9 @@ from costmodels.shard_work import work as columns
 from costmodels.shard_work.wire import distinct_s, with_expansion
 from costmodels.shard_work.work import EXCHANGING_TYPES, KERNELS
 from costmodels.sharding import ComputeKernel
-from costmodels.stages.exchanges import CodecModel, EmbeddingExchanges
+from costmodels.stages.exchanges import CodecModel, DenseReduction, EmbeddingExchanges
 from costmodels.stages.host import HostCosts, input_bytes
 from costmodels.stages.models import CostModels
-from costmodels.stages.reduction import DenseReduction
 from costmodels.topology import Topology
 from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import DenseParallelism, Workload
