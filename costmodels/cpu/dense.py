@@ -382,9 +382,9 @@ def _by_operators(
     """
     bottom, top = ([o for x in part for o in x.operators] for part in (layers.bottom, layers.top))
     held = held_bytes((*bottom, *top))
-    forward_s = backward_s = 0.0
+    fixed_s = 0.0, 0.0
     if workload.tables:
-        forward_s, backward_s = constants.dense.forward_s[0], constants.dense.backward_s[0]
+        fixed_s = constants.dense.forward_s[0], constants.dense.backward_s[0]
         counts = update_counts(workload)
         counts[_BOTTOM] = 0.0
         update_s = float(counts @ np.array(constants.dense.update_s))
@@ -393,8 +393,8 @@ def _by_operators(
         update_s = float(visited @ np.array(single.update_s))
     return DenseTimes(
         bottom_forward_s=forward_s(bottom, single, held),
-        top_forward_s=forward_s(top, single, held) + forward_s,
-        top_backward_s=backward_s(top, single, held) + backward_s,
+        top_forward_s=forward_s(top, single, held) + fixed_s[0],
+        top_backward_s=backward_s(top, single, held) + fixed_s[1],
         bottom_backward_s=backward_s(bottom, single, held),
         optimizer_s=update_s,
     )
