@@ -218,11 +218,6 @@ class Links:
     network: Link
 
 
-_OF_EACH: Final = (
-    *("hbm_capacity_by_rank_bytes", "speed_by_rank_ratio"),
-    "ddr_capacity_by_host_bytes",
-)
-"""Fields of a system that list its ranks or hosts; empty where all are alike."""
 FITTED_KINDS: Final = ("lookup", "collective", "dense", "host")
 """Kinds of time that ``shardplan fit`` corrects, in the order of :class:`FittedFactors`."""
 _MOST_SPREAD: Final = 50.0
@@ -419,7 +414,9 @@ class Topology:
             num_hosts=num_hosts,
             local_world_size=local_world_size,
             domain_size=domain,
-            **dict.fromkeys(_OF_EACH, ()),
+            hbm_capacity_by_rank_bytes=(),
+            speed_by_rank_ratio=(),
+            ddr_capacity_by_host_bytes=(),
         )
 
     def weakest_source(self) -> Source:

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._hottest import hottest_shares
-from costmodels.distribution._laws import Laws
+from costmodels.distribution._laws import Laws as Laws
 from costmodels.errors import require
 from costmodels.fields import is_whole
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -95,12 +95,12 @@ class ProgramBuilder:
         *,
         after: tuple[int, ...] = (),
         present: BoolArray | None = None,
-        **others: bool,
+        **others: Any,
     ) -> int:
         """Add a collective; returns its index. Plans without it (``present``) do not wait."""
         issue_s = self.times.collective_host_s
         host_s = issue_s if present is None else issue_s * present
-        further = {"after": after, "host_s": host_s, "present": present}
+        further: dict[str, Any] = {"after": after, "host_s": host_s, "present": present}
         return self.add(name, stream, duration_s, collective=True, **others, **further)
 
     def communication(
