@@ -70,18 +70,6 @@ class Access:
     num_cols: int
     num_rows: int
 
-    def distinct(self) -> float:
-        """Expected number of distinct rows that are looked up."""
-        return float(Accesses((self,)).distinct[0])
-
-    def repeats(self) -> float:
-        """Probability that two indices are the same row: how hot the hottest rows are."""
-        return float(Accesses((self,)).repeats[0])
-
-    def misses(self, cache_bytes: float) -> float:
-        """Misses of an LRU cache of this size; see :meth:`Accesses.misses`."""
-        return float(Accesses((self,)).misses(cache_bytes)[0])
-
 
 class Accesses:
     """How many shards are accessed: the fields of :class:`Access` as arrays.
@@ -314,11 +302,6 @@ class CpuLookup(AbstractLookupModel):
                 work[part, LookupWork.FORWARD_ROWS_DRAM] = forward_s * bandwidth
                 work[part, LookupWork.BACKWARD_ROWS_DRAM] = backward_s * bandwidth
         return work
-
-    def shard_seconds(self, access: Access, kernel: CpuKernel) -> tuple[float, float]:
-        """Forward and backward seconds of one shard, without the cost of its call."""
-        forward, backward = self.seconds(Accesses((access,)), kernel)
-        return float(forward[0]), float(backward[0])
 
     def seconds(self, seen: Accesses, kernel: CpuKernel) -> tuple[FloatArray, FloatArray]:
         """Forward and backward seconds, ``[n]`` each, of shards of one kernel; without calls."""

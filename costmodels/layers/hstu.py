@@ -86,11 +86,7 @@ class Hstu(AbstractLayer):
             f"{where}: hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
             "give qk_width and value_width",
         )
-        kinds = [k.value for k in Kernel]
-        require(
-            self.kernel in kinds,
-            f"{where}: kernel must be one of {', '.join(kinds)}, got {self.kernel!r}",
-        )
+        self.check_choice("kernel", Kernel)
         require(
             self.fused_attention or self.kernel == Kernel.CUTLASS,
             f"{where}: kernel {self.kernel} is one of fused attention, and fused_attention is "

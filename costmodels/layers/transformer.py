@@ -135,12 +135,7 @@ class Transformer(AbstractLayer):
             0 <= self.predicted <= self.seq,
             f"{where}: predicted must be 0..seq positions, got {self.predicted} of {self.seq}",
         )
-        kinds = [c.value for c in Checkpoint]
-        require(
-            self.checkpoint in kinds,
-            f"{where}: checkpoint must be one of {', '.join(kinds)}, got {self.checkpoint!r}",
-        )
-
+        self.check_choice("checkpoint", Checkpoint)
         _ = self._lengths  # refuses lengths that do not fit
         require(
             not self.lengths or self.fused_attention,
