@@ -301,16 +301,8 @@ class Workload:
             not self.cuda_graph or self.host_profile is not HostProfile.EAGER_2021,
             "cuda_graph true contradicts host_profile eager_2021; remove one of them",
         )
-        require(
-            not self.dense.compiled or self.pipeline is not Pipeline.HUGECTR,
-            "dense.compiled contradicts pipeline hugectr, which has kernels of its own; remove it",
-        )
-        require(
-            self.dense_parallelism is DenseParallelism.DDP or self.pipeline is not Pipeline.HUGECTR,
-            "dense_parallelism fsdp contradicts pipeline hugectr, which keeps the dense part "
-            "whole; change one of them",
-        )
         _check_accumulation(self)
+        _check_hugectr(self)
         split = self.tensor_parallel
         require(split >= 1, f"tensor_parallel must be 1 or more, got {split}")
         require(
@@ -444,11 +436,19 @@ def _check_accumulation(workload: Workload) -> None:
         f"gradient_accumulation {count} needs a model without tables: tables are updated by every "
         "batch; remove it",
     )
-    require(
-        count == 1 or workload.pipeline is not Pipeline.HUGECTR,
-        f"gradient_accumulation {count} contradicts pipeline hugectr, which updates with every "
-        "batch; remove it, or choose pipeline none",
-    )
+
+
+def _check_hugectr(workload: Workload) -> None:
+    is_sharded = workload.dense_parallelism is DenseParallelism.FSDP
+    count, is_hugectr = workload.gradient_accumulation, workload.pipeline is Pipeline.HUGECTR
+    every = "updates with every batch; remove it, or choose pipeline none"
+    for what, is_set, why in (
+        ("dense.compiled", workload.dense.compiled, "has kernels of its own; remove it"),
+        ("dense_parallelism fsdp", is_sharded, "keeps the dense part whole; change one of them"),
+        (f"gradient_accumulation {count}", count > 1, every),
+    ):
+        refused = f"{what} contradicts pipeline hugectr, which {why}"
+        require(not (is_set and is_hugectr), refused)
 
 
 def _check_lookahead(batches: int, pipeline: Pipeline) -> None:

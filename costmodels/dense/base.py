@@ -294,14 +294,13 @@ def _looked_up(workload: Workload, *, is_padded: bool) -> tuple[int, int]:
             mean length, rounded up. Otherwise it gives one vector, because the keys of a DLRM know
             no sequences.
     """
-    vectors = sum(len(t.features) for t in workload.tables)
-    elements = 0
+    vectors = elements = 0
     for table in workload.tables:
+        vectors += len(table.features)
+        count = len(table.features)
         if table.pooling is Pooling.NONE and is_padded:
-            positions = sum(math.ceil(f.pooling_factor) for f in table.features)
-            elements += table.embedding_dim * positions
-        else:
-            elements += table.embedding_dim * len(table.features)
+            count = sum(math.ceil(f.pooling_factor) for f in table.features)
+        elements += table.embedding_dim * count
     return vectors, elements
 
 
