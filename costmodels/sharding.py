@@ -110,6 +110,14 @@ class Shards(Sequence[Shard]):
         """Each shard in turn."""
         return map(Shard, *(c.tolist() for c in self.columns))
 
+    def __add__(self, other: Iterable[Shard]) -> Shards:
+        """These shards, then those."""
+        return Shards.of((*self, *other))
+
+    def __radd__(self, other: Iterable[Shard]) -> Shards:
+        """Those shards, then these."""
+        return Shards.of((*other, *self))
+
     def __eq__(self, other: object) -> bool:
         """Whether the other holds the same shards in the same order."""
         if isinstance(other, tuple):
