@@ -296,7 +296,7 @@ def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
     world = pipeline.topology.world_size
     work = np.zeros((len(distinct), world, pipeline.num_features))
     work[:, 0] = distinct
-    phases = pipeline.phase_times(work)[:, 0, :FETCH] * _MS  # later ones are hidden or parts
+    phases = pipeline.phases.times(work)[:, 0, :FETCH] * _MS  # later ones are hidden or parts
     exchanges = phases[:, 2:-1].reshape(len(distinct), len(EXCHANGING_TYPES), 3).sum(axis=1)
     outputs_ms = exchanges[:, :2].sum(axis=-1)
     perfs = [
