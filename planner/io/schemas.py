@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Self, TypeVar, get_args
+from typing import Annotated, Any, Final, Self, TypeVar, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -303,9 +303,9 @@ def made(where: str, build: Callable[[], T]) -> T:
     """
     problems: list[str] = []
     found = collect(problems, where, build)
-    if found is None:
+    if problems:
         raise InvalidInputError(problems)
-    return found
+    return cast("T", found)
 
 
 def nearest(word: str, known: list[str]) -> str:
