@@ -541,30 +541,14 @@ def override(document: Document, key: str, text: str) -> None:
         for part, following in itertools.pairwise(keys):
             if isinstance(holder, dict) and part not in holder and isinstance(following, str):
                 holder[part] = {}
-            holder = _own(holder, part)
-        _put(holder, keys[-1], value)
-    except (LookupError, TypeError, ValueError) as error:
+            # A copy, so that aliases keep the old value.
+            inner = holder[part].copy()
+            holder[part] = inner
+            holder = inner
+        if isinstance(holder, dict) != isinstance(keys[-1], str):
+            raise TypeError(key)  # noqa: TRY301 - the message is below
+        holder[keys[-1]] = value
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         msg = f"{where}: the file has no such key; give a path such as training.pipeline"
         raise InvalidInputError(msg) from error
     document.origins[keys] = where
-
-
-def _own(holder: Any, key: str | int) -> Any:
-    """Replace the value at ``key`` by a copy and return it, so that aliases keep the old value."""
-    inner = holder[key]
-    holder[key] = inner.copy() if isinstance(inner, dict | list) else inner
-    return holder[key]
-
-
-def _put(holder: Any, key: str | int, value: object) -> None:
-    """Set an existing entry of a list, or any key of a mapping.
-
-    Raises:
-        IndexError: the list has no such entry.
-        TypeError: the holder has no entries of this kind.
-    """
-    fits = isinstance(holder, dict if isinstance(key, str) else list)
-    if not fits:
-        msg = f"no place for {key!r}"
-        raise TypeError(msg)
-    holder[key] = value

@@ -224,7 +224,12 @@ class Strict(BaseModel):
     """The base of every schema: unknown keys are refused, and values are not converted."""
 
     model_config = ConfigDict(
-        defer_build=True, extra="forbid", strict=True, allow_inf_nan=False, frozen=True
+        defer_build=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        frozen=True,
+        use_attribute_docstrings=True,
     )
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:

@@ -15,14 +15,7 @@ from pydantic import Field
 from costmodels.workload import DataType, Optimizer, Pooling, Workload
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, Keys, read_json
-from planner.io.importers.base import (
-    BatchSize,
-    Columns,
-    Imported,
-    Rows,
-    TableCount,
-    plain_table,
-)
+from planner.io.importers.base import BatchSize, Columns, Imported, Rows, TableCount, plain_table
 from planner.io.schemas import Loose, PoolingFactor, each, made, refusal, validate
 
 OPERATORS: Final = (

@@ -64,10 +64,8 @@ class HostSchema(Strict):
     eager_call: Latency = Field(
         description="Time of an eager call of a tiny kernel; calibrate --host measures it."
     )
-    eager_pass: Latency | None = Field(
-        default=None,
-        description="Time of a tiny forward and backward pass; 15 eager calls if it is not given.",
-    )
+    eager_pass: Latency | None = None
+    """Time of a tiny forward and backward pass; 15 eager calls if it is not given."""
 
 
 class LinkSchema(Strict):
@@ -244,11 +242,9 @@ class SystemSchema(Strict):
     different_hosts: list[DifferentHostSchema] = Field(default_factory=list)
     collective_curves: list[Name] = Field(default_factory=list)
     calibration: Name | None = None
-    lookup: LookupConstants = Field(
-        default_factory=dict,
-        description="Constants of FBGEMM's lookups in SI units, by shardplan calibrate; others are "
-        "the shipped ones.",
-    )
+    lookup: LookupConstants = Field(default_factory=dict)
+    """Constants of FBGEMM's lookups in SI units, by shardplan calibrate; others are the shipped
+    ones."""
     fitted: FittedSchema | None = None
 
     @model_validator(mode="after")

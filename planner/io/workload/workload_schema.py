@@ -21,14 +21,7 @@ from costmodels.layers.base import AbstractLayer
 from costmodels.operators import Operator
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.training.optimizers import RowUpdate
-from costmodels.workload import (
-    DataType,
-    DenseArch,
-    OperatorList,
-    Optimizer,
-    Pooling,
-    Workload,
-)
+from costmodels.workload import DataType, DenseArch, OperatorList, Optimizer, Pooling, Workload
 from planner.errors import InvalidInputError
 from planner.io.constraints import ConstraintSchema, TableConstraintSchema
 from planner.io.documents import Document, read_yaml
@@ -195,15 +188,13 @@ class CommunicationSchema(Strict):
 
     forward: Precise = Precision.FP32
     backward: Precise = Precision.FP32
-    all_to_all: CodecsSchema | None = Field(
-        default=None, description="Of pooled vectors, between tables and samples."
-    )
-    reduce_scatter: CodecsSchema | None = Field(
-        default=None,
-        description="Of partial sums where tables are cut by rows; fp32, fp16 or bf16. From "
-        "forward fp8 and mx4 it takes fp16, from backward bf16.",
-    )
-    sequence: CodecsSchema | None = Field(default=None, description="Of unpooled vectors.")
+    all_to_all: CodecsSchema | None = None
+    """Of pooled vectors, between tables and samples."""
+    reduce_scatter: CodecsSchema | None = None
+    """Of partial sums where tables are cut by rows; fp32, fp16 or bf16. From forward fp8 and
+    mx4 it takes fp16, from backward bf16."""
+    sequence: CodecsSchema | None = None
+    """Of unpooled vectors."""
 
 
 TRAINING_KEYS: Final = {
@@ -310,11 +301,9 @@ class WorkloadSchema(Strict):
     """A model and how it is trained."""
 
     name: Name
-    assumed: list[AssumableKey] = Field(
-        default_factory=list,
-        description="Keys of this file whose values are assumed. A key counts until its value is "
-        "another than the one that 'shardplan import tables' writes.",
-    )
+    assumed: list[AssumableKey] = Field(default_factory=list)
+    """Keys of this file whose values are assumed. A key counts until its value is another than
+    the one that 'shardplan import tables' writes."""
     training: TrainingSchema
     dense: DenseSchema = Field(default_factory=lambda: DenseSchema())
     memory: MemorySchema = MemorySchema()
