@@ -212,7 +212,9 @@ def _schema(where: str, row: Any, *, is_first: bool) -> type[Loose] | None:
     Raises:
         InvalidInputError: it is no row, or none that may stand at this place.
     """
-    block, what = (row.get("block"), row.get("what")) if isinstance(row, dict) else (None, None)
+    known: dict[str, Any] = row if isinstance(row, dict) else {}
+    block: Any = known.get("block")
+    what: Any = known.get("what")
     is_machine = (block, what) == ("ceilings", "env")
     message = ""
     if not isinstance(row, dict):
