@@ -176,7 +176,7 @@ def _guess(words: Iterable[str]) -> str:
         program: sum(name in values | switches for name in names)
         for program, (values, switches) in PROGRAMS.items()
     }
-    best = max(score, key=lambda program: score[program])
+    best: str = max(score, key=lambda program: score[program])
     if not score[best]:
         message = (
             "neither dlrm_s_pytorch.py nor dlrm_main.py is named, and none of the flags is one of "
