@@ -24,6 +24,7 @@ import yaml
 
 from costmodels.units import MIB, format_bytes
 from planner.errors import InvalidInputError
+from planner.io.library import is_file
 
 Keys = tuple[str | int, ...]
 """The place of a value, such as ``("tables", 3, "name")``."""
@@ -483,14 +484,6 @@ def with_named_files(paths: Iterable[Path]) -> set[Path]:
             beside = (path.parent / name for name in _texts(_content(path)))
             left += [other.resolve() for other in beside if is_file(other)]
     return found
-
-
-def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that no file can have is none."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _content(path: Path) -> Any:

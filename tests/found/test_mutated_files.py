@@ -256,6 +256,28 @@ def test_damaged_files_are_refused_or_read(
     assert part == 0 or peak < MOST_BYTES
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"base: {'x' * 500}\nname: y\n",
+        f"base: h100_sxm\nname: {'x' * 400}\n",
+        'base: "\\0"\nname: y\n',
+        f"base: cpu_gloo\nname: y\ncalibration: {'x' * 400}.json\n",
+        'base: cpu_gloo\nname: y\ncalibration: "\\0"\n',
+        f"base: h100_sxm\nname: y\ncollective_curves: [{'x' * 400}.csv]\n",
+    ],
+    ids=["base", "name", "zero", "calibration", "calibration zero", "curves"],
+)
+def test_names_that_no_file_can_have(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name of 255 characters or more made the check of the file itself fail (exit 70)."""
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    code = run_command_line(["check", str(path)])
+    assert code == (0 if "name: x" in text else 2), capsys.readouterr().err
+
+
 def edited(journal: Path, old: str, new: str) -> None:
     text = journal.read_text()
     assert old in text

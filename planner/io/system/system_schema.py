@@ -16,7 +16,7 @@ from costmodels.measured.fbgemm_constants import MOST
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, Keys, as_yaml, read_text, read_yaml
-from planner.io.library import configs_folder, locate
+from planner.io.library import configs_folder, is_file, locate
 from planner.io.schemas import Count, Name, Positive, Quantity, Sourced, Strict
 
 Capacity = Annotated[Sourced, Quantity(dimension="bytes", example="80 GiB", low=1.0)]
@@ -334,7 +334,7 @@ def own_base(path: Path) -> Path | None:
 
 def _beside_or_shipped(path: Path, base: str) -> Path:
     beside = path.parent / base
-    return beside if beside.is_file() else locate(base, "systems")
+    return beside if is_file(beside) else locate(base, "systems")
 
 
 def _beside(base: Document) -> Document:
