@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.calibration.points import CollectivePoint, LookupPoint, StepPoint
+from costmodels.calibration.points import CollectivePoint, LookupPoint, StepPoint, exchanges
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel
@@ -271,29 +271,15 @@ def _placed(
 def collective_points(world_size: int) -> list[CollectivePoint]:
     """Collectives of 1 KiB per rank up to 32 MiB over all ranks, by powers of two.
 
-    In all collectives ranks send and keep the same. In further all-to-alls the first rank sends
-    most, every other rank sends a share of 0, 0.2 or 0.5 of that, and nobody keeps anything.
+    In all collectives but the uneven ones of :func:`exchanges` ranks send and keep the same.
     """
-    points = []
     largest = max(_MOST_WHOLE_BYTES // world_size, 2**_SMALLEST)
-    for exponent in range(_SMALLEST, largest.bit_length()):
-        size = float(2**exponent)
-        for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
-            even = (size,) * world_size
-            points.append(
-                CollectivePoint(
-                    operation=operation, world_size=world_size, sent_bytes=even, kept_bytes=even
-                )
-            )
-        for share in (0.0, 0.2, 0.5):
-            sent = (size, *(share * size for _ in range(world_size - 1)))
-            kept = (0.0,) * world_size
-            points.append(
-                CollectivePoint(
-                    operation="all_to_all", world_size=world_size, sent_bytes=sent, kept_bytes=kept
-                )
-            )
-    return points
+    sizes = [float(2**exponent) for exponent in range(_SMALLEST, largest.bit_length())]
+    return [
+        point
+        for size in sizes
+        for point in exchanges(world_size, sent_bytes=size, kept_bytes=size, reduced_bytes=size)
+    ]
 
 
 def _pooling(rng: np.random.Generator) -> float:

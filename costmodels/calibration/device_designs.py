@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from costmodels.calibration.points import CollectivePoint
+from costmodels.calibration.points import CollectivePoint, exchanges
 from costmodels.units import GIB, KIB
 
 Row = dict[str, Any]
@@ -236,32 +236,15 @@ def operator_sizes(*, size_ratio: float) -> list[int]:
 def exchange_points(world_size: int, *, size_ratio: float) -> list[CollectivePoint]:
     """Collectives from 1 KiB in the buffer of a rank on, by powers of four.
 
-    In all-to-alls that are balanced, every rank sends the same to every rank. In further ones the
-    first rank sends most, every other rank a share of 0, 0.2 or 0.5 of that, and nobody keeps
-    anything.
+    In all-to-alls that are balanced, every rank sends the same to every rank.
     """
     largest = max(KIB, int(_MOST_EXCHANGED_BYTES * size_ratio))
     points = []
     for size in (KIB * 4**k for k in range(1 + int(math.log(largest / KIB, 4)))):
-        sent, part = size * (world_size - 1) / world_size, size / world_size
-        for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
-            kept = size if operation == "all_reduce" else part
-            points.append(_exchange(operation, (sent,) * world_size, (kept,) * world_size))
-        for share in (0.0, 0.2, 0.5):
-            uneven = (sent, *(share * sent for _ in range(world_size - 1)))
-            points.append(_exchange("all_to_all", uneven, (0.0,) * world_size))
+        part = size / world_size
+        sent = size * (world_size - 1) / world_size
+        points += exchanges(world_size, sent_bytes=sent, kept_bytes=part, reduced_bytes=size)
     return points
-
-
-def _exchange(
-    operation: str, sent_bytes: tuple[float, ...], kept_bytes: tuple[float, ...]
-) -> CollectivePoint:
-    return CollectivePoint(
-        operation=operation,
-        world_size=len(sent_bytes),
-        sent_bytes=sent_bytes,
-        kept_bytes=kept_bytes,
-    )
 
 
 def _sizes(largest: int, step: float, count: int, size_ratio: float) -> list[int]:

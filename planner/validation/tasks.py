@@ -75,23 +75,10 @@ def random_workload(seed: int) -> Workload:
         while rows * dim * 4 > room / 2:
             rows //= 2
         room -= rows * dim * 4
-        exponent = 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
+        exponent = _exponent(rng)
         pooling = float(np.round(np.exp(rng.uniform(0.0, np.log(50.0)))))
-        law = Zipf(
-            num_embeddings=rows,
-            exponent=exponent,
-            scattered=bool(rng.random() < 0.6),
-        )
-        feature = Feature(name=f"f{i}", pooling_factor=pooling)
-        tables.append(
-            Table(
-                name=f"t{i}",
-                num_embeddings=rows,
-                embedding_dim=dim,
-                features=(feature,),
-                distribution=law,
-            )
-        )
+        scattered = bool(rng.random() < 0.6)
+        tables.append(_table(i, rows, dim, pooling, exponent, scattered=scattered))
     batch = int(rng.choice([1024, 2048, 4096]))
     return _workload(f"random-{seed}", tables, batch, rng, (8, 16, 32))
 
@@ -106,16 +93,7 @@ def large_workload(seed: int) -> Workload:
     tables = []
     for i, dim in enumerate(int(d) for d in rng.choice((16, 32, 64), 5)):
         rows = int(_LARGE_BYTES * rng.uniform(0.6, 1.0) / (4 * dim))
-        pooling = float(rng.integers(15, 31))
-        tables.append(
-            Table(
-                name=f"t{i}",
-                num_embeddings=rows,
-                embedding_dim=dim,
-                features=(Feature(name=f"f{i}", pooling_factor=pooling),),
-                distribution=Zipf(num_embeddings=rows, exponent=0.0, scattered=True),
-            )
-        )
+        tables.append(_table(i, rows, dim, float(rng.integers(15, 31)), 0.0))
     return _with_mlps(f"large-{seed}", tables, 2048, 16, 8)
 
 
@@ -249,7 +227,7 @@ def over_fields(seed: int) -> tuple[Workload, Blocks]:
     width, heads = _widths(rng)
     count, batch = int(rng.integers(4, 13)), int(rng.choice([256, 512, 1024, 2048]))
     tables = [
-        _table(i, width, float(np.round(np.exp(rng.uniform(0.0, np.log(30.0))))), rng)
+        _random_table(i, width, float(np.round(np.exp(rng.uniform(0.0, np.log(30.0))))), rng)
         for i in range(count)
     ]
     batch, blocks = _blocks(width, heads, count, batch, rng)
@@ -262,7 +240,12 @@ def over_sequences(seed: int) -> tuple[Workload, Blocks]:
     width, heads = _widths(rng)
     mean, batch = int(rng.integers(8, 65)), int(rng.choice([64, 128, 256, 512]))
     tables = [
-        _table(i, width, float(mean), rng, is_sequence=True) for i in range(int(rng.integers(1, 5)))
+        replace(
+            _random_table(i, width, float(mean), rng),
+            pooling=Pooling.NONE,
+            module="embedding_collection",
+        )
+        for i in range(int(rng.integers(1, 5)))
     ]
     positions = int(np.ceil(mean * rng.uniform(1.0, 1.4)))
     batch, blocks = _blocks(width, heads, positions, batch, rng)
@@ -275,30 +258,28 @@ def _widths(rng: np.random.Generator) -> tuple[int, int]:
     return heads * int(rng.choice(_HEAD_WIDTHS)), heads
 
 
-def _table(
-    number: int, width: int, length: float, rng: np.random.Generator, *, is_sequence: bool = False
-) -> Table:
-    """A random table.
-
-    Args:
-        number: its number, for names.
-        width: columns.
-        length: mean indices per sample.
-        rng: random numbers.
-        is_sequence: whether its vectors are not pooled.
-    """
+def _random_table(number: int, width: int, length: float, rng: np.random.Generator) -> Table:
+    """A random table with so many columns, and ``length`` indices per sample in the mean."""
     rows = min(int(10 ** rng.uniform(2.5, 6.0)), int(_TABLE_BYTES / (4 * width)))
-    exponent = 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
+    exponent = _exponent(rng)
+    return _table(number, rows, width, length, exponent, scattered=bool(rng.random() < 0.6))
+
+
+def _exponent(rng: np.random.Generator) -> float:
+    """The exponent of a random Zipf law; 0 for one law in seven."""
+    return 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
+
+
+def _table(
+    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool = True
+) -> Table:
+    """A pooled table of one feature, whose indices follow a Zipf law."""
     return Table(
         name=f"t{number}",
         num_embeddings=rows,
-        embedding_dim=width,
+        embedding_dim=dim,
         features=(Feature(name=f"f{number}", pooling_factor=length),),
-        distribution=Zipf(
-            num_embeddings=rows, exponent=exponent, scattered=bool(rng.random() < 0.6)
-        ),
-        pooling=Pooling.NONE if is_sequence else Pooling.SUM,
-        module="embedding_collection" if is_sequence else "embedding_bag_collection",
+        distribution=Zipf(num_embeddings=rows, exponent=exponent, scattered=scattered),
     )
 
 

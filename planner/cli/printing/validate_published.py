@@ -18,11 +18,12 @@ from planner.cli.console import Settings, say, write_json
 from planner.cli.printing.show import print_rows
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from costmodels.estimates import Estimate
     from costmodels.validation.metrics import ErrorSummary
     from planner.validation.attention import AttentionCase
     from planner.validation.cases import Prediction
-    from planner.validation.dense_kernels import DensePrediction
     from planner.validation.intervals import Coverage
 
 Item = TypeVar("Item")
@@ -120,14 +121,15 @@ def lookups(*, every: bool) -> Report:
                     str(e.num_points),
                     _percent(e.mape_ratio),
                     _percent(e.worst_ratio, 0),
-                    _percent(e.coverage_ratio, 0),
+                    _percent(inside, 0),
                 )
-                for e in group
+                for _, e, inside in group
             ],
         )
-        for way, group in _grouped(found, lambda e: e.way).items()
+        for way, group in _grouped(found, lambda entry: entry[0]).items()
     ]
-    return Report(parts=tables, data={"errors": [asdict(e) for e in found]})
+    data = [{"way": way, **asdict(e), "coverage_ratio": inside} for way, e, inside in found]
+    return Report(parts=tables, data={"errors": data})
 
 
 def dense(*, every: bool) -> Report:
@@ -135,19 +137,16 @@ def dense(*, every: bool) -> Report:
     from planner.validation.dense_kernels import predictions, published_steps
 
     found, steps = predictions(), published_steps()
-    cases = [
-        (p.point.name, *(f"{1e6 * s:.1f}" for s in (p.point.measured_s, p.shipped_s, p.left_out_s)))
-        for p in found
-    ]
+    times = found[["measured_s", "shipped_s", "left_out_s"]].map(lambda s: f"{1e6 * s:.1f}")
+    cases = list(zip(found.case, *(times[name] for name in times), strict=True))
     named = ("measurement", "measured us", "shipped", "family left out")
-    groups = _grouped(found, _dense_group)
+    groups = dict(list(found.groupby(found.family.map(_dense_group), sort=False)))
     lines = []
     for name, group in groups.items():
         shipped, left_out = _dense_errors(group)
-        inside = sum(p.is_inside() for p in group)
         lines.append(
             f"{name:24} shipped {shipped}   family left out {left_out}   "
-            f"inside {inside} of {len(group)}"
+            f"inside {group.is_inside.sum()} of {len(group)}"
         )
     published = [
         (s.name, *_case(s.measured_s, s.predicted, 1), f"{1e3 * s.eager_s:.1f}") for s in steps
@@ -163,21 +162,8 @@ def dense(*, every: bool) -> Report:
         ),
     )
     data = {
-        "cases": [
-            {
-                "case": p.point.name,
-                "family": p.point.family,
-                "measured_s": p.point.measured_s,
-                "shipped_s": p.shipped_s,
-                "left_out_s": p.left_out_s,
-                "is_inside": p.is_inside(),
-            }
-            for p in found
-        ],
-        "errors": {
-            name: _errors_data(dict(zip(("shipped", "family left out"), both, strict=True)))
-            for name, both in ((n, _dense_summaries(group)) for n, group in groups.items())
-        },
+        "cases": found.to_dict("records"),
+        "errors": {name: _errors_data(_dense_summaries(group)) for name, group in groups.items()},
         "published": [
             {
                 "case": s.name,
@@ -191,51 +177,52 @@ def dense(*, every: bool) -> Report:
     return Report(parts=parts, data=data)
 
 
-def _by_family(found: Sequence[DensePrediction]) -> Table:
+def _by_family(found: DataFrame) -> Table:
     """The errors of each family, and their root mean square with the family left out."""
-    rows = []
-    for family, known in _grouped(found, lambda p: p.point.family).items():
-        rms = math.sqrt(
-            sum(math.log(p.left_out_s / p.point.measured_s) ** 2 for p in known) / len(known)
+    rows = [
+        (
+            str(family),
+            str(len(known)),
+            *_dense_errors(known),
+            f"{_rms((known.left_out_s / known.measured_s - 1.0).tolist()):.3f}",
         )
-        rows.append((family, str(len(known)), *_dense_errors(known), f"{rms:.3f}"))
+        for family, known in found.groupby("family", sort=False)
+    ]
     families = ("family", "n", "shipped (bias)", "family left out (bias)", "rms ln")
     return Table("GPU times on H200 and H100: mean error", families, rows)
 
 
-def _dense_group(p: DensePrediction) -> str:
-    """How the family of a measurement is counted: most are dense steps."""
+def _dense_group(family: str) -> str:
+    """How a family of measurements is counted: most are dense steps."""
     from planner.validation.dense_kernels import DLRM, DOTS, GRAPHS
 
-    if p.point.family.startswith(DLRM):
+    if family.startswith(DLRM):
         return "DLRM, all kernels"
-    return {DOTS: "dot interactions", GRAPHS: "steps as CUDA graphs"}.get(
-        p.point.family, "dense steps"
-    )
+    return {DOTS: "dot interactions", GRAPHS: "steps as CUDA graphs"}.get(family, "dense steps")
 
 
-def _dense_summaries(known: Sequence[DensePrediction]) -> tuple[ErrorSummary, ErrorSummary]:
+def _dense_summaries(known: DataFrame) -> dict[str, ErrorSummary]:
     """Errors with the shipped constants, and with those fitted without the family."""
     from costmodels.validation.metrics import summarize_errors
 
-    measured = [p.point.measured_s for p in known]
-    return (
-        summarize_errors([p.shipped_s for p in known], measured),
-        summarize_errors([p.left_out_s for p in known], measured),
-    )
+    predicted = {"shipped": known.shipped_s, "family left out": known.left_out_s}
+    return {
+        name: summarize_errors(s.tolist(), known.measured_s.tolist())
+        for name, s in predicted.items()
+    }
 
 
-def _dense_errors(known: Sequence[DensePrediction]) -> list[str]:
+def _dense_errors(known: DataFrame) -> list[str]:
     return [
         f"{_percent(s.mean_error_ratio)} ({100 * s.bias_ratio:+.0f})"
-        for s in _dense_summaries(known)
+        for s in _dense_summaries(known).values()
     ]
 
 
 def steps(*, every: bool) -> Report:
     """Steps of one H200: the errors of each group; with ``every``, each step before them."""
-    from planner.validation.gpu_steps import HOST_ONLY, host_groups, summarize
-    from planner.validation.gpu_steps import steps as measured_steps
+    from planner.validation.h200 import HOST_ONLY, host_groups, summarize
+    from planner.validation.h200 import steps as measured_steps
 
     found = measured_steps()
     both = {name: tuple(errors.values()) for name, errors in summarize(found).items()}
@@ -286,35 +273,34 @@ def steps(*, every: bool) -> Report:
 
 def memory(*, every: bool) -> Report:
     """What steps hold beside the tables, measured and by the ledger, in GB of 10^9 bytes."""
-    from planner.validation.memory import load_steps, summarize
+    from planner.validation.h200 import memory_errors, memory_of_steps, with_errors
 
     del every
-    found = load_steps()
+    found = memory_of_steps()
     rows = [
         (
-            f"{s.group} {s.name}",
-            f"{s.tables_bytes / 1e9:.3f}",
-            f"{(s.measured_bytes - s.tables_bytes) / 1e9:.3f}",
-            f"{(s.predicted_bytes - s.tables_bytes) / 1e9:.3f}",
-            f"{100 * s.rest_error_ratio:+.1f} %",
-            f"{100 * s.error_ratio:+.1f} %",
+            f"{s['group']} {s['name']}",
+            f"{s['tables_bytes'] / 1e9:.3f}",
+            f"{(s['measured_bytes'] - s['tables_bytes']) / 1e9:.3f}",
+            f"{(s['predicted_bytes'] - s['tables_bytes']) / 1e9:.3f}",
+            *(f"{100 * s[name]:+.1f} %" for name in ("rest_ratio", "sum_ratio")),
         )
-        for s in found
+        for s in with_errors(found).to_dict("records")
     ]
     columns = ("step", "tables GB", "beside them: measured", "ledger", "error", "of the sum")
-    errors, lines = summarize(found), []
+    errors, lines = memory_errors(found), []
     for name, e in errors.items():
-        adds = f"   allocator adds {100 * (e.reserved_median_ratio - 1.0):.0f} %"
+        adds = f"   allocator adds {100 * (e['reserved_median_ratio'] - 1.0):.0f} %"
         lines.append(
-            f"{name:16}  n {e.num_steps:2}"
-            f"   beside tables: median {_percent(e.rest_median_ratio)}"
-            f"   worst {100 * e.rest_worst_ratio:+.1f} %"
-            f"   sum short by at most {_percent(e.most_short_ratio)}"
-            f"{adds if e.reserved_median_ratio else ''}"
+            f"{name:16}  n {e['num_steps']:2}"
+            f"   beside tables: median {_percent(e['rest_median_ratio'])}"
+            f"   worst {100 * e['rest_worst_ratio']:+.1f} %"
+            f"   sum short by at most {_percent(e['most_short_ratio'])}"
+            f"{adds if e['reserved_median_ratio'] else ''}"
         )
     return Report(
         parts=(Table("Peak of device memory on one H200", columns, rows), *lines),
-        data={"steps": [asdict(s) for s in found], "errors": _plain(errors)},
+        data={"steps": found.to_dict("records"), "errors": errors},
     )
 
 

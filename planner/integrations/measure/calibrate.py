@@ -12,9 +12,8 @@ from typing import Any
 
 from costmodels.calibration.designs import QUICK, Effort
 from costmodels.calibration.device_designs import DeviceJob, num_rows
-from costmodels.calibration.fit_lookup import Caches
 from costmodels.calibration.fit_machine import Fitted, fit_machine
-from costmodels.calibration.fitting import Calibration
+from costmodels.calibration.fitting import Caches, Calibration
 from costmodels.calibration.points import CalibrationPoints, StepPoint
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError

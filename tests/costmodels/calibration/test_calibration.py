@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from costmodels.calibration import designs
-from costmodels.calibration.fit_lookup import Caches, fit_lookups, point_access
-from costmodels.calibration.fit_machine import collective_counts, fit_machine
-from costmodels.calibration.fit_steps import KINDS
+from costmodels.calibration.fit_machine import KINDS, collective_counts, fit_machine
 from costmodels.calibration.fitting import (
+    Caches,
     fit_counts,
+    fit_lookups,
     folds,
     geomean_error,
     held_out_seconds,
     learned_residual,
     log_errors,
     non_negative,
+    point_access,
 )
 from costmodels.calibration.points import (
     CalibrationPoints,
