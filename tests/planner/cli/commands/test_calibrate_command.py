@@ -79,8 +79,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
             "sees_gpus": lambda: seen.get("gpus", 0),
             "write_rows": write_rows,
         },
-        "runs": {"RunSettings": lambda **options: options},
-        "validate_torchrec": {"validate_tasks": validate_tasks},
+        "runs": {"RunSettings": lambda **options: options, "validate_tasks": validate_tasks},
     }
     for name, functions in fakes.items():
         module = types.ModuleType(f"planner.integrations.measure.{name}")
