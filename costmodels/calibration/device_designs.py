@@ -70,8 +70,6 @@ class DeviceJob:
 DEVICE_FULL: Final = DeviceEffort(num_lookups=(110, 20, 16, 16), num_products=60, repeats=12)
 """Some four minutes on a data-centre GPU."""
 DEVICE_QUICK: Final = DeviceEffort(num_lookups=(40, 10, 8, 8), num_products=21, repeats=6)
-NUM_OPERATORS: Final = 9
-"""Memory-bound operators that are measured at each size."""
 NUM_TINY: Final = 2
 """Rows of the host's calls."""
 CORE_SIZES: Final = 2e-3
@@ -228,11 +226,6 @@ def link_rows(*, size_ratio: float) -> list[Row]:
     ]
 
 
-def operator_sizes(*, size_ratio: float) -> list[int]:
-    """MiB of fp32 elements that the memory-bound operators work on."""
-    return _sizes(256, 4.0, 5, size_ratio)
-
-
 def exchange_points(world_size: int, *, size_ratio: float) -> list[CollectivePoint]:
     """Collectives from 1 KiB in the buffer of a rank on, by powers of four.
 
@@ -266,5 +259,4 @@ def num_rows(effort: DeviceEffort, world_size: int) -> int:
         link_rows(size_ratio=size),
         product_rows(effort.num_products, rng, size_ratio=size),
     )
-    tiny = 1 + NUM_TINY + NUM_OPERATORS * len(operator_sizes(size_ratio=size))
-    return len(exchanges) + sum(map(len, alone)) + tiny + sum(effort.num_lookups)
+    return len(exchanges) + sum(map(len, alone)) + 1 + NUM_TINY + sum(effort.num_lookups)

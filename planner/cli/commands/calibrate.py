@@ -155,11 +155,11 @@ def command(settings: Settings, *, flags: _Flags) -> int:
     """Run microbenchmarks and fit the constants of the cost models to them.
 
     On GPUs it measures lookups of FBGEMM (forward, and backward with the update), matrix products,
-    memory-bound operators, the host's calls, copies to and from the host and, from two ranks on,
-    collectives. GPU times are those between CUDA events, while the GPU is held until the host has
-    queued the call. Each point is a row of the file of raw rows, written as soon as it is known; a
-    point that fails is skipped and told. Without FBGEMM there are no lookups. The system file is
-    the base --system with what was measured in its place; --from writes it from stored rows.
+    the host's calls, copies to and from the host and, from two ranks on, collectives. GPU times are
+    those between CUDA events, while the GPU is held until the host has queued the call. Each point
+    is a row of the file of raw rows, written as soon as it is known; a point that fails is skipped
+    and told. Without FBGEMM there are no lookups. The system file is the base --system with what
+    was measured in its place; --from writes it from stored rows.
 
     On CPU cores (--device cpu) ranks exchange over gloo, and the stages of training steps of small
     random models are measured too. None of these models is one that 'validate torchrec' trains.

@@ -129,6 +129,8 @@ def lookups(*, every: bool) -> Report:
         for way, group in _grouped(found, lambda entry: entry[0]).items()
     ]
     data = [{"way": way, **asdict(e), "coverage_ratio": inside} for way, e, inside in found]
+    for entry in data:
+        del entry["rms_ratio"]
     return Report(parts=tables, data={"errors": data})
 
 
