@@ -24,11 +24,15 @@ from costmodels.calibration.points import (
     StepPoint,
 )
 from costmodels.cpu import operators as cpu_operators
-from costmodels.cpu.counts import ShardLoad, exchange_counts, shard_loads
 from costmodels.cpu.dense import layer_counts, update_counts
-from costmodels.cpu.features import features
-from costmodels.cpu.gloo import all_to_all_counts, buffer_counts
-from costmodels.cpu.lookup import TOGETHER, factor, together
+from costmodels.cpu.exchange import (
+    ShardLoad,
+    all_to_all_counts,
+    buffer_counts,
+    exchange_counts,
+    shard_loads,
+)
+from costmodels.cpu.lookup import TOGETHER, factor, features, together
 from costmodels.cpu.operators import Counts, backward_counts, forward_counts, held_bytes
 from costmodels.cpu.run_stages import STAGES
 from costmodels.datatypes import FloatArray
@@ -595,7 +599,7 @@ def _words(point: CollectivePoint) -> str:
 
 
 def collective_counts(point: CollectivePoint) -> FloatArray:
-    """Counts of a collective, in the order of the constants of :class:`costmodels.cpu.gloo.Gloo`.
+    """Counts of a collective, in the order of :class:`costmodels.cpu.exchange.Gloo`.
 
     For an all-to-all, each count is the largest of all ranks.
     """

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.calibration.points import LookupPoint
-from costmodels.cpu.features import Access, features
-from costmodels.cpu.lookup import factor
+from costmodels.cpu.lookup import Access, factor, features
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import require

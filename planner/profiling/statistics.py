@@ -12,13 +12,16 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._hot_share import (
+from costmodels.distribution._samples import (
     HOTTEST_RATIO,
+    LOW_COUNT,
+    Smoothed,
     draws_needed,
     hot_share_range,
+    smooth,
+    smooth_ranges,
     tells,
 )
-from costmodels.distribution._mixture import LOW_COUNT, Smoothed, smooth, smooth_ranges
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from planner.profiling import stats as schema

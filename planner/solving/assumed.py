@@ -113,7 +113,10 @@ _RANGES: Final = {
 
 
 def priced_assumptions(
-    problem: PlanningProblem, plan: Plan, assumed: Mapping[str, Iterable[str]]
+    problem: PlanningProblem,
+    plan: Plan,
+    assumed: Mapping[str, Iterable[str]],
+    has_time: Callable[[], bool] = lambda: True,
 ) -> tuple[Assumed, ...]:
     """What was assumed, and the step of the plan under another value of each.
 
@@ -123,6 +126,7 @@ def priced_assumptions(
         assumed: the keys that a workload file left open, with the names of tables, as in
             :class:`planner.io.WorkloadFile`. Tables whose values came from elsewhere, such as
             statistics, are left out.
+        has_time: asked before each price; where it says False, what was assumed has no price.
     """
     workload = problem.workload
     found = []
@@ -139,7 +143,7 @@ def priced_assumptions(
                 value=value,
                 num_tables=len(names),
                 other=told,
-                time_s=None if other is None else _time_s(problem, plan, other),
+                time_s=_time_s(problem, plan, other) if other and has_time() else None,
             )
         )
     return tuple(found)

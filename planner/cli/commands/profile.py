@@ -19,8 +19,9 @@ from planner.cli.console import (
     warn,
     write_json,
 )
-from planner.cli.flags.common import FILE, Count, Quantity, is_given, output_options
+from planner.cli.flags import is_given, output_options, usage
 from planner.cli.interrupt import interrupt_in
+from planner.cli.types import FILE, Parsed, count, quantity
 from planner.support.cores import usable_cores
 from planner.support.text import significant
 
@@ -29,25 +30,17 @@ if TYPE_CHECKING:
     from planner.profiling.stats import Stats, TableStats
     from planner.report.base import Cell
 
-NUMBER = Count(2**48)
+NUMBER = count(2**48)
 FORMATS = ("auto", "criteo_tsv", "npy", "npz", "parquet", "torch")
 
 
-class BatchSizes(click.ParamType[tuple[int, ...]]):
-    """``2048,16384``."""
-
-    name = "sizes"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Refuse anything but whole numbers from 1 to 10^8."""
-        if isinstance(value, tuple):
-            return value
-        parts = str(value).split(",")
-        if not all(p.strip().isdecimal() and 1 <= float(p) <= 10**8 for p in parts):
-            self.fail(f"{value!r} is not a list of batch sizes such as '2048,16384'", param, ctx)
-        return tuple(int(float(p)) for p in parts)
+def _batch_sizes(text: str) -> tuple[int, ...]:
+    """``2048,16384``: whole numbers from 1 to 10^8."""
+    parts = text.split(",")
+    if not all(p.strip().isdecimal() and 1 <= float(p) <= 10**8 for p in parts):
+        message = f"{text!r} is not a list of batch sizes such as '2048,16384'"
+        raise ValueError(message)
+    return tuple(int(float(p)) for p in parts)
 
 
 EXAMPLES = """\b
@@ -84,7 +77,7 @@ Examples:
 )
 @click.option(
     "--batch-sizes",
-    type=BatchSizes(),
+    type=Parsed("sizes", _batch_sizes),
     default="2048,16384",
     show_default=True,
     metavar="N,N",
@@ -100,14 +93,14 @@ Examples:
 @click.option(
     "--memory",
     "memory_bytes",
-    type=Quantity("bytes", positive=True),
+    type=quantity("bytes", positive=True),
     default="2 GiB",
     show_default=True,
     metavar="SIZE",
     help="Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
 )
 @click.option(
-    "--jobs", type=Count(1024), metavar="N", help="Threads to use.  [default: usable cores]"
+    "--jobs", type=count(1024), metavar="N", help="Threads to use.  [default: usable cores]"
 )
 @output_options
 @click.pass_obj
@@ -168,7 +161,7 @@ def _options(flags: dict[str, Any]) -> ProfileOptions:
 
     if flags["rows"] is not None and flags["sample_rows"] is not None:
         message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
-        raise click.UsageError(message, click.get_current_context())
+        raise usage(message)
     return ProfileOptions(
         format_name=flags["format_name"],
         features=flags["features"],
@@ -210,8 +203,8 @@ def _progress(settings: Settings) -> Iterator[Callable[[str, float, float], None
 
 
 def _print(stats: Stats, output: Path) -> None:
-    from planner.report._terminal import print_facts, print_sections
     from planner.report.base import Column, Fact, Kind, Section
+    from planner.report.terminal import print_facts, print_sections
 
     batch = max(b.batch_size for table in stats.tables.values() for b in table.batches)
     columns = (
