@@ -95,41 +95,11 @@ class _Range(NamedTuple):
 
 _RANGES: Final = {
     "hbm": _Range(
-        tables=32,
-        rows=(1e3, 2e7),
-        dims=(4, 512),
-        pooling=(1, 64),
-        bags=(512, 32768),
-        indices=(5e3, 1.2e7),
-        most_bytes=math.inf,
+        32, (1e3, 2e7), (4, 512), (1, 64), (512, 32768), (5e3, 1.2e7), most_bytes=math.inf
     ),
-    "seq": _Range(
-        tables=8,
-        rows=(1e3, 2e7),
-        dims=(8, 256),
-        pooling=(1, 32),
-        bags=(512, 16384),
-        indices=(5e3, 2e6),
-        most_bytes=math.inf,
-    ),
-    "uvm": _Range(
-        tables=8,
-        rows=(1e4, 2e6),
-        dims=(16, 256),
-        pooling=(1, 20),
-        bags=(512, 16384),
-        indices=(1e4, 4e6),
-        most_bytes=8e8,
-    ),
-    "uvmc": _Range(
-        tables=8,
-        rows=(5e4, 2e6),
-        dims=(16, 256),
-        pooling=(1, 20),
-        bags=(1024, 16384),
-        indices=(3e4, 4e6),
-        most_bytes=1.2e9,
-    ),
+    "seq": _Range(8, (1e3, 2e7), (8, 256), (1, 32), (512, 16384), (5e3, 2e6), most_bytes=math.inf),
+    "uvm": _Range(8, (1e4, 2e6), (16, 256), (1, 20), (512, 16384), (1e4, 4e6), most_bytes=8e8),
+    "uvmc": _Range(8, (5e4, 2e6), (16, 256), (1, 20), (1024, 16384), (3e4, 4e6), most_bytes=1.2e9),
 }
 
 

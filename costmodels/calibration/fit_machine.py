@@ -512,17 +512,9 @@ differed by 1 to 22 %, four times by more than 5 %. Without the largest differen
 square is 0.05; the median gives 0.08."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """The constants of a machine, and the error of each fit."""
-
-    constants: CpuConstants
-    errors: tuple[FitError, ...]
-
-
 def fit_machine(
     points: CalibrationPoints, caches: Caches, *, machine: str, world_size: int
-) -> Fitted:
+) -> tuple[CpuConstants, tuple[FitError, ...]]:
     """Fit every model of a machine whose ranks are CPU cores.
 
     Args:
@@ -530,6 +522,9 @@ def fit_machine(
         caches: sizes of the caches of a core.
         machine: name of the machine.
         world_size: ranks that were measured.
+
+    Returns:
+        The constants, and the error of each fit.
     """
     fused, fused_errors = fit_lookups(points.lookups, caches, CpuKernel.FUSED)
     replicated, replicated_errors = fit_lookups(points.lookups, caches, CpuKernel.DENSE)
@@ -571,7 +566,7 @@ def fit_machine(
         *collective_errors,
         *operator_errors,
     )
-    return Fitted(constants=constants, errors=errors)
+    return constants, errors
 
 
 def _fit_collectives(

@@ -262,13 +262,21 @@ def _shape(row: dict[str, str]) -> tuple[int, int]:
 
 
 def number(
-    row: Mapping[str, str], column: str, *, low: float, high: float, whole: bool = False
+    row: Mapping[str, str],
+    column: str,
+    default: float | None = None,
+    *,
+    low: float,
+    high: float,
+    whole: bool = False,
 ) -> float:
-    """A cell as a number between ``low`` and ``high``.
+    """A cell as a number between ``low`` and ``high``; the default if there is no such cell.
 
     Raises:
         ValueError: it is not a number, not a whole number if ``whole``, or out of range.
     """
+    if default is not None and column not in row:
+        return default
     text = row[column].strip()
     try:
         value = float(text)
