@@ -50,7 +50,13 @@ def study(
         2
     """
     load = Files(workload=workload)
-    knobs = knobs_of({SYSTEM: systems, GPUS: gpus, **checked_knobs(_tuples(vary or {}))})
+    knobs = knobs_of(
+        {
+            SYSTEM: systems,
+            GPUS: gpus,
+            **checked_knobs(vary or {}),
+        }
+    )
     asked = Effort(**effort)
     if not asked.is_grid and smallest_for is None:
         knobs = {k: tuple(v) for k, v in usual_choices(dict(knobs), load).items()}
@@ -63,7 +69,3 @@ def study(
     )
     found.run()
     return found
-
-
-def _tuples(vary: Mapping[str, Sequence[Value]]) -> dict[str, tuple[Value, ...]]:
-    return {name: tuple(values) for name, values in vary.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -47,7 +47,7 @@ def values_of_text(text: str, where: str) -> tuple[Value, ...]:
     return tuple(json.dumps(v) if isinstance(v, list | dict) else v for v in found)
 
 
-def checked_knobs(knobs: Mapping[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
+def checked_knobs(knobs: Mapping[str, Sequence[Value]]) -> dict[str, tuple[Value, ...]]:
     """The knobs, with shares of tables as numbers.
 
     Raises:

@@ -323,7 +323,11 @@ def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
     records = predicting_records()
     other = list(never_fitted(records))
     families: list[tuple[str, list[tuple[bool, float]], bool]] = [
-        ("iteration: published systems", _published_rows(), True),
+        (
+            "iteration: published systems",
+            [_row(p.case.measured_s, p.shipped.low_s, p.shipped.high_s) for p in _published()],
+            True,
+        ),
         *((f"lookup: {name}", rows, True) for name, rows in _lookup_rows().items()),
         ("collective: sizes left out", _curve_rows(every_other_size(records)), True),
         (
@@ -333,7 +337,7 @@ def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
         ),
         (
             "collective: other harness, >= 1 MiB",
-            _curve_rows(p for p in other if p.size_bytes >= _LARGE_BYTES and _inside_host(p)),
+            _curve_rows(p for p in other if p.size_bytes >= _LARGE_BYTES and " 1x" in p.name),
             False,
         ),
         (
@@ -381,11 +385,6 @@ def _published() -> tuple[Prediction[PublishedCase], ...]:
     return tuple(predict(case) for case in load_cases())
 
 
-def _published_rows() -> list[tuple[bool, float]]:
-    """The rows (:func:`_row`) of the iterations of published systems."""
-    return [_row(p.case.measured_s, p.shipped.low_s, p.shipped.high_s) for p in _published()]
-
-
 def _lookup_rows() -> dict[str, list[tuple[bool, float]]]:
     """The rows (:func:`_row`) of the lookups that nothing is fitted to, by device."""
     table = read_table(configs_folder() / "published" / "lookup_points.csv", LOOKUP_COLUMNS)
@@ -402,11 +401,6 @@ def _lookup_rows() -> dict[str, list[tuple[bool, float]]]:
 def _curve_rows(points: Iterable[HeldOut]) -> list[tuple[bool, float]]:
     """The rows (:func:`_row`) of points of collective curves."""
     return [(p.inside, (1.0 + p.spread_ratio) ** 2 - 1.0) for p in points]
-
-
-def _inside_host(point: HeldOut) -> bool:
-    """Whether a point of :func:`never_fitted` is of one host, which its name says."""
-    return " 1x" in point.name
 
 
 def _run_rows(path: Path) -> list[tuple[bool, float]]:
