@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -60,34 +60,6 @@ _EXCHANGES = {"indices": "input_s", "vectors": "output_s", "gradients": "gradien
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepFit:
-    """All constants that are fitted to training steps.
-
-    Attributes:
-        call_s: seconds of a fused call without work, forward and backward together.
-        fused: how lookups in a step differ from lookups of single tables, for fused tables.
-        replicated: the same for replicated tables.
-        exchange_s: seconds that the exchanges of indices, vectors and gradients take once in a
-            step, whatever the number of sharding types.
-        exchanges: constants of each sharding type.
-        dense: constants of the dense part.
-        gradient: constants of the reduction of gradients that every rank holds.
-        errors: the error of each fit.
-        sigmas_ratio: standard deviation of ln(predicted / measured) of each kind of time.
-    """
-
-    call_s: float
-    fused: GroupConstants
-    replicated: GroupConstants
-    exchange_s: tuple[float, ...]
-    exchanges: dict[ShardingType, ExchangeConstants]
-    dense: DenseConstants
-    gradient: GradientConstants
-    errors: tuple[FitError, ...]
-    sigmas_ratio: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
     """What one rank measured in one step.
 
@@ -118,12 +90,12 @@ class _Seen:
         return tuple(x for x in self.loads if x.rank == self.rank)
 
 
-def fit_steps(
+def _fit_steps(
     points: Sequence[StepPoint],
     fused: LookupConstants,
     replicated: LookupConstants,
     caches: Caches,
-) -> StepFit:
+) -> tuple[dict[str, Any], tuple[FitError, ...]]:
     """Fit each stage by itself; in errors on points left out, a step is left out as a whole.
 
     Args:
@@ -131,6 +103,9 @@ def fit_steps(
         fused: constants of fused tables that are looked up alone.
         replicated: constants of replicated tables that are looked up alone.
         caches: sizes of the caches of a core.
+
+    Returns:
+        The fields of :class:`CpuConstants` that steps tell, and the error of each fit.
     """
     seen = [
         _Seen(step=i, rank=r, point=p, loads=shard_loads(p.workload, p.plan, len(p.stages_s)))
@@ -138,27 +113,25 @@ def fit_steps(
         for r in range(len(p.stages_s))
     ]
     calls = [_fit_calls(seen, phase, (fused, replicated), caches) for phase in _PHASES]
-    exchanges = _fit_exchanges(seen)
+    exchanges, handed_on, exchange_errors = _fit_exchanges(seen)
     dense, (replicated_s, per_byte_s), dense_errors = _fit_dense(seen)
     (forward, forward_error), (backward, backward_error) = calls
-    handed_on = exchanges.replicated_s
-    return StepFit(
-        call_s=forward[0] + backward[0],
-        fused=GroupConstants(forward_s=forward[1:6], backward_s=backward[1:6]),
-        replicated=GroupConstants(
+    constants = {
+        **exchanges,
+        "call_s": forward[0] + backward[0],
+        "group": GroupConstants(forward_s=forward[1:6], backward_s=backward[1:6]),
+        "replicated_group": GroupConstants(
             forward_s=_handed_on(forward[6:], handed_on["indices"], handed_on["vectors"]),
             backward_s=_handed_on(backward[6:], handed_on["gradients"]),
         ),
-        exchange_s=exchanges.once_s,
-        exchanges=exchanges.kinds,
-        dense=dense,
-        gradient=GradientConstants(
+        "dense": dense,
+        "gradient": GradientConstants(
             fixed_s=replicated_s + sum(costs[0] for costs in handed_on.values()),
             per_byte_s=per_byte_s,
         ),
-        errors=(forward_error, backward_error, *exchanges.errors, *dense_errors),
-        sigmas_ratio=_sigmas(seen, (fused, replicated), caches),
-    )
+        "sigmas_ratio": _sigmas(seen, (fused, replicated), caches),
+    }
+    return constants, (forward_error, backward_error, *exchange_errors, *dense_errors)
 
 
 _DENSE = {
@@ -225,26 +198,16 @@ def call_counts(
     return counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Exchanges:
-    """The fitted constants of exchanges.
+def _fit_exchanges(
+    seen: Sequence[_Seen],
+) -> tuple[dict[str, Any], dict[str, tuple[float, ...]], list[FitError]]:
+    """Fit the exchanges of indices, vectors and gradients.
 
-    Attributes:
-        kinds: constants of each sharding type.
-        once_s: seconds that each exchange takes once in a step.
-        replicated_s: for each exchange, what replicated tables cost there: once if there are any,
-            and for each of the counts of ``TOGETHER``.
-        errors: the error of each fit.
+    Returns:
+        The constants of each sharding type and, as ``exchange_s``, the seconds that each exchange
+        takes once in a step; for each exchange what replicated tables cost there, once if there are
+        any, and for each of the counts of ``TOGETHER``; and the error of each fit.
     """
-
-    kinds: dict[ShardingType, ExchangeConstants]
-    once_s: tuple[float, ...]
-    replicated_s: dict[str, tuple[float, ...]]
-    errors: tuple[FitError, ...]
-
-
-def _fit_exchanges(seen: Sequence[_Seen]) -> _Exchanges:
-    """Fit the exchanges of indices, vectors and gradients."""
     seen = [s for s in seen if s.exchanges]
     found: dict[str, tuple[float, ...]] = {}
     errors = []
@@ -252,20 +215,15 @@ def _fit_exchanges(seen: Sequence[_Seen]) -> _Exchanges:
         counts = [_exchange_counts(s, 0 if stage == "indices" else 1) for s in seen]
         found[stage], error = _fit_stage(seen, counts, stage, f"exchange of {stage}")
         errors.append(error)
-    kinds = {}
+    constants: dict[str, Any] = {"exchange_s": tuple(costs[0] for costs in found.values())}
+    first = 2 + len(TOGETHER)
     for k, kind in enumerate(KINDS):
         own = {}
         for stage, name in _EXCHANGES.items():
-            first = 2 + len(TOGETHER)
             size = (len(found[stage]) - first) // len(KINDS)
             own[name] = found[stage][first + k * size : first + (k + 1) * size]
-        kinds[kind] = ExchangeConstants(**own)
-    return _Exchanges(
-        kinds=kinds,
-        once_s=tuple(found[stage][0] for stage in _EXCHANGES),
-        replicated_s={stage: found[stage][1 : 2 + len(TOGETHER)] for stage in _EXCHANGES},
-        errors=tuple(errors),
-    )
+        constants[kind.value] = ExchangeConstants(**own)
+    return constants, {stage: costs[1:first] for stage, costs in found.items()}, errors
 
 
 def _exchange_counts(seen: _Seen, column: int) -> FloatArray:
@@ -532,8 +490,9 @@ def fit_machine(
     sequence, sequence_errors = (
         fit_lookups(points.lookups, caches, CpuKernel.SEQUENCE) if has_sequences else (None, ())
     )
-    steps = fit_steps(points.steps, fused, replicated, caches)
+    steps, step_errors = _fit_steps(points.steps, fused, replicated, caches)
     pace_sigma_ratio = math.hypot(points.pace_sigma_ratio, LATER_PACE_SIGMA)
+    steps["sigmas_ratio"] = (*steps["sigmas_ratio"], (MACHINE, pace_sigma_ratio))
     collective, collective_errors = _fit_collectives(points.collectives)
     operators, operator_errors = fit_operators(points.operators)
     constants = CpuConstants(
@@ -541,25 +500,16 @@ def fit_machine(
         world_size=world_size,
         l2_bytes=caches.l2_bytes,
         l3_bytes=caches.l3_bytes,
-        call_s=steps.call_s,
-        group=steps.fused,
-        replicated_group=steps.replicated,
         fused=fused,
         replicated=replicated,
-        exchange_s=steps.exchange_s,
-        table_wise=steps.exchanges[ShardingType.TABLE_WISE],
-        column_wise=steps.exchanges[ShardingType.COLUMN_WISE],
-        row_wise=steps.exchanges[ShardingType.ROW_WISE],
-        collective=collective,
-        dense=steps.dense,
-        gradient=steps.gradient,
-        sigmas_ratio=(*steps.sigmas_ratio, (MACHINE, pace_sigma_ratio)),
-        operators=operators,
         sequence=sequence,
+        collective=collective,
+        operators=operators,
         pace_s=points.pace_s,
+        **steps,
     )
     errors = (
-        *steps.errors,
+        *step_errors,
         *fused_errors,
         *replicated_errors,
         *sequence_errors,

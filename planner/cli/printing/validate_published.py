@@ -444,7 +444,8 @@ def _by_framework(found: Sequence[Prediction[Any]]) -> Table:
 
 def attention(*, every: bool) -> Report:
     """Errors of kernels by device, width of heads, pass and length, and those of whole layers."""
-    from planner.validation.attention import layers, load_cases, predictions, summarize
+    from costmodels.validation.metrics import summarize_errors
+    from planner.validation.attention import layers, load_cases, predictions
 
     del every
     cases, whole = load_cases(), layers()
@@ -471,7 +472,8 @@ def attention(*, every: bool) -> Report:
         for key, members in sorted(groups.items())
     ]
     columns = ("device", "head", "pass", "positions", "rows", "shipped", "head out", "device out")
-    errors = summarize(cases, found)
+    measured = [c.measured_s for c in cases]
+    errors = {name: summarize_errors(times, measured) for name, times in found.items()}
     lines = [
         f"{name:26}  {_summary(s, 'MAPE', 'p90', 'worst')}   over {s.count} rows"
         for name, s in errors.items()
