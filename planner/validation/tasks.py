@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.calibration.designs import placed
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import CostModelError
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
+from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import (
     DenseArch,
@@ -145,37 +146,20 @@ def random_plan(
             table-wise. Large tables are never replicated.
         rng: random numbers.
     """
-    kinds = (ShardingType.ROW_WISE, ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL)
-    probabilities = (*shares, 1.0 - sum(shares))
-    placements = []
-    for table in workload.tables:
-        kind = (*kinds, ShardingType.TABLE_WISE)[int(rng.choice(4, p=probabilities))]
-        large = table.weight_bytes > _REPLICATED_BYTES
-        if kind is ShardingType.DATA_PARALLEL and large:
-            kind = ShardingType.TABLE_WISE
-        widths: tuple[int, ...] = (table.embedding_dim,)
-        if kind is ShardingType.COLUMN_WISE:
-            widths = (table.embedding_dim // 2,) * 2
-        replicated = kind is ShardingType.DATA_PARALLEL
-        option = ShardingOption(
-            table=table.name,
-            sharding_type=kind,
-            kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
-            column_widths=widths,
-        )
-        where = tuple(int(r) for r in rng.choice(world_size, option.num_pieces, replace=True))
-        if kind is ShardingType.COLUMN_WISE:
-            where = tuple(int(r) for r in rng.permutation(world_size)[:2])
-        placements.append(
-            place(
-                option,
-                table.num_embeddings,
-                where,
+    others = (ShardingType.ROW_WISE, ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL)
+    kinds, probabilities = (*others, ShardingType.TABLE_WISE), (*shares, 1.0 - sum(shares))
+    return Plan(
+        placements=tuple(
+            placed(
+                table,
+                kinds[int(rng.choice(4, p=probabilities))],
+                rng,
                 world_size=world_size,
-                local_world_size=world_size,
+                most_replicated_bytes=_REPLICATED_BYTES,
             )
+            for table in workload.tables
         )
-    return Plan(placements=tuple(placements))
+    )
 
 
 def with_skew(workload: Workload, exponent: float) -> Workload:

@@ -85,10 +85,7 @@ def systems(*, every: bool) -> Report:
     ]
     columns = ("case", "devices", *_CASE, "naive?")
     errors = dict(zip(("shardplan", NAIVE), summarize(found).values(), strict=True))
-    lines = [
-        f"{name:9}  {_summary(s, 'MAPE', 'p90', 'geomean', 'worst')}   over {s.count} systems"
-        for name, s in errors.items()
-    ]
+    lines = _lines(errors, 9, "MAPE", "p90", "geomean", "worst", of="systems")
     cases = [
         _case_data(
             p,
@@ -325,10 +322,7 @@ def single_gpu(*, every: bool) -> Report:
     ]
     columns = ("case", "device", *_CASE, *shown.values())
     errors = summarize(found)
-    lines = [
-        f"{name:26}  {_summary(s, 'GMAE', 'MAPE', 'p90', 'worst', 'inside')}"
-        for name, s in errors.items()
-    ]
+    lines = _lines(errors, 26, "GMAE", "MAPE", "p90", "worst", "inside")
     cases = [_case_data(p, **_predicted_data(p.predicted)) for p in found]
     return Report(
         parts=(Table("DLRM on one GPU, iteration time", columns, rows), *lines),
@@ -347,10 +341,7 @@ def transformers(*, every: bool) -> Report:
     errors = summarize(found)
     shipped = [(*_who(p.case), *_wide(p.case.measured_s, p.shipped)) for p in found]
     each = Table("Every case, as shipped", ("case", "devices", *_CASE), shipped)
-    lines = [
-        f"{name:26}  {_summary(s, 'MAPE', 'GMAE', 'p90', 'worst', 'inside')}   over {s.count} rows"
-        for name, s in errors.items()
-    ]
+    lines = _lines(errors, 26, "MAPE", "GMAE", "p90", "worst", "inside", of="rows")
     title = "Steps to which nothing is fitted, micro-batch"
     parts = (
         _by_model(found),
@@ -474,10 +465,7 @@ def attention(*, every: bool) -> Report:
     columns = ("device", "head", "pass", "positions", "rows", "shipped", "head out", "device out")
     measured = [c.measured_s for c in cases]
     errors = {name: summarize_errors(times, measured) for name, times in found.items()}
-    lines = [
-        f"{name:26}  {_summary(s, 'MAPE', 'p90', 'worst')}   over {s.count} rows"
-        for name, s in errors.items()
-    ]
+    lines = _lines(errors, 26, "MAPE", "p90", "worst", of="rows")
     title = "Layers of HSTU, forward and backward; nothing is fitted to them"
     return Report(
         parts=(
@@ -651,6 +639,16 @@ def _summary(s: ErrorSummary, *names: str) -> str:
     if "inside" in names and not math.isnan(s.coverage_ratio):
         told.append(f"inside {_percent(s.coverage_ratio, 0)}")
     return "   ".join(told)
+
+
+def _lines(
+    errors: Mapping[str, ErrorSummary], width: int, *measures: str, of: str = ""
+) -> list[str]:
+    """A line of measures for each way of predicting, with the number of cases."""
+    return [
+        f"{name:{width}}  {_summary(s, *measures)}" + (f"   over {s.count} {of}" if of else "")
+        for name, s in errors.items()
+    ]
 
 
 def _interval_data(found: Estimate) -> dict[str, float]:
