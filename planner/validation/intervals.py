@@ -247,8 +247,8 @@ def thinned(curve: CollectiveCurve, first: int) -> CollectiveCurve:
 WANTED: Final = (0.80, 0.97)
 """The least and the greatest share of measurements inside their intervals that is accepted. Below,
 intervals are too narrow; above, they are wider than they need to be."""
-_LOOKUP_SYSTEMS: Final = {"H100-SXM5-80GB": "h100_sxm"}
-"""Systems of the devices whose lookups are looked at, by the names of the devices in the file."""
+_LOOKUP_DEVICE: Final = "H100-SXM5-80GB"
+"""The device whose lookups are looked at; its system is ``h100_sxm``."""
 _LARGE_BYTES: Final = 2**20
 """Collectives from this size on are large."""
 _CONSISTENT: Final = 0.05
@@ -328,7 +328,7 @@ def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
             [_row(p.case.measured_s, p.shipped.low_s, p.shipped.high_s) for p in _published()],
             True,
         ),
-        *((f"lookup: {name}", rows, True) for name, rows in _lookup_rows().items()),
+        ("lookup: H100", _lookup_rows(), True),
         ("collective: sizes left out", _curve_rows(every_other_size(records)), True),
         (
             "collective: other versions",
@@ -385,17 +385,16 @@ def _published() -> tuple[Prediction[PublishedCase], ...]:
     return tuple(predict(case) for case in load_cases())
 
 
-def _lookup_rows() -> dict[str, list[tuple[bool, float]]]:
-    """The rows (:func:`_row`) of the lookups that nothing is fitted to, by device."""
+def _lookup_rows() -> list[tuple[bool, float]]:
+    """The rows (:func:`_row`) of the lookups that nothing is fitted to."""
     table = read_table(configs_folder() / "published" / "lookup_points.csv", LOOKUP_COLUMNS)
-    found: dict[str, list[tuple[bool, float]]] = {}
-    for device, system in _LOOKUP_SYSTEMS.items():
-        for row, p in zip(table.rows, predict_lookups(table, load_system(system)), strict=True):
-            held = row["device"] == device and row["role"] == "validate"
-            if held and isinstance(p, Predicted):
-                rows = found.setdefault(device.split("-")[0], [])
-                rows.append(_row(float(row["time_us"]) * 1e-6, p.low_s, p.high_s))
-    return found
+    found = zip(table.rows, predict_lookups(table, load_system("h100_sxm")), strict=True)
+    return [
+        _row(float(row["time_us"]) * 1e-6, p.low_s, p.high_s)
+        for row, p in found
+        if row["device"] == _LOOKUP_DEVICE and row["role"] == "validate"
+        if isinstance(p, Predicted)
+    ]
 
 
 def _curve_rows(points: Iterable[HeldOut]) -> list[tuple[bool, float]]:
