@@ -226,7 +226,10 @@ def measured_host(rows: list[Row]) -> Topology:
 
 def summarize(found: tuple[Prediction[GpuStep], ...]) -> dict[str, dict[str, ErrorSummary]]:
     """Errors of each group: as predicted, and with the measured kernels."""
-    return {name: cases.summarize(steps) for name, steps in _grouped(found, "group").items()}
+    return {
+        name: cases.summarize(steps)
+        for name, steps in cases.grouped(found, lambda s: s.case.group).items()
+    }
 
 
 def host_groups(found: tuple[Prediction[GpuStep], ...]) -> dict[str, float]:
@@ -244,17 +247,8 @@ def host_groups(found: tuple[Prediction[GpuStep], ...]) -> dict[str, float]:
                 )
             )
         )
-        for family, steps in _grouped(bound, "family").items()
+        for family, steps in cases.grouped(bound, lambda s: s.case.family).items()
     }
-
-
-def _grouped(
-    found: tuple[Prediction[GpuStep], ...], key: str
-) -> dict[str, list[Prediction[GpuStep]]]:
-    groups: dict[str, list[Prediction[GpuStep]]] = {}
-    for step in found:
-        groups.setdefault(getattr(step.case, key), []).append(step)
-    return groups
 
 
 def _group(row: Row) -> str:

@@ -7,15 +7,16 @@ and lines for the terminal, and the same numbers as data for ``--json``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from planner.cli.console import Settings, say, write_json
 from planner.cli.printing.show import print_rows
+from planner.validation.cases import AS_SHIPPED, Prediction, grouped, summarize
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
     from costmodels.estimates import Estimate
     from costmodels.validation.metrics import ErrorSummary
     from planner.validation.attention import AttentionCase
-    from planner.validation.cases import Prediction
     from planner.validation.intervals import Coverage
 
-Item = TypeVar("Item")
 _SHORT: Final = 1024
 """Positions up to which a sequence is listed as short."""
 _MEASURES: Final = {
@@ -69,7 +68,6 @@ class Report:
 
 def systems(*, every: bool) -> Report:
     """Each MLPerf system with the errors of both models, and a summary of them."""
-    from planner.validation.cases import summarize
     from planner.validation.published import NAIVE, load_cases, predict
 
     del every
@@ -123,7 +121,7 @@ def lookups(*, every: bool) -> Report:
                 for _, e, inside in group
             ],
         )
-        for way, group in _grouped(found, lambda entry: entry[0]).items()
+        for way, group in grouped(found, lambda entry: entry[0]).items()
     ]
     data = [{"way": way, **asdict(e), "coverage_ratio": inside} for way, e, inside in found]
     for entry in data:
@@ -305,7 +303,6 @@ def memory(*, every: bool) -> Report:
 
 def single_gpu(*, every: bool) -> Report:
     """Iterations on one GPU: as shipped with its interval, and with models and GPUs left out."""
-    from planner.validation.cases import summarize
     from planner.validation.single_gpu import predictions
 
     del every
@@ -333,7 +330,6 @@ def single_gpu(*, every: bool) -> Report:
 def transformers(*, every: bool) -> Report:
     """Errors of steps by model, device and precision; every case too where asked for."""
     from planner.validation import transformers as measured
-    from planner.validation.cases import summarize
 
     found = measured.predictions(measured.load_cases())
     others = measured.unfitted(measured.UNFITTED)
@@ -375,14 +371,13 @@ def transformers(*, every: bool) -> Report:
 
 def _by_model(found: Sequence[Prediction[Any]]) -> Table:
     """Mean errors of each model on each device, and the root mean square with the model out."""
-    from planner.validation.cases import AS_SHIPPED
     from planner.validation.transformers import LEFT_OUT, MODEL_OUT, NAIVE
 
     def errors(members: Sequence[Prediction[Any]], name: str) -> list[float]:
         return [p.predicted[name].time_s / p.case.measured_s - 1.0 for p in members]
 
     rows = []
-    for (model, group), members in _grouped(found, lambda p: (p.case.model, p.case.group)).items():
+    for (model, group), members in grouped(found, lambda p: (p.case.model, p.case.group)).items():
         times = [p.case.measured_s * 1e3 for p in members]
         rows.append(
             (
@@ -402,7 +397,7 @@ def _by_model(found: Sequence[Prediction[Any]]) -> Table:
 
 def _by_system(title: str, found: Sequence[Prediction[Any]]) -> Table:
     """Errors of steps to which nothing is fitted, by model, system and precision."""
-    groups = _grouped(
+    groups = grouped(
         found,
         lambda p: (p.case.model, p.case.topology.name, p.case.workload.dense.dtype.value),
     )
@@ -425,7 +420,7 @@ def _by_system(title: str, found: Sequence[Prediction[Any]]) -> Table:
 def _by_framework(found: Sequence[Prediction[Any]]) -> Table:
     """Errors of steps in other frameworks; the last column is what sets the width of intervals."""
     rows = []
-    for name, members in _grouped(found, lambda p: p.case.family).items():
+    for name, members in grouped(found, lambda p: p.case.family).items():
         errors = [p.error_ratio for p in members]
         inside = sum(p.is_inside for p in members)
         rows.append((name, f"{len(members)}", _biased(errors), f"{inside}", f"{_rms(errors):.3f}"))
@@ -442,7 +437,7 @@ def attention(*, every: bool) -> Report:
     cases, whole = load_cases(), layers()
     found = predictions(cases)
     passes = ["backward" if c.is_backward else "forward" for c in cases]
-    groups = _grouped(
+    groups = grouped(
         range(len(cases)),
         lambda i: (
             cases[i].device.name,
@@ -588,14 +583,6 @@ def _mean_line(found: Sequence[Prediction[Any]]) -> str:
         f"MAPE {_percent(mean)}   inside {sum(p.is_inside for p in found)} of {len(found)}"
         f"   median interval: high = {width:.2f} low"
     )
-
-
-def _grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
-    """The items by a key, in the order in which keys are met."""
-    groups: dict[Hashable, list[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def _who(case: Any) -> tuple[str, str]:

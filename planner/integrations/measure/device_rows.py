@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import count, pairwise
@@ -307,14 +307,13 @@ def _kernel_gap(device: Cores, repeats: int) -> Row:
 
 def _measure_host(device: Cores, rows: _Rows) -> None:
     """Calls of the host, issued back to back."""
-    try:
-        calls = measure_host(device.device)
-    except Exception as error:
-        rows.add({"block": "ceilings", "what": EAGER_CALL, "error": _told(error)})
-        return
-    found = {EAGER_CALL: calls.eager_call_s, EAGER_PASS: calls.eager_pass_s}
-    for what, seconds in found.items():
-        rows.add({"block": "ceilings", "what": what, "wall_us": _us(seconds)})
+    calls = cache(measure_host)
+
+    def measured(name: str) -> Row:
+        return {"wall_us": _us(getattr(calls(device.device), name))}
+
+    for what, name in ((EAGER_CALL, "eager_call_s"), (EAGER_PASS, "eager_pass_s")):
+        rows.measured({"block": "ceilings", "what": what}, partial(measured, name))
 
 
 def _typical_us(
