@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torchrec
 
 
 def traced(snippet: Snippet) -> DenseTrace:
-    return trace_dense(snippet.module, snippet.inputs, batch_size=1)
+    return trace_dense(snippet[0], snippet[1], batch_size=1)
 
 
 @pytest.mark.parametrize("name", sorted(set(single_names())))
