@@ -19,9 +19,8 @@ from planner.search.base import (
 )
 from planner.search.bounds.proofs import Proofs
 from planner.search.bounds.quick import price_all_above_floor
-from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import USUAL, Schedule
+from planner.search.common.schedule import USUAL, Schedule, SearchPart
 from planner.search.construct.greedy import offer_first
 from planner.search.construct.handed import HandedPlan, offered
 from planner.search.construct.walk import can_price_all

@@ -30,14 +30,17 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from planner.search.bounds.bound_program import RankFreeProgram
+from planner.search.bounds.bound_program import (
+    EVERYTHING,
+    Name,
+    RankFreeProgram,
+    Scope,
+    SolutionLoads,
+)
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
-from planner.search.bounds.scope import EVERYTHING, Name, Scope
-from planner.search.bounds.solution_loads import SolutionLoads
-from planner.search.common.basis import Basis
 from planner.search.common.linear import LinearModel
-from planner.search.common.milp import MilpProgram, Rows, Solution
+from planner.search.common.milp import Basis, MilpProgram, Rows, Solution
 from planner.search.common.programs import effort_of, node_s, solve
 from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import Meter

@@ -14,7 +14,30 @@ Numerical tolerances, and numbers that belong to one algorithm, stand beside the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
+
+# ------------------ parts of a search
+#
+# The parts of the search by name, so that a search can leave some out.
+
+
+class SearchPart(StrEnum):
+    """Parts of the search: one for each method that finds plans, and one for all that only proves.
+
+    Benchmarks leave out one part at a time, to see what it contributes.
+    """
+
+    EXHAUSTIVE = "every plan of tiny spaces"
+    GREEDY = "greedy plans"
+    ROUNDING = "rounding of the bound"
+    CYCLES = "ruin and recreate"
+    SHARING = "sharing out pieces"
+    DESCENT = "descent"
+    PRICES = "sampled prices"
+    RESTARTS = "restarts"
+    SECOND = "the second search"
+    PROOFS = "proofs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,8 @@ import numpy as np
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
-from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import USUAL, Schedule
+from planner.search.common.schedule import USUAL, Schedule, SearchPart
 from planner.search.construct.prices import PriceSearch, explore
 from planner.search.improve.cycle import LATE_STAGES, STAGES, Cycles
 from planner.search.improve.guide import Guide, guide_of

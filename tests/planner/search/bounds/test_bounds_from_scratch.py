@@ -21,7 +21,7 @@ from planner.problem import Constraints, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import TypeSet, type_sets
-from planner.search.bounds.roundable import Roundable
+from planner.search.bounds.rounding import Roundable
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import Schedule
 from planner.search.construct.walk import every_assignment

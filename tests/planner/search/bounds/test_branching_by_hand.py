@@ -16,13 +16,12 @@ import pytest
 from scipy.optimize import linprog
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.floors.overlap import SlowedTop
 from costmodels.floors.type_floor import Leaf, Path
 from costmodels.sharding import ShardingType
 from planner.search.bounds.boxes import Box, Launches
 from planner.search.bounds.branching import Branching, _binding_slopes
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.common.basis import Basis
+from planner.search.common.milp import Basis
 from planner.space.objective import Cut
 
 TYPES = frozenset({ShardingType.TABLE_WISE})
@@ -51,12 +50,10 @@ class Roots:
             for k in range(2)
         )
 
-    def longest_path(self, leaves: FloatArray, slowed: SlowedTop | None) -> Path:
-        assert slowed is None
+    def longest_path(self, leaves: FloatArray) -> Path:
         return Path(constant_s=STEP_S, counts=COUNTS)
 
-    def seconds(self, leaves: FloatArray, slowed: SlowedTop | None) -> FloatArray:
-        assert slowed is None
+    def seconds(self, leaves: FloatArray) -> FloatArray:
         return np.asarray(STEP_S + leaves @ COUNTS)
 
     def leaf_seconds(self, points: FloatArray) -> FloatArray:

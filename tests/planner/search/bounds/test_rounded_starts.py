@@ -15,11 +15,10 @@ from planner.objectives import objective_named
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.bounds.roundable import Roundable
-from planner.search.bounds.rounding import Starts
-from planner.search.common.leave_out import SearchPart
+from planner.search.bounds.rounding import Roundable, Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.milp import Rows
+from planner.search.common.schedule import SearchPart
 from planner.search.construct import placer
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment, Budget, Evaluator
