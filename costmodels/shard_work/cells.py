@@ -24,10 +24,6 @@ from costmodels.sharding import (
 )
 from costmodels.workload import Table
 
-# ------------------ cells
-#
-# The shards of options and plans as columns of numbers; shards that are alike are kept once.
-
 _Block = tuple[int, int, float]
 """Offset and number of the rows of a block, and its share of accesses; NaN if the law of the table
 says it."""
@@ -333,8 +329,11 @@ def runs_of(
     Raises:
         InvalidValueError: a shard is on a rank that does not exist.
     """
-    placements = plan.placements
-    kinds = _kinds(placements, columns, world_size, local_world_size)
+    placements, position = plan.placements, {t.name: i for i, t in enumerate(columns.tables)}
+    families = [TYPES.index(_family(p, world_size, local_world_size)) for p in placements]
+    tables, kernels = ([position[p.table] for p in placements], [p.kernel for p in placements])
+    each_kind = tables, families, [_KERNEL_CODES[kernel] for kernel in kernels]
+    kinds = np.array(each_kind, dtype=np.int64).T
     shards = [p.cells for p in placements]
     of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
     rank, offset, rows, cols = (
@@ -404,28 +403,6 @@ def _access_ratios(
     return found
 
 
-def _kinds(
-    placements: Sequence[TablePlacement],
-    columns: TableColumns,
-    world_size: int,
-    local_world_size: int,
-) -> IntArray:
-    """For each placement the positions of its table, its family and its kernel, ``[n, 3]``.
-
-    The family is the sharding type whose collectives the placement uses, see :func:`_family`.
-    """
-    position = {t.name: i for i, t in enumerate(columns.tables)}
-    numbers = [
-        (
-            position[p.table],
-            TYPES.index(_family(p, world_size, local_world_size)),
-            KERNELS.index(p.kernel),
-        )
-        for p in placements
-    ]
-    return np.array(numbers, dtype=np.int64).reshape(-1, 3)
-
-
 def _changes(*keys: IntArray | FloatArray) -> BoolArray:
     """True for each entry that differs from the entry before it in any of the columns."""
     new = np.ones(len(keys[0]), dtype=bool)
@@ -452,13 +429,6 @@ def _family(placement: TablePlacement, world_size: int, local_world_size: int) -
             return ShardingType.TABLE_WISE
     return kind
 
-
-# ------------------ option work
-#
-# The work of an option, with equal rows stored once.
-#
-# A row-wise table gives hundreds of ranks the same work. Stored in full, the options of a few
-# thousand tables on 512 ranks would take gigabytes.
 
 _AT_ONCE: Final = 32_768
 """Rows that are multiplied in one call. All rows at once would need a second copy of them."""

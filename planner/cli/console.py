@@ -100,7 +100,7 @@ def write_data(text: str) -> None:
 
 def say(text: str) -> None:
     """Print words as a result on stdout; long lines are wrapped on a terminal, not in a pipe."""
-    from planner.report._terminal import wrap
+    from planner.report.terminal import wrap
 
     text = printable_lines(text)
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):

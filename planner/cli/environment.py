@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodels import units
-from planner.cli.names import shipped
+from planner.cli.types import shipped
 from planner.support.cores import usable_cores
 
 TORCH_MINOR_OFFSET = 5

@@ -22,7 +22,7 @@ from planner.support.files import (
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
-    from planner.cli.flags.common import ProblemFlags
+    from planner.cli.flags import ProblemFlags
 
 _FULL: Final = Path("/dev/full")
 _PROBE_BYTES: Final = 1024

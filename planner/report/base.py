@@ -39,13 +39,17 @@ class Kind(StrEnum):
     USD = "usd"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a section's table; an ``optional`` one is left out on a narrow terminal."""
+    """One column of a section's table.
+
+    An ``optional`` one is left out on a narrow terminal; ``hint`` explains it under a pointer.
+    """
 
     title: str
     kind: Kind = Kind.TEXT
     optional: bool = False
+    hint: str = ""
 
     @property
     def is_number(self) -> bool:

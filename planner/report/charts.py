@@ -1,111 +1,266 @@
-"""Pages of studies: a scatter on log scales, and a table that can be sorted.
-
-Both kinds of pages share style, axes, legend and cells, and load nothing from other places. At the
-width of a telephone, rows of the table become blocks, and the text of charts grows.
-"""
+"""Charts as inline SVG: bars in lanes, maps of many ranks, and points on log scales."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
+from markupsafe import Markup
+
+from costmodels import units
+from costmodels.topology import Topology
+from planner.report.page import fill
 from planner.support.text import significant
+
+# ------------------------------------------------------------------ bars in lanes
+
+_WIDE: Final = 700
+"""A chart narrower than this many pixels scrolls in its box; labels fit at this width."""
+_NARROW: Final = 350
+"""The same for charts without labels in their bars: the width of a telephone."""
+_GUTTER: Final = 118
+"""Width of the lane labels at the left of the chart, in pixels."""
+_CHARACTER: Final = 6.2
+"""Mean width of a character of a bar label in the widest font, in pixels."""
+_LANE, _THIN_LANE, _GROUP, _AXIS = 22, 14, 20, 24
+_ROOMY: Final = 20
+"""Lanes are tall if there are at most this many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar of a lane.
+
+    ``css`` is the style class of its colour, ``strong`` outlines it. The first of ``labels`` that
+    fits is written into it.
+    """
+
+    start_ratio: float
+    width_ratio: float
+    css: str
+    title: str
+    labels: tuple[str, ...] = ()
+    strong: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A row of bars, with a heading ``group`` above it and a ``value`` at its right end."""
+
+    label: str
+    bars: tuple[Bar, ...]
+    group: str = ""
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A mark on the axis; ``css`` is ``axis`` for a grid line, or ``limit`` for a limit."""
+
+    at_ratio: float
+    label: str
+    css: str = "axis"
+
+    @property
+    def x(self) -> str:
+        """The place as a width."""
+        return f"{100 * self.at_ratio:.2f}%"
+
+    @property
+    def anchor(self) -> str:
+        """How the label stands to the mark, so that it stays inside the chart."""
+        return "start" if self.at_ratio < 0.03 else "end" if self.at_ratio > 0.97 else "middle"
+
+
+def lanes_chart(
+    label: str, lanes: Sequence[Lane], *, axis: Sequence[Tick], value_width: int = 0
+) -> Markup:
+    """The chart in a box that scrolls on narrow screens, and a line for details below it.
+
+    Charts with values at the right end have no labels in their bars, and so may be narrow.
+    """
+    line = _LANE if len(lanes) <= _ROOMY else _THIN_LANE
+    min_width = _NARROW if value_width else _WIDE
+    room = min_width - _GUTTER - value_width
+    top, placed = 0, []
+    for lane in lanes:
+        top += _GROUP if lane.group else 0
+        bars = [
+            (
+                f"{100 * bar.start_ratio:.2f}",
+                f"{100 * bar.width_ratio:.2f}",
+                bar,
+                _fitting(bar.labels, room * bar.width_ratio) if line == _LANE else "",
+            )
+            for bar in lane.bars
+        ]
+        placed.append((top, lane, bars))
+        top += line
+    chart = {
+        "label": label,
+        "lanes": placed,
+        "ticks": axis,
+        "height": top + _AXIS,
+        "line": line,
+        "gap": 2 if line == _LANE else 1,
+        "base": line - (7 if line == _LANE else 3),
+        "gutter": _GUTTER,
+        "value_width": value_width,
+        "min_width": min_width,
+        "goes_on": min_width > _NARROW,
+    }
+    return fill("{{ blocks.lanes(chart) }}", chart=chart)
+
+
+def _fitting(labels: tuple[str, ...], width: float) -> str:
+    """The first label that fits into ``width`` pixels; empty if none does."""
+    return next((words for words in labels if len(words) * _CHARACTER + 8 <= width), "")
+
+
+def axis_s(end_s: float) -> tuple[Tick, ...]:
+    """Round times from 0 to ``end_s``."""
+    return axis(end_s, units.format_time)
+
+
+def axis(end: float, write: Callable[[float], str], *, most: int = 7) -> tuple[Tick, ...]:
+    """Round numbers from 0 to ``end``."""
+    if end <= 0:
+        return ()
+    power = 10.0 ** math.floor(math.log10(end / most))
+    step = next(f * power for f in (1, 2, 5, 10) if f * power >= 0.9999 * end / most)
+    ticks = itertools.takewhile(lambda v: v <= end * 1.0001, (i * step for i in itertools.count()))
+    return tuple(Tick(at_ratio=v / end, label=write(v) if v else "0") for v in ticks)
+
+
+# ------------------------------------------------------------------ many ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some neighbouring ranks under one name."""
+
+    name: str
+    ranks: range
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether it is a single rank."""
+        return len(self.ranks) == 1
+
+
+def rank_groups(topology: Topology, *, most: int) -> tuple[Group, ...]:
+    """Ranks if there are at most ``most``, else hosts, else groups of equally many hosts."""
+    world, local = topology.world_size, topology.local_world_size
+    if world <= most:
+        return tuple(Group(name=f"rank {r}", ranks=range(r, r + 1)) for r in range(world))
+    hosts = math.ceil(topology.num_hosts / most)
+    size = hosts * local
+    found = [range(start, min(start + size, world)) for start in range(0, world, size)]
+    if hosts == 1 and local > 1:
+        return tuple(Group(name=f"host {i}", ranks=ranks) for i, ranks in enumerate(found))
+    return tuple(Group(name=f"ranks {r[0]}-{r[-1]}", ranks=r) for r in found)
+
+
+FEWEST_RANKS: Final = 32
+"""With at least this many ranks, a heat map is drawn instead of a bar for each rank."""
+_SHADES, _MOST_ROWS, _ROW_OF_LONE_RANKS = 9, 48, 8
+VALUE_WIDTH: Final = 92
+"""Pixels for the value at the end of a lane."""
+
+
+def heat_map(label: str, topology: Topology, times_s: Sequence[float]) -> tuple[Markup, int]:
+    """A row for each host, a cell for each rank, darker for larger values.
+
+    Hosts are sorted by their largest rank; ranks of a host are in their order.
+
+    Args:
+        label: what the map shows.
+        topology: hosts and ranks.
+        times_s: seconds of each rank.
+
+    Returns:
+        The map, and how many hosts it leaves out.
+    """
+    local = topology.local_world_size
+    size = local if local > 1 else _ROW_OF_LONE_RANKS
+    rows = [range(s, min(s + size, len(times_s))) for s in range(0, len(times_s), size)]
+    rows.sort(key=lambda ranks: (-max(times_s[r] for r in ranks), ranks.start))
+    shown = rows[:_MOST_ROWS]
+    least, most = min(times_s), max(times_s)
+    lanes = [
+        Lane(
+            label=f"host {ranks.start // size}" if local > 1 else f"ranks {ranks[0]}-{ranks[-1]}",
+            bars=tuple(
+                Bar(
+                    start_ratio=place / size,
+                    width_ratio=1.0 / size,
+                    css=f"h{_shade(times_s[rank], least, most)}",
+                    title=f"rank {rank}: {units.format_time(times_s[rank])}",
+                    strong=times_s[rank] == most > least,
+                )
+                for place, rank in enumerate(ranks)
+            ),
+            value=units.format_time(max(times_s[r] for r in ranks)),
+        )
+        for ranks in shown
+    ]
+    chart = lanes_chart(label, lanes, axis=(), value_width=VALUE_WIDTH)
+    return chart, len(rows) - len(shown)
+
+
+def _shade(value: float, least: float, most: float) -> int:
+    """A shade from 0 for the least value to 8 for the largest; the middle if all are equal."""
+    if most <= least:
+        return _SHADES // 2
+    return round((_SHADES - 1) * (value - least) / (most - least))
+
+
+# ------------------------------------------------------------------ points on log scales
 
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 """Okabe and Ito's palette, which colour-blind readers can tell apart, on light and dark ground."""
-WIDTH: Final = 760
-HEIGHT: Final = 420
-LEFT: Final = 70
-RIGHT: Final = 20
-TOP: Final = 16
-BOTTOM: Final = 46
+WIDTH, HEIGHT = 760, 420
+LEFT, RIGHT, TOP, BOTTOM = 70, 20, 16, 46
 _MOST_TICKS: Final = 8
 _LETTER, _LINE = 6.6, 13.0
 """Width of a letter and height of a line of labels, in units of the chart."""
 
-_STYLE: Final = """
-.name{white-space:nowrap}
-:root{--ink:#1b1f24;--soft:#667085;--line:#d9dee5;--ground:#fff;--mark:#eef2f7}
-@media (prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#98a2b3;--line:#344054;
---ground:#14171c;--mark:#1f242c}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);margin:0 auto;
-max-width:1360px;padding:24px 16px 64px;font-variant-numeric:tabular-nums}
-h1{font-size:22px;margin:0 0 4px;overflow-wrap:anywhere}h2{font-size:16px;margin:32px 0 8px}
-p{margin:4px 0;color:var(--soft);overflow-wrap:anywhere}
-svg{width:100%;max-width:900px;height:auto;display:block}svg text{fill:var(--soft);font-size:12px}
-svg .axis{stroke:var(--line)}svg .front{fill:none;stroke:var(--soft);stroke-dasharray:4 4}
-svg .interval{stroke-width:3;opacity:.3}svg text.at{font-size:11px;fill:var(--ink)}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}
-th,td{padding:5px 8px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-th{white-space:normal;vertical-align:bottom}
-th:nth-child(-n+2),td:nth-child(-n+2){text-align:left}
-th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid}
-tr.front td{background:var(--mark);font-weight:600}
-.key{display:inline-block;width:10px;height:10px;border-radius:5px;margin:0 4px 0 14px}
-@media (max-width:700px){table,thead,tbody,tr,td{display:block}thead tr{display:flex;
-flex-wrap:wrap;gap:4px 12px}thead tr::before{content:"Sort by";color:var(--soft)}
-th{padding:2px 0;border:0}th button{text-decoration:underline;font-weight:400}
-tbody tr{border-bottom:2px solid var(--line);
-padding:8px 0}td,td:nth-child(-n+2){display:flex;justify-content:space-between;gap:12px;border:0;
-padding:2px 4px;text-align:right;white-space:normal}td:empty{display:none}
-td::before{content:attr(data-l);color:var(--soft);text-align:left;font-weight:400}
-svg text{font-size:20px}svg text.at{display:none}}
-@media print{body{max-width:none;padding:0}tr.front td{font-weight:700}}
-"""
-
-_SCRIPT: Final = """
-document.querySelectorAll('th button').forEach((button,column)=>{let up=false;
-button.onclick=()=>{up=!up;const body=document.querySelector('tbody');
-const value=row=>row.children[column].dataset.v??row.children[column].textContent;
-const rows=[...body.rows].sort((a,b)=>{const x=value(a),y=value(b),
-d=(x===''?Infinity:+x)-(y===''?Infinity:+y);return(isNaN(d)?x.localeCompare(y):d)*(up?1:-1)});
-body.append(...rows)}});
-"""
+Place = tuple[float, float]
+"""A position (across, up), in the values of the axes or in units of the chart."""
 
 
-def page(title: str, parts: Sequence[str]) -> str:
-    """The whole document, with some parts of HTML in it."""
-    return "\n".join(
-        (
-            "<!doctype html>",
-            f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
-            '<meta name="viewport" content="width=device-width,initial-scale=1">',
-            f"<style>{_STYLE}</style></head><body>",
-            f"<h1>{escape(title)}</h1>",
-            *parts,
-            f"<script>{_SCRIPT}</script></body></html>\n",
-        )
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """A point: its position, the name that gives its colour, and its text.
+
+    ``label`` is written beside it if there is room.
+    """
+
+    x: float
+    y: float
+    name: str
+    told: str
+    is_best: bool = True
+    label: str = ""
 
 
-def legend(systems: Sequence[str]) -> str:
-    """The legend: each name with a dot of its colour before it."""
-    return " ".join(
-        f'<span class="name"><span class="key" style="background:{colour(systems, s)}"></span>'
-        f"{escape(s)}</span>"
-        for s in systems
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What an axis shows: its title, and the factor from values to labels."""
 
-
-def colour(systems: Sequence[str], system: str) -> str:
-    """The colour of one of the systems."""
-    return _COLOURS[systems.index(system) % len(_COLOURS)]
-
-
-def open_chart(label: str) -> str:
-    """The beginning of a chart, with a text for people who cannot see it."""
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
+    title: str
+    factor: float = 1.0
 
 
 class Scale:
     """A logarithmic axis that covers some values, with a margin around them."""
 
-    def __init__(self, values: Sequence[float], start: float, end: float) -> None:
-        self.low = min(values) / 1.15
-        self.high = max(max(values) * 1.15, self.low * 1.5)
+    def __init__(self, values: Sequence[float], start: float, end: float, margin: float = 1.15):
+        self.low = min(values) / margin
+        self.high = max(max(values) * margin, self.low * (1 + 3 * (margin - 1)))
         self.start, self.end = start, end
 
     def __call__(self, value: float) -> float:
@@ -134,66 +289,16 @@ class Scale:
         return [i * step / factor for i in range(start, math.floor(high / step) + 1)]
 
 
-def axes(
-    x: Scale,
-    y: Scale,
-    x_label: str,
-    y_label: str,
-    *,
-    x_factor: float = 1.0,
-    y_factor: float = 1.0,
-    x_ticks: Sequence[float] | None = None,
-) -> list[str]:
-    """Both axes with their grid; labels show values multiplied by the factors.
-
-    ``x_ticks`` are the values to label on the axis to the right; round ones if not given.
-    """
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    lines = []
-    for tick in x.ticks(x_factor) if x_ticks is None else x_ticks:
-        a = x(tick)
-        lines.append(f'<line class="axis" x1="{a:.1f}" x2="{a:.1f}" y1="{TOP}" y2="{bottom}"/>')
-        text = significant(tick * x_factor, 6)
-        lines.append(f'<text x="{a:.1f}" y="{bottom + 18}" text-anchor="middle">{text}</text>')
-    for tick in y.ticks(y_factor):
-        b = y(tick)
-        lines.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{b:.1f}" y2="{b:.1f}"/>')
-        text = significant(tick * y_factor, 6)
-        lines.append(f'<text x="{LEFT - 8}" y="{b + 4:.1f}" text-anchor="end">{text}</text>')
-    lines.append(f'<text x="{right}" y="{HEIGHT - 8}" text-anchor="end">{escape(x_label)}</text>')
-    lines.append(
-        f'<text transform="translate(14 {TOP}) rotate(-90)" text-anchor="end">'
-        f"{escape(y_label)}</text>"
-    )
-    return lines
+def legend(names: Sequence[str]) -> Markup:
+    """Each name with a dot of its colour before it."""
+    keys = [(_colour(names, name), name) for name in names]
+    return fill("{{ blocks.dots(keys) }}", keys=keys)
 
 
-Place = tuple[float, float]
-"""A position (across, up), in the values of the axes or in units of the chart."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dot:
-    """A point of a scatter: its position, the name that gives its colour, and its text.
-
-    ``label`` is written beside it if there is room; a line joins the ``ends`` of its interval.
-    """
-
-    x: float
-    y: float
-    name: str
-    told: str
-    is_best: bool
-    label: str = ""
-    ends: tuple[Place, Place] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """What an axis shows: its title, and the factor from values to labels."""
-
-    title: str
-    factor: float = 1.0
+def _colour(names: Sequence[str], name: str) -> str:
+    if name not in names:
+        return "var(--soft)"
+    return _COLOURS[names.index(name) % len(_COLOURS)]
 
 
 def scatter(
@@ -203,9 +308,10 @@ def scatter(
     across: Figure,
     up: Figure,
     *,
-    joined: Sequence[tuple[float, float]] | None = None,
-) -> str:
-    """A chart of points on log scales; the best are filled, and a line may join some.
+    lines: Mapping[str, Sequence[Place]] | None = None,
+    margin: float = 1.15,
+) -> Markup:
+    """A chart of points on log scales; the best are filled, and lines may join some.
 
     Args:
         label: what the chart shows, for people who cannot see it.
@@ -213,43 +319,58 @@ def scatter(
         names: the names that have a colour, in the order of the legend.
         across: the axis to the right.
         up: the axis upwards.
-        joined: the points of a line, in the values of the axes.
+        lines: the points of a line in the colour of a name, grey for others, in the values of the
+            axes.
+        margin: factor by which the axis upwards goes on beyond the points.
     """
-    places = [(d.x, d.y) for d in dots] + [end for d in dots for end in d.ends or ()]
+    places = [(d.x, d.y) for d in dots]
     x = Scale([a for a, _ in places], LEFT, WIDTH - RIGHT)
-    y = Scale([b for _, b in places], HEIGHT - BOTTOM, TOP)
-    lines = [open_chart(label)]
-    lines += axes(x, y, across.title, up.title, x_factor=across.factor, y_factor=up.factor)
-    if joined is not None:
-        path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in joined)
-        lines.append(f'<polyline class="front" points="{path}"/>')
-    for dot in dots:
-        edge = colour(names, dot.name)
-        if dot.ends is not None:
-            (a, b), (c, d) = dot.ends
-            lines.append(
-                f'<line class="interval" x1="{x(a):.1f}" y1="{y(b):.1f}" x2="{x(c):.1f}" '
-                f'y2="{y(d):.1f}" stroke="{edge}"/>'
-            )
-        lines.append(
-            f'<circle cx="{x(dot.x):.1f}" cy="{y(dot.y):.1f}" r="{7 if dot.is_best else 5}" '
-            f'fill="{edge if dot.is_best else "none"}" stroke="{edge}" stroke-width="2" '
-            f'tabindex="0"><title>{escape(dot.told)}</title></circle>'
-        )
-    taken = [(x(d.x), y(d.y)) for d in dots]
-    lines += written([(place, d.label) for place, d in zip(taken, dots, strict=True)], taken)
-    return "\n".join([*lines, "</svg>"])
+    y = Scale([b for _, b in places], HEIGHT - BOTTOM, TOP, margin)
+    taken = [(x(a), y(b)) for a, b in places]
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    rows = [(f"{x(t):.1f}", significant(t * across.factor, 6)) for t in x.ticks(across.factor)]
+    cols = [(y(t), significant(t * up.factor, 6)) for t in y.ticks(up.factor)]
+    chart = {
+        "label": label,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "across": across.title,
+        "up": up.title,
+        "grid": [
+            *((a, TOP, a, bottom) for a, _ in rows),
+            *((LEFT, f"{b:.1f}", right, f"{b:.1f}") for b, _ in cols),
+        ],
+        "ticks": [
+            *((a, bottom + 18, "middle", words) for a, words in rows),
+            *((LEFT - 8, f"{b + 4:.1f}", "end", words) for b, words in cols),
+        ],
+        "lines": [
+            (_colour(names, name), " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in joined))
+            for name, joined in (lines or {}).items()
+        ],
+        "dots": [
+            (f"{a:.1f}", f"{b:.1f}", _colour(names, dot.name), dot)
+            for (a, b), dot in zip(taken, dots, strict=True)
+        ],
+        "labels": list(
+            written([(place, d.label) for place, d in zip(taken, dots, strict=True)], taken)
+        ),
+    }
+    return fill("{{ blocks.scatter(chart) }}", chart=chart)
 
 
-def written(labels: Sequence[tuple[Place, str]], dots: Sequence[Place]) -> list[str]:
-    """Write labels beside their places, but only where no other label and no dot is in the way.
+def written(
+    labels: Sequence[tuple[Place, str]], dots: Sequence[Place]
+) -> Iterator[tuple[float, float, str]]:
+    """Left end, baseline and text of each label that has room beside its place.
+
+    No other label and no dot is in the way of those that are written.
 
     Args:
         labels: places in units of the chart, and the texts to write there.
         dots: places that have to stay visible.
     """
     boxes = [(a - 6, b - 6, a + 6, b + 6) for a, b in dots]
-    lines = []
     for (a, b), text in labels:
         wide = _LETTER * len(text)
         for left, up in (
@@ -257,48 +378,14 @@ def written(labels: Sequence[tuple[Place, str]], dots: Sequence[Place]) -> list[
             *((a + 8, b + 18), (a - 8 - wide, b + 18)),
         ):
             box = (left, up - _LINE + 3, left + wide, up + 3)
-            inside = box[0] >= LEFT and box[2] <= WIDTH - 2 and box[1] >= 0
-            if (
-                text
-                and inside
-                and box[3] <= HEIGHT - BOTTOM
-                and not any(_meet(box, o) for o in boxes)
-            ):
+            across = box[0] >= LEFT and box[2] <= WIDTH - 2
+            inside = text and across and box[1] >= 0 and box[3] <= HEIGHT - BOTTOM
+            if inside and not any(_meet(box, other) for other in boxes):
                 boxes.append(box)
-                lines.append(f'<text class="at" x="{left:.1f}" y="{up:.1f}">{escape(text)}</text>')
+                yield round(left, 1), round(up, 1), text
                 break
-    return lines
 
 
 def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     """Whether two boxes (left, top, right, bottom) have a part in common."""
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
-
-
-def table(titles: Sequence[str], rows: Sequence[tuple[bool, Sequence[float | str | None]]]) -> str:
-    """A table that can be sorted by each column; rows of the front are marked.
-
-    Args:
-        titles: the titles of the columns.
-        rows: for each row, whether it is on the front, and its values.
-    """
-    head = "".join(f"<th><button>{escape(title)}</button></th>" for title in titles)
-    body = []
-    for is_best, values in rows:
-        cells = "".join(_cell(title, value) for title, value in zip(titles, values, strict=True))
-        body.append(f'<tr class="front">{cells}</tr>' if is_best else f"<tr>{cells}</tr>")
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>\n{chr(10).join(body)}\n</tbody></table></div>"
-    )
-
-
-def _cell(title: str, value: float | str | None) -> str:
-    """A cell with the title of its column, which narrow screens show beside the value."""
-    label = f'data-l="{escape(title)}"'
-    if isinstance(value, str):
-        return f"<td {label}>{escape(value)}</td>"
-    if value is None:
-        return f'<td {label} data-v=""></td>'
-    text = f"{value:,}" if isinstance(value, int) else significant(value, 4)
-    return f'<td {label} data-v="{value:.9g}">{text}</td>'

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from costmodels import units
 from planner import io
 from planner.models import pipeline_of
-from planner.report.html._evidence import gather, notable_ranks
-from planner.report.html._report import render_report
+from planner.report import figures
+from planner.report.evidence import gather, notable_ranks
+from planner.report.page import render_page
 from planner.report.sections.base import build_blocks
 from planner.result import PlanningResult
 from planner.support.files import (
@@ -18,12 +20,20 @@ from planner.support.files import (
     TRACE_FOLDER,
     write_files,
 )
+from planner.support.text import counted
 from planner.trace import traces
 
 
 def page(result: PlanningResult) -> str:
     """The text of ``report.html``."""
-    return render_report(result, build_blocks(gather(result)))
+    workload, topology = result.problem.workload, result.problem.topology
+    subtitle = (
+        f"{counted(len(workload.tables), 'table')}, "
+        f"{units.format_bytes(workload.weight_bytes)} of weights, "
+        f"on {figures.cluster(topology)}, {workload.batch_size_per_rank:,} samples per rank"
+    )
+    title = f"Sharding plan of {workload.name}"
+    return render_page(title, subtitle, build_blocks(gather(result)))
 
 
 def write_run(folder: Path, result: PlanningResult) -> tuple[Path, ...]:

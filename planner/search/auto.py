@@ -19,14 +19,16 @@ from planner.search.base import (
 )
 from planner.search.bounds.proofs import Proofs
 from planner.search.bounds.quick import price_all_above_floor
+from planner.search.common.home import home_choices
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL, Schedule, SearchPart
 from planner.search.construct.greedy import offer_first
 from planner.search.construct.handed import HandedPlan, offered
+from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
 from planner.search.construct.walk import can_price_all
 from planner.search.improve.improving import Improver
 from planner.search.improve.second_search import SecondSearch
-from planner.search.improve.under_rules import finish_under_rules, start_under_rules
+from planner.search.improve.single_changes import follow_chain
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})
@@ -75,11 +77,11 @@ class Auto(AbstractStrategy):
         if has_all and can_price_all(space, evaluate.meter.left_s, schedule):
             price_all_above_floor(space, record)
         else:
-            start_under_rules(space, record, seed=seed, schedule=schedule)
+            _start_under_rules(space, record, schedule=schedule)
             if SearchPart.GREEDY not in self._without:
                 offer_first(space, record)
             _Run(space, record, seed, self._without, self._handed, schedule).search()
-            finish_under_rules(space, record, seed=seed, schedule=schedule)
+            _finish_under_rules(space, record, seed=seed)
         return record.outcome(proves=True)
 
 
@@ -298,3 +300,45 @@ class _Run:
             self.improver.forget()
             self.improver.explore(self.schedule.most_effort)
             self._refine()
+
+
+def _start_under_rules(space: SearchSpace, record: Record, *, schedule: Schedule = USUAL) -> None:
+    """Look for plans that keep the rules, before the search proper.
+
+    The plan in use is offered, also if nothing limits moves away from it. Under a limit on moves,
+    a chain of moves from it follows. If there are rules, or memory is tight, packings follow.
+
+    Args:
+        space: options, places and rules.
+        record: is offered every plan.
+        schedule: how much work each part may take.
+    """
+    home = home_choices(space)
+    if home is not None:
+        known = [c for c in home if c is not None]
+        if len(known) == space.num_tables:
+            start = Assignment(
+                options=tuple(o for o, _ in known), places=tuple(p for _, p in known)
+            )
+            record.consider(start, "plan in use")
+            if space.rules.budget is not None:
+                meter = record.evaluate.meter
+                until_s = meter.spent_s + schedule.turn_share * meter.planned_s
+                follow_chain(space, record, start, until_s=until_s)
+    if not (space.rules or is_tight(space)):
+        return
+    offer_packings(space, record, share=schedule.start_share, first_only=not space.rules)
+
+
+def _finish_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
+    """If the search has found no plan, look for packings, and ask CP-SAT if there are none either.
+
+    Args:
+        space: options, places and rules.
+        record: is offered every plan.
+        seed: of the random numbers.
+    """
+    if record.best is None and not (record.bound is not None and np.isinf(record.bound)):
+        offer_packings(space, record)
+        if record.best is None:
+            offer_exact_packing(space, record, seed=seed)

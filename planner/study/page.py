@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from html import escape
 from typing import Final
 
-from planner.report.charts import Dot, Figure, legend, page, scatter, table
+from markupsafe import Markup
+
+from planner.report.base import Cell, Column, Kind
+from planner.report.charts import Dot, Figure, legend, scatter
+from planner.report.page import Block, fill, grid, render_page
 from planner.study.compare import (
     Worth,
     described,
@@ -30,15 +33,19 @@ _AXES: Final[dict[str, tuple[str, float]]] = {
 }
 """Title and factor of each figure on the page."""
 
-_STYLE: Final = """
-.first{font-size:17px;color:var(--ink)}
-.knob{max-width:900px;display:grid;grid-template-columns:minmax(90px,1fr) minmax(0,2fr);
-gap:2px 12px;align-items:center;margin:0 0 14px}
-.knob b{grid-column:1/-1;font-weight:600}.knob span{overflow-wrap:anywhere}
-.knob i{display:block;height:9px;border-radius:4px;background:#0072b2;min-width:2px}
-.knob i.out{background:none;border:1px solid var(--soft);box-sizing:border-box}
-.knob small{color:var(--soft)}
-"""
+_FIRST: Final = """\
+<p class="verdict"><strong>{% if first %}Recommended: {{ first }}.{% else %}Stopped before the \
+search of any setup had ended, or nothing fits: there is nothing to compare.{% endif %}</strong></p>
+<p>{{ space }}.</p>{% for text in remarks %}<p>{{ text }}.</p>{% endfor %}"""
+
+_CHOICES: Final = """\
+<p>How far the best setup with each value is from the recommended one, by {{ goal }}; all bars have
+one scale. An empty bar is a bound: no plan with this value comes closer, so that none was searched.
+</p>{% for knob, rows in knobs %}<div class="knob"><b>{{ knob }}</b>
+{%- for value, css, width, words in rows -%}
+<span>{{ value }}</span><span><i class="{{ css }}" style="width:{{ width }}%"></i>
+<small>{{ words }}</small></span>
+{%- endfor %}</div>{% else %}<p>Nothing was free to choose.</p>{% endfor %}"""
 
 
 def study_page(study: Study, name: str) -> str:
@@ -49,33 +56,28 @@ def study_page(study: Study, name: str) -> str:
         name: the name of the workload.
     """
     first = recommendation(study)
-    parts = [f"<style>{_STYLE}</style>"]
-    if not first:
-        parts.append(
-            "<p>Stopped before the search of any setup had ended, or nothing fits: there is "
-            "nothing to compare.</p>"
-        )
-    else:
-        parts.append(f'<p class="first">Recommended: {escape("; ".join(first))}.</p>')
-    parts.append(f"<p>{escape('; '.join(space_parts(study)))}.</p>")
-    parts += [f"<p>{escape(text)}.</p>" for text in remarks(study)]
-    systems = [told(SYSTEM, s) for s in study.space.knobs[SYSTEM]]
+    space = "; ".join(space_parts(study))
+    top = fill(_FIRST, first="; ".join(first), space=space, remarks=remarks(study))
+    blocks = [Block(name="summary", title="Summary", body=top)]
     if first:
-        parts += [
-            "<h2>Setups that were searched</h2>",
-            f"<p>{legend(systems)}. Those that no other beats are filled.</p>",
-            _scatter(study, systems),
-            "<h2>What each choice is worth</h2>",
-            "<p>How far the best setup with each value is from the recommended one, by "
-            f"{escape(GOALS[study.goals[0]].title)}; all bars have one scale. An empty bar is a "
-            "bound: no plan with this value comes closer, so that none was searched.</p>",
-            *_knobs(study),
+        systems = [told(SYSTEM, s) for s in study.space.knobs[SYSTEM]]
+        chart = fill(
+            "<p>Filled: setups that no other beats.</p>{{ legend }}{{ chart }}",
+            legend=legend(systems),
+            chart=_scatter(study, systems),
+        )
+        goal = GOALS[study.goals[0]].title
+        worth = fill(_CHOICES, goal=goal, knobs=_knobs(study))
+        blocks += [
+            Block(name="setups", title="Setups that were searched", body=chart, short="Setups"),
+            Block(name="choices", title="What each choice is worth", body=worth, short="Choices"),
         ]
-    parts += ["<h2>Every setup</h2>", _table(study)]
-    return page(f"Study: {name}", parts)
+    if study.results or study.space.impossible:
+        blocks.append(Block(name="table", title="Every setup", body=_table(study), short="Table"))
+    return render_page(f"Study: {name}", "Setups of a study, best first", blocks)
 
 
-def _scatter(study: Study, systems: list[str]) -> str:
+def _scatter(study: Study, systems: list[str]) -> Markup:
     """The searched setups by the first two goals, or by the only goal and the cost, or memory."""
     done = [r for r in study.results if r.figures is not None]
     across = study.goals[0]
@@ -91,7 +93,7 @@ def _scatter(study: Study, systems: list[str]) -> str:
     front = {r.setup for r in study.front}
     done = [r for r in done if max(place(r.figures)) < math.inf]
     if not done:
-        return "<p>No setup trains: failures and restarts take all of its time.</p>"
+        return Markup("<p>No setup trains: failures and restarts take all of its time.</p>")
     (title_x, factor_x), (title_y, factor_y) = _AXES[across], _AXES[up]
     dots = []
     for result in sorted(done, key=lambda r: r.setup in front):
@@ -115,21 +117,15 @@ def _scatter(study: Study, systems: list[str]) -> str:
         systems,
         Figure(title=title_x, factor=factor_x),
         Figure(title=title_y, factor=factor_y),
-        joined=line,
+        lines={} if line is None else {"front": line},
     )
 
 
-def _knobs(study: Study) -> list[str]:
+def _knobs(study: Study) -> list[tuple[str, list[tuple[str, str, str, str]]]]:
     """A group of bars for each knob; the longest bar of all is full, so that all have one scale."""
     found = worths(study)
-    losses = [_shown(row) for rows in found.values() for row in rows]
-    longest = max([*losses, 1e-12])
-    groups = [
-        f'<div class="knob"><b>{escape(knob)}</b>'
-        f"{''.join(_bar(row, longest) for row in rows)}</div>"
-        for knob, rows in found.items()
-    ]
-    return groups or ["<p>Nothing was free to choose.</p>"]
+    longest = max([*(_shown(row) for rows in found.values() for row in rows), 1e-12])
+    return [(knob, [_bar(row, longest) for row in rows]) for knob, rows in found.items()]
 
 
 def _shown(row: Worth) -> float:
@@ -137,30 +133,33 @@ def _shown(row: Worth) -> float:
     return max(0.0, share or 0.0)
 
 
-def _bar(row: Worth, longest: float) -> str:
-    css = ' class="out"' if row.loss_ratio is None else ""
-    return (
-        f"<span>{escape(row.value)}</span><span><i{css} "
-        f"style='width:{100 * _shown(row) / longest:.1f}%'></i>"
-        f"<small>{escape(row.text)}</small></span>"
-    )
+def _bar(row: Worth, longest: float) -> tuple[str, str, str, str]:
+    css = "out" if row.loss_ratio is None else ""
+    return row.value, css, f"{100 * _shown(row) / longest:.1f}", row.text
 
 
-def _table(study: Study) -> str:
+def _table(study: Study) -> Markup:
     """Every setup, those of the front first; columns that no setup has are left out."""
     front = {r.setup for r in study.front}
     ordered = sorted(study.results, key=lambda r: (r.setup not in front, study.value(r)))
     knobs = study.space.varying or (SYSTEM,)
-    rows = [(r.setup in front, {**_values(r, knobs), **_figures(study, r)}) for r in ordered]
+    rows = [{**_values(r, knobs), **_figures(study, r)} for r in ordered]
     rows += [
-        (False, {**_values(SetupResult(setup=s, status=""), knobs), "Verdict": why})
+        {**_values(SetupResult(setup=s, status=""), knobs), "Verdict": why}
         for s, why in study.space.impossible.items()
     ]
-    titles = list(dict.fromkeys(t for _, r in rows for t, v in r.items() if v not in (None, "")))
-    return table(titles, [(mark, [row.get(t) for t in titles]) for mark, row in rows])
+    titles = list(dict.fromkeys(t for r in rows for t, v in r.items() if v not in (None, "")))
+    columns = [_column(title, [row.get(title) for row in rows]) for title in titles]
+    marked = sum(r.setup in front for r in ordered)
+    return grid(columns, [[row.get(t) for t in titles] for row in rows], marked=marked)
 
 
-def _values(result: SetupResult, knobs: tuple[str, ...]) -> dict[str, float | str | None]:
+def _column(title: str, values: list[Cell]) -> Column:
+    is_text = any(isinstance(v, str) for v in values)
+    return Column(title, Kind.TEXT if is_text else Kind.NUMBER)
+
+
+def _values(result: SetupResult, knobs: tuple[str, ...]) -> dict[str, Cell]:
     values = {k: result.setup.get(k) for k in knobs}
     return {
         k: v if type(v) in (int, float) else told(k, v).removeprefix(f"{k.rpartition('.')[2]} ")
@@ -168,7 +167,7 @@ def _values(result: SetupResult, knobs: tuple[str, ...]) -> dict[str, float | st
     }
 
 
-def _figures(study: Study, result: SetupResult) -> dict[str, float | str | None]:
+def _figures(study: Study, result: SetupResult) -> dict[str, Cell]:
     figures, gap = result.figures, result.gap_ratio
     if figures is None:
         return {"Verdict": result.reason or verdict(study, result)}

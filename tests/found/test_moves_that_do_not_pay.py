@@ -14,7 +14,7 @@ from costmodels.workload import Feature
 from planner import api, io
 from planner.cli.run import run
 from planner.problem import Constraints, MoveLimit, PlanningProblem, TableConstraint
-from planner.report._extras import move as move_line
+from planner.report.sections.summary import move as move_line
 from planner.result import LEAST_GAIN_RATIO, PlanningResult, Reshard
 from planner.settings import SearchSettings
 from tests.strategies import make_table, make_topology, make_workload

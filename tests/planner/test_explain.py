@@ -15,7 +15,7 @@ from planner import load_system, load_workload, plan
 from planner.errors import InvalidInputError
 from planner.explain import Change, Explainer, constraint_costs
 from planner.problem import Constraints, PlanningProblem, TableConstraint
-from planner.report._difference import changes
+from planner.report.comparison import changes
 from planner.rules.moved_bytes import received_bytes
 from tests.strategies import make_placement, make_table, make_topology, make_workload
 
@@ -78,8 +78,8 @@ def test_options_priced_a_few_at_a_time_are_told_alike(
     """Large problems have too much work for all options at once."""
     name = explainer.plan.placements[0].table
     together = explainer.table(name)
-    monkeypatch.setattr("planner.explain.placing._FEWEST", 3)
-    monkeypatch.setattr("planner.explain.placing._MOST_NUMBERS", 1)
+    monkeypatch.setattr("planner.search.improve.best_place._FEWEST", 3)
+    monkeypatch.setattr("planner.search.improve.best_place._MOST_NUMBERS", 1)
     assert explainer.table(name) == together
 
 
@@ -138,7 +138,7 @@ def test_bytes_to_move_are_the_cells_that_a_rank_does_not_hold_yet(data: st.Data
 
 
 def test_changes_tell_the_bytes_that_their_tables_move(explainer: Explainer) -> None:
-    """As :func:`planner.report._difference.changes` counts them, which has a count of its own."""
+    """As :func:`planner.report.comparison.changes` counts them, which has a count of its own."""
     workload = explainer.problem.workload
     for change in explainer.changes(limit=4):
         (moved,) = changes(workload, explainer.plan, _with(explainer, change))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import click
 
 from planner.cli.console import Settings, remark, say, shown_paths, write_json
-from planner.cli.flags.common import FILE, gathered, is_given, output_options
-from planner.cli.names import complete_system
+from planner.cli.flags import Flags, is_given, option, output_options, switch, taking
 from planner.cli.printing.show import print_rows
+from planner.cli.types import File, Kind, System, complete_system
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from costmodels.calibration.fit_fbgemm import BlockError
     from costmodels.calibration.fitting import FitError
@@ -40,90 +40,54 @@ Examples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Flags:
+class _Flags(Flags):
     """The flags of the command, as given."""
 
-    host: bool
-    output: Path | None
-    rows: Path | None
-    stored: Path | None
-    system: str | None
-    device: str | None
-    quick: bool
-    ranks: int | None
-    seed: int
-
-
-_OPTIONS: Final = (
-    click.option(
-        "-o",
-        "--output",
-        type=FILE,
-        metavar="FILE",
-        help="System file to write (YAML); with --host, one that exists, whose calls are replaced.",
-    ),
-    click.option(
-        "--host",
-        is_flag=True,
-        help="Measure the host's calls only, in seconds, and print their lines of a system file.",
-    ),
-    click.option(
-        "--rows",
-        type=FILE,
-        metavar="FILE",
-        help="Write the raw rows of this device here.  [default on GPUs: beside the system file]",
-    ),
-    click.option(
-        "--from",
-        "stored",
-        type=FILE,
-        metavar="FILE",
-        help="Fit stored rows of a GPU, and measure nothing.",
-    ),
-    click.option(
-        "--system",
-        metavar="NAME|FILE",
+    output: File = option(
+        "System file to write (YAML); with --host, one that exists, whose calls are replaced.",
+        "-o --output",
+    )
+    host: bool = switch(
+        "Measure the host's calls only, in seconds, and print their lines of a system file."
+    )
+    rows: File = option(
+        "Write the raw rows of this device here.  [default on GPUs: beside the system file]"
+    )
+    stored: File = option("Fit stored rows of a GPU, and measure nothing.", "--from")
+    system: System = option(
+        "System of the GPU, whose numbers stay where nothing is measured.",
         shell_complete=complete_system,
-        help="System of the GPU, whose numbers stay where nothing is measured.",
-    ),
-    click.option(
-        "--device",
-        type=click.Choice(["cpu", "cuda"]),
-        help="What to measure.  [default: cuda if torch sees a GPU, else cpu]",
-    ),
-    click.option("--quick", is_flag=True, help="Measure fewer points; constants are rougher."),
-    click.option(
-        "--ranks",
-        type=click.IntRange(1, 64),
-        help="Number of ranks.  [default: those of the launcher, or 1 GPU, or 2 cores]",
-    ),
-    click.option(
-        "--seed", type=int, default=0, show_default=True, help="Of the random points to measure."
-    ),
-)
+    )
+    device: Annotated[str | None, Kind(click.Choice(["cpu", "cuda"]))] = option(
+        "What to measure.  [default: cuda if torch sees a GPU, else cpu]"
+    )
+    quick: bool = switch("Measure fewer points; constants are rougher.")
+    ranks: Annotated[int | None, Kind(click.IntRange(1, 64))] = option(
+        "Number of ranks.  [default: those of the launcher, or 1 GPU, or 2 cores]"
+    )
+    seed: Annotated[int, Kind(click.INT)] = option("Of the random points to measure.", default=0)
 
+    def check(self) -> None:
+        """Refuse flags that contradict each other.
 
-def _check(flags: _Flags) -> None:
-    """Refuse flags that contradict each other.
-
-    Raises:
-        InvalidInputError: nothing would be written, or a flag would have no effect.
-    """
-    if flags.host:
-        _refuse_beside("--host", "measures the host's calls only", _NOT_BESIDE_HOST)
-        return
-    if flags.output is None and flags.rows is None:
-        message = (
-            "nothing to write: name a system file with -o, or a file of raw rows with --rows, or "
-            "measure the host only with --host"
-        )
-        raise InvalidInputError(message)
-    if flags.stored is None:
-        return
-    told = "fits stored rows and measures nothing"
-    _refuse_beside("--from", told, ("rows", "device", "quick", "ranks", "seed"))
-    if flags.system is None:
-        raise InvalidInputError(_which_system("--from"))
+        Raises:
+            InvalidInputError: nothing would be written, or a flag would have no effect.
+        """
+        if self.host:
+            _refuse_beside("--host", "measures the host's calls only", _NOT_BESIDE_HOST)
+            return
+        if self.output is None and self.rows is None:
+            message = (
+                "nothing to write: name a system file with -o, or a file of raw rows with --rows, "
+                "or measure the host only with --host"
+            )
+            raise InvalidInputError(message)
+        if self.stored is None:
+            return
+        told = "fits stored rows and measures nothing"
+        _refuse_beside("--from", told, ("rows", "device", "quick", "ranks", "seed"))
+        if self.system is None:
+            raise InvalidInputError(_which_system("--from"))
 
 
 def _refuse_beside(flag: str, told: str, others: Sequence[str]) -> None:
@@ -143,12 +107,8 @@ def _which_system(asking: str) -> str:
     )
 
 
-def _with_flags(command: Callable[..., int]) -> Callable[..., int]:
-    return gathered(command, _OPTIONS, _Flags, "flags", _check)
-
-
 @click.command(short_help="Measure this machine and write a system file.", epilog=EXAMPLES)
-@_with_flags
+@taking(_Flags)
 @output_options
 @click.pass_obj
 def command(settings: Settings, *, flags: _Flags) -> int:

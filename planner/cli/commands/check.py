@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from planner.cli.console import Settings, say, stdout_console, warn, write_json
-from planner.cli.flags.common import FILE, output_options
-from planner.support.text import printable
+from planner.cli.flags import output_options, usage
+from planner.cli.types import FILE
+from planner.support.text import counted, printable
+
+if TYPE_CHECKING:
+    from costmodels.workload import Workload
 
 KINDS = ("workload", "system", "plan", "constraints")
 
@@ -42,23 +47,22 @@ def command(settings: Settings, *, file: Path | None, schema: str | None) -> int
     """
     if file is not None and schema is not None:
         message = "give either FILE or --schema KIND"
-        raise click.UsageError(message, click.get_current_context())
+        raise usage(message)
     if file is not None:
         return _check(settings, file)
     if schema is None:
         return _check_environment(settings)
-    from planner.cli.flags import inputs
+    from planner import io
 
-    write_json(inputs.json_schema(schema))
+    write_json(getattr(io, f"{schema}_json_schema")())
     return 0
 
 
 def _check(settings: Settings, file: Path) -> int:
-    from planner.cli.flags import inputs
     from planner.errors import InvalidInputError
 
     try:
-        kind, summary, warnings = inputs.check_file(file)
+        kind, summary, warnings = _told(file)
     except InvalidInputError as error:
         if not settings.json:
             raise
@@ -71,6 +75,85 @@ def _check(settings: Settings, file: Path) -> int:
         say(f"OK  {file}: {kind}: {summary}")
         warn(settings, warnings)
     return 0
+
+
+def _told(path: Path) -> tuple[str, str, tuple[str, ...]]:
+    """The kind of a file (from its content), a line about it, and warnings on what it lacks.
+
+    Raises:
+        InvalidInputError: the file breaks rules; the message lists all of them.
+    """
+    from costmodels import units
+    from planner import io
+    from planner.errors import InvalidInputError
+    from planner.io.constraints import check_constraints
+    from planner.io.documents import read_yaml
+    from planner.io.workload.table_list import LIST_ENDINGS
+    from planner.options.odd_widths import width_remarks
+
+    path = _shipped(path)
+    if path.suffix == ".json" and not _is_of_yaml(path):
+        plan = io.load_plan(path).plan
+        ranks = {rank for p in plan.placements for rank in p.ranks}
+        from planner.report.figures import sharding_kinds
+
+        kinds = "  ".join(sharding_kinds(plan))
+        held = f"{counted(len(plan.placements), 'table')} on {counted(len(ranks), 'rank')}"
+        return "plan", f"{held}: {kinds}", ()
+    keys = {"tables"} if path.suffix.lower() in LIST_ENDINGS else set(read_yaml(path).value)
+    if keys & {"tables", "training"}:
+        file = io.load_workload_file(path)
+        warnings = (*width_remarks(file.workload), *file.warnings)
+        return "workload", _summary(file.workload), warnings
+    if keys & {"device", "links", "base"}:
+        topology = io.load_smallest(path)
+        size = units.format_bytes(topology.device.hbm_capacity_bytes)
+        summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
+        return "system", summary, ()
+    if "constraints" in keys:
+        count = check_constraints(path)
+        rules = f"{count} rule{'' if count == 1 else 's'}"
+        return "constraints", f"{rules}; names of tables are checked beside their workload", ()
+    message = (
+        f"{path}: neither a workload (keys training and tables), a system (keys device and links), "
+        "constraints (key constraints) nor a plan (a .json file)"
+    )
+    raise InvalidInputError(message)
+
+
+def _is_of_yaml(path: Path) -> bool:
+    """Whether a JSON file is of a kind that is usually written in YAML, which JSON is a part of."""
+    from planner.errors import InvalidInputError
+    from planner.io.documents import CONSTRAINTS, SYSTEM, WORKLOAD, kind_of, read_json, read_yaml
+
+    try:
+        value = read_json(path)
+    except InvalidInputError:
+        try:
+            value = read_yaml(path).value
+        except InvalidInputError:
+            return False
+    return kind_of(value) in (WORKLOAD, SYSTEM, CONSTRAINTS)
+
+
+def _summary(workload: Workload) -> str:
+    from costmodels import units
+    from costmodels.dense.base import dense_parameters
+
+    batch = f"{counted(workload.batch_size_per_rank, 'sample')} per rank"
+    if workload.tables:
+        size = units.format_bytes(workload.weight_bytes)
+        return f"{counted(len(workload.tables), 'table')}, {size}, {batch}"
+    return f"no tables, {dense_parameters(workload):,} dense parameters, {batch}"
+
+
+def _shipped(path: Path) -> Path:
+    """The shipped file of that name, unless the working directory has such a file."""
+    from planner import io
+    from planner.io.library import locate
+
+    kinds = [kind for kind in ("workloads", "systems") if str(path) in io.names(kind)]
+    return locate(path, kinds[0]) if kinds else path
 
 
 def _check_environment(settings: Settings) -> int:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, stdout_console, warn, write_json
-from planner.cli.flags.common import FILE, Percent, ProblemFlags, output_options, problem_options
+from planner.cli.flags import ProblemFlags, output_options, taking
+from planner.cli.types import FILE, PERCENT
 
 if TYPE_CHECKING:
-    from planner.report.html._compare import Comparison
+    from planner.report.comparison import Comparison
 
 EXIT_REGRESSION = 1
 
@@ -25,10 +26,10 @@ Examples:
 @click.command(short_help="Compare plans: time per stage, memory, moved tables.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @click.argument("plans", nargs=-1, type=FILE, metavar="PLAN PLAN...")
-@problem_options
+@taking(ProblemFlags)
 @click.option(
     "--fail-over",
-    type=Percent(),
+    type=PERCENT,
     metavar="PERCENT",
     help="Exit code 1 if another plan is slower than the first by more than this, such as 3%.",
 )
@@ -52,10 +53,9 @@ def command(
     if len(plans) < 2:
         message = f"two or more plans are needed, got {len(plans)}"
         raise click.UsageError(message, click.get_current_context())
-    from planner.cli.flags.inputs import load_plans, plan_names
+    from planner.cli.inputs import load_plans, plan_names
     from planner.models import pipeline_of
-    from planner.report import _difference as difference
-    from planner.report.html._compare import Comparison, difference_sections
+    from planner.report import comparison as difference
 
     inputs = load_plans(workload, plans, flags)
     problem = inputs.problem.limited
@@ -67,17 +67,17 @@ def command(
     sure = tuple(pipeline.confidence_faster(p, inputs.plans[0]) for p in inputs.plans[1:])
     worst = max(difference.regression_ratio(candidates[0], other) for other in candidates[1:])
     failed = fail_over is not None and worst > fail_over
-    comparison = Comparison(pipeline=pipeline, plans=candidates, confidences=sure)
+    comparison = difference.Comparison(pipeline=pipeline, plans=candidates, confidences=sure)
     if output is not None:
         _write(output, comparison)
     if settings.json:
-        data = difference.difference_data(problem.workload, candidates, sure)
+        data = difference.difference_data(comparison)
         extra = {"fail_over_ratio": fail_over, "failed": failed, "warnings": list(inputs.warnings)}
         write_json({**data, **extra})
     else:
-        from planner.report._terminal import print_sections
+        from planner.report.terminal import print_sections
 
-        print_sections(stdout_console(), difference_sections(comparison))
+        print_sections(stdout_console(), difference.difference_sections(comparison))
     warn(settings, inputs.warnings)
     if failed:
         remark(settings, f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")
@@ -87,10 +87,6 @@ def command(
 def _write(folder: Path, comparison: Comparison) -> None:
     """Write the page."""
     from planner.cli import output
-    from planner.report.html._compare import compare_blocks, render_compare
+    from planner.report.comparison import render_compare
 
-    blocks = compare_blocks(comparison)
-    texts = {
-        output.COMPARE_FILE: render_compare(comparison, blocks),
-    }
-    output.write_folder(folder, {name: text.encode() for name, text in texts.items()})
+    output.write_folder(folder, {output.COMPARE_FILE: render_compare(comparison).encode()})

@@ -4,29 +4,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
-from planner.cli.flags.common import (
-    FILE,
-    MAX_EVALUATIONS,
-    Command,
-    Count,
-    Percent,
+from planner.cli.days import DayFile, day_file
+from planner.cli.flags import (
+    CLOCK,
+    CONSTRAINTS,
+    MOVED_BYTES,
+    MOVED_TABLES,
+    WORK,
+    Flags,
     ProblemFlags,
-    Quantity,
-    gathered,
+    many,
+    option,
     output_options,
-    problem_options,
-    time_limit_option,
+    taking,
 )
-from planner.cli.flags.stats_inputs import DayFile, DayFileType
 from planner.cli.interrupt import StopOnInterrupt
+from planner.cli.types import (
+    FILE,
+    Bytes,
+    Duration,
+    Evaluations,
+    File,
+    Kind,
+    Parsed,
+    Percent,
+    Tables,
+)
+from planner.support.cores import usable_cores
 
 if TYPE_CHECKING:
+    from costmodels.workload import Workload
     from planner.cli.printing.drift_show import Drift
+    from planner.profiling.stats import Stats
 
 EXIT_DRIFTED = 1
 
@@ -37,56 +52,28 @@ Examples:
   shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json
   shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert"""
 
-_OPTIONS = (
-    click.option(
-        "--stats", "days", type=DayFileType(), multiple=True, required=True, metavar="[DAY=]FILE",
-        help="Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.",
-    ),
-    click.option(
-        "--before", type=FILE, metavar="FILE",
-        help="Statistics that the plan was made with.  [default: the laws in the workload]",
-    ),
-    click.option(
-        "--threshold", type=Percent(), default="5%", show_default=True, metavar="PERCENT",
-        help="Exit code 1 if a new plan makes the iteration shorter by more than this.",
-    ),
-    click.option(
-        "--constraints", type=FILE, metavar="FILE",
-        help="YAML file of constraints, in addition to those of the workload.",
-    ),
-    click.option(
-        "--max-moved-bytes", type=Quantity("bytes"), metavar="SIZE",
-        help="Maximum bytes to move, such as '200 GiB'.",
-    ),
-    click.option(
-        "--max-moved-tables", type=Count(100_000), metavar="N",
-        help="Maximum number of tables to move.",
-    ),
-    click.option(
-        "--evaluations", type=Count(MAX_EVALUATIONS), metavar="N",
-        help="Budget of each search: N priced plans.  [default: by the size of the problem]",
-    ),
-    time_limit_option("--time-limit", "For each search, "),
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriftFlags:
+class DriftFlags(Flags):
     """What the flags say about the data, the alarm and the plan that is looked for."""
 
-    days: tuple[DayFile, ...]
-    before: Path | None
-    threshold: float
-    constraints: Path | None
-    max_moved_bytes: float | None
-    max_moved_tables: int | None
-    evaluations: int | None
-    time_limit: float | None
-
-
-def drift_options(command: Command) -> Command:
-    """The flags themselves; they arrive as one ``asked`` argument."""
-    return gathered(command, _OPTIONS, DriftFlags, "asked")
+    days: Annotated[tuple[DayFile, ...], Kind(Parsed("day=file", day_file), "[DAY=]FILE")] = many(
+        "Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.",
+        "--stats",
+        required=True,
+    )
+    before: File = option(
+        "Statistics that the plan was made with.  [default: the laws in the workload]"
+    )
+    threshold: Percent = option(
+        "Exit code 1 if a new plan makes the iteration shorter by more than this.", default="5%"
+    )
+    constraints: File = option(CONSTRAINTS)
+    max_moved_bytes: Bytes = option(MOVED_BYTES)
+    max_moved_tables: Tables = option(MOVED_TABLES)
+    evaluations: Evaluations = option(f"Budget of each search: {WORK}")
+    time_limit: Duration = option(f"For each search, {CLOCK}")
+    output: File = option("Write the new plan, as plan.json.", "-o --output")
 
 
 @click.command(
@@ -94,9 +81,8 @@ def drift_options(command: Command) -> Command:
 )
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
-@drift_options
-@click.option("-o", "--output", type=FILE, metavar="FILE", help="Write the new plan, as plan.json.")
-@problem_options
+@taking(DriftFlags, "asked")
+@taking(ProblemFlags)
 @output_options
 @click.pass_obj
 def command(
@@ -105,7 +91,6 @@ def command(
     workload: Path,
     plan: Path,
     asked: DriftFlags,
-    output: Path | None,
     flags: ProblemFlags,
 ) -> int:
     """Compare the data that a plan was made for with those of today.
@@ -123,7 +108,7 @@ def command(
 
     data = (path for day in asked.days for path in day.files)
     read = (workload, plan, asked.before, asked.constraints, *data)
-    check_output(output, (*filter(None, read), *files_of(flags, workload)))
+    check_output(asked.output, (*filter(None, read), *files_of(flags, workload)))
     drift, warnings = _drift(workload, plan, asked, flags)
     warnings += drift.warnings
     if settings.json:
@@ -131,11 +116,11 @@ def command(
     else:
         show.print_drift(settings, drift)
     warn(settings, tuple(warnings))
-    if output is not None:  # last, so that a disk that is full takes none of the answer away
+    if asked.output is not None:  # last, so that a disk that is full takes none of the answer away
         from planner import io
 
-        io.save_plan(output, drift.latest.assessment.result)
-        remark(settings, f"wrote {shown_paths((output,))}")
+        io.save_plan(asked.output, drift.latest.assessment.result)
+        remark(settings, f"wrote {shown_paths((asked.output,))}")
     return EXIT_DRIFTED if drift.is_alarming else 0
 
 
@@ -143,8 +128,8 @@ def _drift(
     workload: Path, plan: Path, asked: DriftFlags, flags: ProblemFlags
 ) -> tuple[Drift, list[str]]:
     """The plan under the data of every day, and what reading it all had to remark."""
-    from planner.cli.flags.inputs import load_plans, with_constraints, with_notes
-    from planner.cli.flags.stats_inputs import ordered, stats_of
+    from planner.cli.days import ordered
+    from planner.cli.inputs import load_plans, with_constraints, with_notes
     from planner.cli.printing import drift_show as show
 
     files, before = ordered(asked.days), asked.before
@@ -181,3 +166,38 @@ def _drift(
         before=before,
     )
     return drift, list(warnings)
+
+
+def stats_of(path: Path, workload: Workload) -> Stats:
+    """Statistics from ``stats.json``, or counted in a file or folder of raw data.
+
+    Raises:
+        InvalidInputError: it is neither, or no feature of the data belongs to the workload.
+    """
+    from planner.errors import InvalidInputError
+    from planner.integrations.measure.torch_indices import TorchReader
+    from planner.profiling.profiler import ByFeature, ProfileOptions, find_sources, profile_files
+    from planner.profiling.readers import READERS
+    from planner.profiling.stats import load_stats, some_names
+
+    if path.suffix == ".json":
+        return load_stats(path)
+    readers = (TorchReader(), *READERS)
+    names = {name for source in find_sources([path], readers) for name in source.names}
+    tables = {f.name: t.name for t in workload.tables for f in t.features if f.name in names}
+    by_name = {t.name: t.name for t in workload.tables if t.name in names}
+    if not tables and not by_name:
+        message = (
+            f"{path}: has the features {some_names(sorted(names))}, and none of them is a feature "
+            "or table of the workload; profile it with 'shardplan profile --table-map'"
+        )
+        raise InvalidInputError(message)
+    options = ProfileOptions(
+        features=tuple(sorted({*tables, *by_name})),
+        by_feature=ByFeature({**by_name, **tables}),
+        batch_sizes=(int(workload.batch_size_per_rank),),
+        jobs=usable_cores(),
+    )
+    with TemporaryDirectory(prefix="shardplan-") as folder:
+        output = Path(folder) / "stats.json"
+        return profile_files([path], output, options, readers=readers)

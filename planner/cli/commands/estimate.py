@@ -8,15 +8,9 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings, stdout_console, write_json
-from planner.cli.flags.common import (
-    FILE,
-    ObjectiveName,
-    ProblemFlags,
-    output_options,
-    problem_options,
-)
-from planner.cli.flags.plan_flags import check_figures, check_robust, scenario_options
+from planner.cli.flags import ProblemFlags, ScenarioFlags, output_options, taking
 from planner.cli.printing.show import print_result
+from planner.cli.types import FILE, OBJECTIVE
 
 EXAMPLES = """\b
 Examples:
@@ -30,12 +24,12 @@ Examples:
 @click.command(short_help="Price an existing plan.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE, required=False)
-@problem_options
+@taking(ProblemFlags)
 @click.option(
-    "--objective", type=ObjectiveName(), metavar="NAME",
+    "--objective", type=OBJECTIVE, metavar="NAME",
     help="Also print the value of this objective.  [default: the plan's own, or iteration]",
 )  # fmt: skip
-@scenario_options
+@taking(ScenarioFlags, "more")
 @output_options
 @click.pass_obj
 def command(
@@ -45,9 +39,7 @@ def command(
     plan: Path | None,
     flags: ProblemFlags,
     objective: str | None,
-    scenarios: tuple[Path, ...],
-    robust: str | None,
-    torchrec_defaults: bool,
+    more: ScenarioFlags,
 ) -> int:
     """Predict iteration time and memory of a plan made here or by TorchRec.
 
@@ -58,8 +50,7 @@ def command(
     Exit code 1 says that the plan does not fit in memory, in the workload or in one of the
     scenarios.
     """
-    check_robust(robust, scenarios)
-    from planner.cli.flags.inputs import as_result, load_plans
+    from planner.cli.inputs import as_result, load_plans
 
     inputs = load_plans(workload, () if plan is None else (plan,), flags)
     problem = inputs.problem.limited
@@ -69,16 +60,14 @@ def command(
     from planner.options.runtime_warnings import runtime_warnings
     from planner.solving.prepare import in_scenarios
 
-    more = valuing.ValueFlags(
-        objective=objective, scenarios=scenarios, robust=robust, torchrec_defaults=torchrec_defaults
-    )
-    asked, warnings = valuing.question(inputs, flags, plan or workload, more)
-    check_figures(asked.objective, torchrec_defaults=torchrec_defaults)
+    asked, warnings = valuing.question(inputs, flags, plan or workload, objective, more)
+    more.check_figures(asked.objective)
     candidate = api.estimate(
         problem.workload, problem.topology, inputs.plans[0], models=problem.models
     )
+    is_explicit = objective is not None or more != ScenarioFlags()
     solver, left_out = valuing.answer(
-        asked, inputs.plans[0], plan or workload, is_explicit=more != valuing.ValueFlags()
+        asked, inputs.plans[0], plan or workload, is_explicit=is_explicit
     )
     means = runtime_warnings(candidate.plan, problem.workload)
     inputs = replace(inputs, warnings=(*warnings, *left_out, *means))
@@ -92,7 +81,7 @@ def command(
         print_result(settings, result, leave_out=("Solver", "Verdict"))
         line = valuing.fact(solver)
         if line is not None:
-            from planner.report._terminal import print_facts
+            from planner.report.terminal import print_facts
 
             print_facts(stdout_console(), (line,))
     return 0 if candidate.memory.fits else 1

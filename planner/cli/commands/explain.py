@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import click
 
 from costmodels.units import format_time
 from planner.cli.console import Settings, warn, write_json
-from planner.cli.flags.common import (
-    FILE,
-    Command,
+from planner.cli.flags import (
+    CLOCK,
+    CONSTRAINTS,
+    Flags,
     ProblemFlags,
-    gathered,
     is_given,
+    many,
+    option,
     output_options,
-    problem_options,
-    time_limit_option,
+    switch,
+    taking,
+    usage,
 )
 from planner.cli.interrupt import StopOnInterrupt
+from planner.cli.types import FILE, Duration, File, Kind, Texts
 
 if TYPE_CHECKING:
     from planner.io import SavedPlan
@@ -36,42 +40,27 @@ _OTHERWISE: Final = 1e-3
 
 _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find other gains"
 
-_OPTIONS = (
-    click.option(
-        "--table", "tables", multiple=True, metavar="NAME",
-        help="Price every option of this table; repeatable.",
-    ),
-    click.option("--prices", is_flag=True, help="Plan again without each constraint."),
-    click.option(
-        "--changes", "limit", type=click.IntRange(1, 1000), default=10, show_default=True,
-        metavar="N", help="Number of changes of single tables to show.",
-    ),
-    click.option(
-        "--constraints", type=FILE, metavar="FILE",
-        help="YAML file of constraints, in addition to those of the workload.",
-    ),
-    time_limit_option("--time-limit", "For each search of --prices, "),
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainFlags:
+class ExplainFlags(Flags):
     """What is to be explained."""
 
-    tables: tuple[str, ...]
-    prices: bool
-    limit: int
-    constraints: Path | None
-    time_limit: float | None
+    tables: Texts = many("Price every option of this table; repeatable.", "--table", metavar="NAME")
+    prices: bool = switch("Plan again without each constraint.")
+    limit: Annotated[int, Kind(click.IntRange(1, 1000), "N")] = option(
+        "Number of changes of single tables to show.", "--changes", default=10
+    )
+    constraints: File = option(CONSTRAINTS)
+    time_limit: Duration = option(f"For each search of --prices, {CLOCK}")
 
-
-def _check(flags: ExplainFlags) -> None:
-    if is_given("limit") and (flags.tables or flags.prices):
-        msg = "--changes has no effect beside --table or --prices; drop it"
-        raise click.UsageError(msg)
-    if flags.time_limit is not None and not flags.prices:
-        msg = "--time-limit limits the searches of --prices; add --prices"
-        raise click.UsageError(msg)
+    def check(self) -> None:
+        """Refuse flags that have no effect beside others."""
+        if is_given("limit") and (self.tables or self.prices):
+            message = "--changes has no effect beside --table or --prices; drop it"
+            raise usage(message)
+        if self.time_limit is not None and not self.prices:
+            message = "--time-limit limits the searches of --prices; add --prices"
+            raise usage(message)
 
 
 def _ignored(
@@ -101,16 +90,11 @@ def _ignored(
     return tuple(lines)
 
 
-def explain_options(command: Command) -> Command:
-    """The flags themselves; they arrive as one ``asked`` argument."""
-    return gathered(command, _OPTIONS, ExplainFlags, "asked", _check)
-
-
 @click.command(short_help="What a plan waits for, and which change would help.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE, required=False)
-@explain_options
-@problem_options
+@taking(ExplainFlags, "asked")
+@taking(ProblemFlags)
 @output_options
 @click.pass_obj
 def command(
@@ -134,7 +118,7 @@ def command(
     All times are iteration times of the workload itself: scenarios, statistics, limits on moves and
     other objectives do not count, even if the plan was made for them. Without tables, omit PLAN.
     """
-    from planner.cli.flags.inputs import load_plans, with_constraints
+    from planner.cli.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show
     from planner.cli.progress import bar
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from planner.cli.console import Settings, remark, report_written, shown_paths, write_data
-from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
+from planner.cli.flags import ProblemFlags, output_options, taking
+from planner.cli.types import FILE
 from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def command() -> None:
     "--rank", "ranks", type=click.IntRange(0), multiple=True, metavar="N",
     help="Write only this rank; repeatable.  [default: all]",
 )  # fmt: skip
-@problem_options
+@taking(ProblemFlags)
 @output_options
 @click.pass_obj
 def trace(
@@ -93,7 +94,7 @@ def _to_file(name: str, short_help: str) -> Callable[[Callable[..., int]], click
         click.option(
             "-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write."
         ),
-        problem_options,
+        taking(ProblemFlags),
         output_options,
         click.pass_obj,
     )
@@ -116,7 +117,7 @@ def nccl_matrix(
     nccl-tests' alltoallv_perf can replay this matrix, to check the communication model on your
     cluster. The command is printed.
     """
-    from costmodels.shard_work.traffic import output_traffic_bytes
+    from costmodels.shard_work.work import output_traffic_bytes
     from planner.trace.kineto import buffer_bytes, matrix_text
 
     pipeline, loaded = _priced(workload, plan, flags, output)
@@ -201,7 +202,7 @@ def ranks(
 def _priced(
     workload: Path, plan: Path, flags: ProblemFlags, output: Path
 ) -> tuple[CostPipeline, Plan]:
-    from planner.cli.flags.inputs import load_plans
+    from planner.cli.inputs import load_plans
     from planner.cli.output import files_of, refuse_own_input
 
     refuse_own_input([output], [workload, plan, *files_of(flags, workload)])

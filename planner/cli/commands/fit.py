@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from costmodels import units
+from costmodels.errors import UnitError
 from planner.cli.console import (
     Settings,
     remark,
@@ -16,15 +19,19 @@ from planner.cli.console import (
     warn,
     write_json,
 )
-from planner.cli.flags.common import FILE, ProblemFlags, output_options, problem_options
-from planner.cli.flags.run_inputs import GivenRun, RunType
+from planner.cli.flags import ProblemFlags, output_options, taking
+from planner.cli.types import FILE, Parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from costmodels.sharding import Plan
     from planner.fit.estimate import Fit, Run
     from planner.problem import PlanningProblem
     from planner.trace.comparison import TraceRow
+
+_TRACE_SUFFIXES: Final = (".json", ".gz")
+_LEAST_S, _MOST_S = 1e-9, 3.6e6
 
 _FAR_OFF = 20.0
 """Times as long or as short as predicted from which on a run is doubted."""
@@ -36,16 +43,50 @@ Examples:
   shardplan plan dlrm.yaml --system my_cluster.yaml --gpus 16"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenRun:
+    """A plan with the measured seconds of an iteration, or with traces."""
+
+    plan: Path
+    time_s: float | None = None
+    traces: tuple[Path, ...] = ()
+
+
+def _given_run(text: str) -> GivenRun:
+    """``run1/plan.json=5.2ms``, or ``PLAN=rank-0.json.gz``, or ``PLAN=traces``, a folder."""
+    plan, equals, measured = text.rpartition("=")
+    if not equals or not plan or not measured:
+        message = f"{text!r}: write PLAN=TRACE or PLAN=TIME, such as plan.json=5.2ms"
+        raise ValueError(message)
+    path = Path(measured)
+    if path.is_dir():
+        traces = sorted(p for p in path.iterdir() if p.name.endswith(_TRACE_SUFFIXES))
+        if not traces:
+            message = f"{measured!r} holds no traces (.json or .json.gz)"
+            raise ValueError(message)
+        return GivenRun(plan=Path(plan), traces=tuple(traces))
+    if path.exists():
+        return GivenRun(plan=Path(plan), traces=(path,))
+    try:
+        return GivenRun(plan=Path(plan), time_s=units.parse_quantity(measured, "s"))
+    except UnitError as error:
+        message = f"{measured!r} is no file, and no time: {error}"
+        raise ValueError(message) from error
+
+
+_RUN: Final = Parsed("plan=trace|time", _given_run)
+
+
 @click.command(short_help="Correct a system by your own measured runs.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
 @click.option(
-    "--run", "runs", type=RunType(), multiple=True, required=True, metavar="PLAN=TRACE|TIME",
+    "--run", "runs", type=_RUN, multiple=True, required=True, metavar="PLAN=TRACE|TIME",
     help="A plan that was run, with its iteration time, a profiler trace, or a folder of traces.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", type=FILE, metavar="FILE", help="System file to write.  [default: none]"
 )
-@problem_options
+@taking(ProblemFlags)
 @output_options
 @click.pass_obj
 def command(
@@ -67,8 +108,7 @@ def command(
     The system file that is written is the old one with these factors, and with the intervals that
     they leave.
     """
-    from planner.cli.flags.inputs import load_plans
-    from planner.cli.flags.run_inputs import measured_runs, plans_of
+    from planner.cli.inputs import load_plans
     from planner.cli.output import check_output, files_of
 
     traces = (path for run in runs for path in run.traces)
@@ -107,6 +147,57 @@ def command(
         _print(found)
     warn(settings, tuple(warnings))
     return 0
+
+
+def plans_of(given: tuple[GivenRun, ...]) -> tuple[Path, ...]:
+    """The plans, each once."""
+    return tuple(dict.fromkeys(run.plan for run in given))
+
+
+def measured_runs(
+    given: tuple[GivenRun, ...], plans: tuple[Plan, ...]
+) -> tuple[tuple[Run, ...], tuple[str, ...]]:
+    """One run for each plan: times of the same plan are averaged, and its traces are joined.
+
+    Files with the same plan are one run, because a second run of a plan does not tell how well
+    other plans are predicted. A given time is used instead of the time in traces, which includes
+    the work of the profiler.
+
+    Args:
+        given: the runs of the command line.
+        plans: the loaded plans, in the order of :func:`plans_of`.
+
+    Returns:
+        The runs, and a line for each run whose time is a mean of several.
+
+    Raises:
+        InvalidInputError: a trace cannot be read.
+    """
+    from planner.errors import InvalidInputError
+    from planner.fit.estimate import Run, mean_iteration_s
+    from planner.trace.reading import read_trace
+
+    runs, notes = [], []
+    paths: dict[Plan, list[Path]] = {}
+    for path, plan in zip(plans_of(given), plans, strict=True):
+        paths.setdefault(plan, []).append(path)
+    for plan, (path, *others) in paths.items():
+        mine = [run for run in given if run.plan in (path, *others)]
+        traces = tuple(read_trace(p) for run in mine for p in run.traces)
+        times = [run.time_s for run in mine if run.time_s is not None]
+        if not all(_LEAST_S <= t <= _MOST_S for t in times):
+            message = f"--run {path}: the time of an iteration must be above 0: 1 ns to 1000 hours"
+            raise InvalidInputError(message)
+        time_s = sum(times) / len(times) if times else mean_iteration_s(traces)
+        if len(times) > 1:
+            names = ", ".join(map(str, (path, *others)))
+            low, high, mean = map(units.format_time, (min(times), max(times), time_s))
+            notes.append(
+                f"{names}: one plan, whose {len(times)} times, {low} to {high}, count as one run "
+                f"of {mean}, their mean; intervals do not know how far they lie apart"
+            )
+        runs.append(Run(name=str(path), plan=plan, iteration_s=time_s, traces=traces))
+    return tuple(runs), tuple(notes)
 
 
 def _compared(problem: PlanningProblem, runs: Sequence[Run]) -> dict[str, tuple[TraceRow, ...]]:
@@ -187,8 +278,6 @@ def _unsure(found: Fit) -> list[str]:
 def _as_json(
     found: Fit, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
 ) -> dict[str, Any]:
-    from dataclasses import asdict
-
     from costmodels.topology import FITTED_KINDS
     from planner.cli.printing.validate_traces import as_json
 
@@ -206,11 +295,10 @@ def _as_json(
 
 
 def _print(found: Fit) -> None:
-    from costmodels import units
     from costmodels.topology import FITTED_KINDS
     from planner.cli.printing.show import print_rows
-    from planner.report._terminal import print_facts
     from planner.report.base import Fact, format_share
+    from planner.report.terminal import print_facts
 
     shown = zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True)
     factors = [

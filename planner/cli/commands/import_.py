@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -18,17 +18,8 @@ from planner.cli.console import (
     write_data,
     write_json,
 )
-from planner.cli.flags.common import (
-    FILE,
-    MAX_RANKS,
-    MAX_SAMPLES,
-    Command,
-    Count,
-    Quantity,
-    gathered,
-    is_given,
-    output_options,
-)
+from planner.cli.flags import Flags, is_given, option, output_options, taking, usage
+from planner.cli.types import FILE, MAX_RANKS, File, Kind, Text, count, quantity
 from planner.support.text import counted
 
 if TYPE_CHECKING:
@@ -49,28 +40,19 @@ Examples:
   shardplan import fbgemm tbe_config.json -o tbe.yaml"""
 
 COUNT = click.IntRange(min=1, max=MAX_RANKS)
+Ranks = Annotated[int | None, Kind(COUNT)]
 COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportFlags:
+class ImportFlags(Flags):
     """The flags of every import of a workload; None for flags that were not given."""
 
-    output: Path | None
-    name: str | None
-    batch_size: int | None
-
-
-def import_options(command: Command) -> Command:
-    """Add the flags of every import of a workload; the command gets them as ``flags``."""
-    options = (
-        click.option(
-            "-o", "--output", type=FILE, metavar="FILE", help="File to write.  [default: stdout]"
-        ),
-        click.option("--name", metavar="NAME", help="Name of the workload.  [default: the file's]"),
-        click.option("--batch-size", "--batch", type=Count(MAX_SAMPLES), help="Samples per rank."),
+    output: File = option("File to write.  [default: stdout]", "-o --output")
+    name: Text = option("Name of the workload.  [default: the file's]", metavar="NAME")
+    batch_size: Annotated[int | None, Kind(count(100_000_000))] = option(
+        "Samples per rank.", "--batch-size --batch"
     )
-    return gathered(output_options(command), options, ImportFlags, "flags")
 
 
 def shape_of(
@@ -91,75 +73,35 @@ def shape_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleFlags:
+class ModuleFlags(Flags):
     """What the flags of what reads a model from its Python code say."""
 
-    device: str
-    inputs: str | None
-    autocast: str | None
-
-
-def _module_options(command: Command) -> Command:
-    """The flags of :class:`ModuleFlags`; they arrive as one ``reading`` argument."""
-    options = (
-        click.option(
-            "--device",
-            type=click.Choice(("cuda", "cpu")),
-            default="cuda",
-            show_default=True,
-            help="Device of the job; it decides which sharding types are possible.",
-        ),
-        click.option(
-            "--inputs",
-            metavar="PKG:FUNC",
-            help="Function that returns the arguments of the model's forward for a batch size, to "
-            "trace the dense part.",
-        ),
-        click.option(
-            "--autocast",
-            type=click.Choice(("bf16", "fp16")),
-            help="Type of torch.autocast while the dense part is traced.  [default: none]",
-        ),
+    device: Annotated[str, Kind(click.Choice(("cuda", "cpu")))] = option(
+        "Device of the job; it decides which sharding types are possible.", default="cuda"
     )
-    return gathered(command, options, ModuleFlags, "reading")
+    inputs: Text = option(
+        "Function that returns the arguments of the model's forward for a batch size, to trace the "
+        "dense part.",
+        metavar="PKG:FUNC",
+    )
+    autocast: Annotated[str | None, Kind(click.Choice(("bf16", "fp16")))] = option(
+        "Type of torch.autocast while the dense part is traced.  [default: none]"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogFlags:
+class LogFlags(Flags):
     """What the flags say about the ranks that a log of collectives comes from."""
 
-    collective: str | None
-    nodes: int | None
-    gpus_per_node: int | None
-    domain_gpus: int | None
-    nic: float | None
-
-
-def _log_options(command: Command) -> Command:
-    """The flags of :class:`LogFlags`; they arrive as one ``ranks`` argument."""
-    options = (
-        click.option(
-            "--collective",
-            type=click.Choice(COLLECTIVES),
-            help="Which collective was timed.  [default: as the log says]",
-        ),
-        click.option("--nodes", type=COUNT, help="Number of hosts.  [default: as the log says]"),
-        click.option(
-            "--gpus-per-node", type=COUNT, help="Ranks per host.  [default: as the log says]"
-        ),
-        click.option(
-            "--domain-gpus",
-            type=COUNT,
-            help="Ranks in a scale-up domain.  [default: one host's]",
-        ),
-        click.option(
-            "--nic",
-            type=Quantity("bytes_per_s", positive=True),
-            metavar="RATE",
-            help="Nominal rate of the network per GPU and direction, such as '50 GB/s'.",
-        ),
+    collective: Annotated[str | None, Kind(click.Choice(COLLECTIVES))] = option(
+        "Which collective was timed.  [default: as the log says]"
     )
-    return gathered(command, options, LogFlags, "ranks")
+    nodes: Ranks = option("Number of hosts.  [default: as the log says]")
+    gpus_per_node: Ranks = option("Ranks per host.  [default: as the log says]")
+    domain_gpus: Ranks = option("Ranks in a scale-up domain.  [default: one host's]")
+    nic: Annotated[float | None, Kind(quantity("bytes_per_s", positive=True), "RATE")] = option(
+        "Nominal rate of the network per GPU and direction, such as '50 GB/s'."
+    )
 
 
 @click.group(short_help="Turn files of other tools into files of ours.", epilog=EXAMPLES)
@@ -173,11 +115,11 @@ def command() -> None:
     "--list", "listed", type=FILE, metavar="FILE",
     help="Take the tables from a list: name, rows, dim, pooling, ...",
 )  # fmt: skip
-@click.option("--dim", type=Count(16_384), help="Embedding dimension where the list has none.")
+@click.option("--dim", type=count(16_384), help="Embedding dimension where the list has none.")
 @click.option(
     "--tables",
     "num_tables",
-    type=Count(100_000),
+    type=count(100_000),
     metavar="N",
     help="Make up N tables, to overwrite.",
 )
@@ -200,13 +142,11 @@ def tables(
     """
     if listed is not None and num_tables is not None:
         message = "--list and --tables exclude each other; give one"
-        raise click.UsageError(message, click.get_current_context())
+        raise usage(message)
     if dim is not None and listed is None:
         message = "--dim is for the tables of --list; give both"
-        raise click.UsageError(message, click.get_current_context())
-    from planner.cli.flags.inputs import write_template
-
-    warnings = write_template(path, listed=listed, tables=num_tables, dim=dim)
+        raise usage(message)
+    warnings = _write(path, listed=listed, tables=num_tables, dim=dim)
     if settings.json:
         write_json({"written": str(path)} | ({"warnings": list(warnings)} if warnings else {}))
         return 0
@@ -216,11 +156,49 @@ def tables(
     return 0
 
 
+def _write(
+    path: Path, *, listed: Path | None = None, tables: int | None = None, dim: int | None = None
+) -> tuple[str, ...]:
+    """Write the commented workload, or one with the tables of a list, or with made-up tables.
+
+    Returns:
+        Warnings on what TorchRec cannot do with the tables.
+
+    Raises:
+        InvalidInputError: the path exists already or has the ending of a list, or the list breaks
+            a rule.
+    """
+    from planner import io
+    from planner.errors import InvalidInputError
+    from planner.io.workload.starter import listed_text, placeholder_text
+    from planner.io.workload.table_list import LIST_ENDINGS
+    from planner.options.odd_widths import width_remarks
+    from planner.support.files import write_text_atomic
+
+    if path.exists():
+        message = f"{path} exists; choose another name, it is not overwritten"
+        raise InvalidInputError(message)
+    if path.suffix.lower() in LIST_ENDINGS:
+        message = (
+            f"{path}: a workload whose name ends in {path.suffix} is read as a list of tables; "
+            "name a .yaml file, and give a list with --list"
+        )
+        raise InvalidInputError(message)
+    if listed is not None:
+        text = listed_text(listed, path.stem, dim=dim)
+    elif tables is not None:
+        text = placeholder_text(tables, path.stem)
+    else:
+        text = io.read_template()
+    write_text_atomic(path, text)
+    return width_remarks(io.load_workload_file(path).workload)
+
+
 @command.command("collectives", short_help="Logs of nccl-tests, rccl-tests and PARAM.")
 @click.argument("logs", type=FILE, nargs=-1, required=True)
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="File to write.  [default: stdout]")
 @click.option("--name", default="imported", show_default=True, help="Name of the set of curves.")
-@_log_options
+@taking(LogFlags, "ranks")
 @output_options
 @click.pass_obj
 def collectives(
@@ -285,8 +263,9 @@ def collectives(
     metavar="NAME=ROWSxCOLS",
     help="Shape of a table for which the plan lists no shards; repeatable.",
 )
-@_module_options
-@import_options
+@taking(ModuleFlags, "reading")
+@taking(ImportFlags)
+@output_options
 @click.pass_obj
 def torchrec(
     settings: Settings,
@@ -306,7 +285,7 @@ def torchrec(
     if ":" in str(plan) and not plan.exists():
         if shapes:
             message = "--shape is for a plan; a model, PKG:FUNC, says the shapes of its tables"
-            raise click.UsageError(message, click.get_current_context())
+            raise usage(message)
         imported = _read_module(str(plan), flags.batch_size, reading)
         return finish(settings, imported, flags)
     if reading.inputs is not None or reading.autocast is not None or is_given("device"):
@@ -314,7 +293,7 @@ def torchrec(
             "--device, --inputs and --autocast are for a model, PKG:FUNC; a plan says neither "
             "what the model is made of nor where it runs"
         )
-        raise click.UsageError(message, click.get_current_context())
+        raise usage(message)
     from planner.io.importers.torchrec_plan import import_torchrec_plan
 
     imported = import_torchrec_plan(plan, shapes)
@@ -323,8 +302,9 @@ def torchrec(
 
 @command.command("module", short_help="Tables of a TorchRec model, from its Python code.")
 @click.argument("factory", metavar="PKG:FUNC")
-@_module_options
-@import_options
+@taking(ModuleFlags, "reading")
+@taking(ImportFlags)
+@output_options
 @click.pass_obj
 def module(
     settings: Settings,
@@ -367,7 +347,8 @@ def _read_module(factory: str, batch_size: int | None, reading: ModuleFlags) -> 
 @command.command("dlrm", short_help="A command line of DLRM.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.option("--gpus", type=COUNT, help="Number of ranks that share a global batch.")
-@import_options
+@taking(ImportFlags)
+@output_options
 @click.pass_obj
 def dlrm(
     settings: Settings,
@@ -400,7 +381,8 @@ def dlrm(
 @click.option(
     "--gpus-per-host", type=COUNT, help="GPUs per host, for a plan file.  [default: 8, or all]"
 )
-@import_options
+@taking(ImportFlags)
+@output_options
 @click.pass_obj
 def hugectr(
     settings: Settings,
@@ -460,7 +442,8 @@ def hugectr(
 
 @command.command("fbgemm", short_help="A TBE configuration of FBGEMM.")
 @click.argument("file", type=FILE)
-@import_options
+@taking(ImportFlags)
+@output_options
 @click.pass_obj
 def fbgemm(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
     """Write a workload from FBGEMM's TBE data configuration (JSON).
@@ -476,7 +459,8 @@ def fbgemm(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
 
 @command.command("param", short_help="A lookup benchmark of PARAM.")
 @click.argument("file", type=FILE)
-@import_options
+@taking(ImportFlags)
+@output_options
 @click.pass_obj
 def param(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
     """Write a workload from PARAM's SplitTableBatchedEmbeddingBagsCodegen configuration (JSON).

@@ -5,32 +5,36 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import click
 
 from planner.cli.console import Settings, complain, remark, shown_paths, write_json
-from planner.cli.flags.common import (
-    FILE,
+from planner.cli.flags import (
+    CONSTRAINTS,
+    MOVED_BYTES,
+    MOVED_TABLES,
     HeadedCommand,
-    Percent,
     ProblemFlags,
+    ScenarioFlags,
     SearchFlags,
+    option,
     output_options,
-    problem_options,
-    search_options,
+    switch,
+    taking,
+    usage,
 )
-from planner.cli.flags.plan_flags import PlanFlags, check_figures, plan_options
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
+from planner.cli.types import FILE, PERCENT, Bytes, Duration, File, Folder, Kind, Tables
 from planner.errors import InvalidInputError
 from planner.support.status import Status
 from planner.support.text import format_gap
 
 if TYPE_CHECKING:
-    from planner.cli.flags.plan_inputs import PlanInputs
+    from planner.cli.inputs import Inputs
     from planner.problem import PlanningProblem
     from planner.result import PlanningResult, SolverReport
     from planner.settings import SearchSettings
@@ -70,25 +74,59 @@ class PlanCommand(HeadedCommand):
     }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFlags(ScenarioFlags):
+    """Further flags: data, constraints, a plan in use, failures, output."""
+
+    stats: File = option("Statistics from 'shardplan profile', for all tables or some.")
+    constraints: File = option(CONSTRAINTS)
+    plan_in_use: File = option(
+        "The plan in use: the search starts from it, and moves are counted from it.",
+        "--from",
+        metavar="PLAN",
+    )
+    max_moved_bytes: Bytes = option(MOVED_BYTES)
+    max_moved_tables: Tables = option(MOVED_TABLES)
+    curve: bool = switch(
+        "Also plan with 1, 2, 5 and 10 moved tables at most; name the table that blocks."
+    )
+    mtbf_s: Duration = option(
+        "Mean time between failures of one host: says how often to write checkpoints.", "--mtbf"
+    )
+    require_gap: Annotated[float | None, Kind(PERCENT, "PERCENT")] = option(
+        "Exit code 1 unless the plan is proven to be this close to the best, such as 5%."
+    )
+    output: Folder = option("Write plan, reports and traces.", "-o --output")
+    force: bool = switch(
+        "Write into a folder even if it holds other files, or a plan of another model."
+    )
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that the flags name."""
+        named = (self.stats, self.constraints, self.plan_in_use, *self.scenarios)
+        return tuple(path for path in named if path is not None)
+
+    def check(self) -> None:
+        """Refuse flags that have no effect without another one."""
+        limited = self.max_moved_bytes is not None or self.max_moved_tables is not None
+        if (limited or self.curve) and self.plan_in_use is None:
+            message = (
+                "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
+            )
+            raise usage(message)
+        ScenarioFlags.check(self)
+
+
 @click.command(
     cls=PlanCommand,
     short_help="Find the fastest plan for a workload on a system.",
     epilog=EXAMPLES,
 )
 @click.argument("workload", type=FILE)
-@problem_options
-@search_options
-@plan_options
-@click.option(
-    "--require-gap", type=Percent(), metavar="PERCENT",
-    help="Exit code 1 unless the plan is proven to be this close to the best, such as 5%.",
-)  # fmt: skip
-@click.option("-o", "--output", type=FILE, metavar="DIR", help="Write plan, reports and traces.")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Write into a folder even if it holds other files, or a plan of another model.",
-)
+@taking(ProblemFlags)
+@taking(SearchFlags, "search")
+@taking(PlanFlags, "more")
 @output_options
 @click.pass_obj
 def command(
@@ -96,11 +134,8 @@ def command(
     *,
     workload: Path,
     flags: ProblemFlags,
-    more: PlanFlags,
     search: SearchFlags,
-    require_gap: float | None,
-    output: Path | None,
-    force: bool,
+    more: PlanFlags,
 ) -> int:
     """Search for the plan with the shortest training iteration.
 
@@ -113,28 +148,31 @@ def command(
     and the plan is written all the same; 3 nothing fits; 4 Ctrl-C or SIGTERM ended the search, and
     its best plan is printed and written.
     """
-    from planner.cli.flags.plan_inputs import load_plan_inputs
     from planner.cli.output import check_folder, files_of, refuse_other_run
     from planner.cli.progress import live_progress
 
     start_s = time.perf_counter()
     lost = "no plan was found before that, so nothing is written"
     with StopOnInterrupt(keeps=False, lost=lost) as stop:
-        if output is not None:
-            check_folder(output, (workload, *more.files, *files_of(flags, workload)), force=force)
-        asked = load_plan_inputs(workload, flags, more)
-        if output is not None and not force:
-            refuse_other_run(output, asked.problem.workload)
+        if more.output is not None:
+            named = (workload, *more.files, *files_of(flags, workload))
+            check_folder(more.output, named, force=more.force)
+        asked = _asked(workload, flags, more)
+        if more.output is not None and not more.force:
+            refuse_other_run(more.output, asked.problem.workload)
         from planner import api  # after the cheap checks: this import is the slow one
+        from planner.scenarios import ScenarioRule
         from planner.solving.prepare import pricing_of
         from planner.study.figures import with_checkpoints
 
         steered = replace(
-            search.settings(), robust=asked.robust, kept_s=_kept_s(asked.problem, output, start_s)
+            search.settings(),
+            robust=ScenarioRule(more.robust or ScenarioRule.WORST),
+            kept_s=_kept_s(asked.problem, more.output, start_s),
         )
         limit_s = math.inf if search.time_limit_s is None else search.time_limit_s
         until_s = time.perf_counter() + limit_s - steered.kept_s
-        check_figures(search.objective, torchrec_defaults=more.torchrec_defaults)
+        more.check_figures(search.objective)
         with live_progress(settings, search.objective) as progress:
             result = api.solve(
                 asked.problem,
@@ -147,27 +185,52 @@ def command(
         result = _completed(result, asked, steered, stop, more, until_s)
         if more.mtbf_s is not None:
             result = with_checkpoints(result, more.mtbf_s)
-        _deliver(settings, result, output)
+        _deliver(settings, result, more.output)
         if search.time_limit_s is not None and result.solver.status is Status.TIME_LIMIT:
             _name_the_clock(settings, search.time_limit_s)
-        missed = None if require_gap is None else unmet(result.solver, require_gap)
+        missed = None if more.require_gap is None else unmet(result.solver, more.require_gap)
         return _exit_code(settings, stop, missed)
+
+
+def _asked(source: Path, flags: ProblemFlags, more: PlanFlags) -> Inputs:
+    """The workload, the system, and everything that further flags add.
+
+    Raises:
+        InvalidInputError: a file or flag breaks a rule.
+    """
+    from planner import io
+    from planner.cli.inputs import load_problem, load_scenarios, with_constraints, with_stats_of
+    from planner.problem import MoveLimit
+
+    loaded = load_problem(source, flags)
+    inputs = with_stats_of(with_constraints(loaded, more.constraints), more.stats)
+    problem, warnings = inputs.problem, inputs.warnings
+    if more.plan_in_use is not None:
+        saved = io.load_plan(more.plan_in_use, problem.workload, problem.topology)
+        limit = MoveLimit(
+            start=saved.plan, max_bytes=more.max_moved_bytes, max_tables=more.max_moved_tables
+        )
+        problem, warnings = replace(problem, move_limit=limit), warnings + saved.warnings
+    main = replace(loaded.problem, workload=problem.workload)
+    scenarios, found = load_scenarios(more.scenarios, main, flags)
+    warnings = tuple(dict.fromkeys((*warnings, *found)))
+    return replace(inputs, problem=replace(problem, scenarios=scenarios), warnings=warnings)
 
 
 def _completed(
     result: PlanningResult,
-    asked: PlanInputs,
+    asked: Inputs,
     search: SearchSettings,
     stop: StopOnInterrupt,
     more: PlanFlags,
     until_s: float,
 ) -> PlanningResult:
     """With the remarks on the inputs and, where asked, what each number of moved tables gives."""
-    from planner.cli.flags.inputs import with_assumptions
+    from planner.cli.inputs import with_assumptions
     from planner.solving.prepare import pricing_of
 
-    result = replace(result, warnings=(*asked.inputs.warnings, *result.warnings))
-    result = with_assumptions(result, asked.inputs, until_s)
+    result = replace(result, warnings=(*asked.warnings, *result.warnings))
+    result = with_assumptions(result, asked, until_s)
     if not stop() and search.objective == "iteration":
         result = _with_wider_price(result, search, stop, until_s)
     if stop() or not more.curve:

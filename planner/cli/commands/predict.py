@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, shown_paths, warn, write_data, write_json
-from planner.cli.flags.common import FILE, output_options
-from planner.cli.names import complete_system
+from planner.cli.flags import output_options
 from planner.cli.output import check_output
+from planner.cli.types import FILE, complete_system
 from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:

@@ -6,17 +6,53 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from planner.cli.console import Settings, complain, remark, shown_paths, warn, write_json
-from planner.cli.flags.common import FILE, MAX_RANKS, output_options
-from planner.cli.flags.study_flags import StudyFlags, study_options
+from planner.cli.flags import (
+    CLOCK,
+    MODEL,
+    SET,
+    WORK,
+    Flags,
+    is_given,
+    listed,
+    many,
+    option,
+    output_options,
+    refuse_said_twice,
+    switch,
+    taking,
+    usage,
+)
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_file, check_folder, files_set, refuse_own_input
+from planner.cli.types import (
+    FILE,
+    MAX_RANKS,
+    RANKS,
+    Batches,
+    Duration,
+    Evaluations,
+    File,
+    Kind,
+    Number,
+    Numbers,
+    Percent,
+    Price,
+    Prices,
+    Rate,
+    Seconds,
+    Seed,
+    Several,
+    Text,
+    Texts,
+    complete_system,
+)
 from planner.errors import InvalidInputError
 from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
@@ -24,7 +60,7 @@ from planner.support.text import format_gap, significant
 
 if TYPE_CHECKING:
     from planner.result import PlanningResult
-    from planner.study import SetupResult, Study
+    from planner.study import Effort, SetupResult, Study
     from planner.study.files import Files
 
 JOURNAL_FILE, TABLE_FILE, PAGE_FILE = "study.journal", "setups.csv", "study.html"
@@ -41,22 +77,153 @@ Examples:
   shardplan study dlrm.yaml --system h100_sxm --gpus 8,16 --dask tcp://head:8786 -o study"""
 
 
+GOALS = ("iteration", "throughput", "cost", "headroom")
+SAMPLERS = ("bounds", "tpe", "nsga2", "random")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFlags(Flags):
+    """The flags on the study: clusters, knobs, objectives and effort."""
+
+    systems: Texts = listed(
+        "Systems to choose from, by name or file; the usual one first.",
+        "--system",
+        type=Several(click.STRING),
+        metavar="A,B",
+        default=None,
+        required=True,
+        shell_complete=complete_system,
+    )
+    gpus: Numbers = listed(
+        "Numbers of GPUs.  [default: one host; with --budget, 1, 2, 4 ... hosts; with "
+        "--smallest-for, all numbers of hosts]"
+    )
+    hosts: Numbers = listed("Numbers of full hosts, instead of --gpus.")
+    gpus_per_host: Number = option("GPUs per host.  [default: each system's]")
+    batch_sizes: Batches = listed(
+        "Samples per GPU; 32k is 32,768.  [default: workload's]", "--batch-size"
+    )
+    global_batch_sizes: Batches = listed("Samples of all GPUs in one step.", "--global-batch-size")
+    vary: Texts = many(
+        "Values of a key of the workload (training.pipeline), of the system "
+        "(system.links.network.bandwidth), or of copies, sync_interval, column_width or "
+        "cache_sizes; the usual one first.",
+        metavar="KEY=V,V",
+    )
+    overrides: Texts = many(SET, "--set", metavar="KEY=VALUE")
+    models: Texts = many(MODEL, "--model", metavar="FAMILY=NAME|FILE.py")
+    budget_usd_per_hour: Price = option(
+        "Leave out clusters that cost more, such as '100 USD/h'.", "--budget"
+    )
+    prices: Prices = many(
+        "Price of one GPU: '4.5 USD/h', or SYSTEM=4.5 for one system.  [default: system's]",
+        "--price",
+    )
+    mtbf_s: Duration = option(
+        "Mean time between failures, or spot interruptions, of one host.  [default: none]", "--mtbf"
+    )
+    restart_s: Seconds = option(
+        "Time from a failure to the next iteration.", "--restart", default="5min"
+    )
+    goals: Texts = listed(
+        f"What is best: {', '.join(GOALS)}.  [default: iteration; throughput where setups have "
+        "unequal batches]",
+        "--objective",
+        type=Several(click.Choice(GOALS)),
+        metavar="NAME,NAME",
+    )
+    grid: bool = switch("Search every setup, also those ruled out.")
+    smallest_for: Rate = option(
+        "Find the fewest GPUs that train so many samples per second, such as 20M."
+    )
+    max_gpus: Annotated[int, Kind(RANKS, "N")] = option(
+        "Largest number of GPUs that --smallest-for tries.", default="512"
+    )
+    trials: Annotated[int, Kind(click.IntRange(1, 100_000), "N")] = option(
+        "Most setups to search; fewer if bounds rule out all others.", default=24
+    )
+    evaluations: Evaluations = option(f"Budget of each search: {WORK}")
+    time_limit_s: Duration = option(f"For each search, {CLOCK}", "--time-limit")
+    within_ratio: Percent = option(
+        "Leave out setups that are proven to gain at most this over the best so far.",
+        "--within",
+        default="0%",
+    )
+    sampler: Annotated[str | None, Kind(click.Choice(SAMPLERS))] = option(
+        "What chooses the next setup: proven bounds, or a sampler of Optuna, whose choices are "
+        "still checked by their bounds.  [default: bounds; tpe for spaces too large to list]"
+    )
+    seed: Seed = option("Random seed.", default=0)
+    workers: Annotated[int | None, Kind(click.IntRange(1, 1024), "N")] = option(
+        "Processes to use.  [default: one per usable core]"
+    )
+    dask: Text = option(
+        "Search on a Dask cluster; its workers need this version of shardplan.",
+        metavar="local|ADDRESS",
+    )
+    output: File = option(
+        "Write plan.json, setups.csv, study.html and study.journal, with which the same command "
+        "goes on; or only the best plan, as FILE.json.",
+        "-o --output",
+        metavar="DIR|FILE.json",
+    )
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The values of flags that can be files."""
+        named = (*self.systems, *(text.partition("=")[2] for text in self.models))
+        return tuple(Path(name) for name in named if name)
+
+    def effort(self) -> Effort:
+        """How much the study shall do."""
+        from planner.study import Effort
+
+        return Effort(
+            trials=self.trials,
+            evaluations=self.evaluations,
+            time_limit_s=self.time_limit_s,
+            seed=self.seed,
+            sampler=self.sampler,
+            within_ratio=self.within_ratio,
+            is_grid=self.grid,
+        )
+
+    def check(self) -> None:
+        """Refuse flags that contradict each other, or that have no effect without another one."""
+        varied = tuple(text for text in self.vary if "=" in text)
+        given = {"--batch-size": self.batch_sizes, "--global-batch-size": self.global_batch_sizes}
+        refuse_said_twice((*self.overrides, *varied), given)
+        unpaired = {
+            "--restart says what a failure costs; say with --mtbf how often failures come": (
+                self.mtbf_s is None and is_given("restart_s")
+            ),
+            "--grid searches every setup; drop --smallest-for, --sampler, --trials or --within": (
+                self.grid
+                and bool(
+                    self.smallest_for
+                    or self.sampler
+                    or is_given("trials")
+                    or is_given("within_ratio")
+                )
+            ),
+            "--max-gpus is about --smallest-for; add it, or list sizes with --gpus": (
+                is_given("max_gpus") and self.smallest_for is None
+            ),
+        }
+        for message, is_wrong in unpaired.items():
+            if is_wrong:
+                raise usage(message)
+        if self.hosts and self.gpus:
+            message = "--hosts and --gpus both say how many GPUs there are; give one"
+            raise usage(message)
+        if self.dask not in (None, "local") and self.workers is not None:
+            message = "--workers counts processes of this machine, and --dask has its own; drop one"
+            raise usage(message)
+
+
 @click.command(short_help="Choose cluster, batch, pipeline and more.", epilog=EXAMPLES)
 @click.argument("workload", type=FILE)
-@study_options
-@click.option(
-    "--workers", type=click.IntRange(1, 1024), metavar="N",
-    help="Processes to use.  [default: one per usable core]",
-)  # fmt: skip
-@click.option(
-    "--dask", metavar="local|ADDRESS",
-    help="Search on a Dask cluster; its workers need this version of shardplan.",
-)  # fmt: skip
-@click.option(
-    "-o", "--output", type=FILE, metavar="DIR|FILE.json",
-    help="Write plan.json, setups.csv, study.html and study.journal, with which the same command "
-    "goes on; or only the best plan, as FILE.json.",
-)  # fmt: skip
+@taking(StudyFlags)
 @output_options
 @click.pass_obj
 def command(
@@ -64,9 +231,6 @@ def command(
     *,
     workload: Path,
     flags: StudyFlags,
-    workers: int | None,
-    dask: str | None,
-    output: Path | None,
 ) -> int:
     """Choose what surrounds a plan; each setup that is searched gets a plan of its own.
 
@@ -86,9 +250,7 @@ def command(
     from planner.study.space import Space, usual_choices
     from planner.study.study import Study, knobs_of
 
-    if dask not in (None, "local") and workers is not None:
-        message = "--workers counts processes of this machine, and --dask has its own; drop one"
-        raise click.UsageError(message, click.get_current_context())
+    output = flags.output
     if output is not None:
         _check_output(output, (workload, *flags.files, *files_set(flags.overrides, workload)))
     load = _files(workload, flags)
@@ -98,12 +260,12 @@ def command(
     space = Space(knobs, load)
     for text in left_out:
         remark(settings, text)
-    processes = min(workers or usable_cores(), max(1, len(space.setups)))
+    processes = min(flags.workers or usable_cores(), max(1, len(space.setups)))
     from planner.cli.progress import bar
 
     journal = _journal(output)
     with StopOnInterrupt() as stop:
-        with _place(dask, processes) as place, writing(journal or Path("the study")):
+        with _place(flags.dask, processes) as place, writing(journal or Path("the study")):
             found = Study(
                 space,
                 flags.effort(),
@@ -150,7 +312,7 @@ def _files(workload: Path, flags: StudyFlags) -> Files:
     Raises:
         InvalidInputError: a price names a system that is not used, or a system has two prices.
     """
-    from planner.cli.flags.inputs import models_named, override_pairs
+    from planner.cli.inputs import models_named, override_pairs
     from planner.study.files import Files
 
     names = [name for name, _ in flags.prices]
@@ -178,7 +340,7 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], 
         InvalidInputError: a system does not exist, a knob is unknown or has no values, or no size
             is left.
     """
-    from planner.cli.flags.inputs import override_pairs
+    from planner.cli.inputs import override_pairs
     from planner.study.files import checked_knobs, values_of_text
     from planner.study.space import BATCH, GLOBAL_BATCH, GPUS, SYSTEM
     from planner.study.study import knobs_of
@@ -187,11 +349,12 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], 
     varied = {key: values_of_text(text, f"--vary {key}") for key, text in pairs}
     load.file(())
     sizes: set[int] = set()
+    _refuse_unequal_hosts(flags)
     left_out: list[str] = []
     for system in flags.systems:
         tried, price = _tried(system, flags, load)
         most = (flags.budget_usd_per_hour or 0.0) / price * (1 + 1e-9) if price else math.inf
-        dear = [n for n in (tried if flags.gpus else tried[:1]) if n > most]
+        dear = [n for n in (tried if flags.gpus or flags.hosts else tried[:1]) if n > most]
         left_out += [f"{system} x {n} ({significant(n * (price or 0), 4)} USD/h)" for n in dear]
         sizes |= {n for n in tried if n <= most}
     if not sizes:
@@ -208,6 +371,26 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], 
         }
     )
     return knobs, (f"--budget leaves out {', '.join(left_out)}",) if left_out else ()
+
+
+def _refuse_unequal_hosts(flags: StudyFlags) -> None:
+    """Refuse ``--hosts`` for systems whose hosts have unlike numbers of GPUs.
+
+    Raises:
+        InvalidInputError: they have.
+    """
+    from planner import io
+
+    if not flags.hosts:
+        return
+    found = {
+        s: io.load_smallest(s, gpus_per_host=flags.gpus_per_host).local_world_size
+        for s in flags.systems
+    }
+    if len(set(found.values())) > 1:
+        told = ", ".join(f"{count} on {system}" for system, count in found.items())
+        message = f"--hosts: GPUs per host differ ({told}); give --gpus, or --gpus-per-host"
+        raise InvalidInputError(message)
 
 
 def _tried(system: str, flags: StudyFlags, load: Files) -> tuple[list[int], float | None]:
@@ -229,12 +412,14 @@ def _tried(system: str, flags: StudyFlags, load: Files) -> tuple[list[int], floa
             f"give --price {system}=4.5"
         )
         raise InvalidInputError(message)
-    elif price == 0 and not flags.gpus:
+    elif price == 0 and not (flags.gpus or flags.hosts):
         message = (
             f"--budget: the system {system!r} costs nothing, so that no budget limits it; name its "
             "sizes with --gpus"
         )
         raise InvalidInputError(message)
+    if flags.hosts:
+        return [step * n for n in flags.hosts], price
     if flags.gpus:
         return list(flags.gpus), price
     if flags.smallest_for is None:
@@ -262,7 +447,7 @@ def _warnings(load: Files, flags: StudyFlags, knobs: dict[str, Any]) -> tuple[st
     """Warnings on values that neither the workload file, nor a flag, nor a system gives."""
     from costmodels.dense.base import unrated_remark
     from planner import io
-    from planner.cli.flags.inputs import left_open
+    from planner.cli.inputs import left_open
 
     file = load.file(())
     batch = bool(flags.batch_sizes or flags.global_batch_sizes)
@@ -369,7 +554,7 @@ def _rows(study: Study) -> list[dict[str, Any]]:
 
 
 def _row(result: SetupResult, *, is_best: bool) -> dict[str, Any]:
-    figures = {} if result.figures is None else result.figures.to_json()
+    figures = {} if result.figures is None else asdict(result.figures)
     time_s = figures.pop("time_s", None)
     told = {"iteration_time_s": time_s, **figures, "bound_s": result.bound_s}
     kept = {"sync_s": result.sync_s, "waits_for": result.waits_for, "reason": result.reason}
@@ -411,8 +596,8 @@ def _as_json(study: Study, result: dict[str, Any] | None) -> dict[str, Any]:
 def _print(settings: Settings, study: Study, result: PlanningResult | None) -> None:
     from planner.cli.console import stdout_console
     from planner.cli.printing.show import print_result, print_rows
-    from planner.report._terminal import print_facts
     from planner.report.base import Fact
+    from planner.report.terminal import print_facts
     from planner.study.compare import recommendation, space_parts
 
     if study.smallest_for is not None:

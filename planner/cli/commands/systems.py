@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, write_data, write_json
-from planner.cli.flags.common import output_options
-from planner.cli.names import complete_system
+from planner.cli.flags import output_options
 from planner.cli.printing.show import print_rows
+from planner.cli.types import complete_system
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
@@ -47,9 +47,13 @@ def command(ctx: click.Context) -> int:
 @click.pass_obj
 def show(settings: Settings, *, name: str) -> int:
     """Print the file of a system: every number with its unit and its source."""
-    from planner.cli.flags.inputs import system_text
+    from planner import io
+    from planner.io.documents import read_text
+    from planner.io.library import locate
 
-    text = system_text(name)
+    path = locate(name, "systems")
+    text = read_text(path)
+    io.load_smallest(path)  # it is a system
     if settings.json:
         write_json({"name": name, "text": text})
     else:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
-from planner.cli.flags.common import FILE, ProblemFlags, is_given, output_options, problem_options
+from planner.cli.flags import ProblemFlags, is_given, output_options, taking
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
+from planner.cli.types import FILE
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -309,7 +310,7 @@ def _train(
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
 @click.argument("traces", type=FILE, nargs=-1, required=True)
-@problem_options
+@taking(ProblemFlags)
 @output_options
 @click.pass_obj
 def trace(
@@ -322,7 +323,7 @@ def trace(
     over the steps. A measured collective also contains the time it waits for late ranks, so the
     predicted wait is added before the error is computed; the ratio is measured over predicted.
     """
-    from planner.cli.flags.inputs import load_plans
+    from planner.cli.inputs import load_plans
     from planner.cli.printing import validate_traces as show
 
     inputs = load_plans(workload, (plan,), flags)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from costmodels import units
 from planner.cli.console import Settings, stdout_console
-from planner.cli.flags.stats_inputs import DayFile
+from planner.cli.days import DayFile
 from planner.drift.changes import Assessment, TableRows, Trend, trend
 from planner.report.base import Column, Fact, Kind, Section, format_share
 from planner.support.status import Status
@@ -132,7 +132,7 @@ def as_json(drift: Drift) -> dict[str, Any]:
 
 def print_drift(settings: Settings, drift: Drift) -> None:
     """The verdict and its figures, then what changed in each table."""
-    from planner.report._terminal import print_facts, print_sections
+    from planner.report.terminal import print_facts, print_sections
 
     console = stdout_console()
     print_facts(console, tuple(_facts(drift)))

@@ -12,7 +12,7 @@ from planner.cli.console import say
 from planner.cli.printing.show import print_rows
 from planner.explain import Change, ConstraintCost, Explainer, OptionCost, TableExplanation
 from planner.explain.constraint_cost import MORE_MEMORY
-from planner.report._figures import rank_ranges
+from planner.report.figures import rank_ranges
 from planner.support.result_frames import ranks_held
 
 _MOST_RANGES = 6

@@ -31,7 +31,7 @@ def print_result(
 
     ``written`` are the files of the run; the last line says what to do next.
     """
-    from planner.report import _terminal as terminal
+    from planner.report import terminal
     from planner.report.base import Fact
     from planner.report.sections.base import build_sections
 
@@ -75,8 +75,8 @@ def print_rows(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, .
 
     The title of a column that a narrow terminal may leave out ends in ``?``, which is not shown.
     """
-    from planner.report._terminal import print_sections
     from planner.report.base import Section
+    from planner.report.terminal import print_sections
 
     section = Section(
         title=title,

@@ -9,8 +9,8 @@ from typing import Any, Final
 from costmodels import units
 from planner.cli.console import stdout_console
 from planner.cli.printing.show import print_rows
-from planner.report._terminal import print_facts
 from planner.report.base import Fact, format_share
+from planner.report.terminal import print_facts
 from planner.trace.comparison import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
 

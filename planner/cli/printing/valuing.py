@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodels.sharding import Plan
-from planner.cli.flags.common import ProblemFlags
-from planner.cli.flags.inputs import Inputs
-from planner.cli.flags.plan_inputs import load_scenarios
+from planner.cli.flags import ProblemFlags, ScenarioFlags
+from planner.cli.inputs import Inputs, load_scenarios
 from planner.errors import InvalidInputError
 from planner.io import SavedPlan
 from planner.io.plan.result_json import GIVEN
@@ -21,16 +20,6 @@ from planner.support.status import Status
 
 if TYPE_CHECKING:
     from planner.report.base import Fact
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueFlags:
-    """The flags; None for flags that were not given."""
-
-    objective: str | None = None
-    scenarios: tuple[Path, ...] = ()
-    robust: str | None = None
-    torchrec_defaults: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +62,7 @@ class Question:
 
 
 def question(
-    inputs: Inputs, flags: ProblemFlags, path: Path, more: ValueFlags
+    inputs: Inputs, flags: ProblemFlags, path: Path, objective: str | None, more: ScenarioFlags
 ) -> tuple[Question, tuple[str, ...]]:
     """The objective of the flags, or else the one that the plan was made for; and warnings.
 
@@ -81,7 +70,7 @@ def question(
         InvalidInputError: a scenario breaks a rule.
     """
     own = _own(inputs.made_for)
-    name = more.objective or own.objective or "iteration"
+    name = objective or own.objective or "iteration"
     is_own = name == own.objective
     variants, warnings = load_scenarios(more.scenarios, inputs.problem, flags)
     if is_own and own.num_scenarios and not variants:
@@ -146,8 +135,8 @@ def _own(saved: SavedPlan | None) -> _Own:
 
 def fact(solver: SolverReport) -> Fact | None:
     """A line about the value; None if the prediction has it already."""
-    from planner.report._figures import objective_kind
     from planner.report.base import Fact, format_cell
+    from planner.report.figures import objective_kind
 
     if solver.objective == "iteration":
         return None

@@ -57,7 +57,7 @@
 
   // Details of a chart: hover, tap, or arrow keys.
   document.querySelectorAll('svg.plot').forEach((plot) => {
-    const marks = [...plot.querySelectorAll('rect[data-v],circle[data-v]')];
+    const marks = [...plot.querySelectorAll('rect,circle')];
     const line = plot.closest('.scroll').nextElementSibling;
     let at = -1, keys = false;
     const show = (i) => {

@@ -6,40 +6,27 @@ from typing import ClassVar, final
 
 from markupsafe import Markup
 
-from planner.report import _figures as figures
+from planner.report import figures
 from planner.report.base import Cell, Column, Kind, Section
-from planner.report.html import _stages
-from planner.report.html._evidence import Evidence
-from planner.report.html._templates import fill
-from planner.report.html.base import Block, Field, Number, grid
+from planner.report.evidence import FAMILIES, Evidence, family_seconds
+from planner.report.page import fill, grid, plain_body
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 from planner.support.text import printable
 
-_FIELDS = (
-    Field("role", "role", source="search"),
-    Field("iteration", "iteration_time_s", Kind.TIME, "s"),
-    Field("loses", "loss_s", Kind.DELTA, "s", hint="against the chosen plan"),
-    Field("ratio", "time_ratio", Kind.FACTOR, "1"),
-    Field("samples", "samples_per_s", Kind.RATE, "1/s"),
-    Field("fullest device", "fullest_used_bytes", Kind.BYTES, "B", source="computed"),
-    Field("worst/mean rank", "imbalance_ratio", Kind.FACTOR, "1"),
-    Field("kinds", "kinds", source="search"),
+_COLUMNS = (
+    Column("plan"),
+    Column("role", optional=True),
+    Column("iteration", Kind.TIME),
+    Column("ratio", Kind.FACTOR),
+    Column("samples", Kind.RATE),
+    Column("fullest GiB", Kind.GIB, optional=True),
+    Column("worst/mean", Kind.FACTOR, optional=True),
+    Column("kinds"),
 )
-
-
-_BODY = """\
-<p>All priced by the same models as the chosen plan.\
-{% if kinds %} Column kinds: {{ kinds }}{% endif %}</p>
-{{- table }}
-{%- for name in unfit -%}
-<p>{{ name }}: found no plan that fits or keeps the constraints.</p>
-{%- endfor %}
-{% if losses %}
-<h3>Where they lose</h3><p>Time on the critical path, less that of the chosen plan; each row sums to
-what the plan loses.</p>
-{{- losses }}
-{% endif %}"""
+_LOSSES = """\
+{{ plain }}{% if losses %}<h3>Where they lose</h3><p>Time on the critical path, less that of the
+chosen plan; each row sums to what the plan loses.</p>{{ losses }}{% endif %}"""
 
 
 @final
@@ -55,44 +42,21 @@ class AlternativesSection(AbstractReportSection):
 
     def build(self, result: PlanningResult) -> Section:
         """The chosen plan first, then the others from fast to slow."""
-        best = result.best
         plans = _plans(result)
-        columns = (
-            Column(title="plan"),
-            Column(title="role", optional=True),
-            Column(title="iteration", kind=Kind.TIME),
-            Column(title="ratio", kind=Kind.FACTOR),
-            Column(title="samples", kind=Kind.RATE),
-            Column(title="fullest GiB", kind=Kind.GIB, optional=True),
-            Column(title="worst/mean", kind=Kind.FACTOR, optional=True),
-            Column(title="kinds"),
-        )
-        rows = tuple(_cells(best, *item) for item in plans)
         keeps = " and keeps the constraints" if result.problem.has_rules else ""
         unfit = tuple(
             f"{printable(name)}: found no plan that fits{keeps}" for name in result.unfit_baselines
         )
         words = figures.abbreviations(plan.plan for _, _, plan in plans)
         kinds = (f"Column kinds: {words}",) if words else ()
-        return Section(
-            title="Baselines and runners-up", columns=columns, rows=rows, notes=(*kinds, *unfit)
-        )
+        rows = tuple(_row(result.best, *item) for item in plans)
+        return Section(title=self.title, columns=_COLUMNS, rows=rows, notes=(*kinds, *unfit))
 
-    def draw(self, evidence: Evidence) -> Block:
+    def draw(self, evidence: Evidence) -> Markup:
         """The same plans in the same order, and the stages in which the others lose time."""
         result = evidence.result
-        plans = _plans(result)
-        rows = [(printable(name), _row(result.best, role, plan)) for name, role, plan in plans]
-        table, numbers = grid("plan", _FIELDS, rows)
-        losses, more = _losses(result.best, plans[1:])
-        body = fill(
-            _BODY,
-            kinds=figures.abbreviations(plan.plan for _, _, plan in plans),
-            table=table,
-            unfit=result.unfit_baselines,
-            losses=losses,
-        )
-        return Block(name="alternatives", title=self.title, body=body, numbers=numbers + more)
+        losses = _losses(result.best, _plans(result)[1:])
+        return fill(_LOSSES, plain=plain_body(self.build(result)), losses=losses)
 
 
 def _plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
@@ -101,7 +65,7 @@ def _plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
     return [chosen, *sorted(others, key=lambda item: item[2].estimate.time.time_s)]
 
 
-def _cells(best: Candidate, name: str, role: str, plan: Candidate) -> tuple[Cell, ...]:
+def _row(best: Candidate, name: str, role: str, plan: Candidate) -> tuple[Cell, ...]:
     return (
         name,
         role,
@@ -114,34 +78,15 @@ def _cells(best: Candidate, name: str, role: str, plan: Candidate) -> tuple[Cell
     )
 
 
-def _row(best: Candidate, role: str, plan: Candidate) -> tuple[Cell, ...]:
-    estimate = plan.estimate
-    loss_s = estimate.time.time_s - best.estimate.time.time_s
-    return (
-        role,
-        estimate.time.time_s,
-        None if plan is best else loss_s,
-        figures.speedup(best, plan),
-        estimate.samples_per_s,
-        plan.memory.fullest.used_bytes,
-        estimate.imbalance_ratio,
-        ", ".join(figures.sharding_kinds(plan.plan)),
-    )
-
-
-def _losses(
-    best: Candidate, others: list[tuple[str, str, Candidate]]
-) -> tuple[Markup, tuple[Number, ...]]:
+def _losses(best: Candidate, others: list[tuple[str, str, Candidate]]) -> Markup | None:
     """Seconds of each family of stages on the critical path, minus those of the chosen plan."""
     if not others:
-        return Markup(), ()
-    mine = _stages.family_seconds(best.estimate)
-    spent = {name: _stages.family_seconds(plan.estimate) for name, _, plan in others}
-    used = [f for f in _stages.FAMILIES if f in mine or any(f in s for s in spent.values())]
-    fields = tuple(Field(_stages.FAMILIES[f], f"loss_{f}_s", Kind.DELTA, "s") for f in used)
-    rows = [
-        (f"{printable(name)}", tuple(s.get(f, 0.0) - mine.get(f, 0.0) for f in used))
-        for name, s in spent.items()
+        return None
+    mine = family_seconds(best.estimate)
+    spent = {name: family_seconds(plan.estimate) for name, _, plan in others}
+    used = [f for f in FAMILIES if f in mine or any(f in s for s in spent.values())]
+    columns = (Column("plan"), *(Column(FAMILIES[f], Kind.DELTA) for f in used))
+    rows: list[tuple[Cell, ...]] = [
+        (name, *(s.get(f, 0.0) - mine.get(f, 0.0) for f in used)) for name, s in spent.items()
     ]
-    table, numbers = grid("plan", fields, rows, css="delta")
-    return table, numbers
+    return grid(columns, rows)

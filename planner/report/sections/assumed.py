@@ -25,12 +25,12 @@ class AssumedSection(AbstractReportSection):
         return Section(
             title=self.title,
             columns=(
-                Column(title="what"),
-                Column(title="assumed"),
-                Column(title="tables", kind=Kind.COUNT),
-                Column(title="at the other end"),
-                Column(title="step", kind=Kind.TIME),
-                Column(title="change", kind=Kind.DELTA),
+                Column("what"),
+                Column("assumed"),
+                Column("tables", Kind.COUNT),
+                Column("at the other end"),
+                Column("step", Kind.TIME),
+                Column("change", Kind.DELTA),
             ),
             rows=tuple(
                 (

@@ -49,11 +49,11 @@ class HelpSection(AbstractReportSection):
         return Section(
             title=self.title,
             columns=(
-                Column(title="change"),
-                Column(title="throughput"),
-                Column(title="iteration", kind=Kind.TIME),
-                Column(title="samples", kind=Kind.RATE),
-                Column(title="fits"),
+                Column("change"),
+                Column("throughput"),
+                Column("iteration", Kind.TIME),
+                Column("samples", Kind.RATE),
+                Column("fits"),
             ),
             rows=rows,
             notes=("This plan, priced again with each change; a new plan may gain more.",),

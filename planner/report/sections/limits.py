@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from planner.report.html._evidence import Evidence
-from planner.report.html._templates import fill
-from planner.report.html.base import Block
+from markupsafe import Markup
+
+from planner.report.evidence import Evidence
+from planner.report.page import fill
 from planner.report.sections.base import AbstractReportSection
-from planner.result import PlanningResult
 
 _ALWAYS = (
     "The interval covers the errors of the models and of their inputs, as seen on measurements or "
@@ -33,12 +33,8 @@ class LimitsSection(AbstractReportSection):
     short: ClassVar[str] = "Limits"
     order: ClassVar[int] = 110
 
-    def build(self, result: PlanningResult) -> None:
-        """None: this part is only on the page, and the summary has the warnings too."""
-
-    def draw(self, evidence: Evidence) -> Block:
+    def draw(self, evidence: Evidence) -> Markup:
         """The warnings, and then the limits that hold for every plan."""
         result = evidence.result
         own = dict.fromkeys((*result.warnings, *result.estimate.warnings))
-        body = fill("{{ blocks.listed(lines) }}", lines=(*own, *_ALWAYS))
-        return Block(name="limits", title=self.title, body=body)
+        return fill("{{ blocks.listed(lines) }}", lines=(*own, *_ALWAYS))

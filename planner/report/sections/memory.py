@@ -9,18 +9,15 @@ from markupsafe import Markup
 from costmodels.estimates import MemoryLedger, RankMemory
 from costmodels.memory import ALLOCATOR_RATIO
 from costmodels.units import GIB
-from planner.report import _figures as figures
+from planner.report import figures
 from planner.report.base import Cell, Column, Fact, Kind, Section, format_cell, format_gib
-from planner.report.html._evidence import Evidence, View
-from planner.report.html._groups import rank_groups
-from planner.report.html._svg import NARROW, Bar, Lane, Tick, axis, lanes_chart
-from planner.report.html._templates import fill
-from planner.report.html.base import Block, Number
+from planner.report.charts import VALUE_WIDTH, Bar, Lane, Tick, axis, lanes_chart, rank_groups
+from planner.report.evidence import Evidence, View
+from planner.report.page import fill
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
 
 _MOST_RANKS = 64
-_VALUE_WIDTH = 92
 _MOST_ROWS = 16
 _SHOWN_AT_ENDS = 6
 """This many rows are shown at each end of a long list."""
@@ -40,7 +37,7 @@ PURPOSES: dict[str, str] = {
 _BODY = """\
 <p>Device memory of {{ which }}. The solid line is the limit of the device, the dashed line the
 limit less the reserve: what the planner may fill. The reserve is hatched.</p>
-{{- legend }}{{ chart }}
+{{- blocks.legend(keys) }}{{ chart }}
 {%- if hosts is none %}<p>No table lives in host memory.</p>
 {%- else %}<h3>Host memory</h3>{{ hosts }}{% endif %}"""
 
@@ -93,10 +90,9 @@ class MemorySection(AbstractReportSection):
             notes=notes,
         )
 
-    def draw(self, evidence: Evidence) -> Block:
+    def draw(self, evidence: Evidence) -> Markup:
         """The charts of the chosen plan."""
-        body, numbers = draw(evidence.view)
-        return Block(name="memory", title=self.title, body=body, numbers=numbers)
+        return draw(evidence.view)
 
 
 def _reserve(rank: RankMemory) -> Fact:
@@ -114,14 +110,12 @@ def _reserve(rank: RankMemory) -> Fact:
 
 
 def _columns() -> tuple[Column, ...]:
-    """The columns, without purposes that have no bytes on any rank."""
-    purposes = ("weights", "optimizer", "gradients", "cache", "buffers", "dense", "reserve")
     return (
-        Column(title="ranks"),
-        Column(title="used GiB", kind=Kind.GIB),
-        Column(title="capacity", kind=Kind.GIB),
-        Column(title="share", kind=Kind.SHARE),
-        *(Column(title=title, kind=Kind.GIB, optional=True) for title in purposes),
+        Column("ranks"),
+        Column("used GiB", Kind.GIB),
+        Column("capacity", Kind.GIB),
+        Column("share", Kind.SHARE),
+        *(Column(words.split()[0], Kind.GIB, optional=True) for words in PURPOSES.values()),
     )
 
 
@@ -137,18 +131,8 @@ def _grouped(ledger: MemoryLedger) -> list[tuple[Cell, ...]]:
 
 
 def _values(rank: RankMemory) -> tuple[float, ...]:
-    return (
-        rank.used_bytes,
-        rank.capacity_bytes,
-        rank.used_bytes / rank.capacity_bytes,
-        rank.weights_bytes,
-        rank.optimizer_bytes,
-        rank.gradients_bytes,
-        rank.cache_bytes,
-        rank.buffers_bytes,
-        rank.dense_bytes,
-        rank.reserved_bytes,
-    )
+    share = rank.used_bytes / rank.capacity_bytes
+    return (rank.used_bytes, rank.capacity_bytes, share, *purposes_bytes(rank).values())
 
 
 def _condensed(
@@ -161,61 +145,49 @@ def _condensed(
     return rows[:_SHOWN_AT_ENDS] + rows[-_SHOWN_AT_ENDS:], (note,)
 
 
-def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
-    """Charts and their numbers for one plan."""
-    ledger, numbers = view.plan.memory, list[Number]()
-    shown = _shown(view)
-    end = 1.02 * max(max(r.capacity_bytes, r.used_bytes) for _, r in shown)
-    lanes = [_lane(name, rank, end, numbers) for name, rank in shown]
-    ticks = [*axis(end / GIB, lambda v: f"{v:,.0f} GiB" if v >= 1 else f"{v:g} GiB")]
-    capacities = {r.capacity_bytes for _, r in shown}
-    reserves = {r.reserved_bytes for _, r in shown}
-    if len(capacities) == 1 and len(reserves) == 1:
-        capacity, reserve = capacities.pop(), reserves.pop()
-        ticks.append(Tick(at_ratio=capacity / end, label="", css="limit"))
-        ticks.append(Tick(at_ratio=(capacity - reserve) / end, label="", css="reserve"))
-    groups = rank_groups(view.topology, most=_MOST_RANKS)
-    whole = "each host" if groups[0].name.startswith("host") else "each group of hosts"
-    which = "each rank" if groups[0].is_rank else f"the fullest rank of {whole}"
-    chart = lanes_chart(
-        "Device memory", lanes, axis=ticks, value_width=_VALUE_WIDTH, min_width=NARROW
-    )
-    body = fill(
-        _BODY,
-        which=which,
-        legend=_legend(shown),
-        chart=chart,
-        hosts=_hosts(ledger, numbers),
-    )
-    return body, tuple(numbers)
-
-
-def _shown(view: View) -> list[tuple[str, RankMemory]]:
-    ranks = view.plan.memory.ranks
-    found = []
-    for group in rank_groups(view.topology, most=_MOST_RANKS):
-        fullest = min((ranks[i] for i in group.ranks), key=lambda r: (r.headroom_bytes, r.rank))
-        name = group.name if group.is_rank else f"{group.name}, rank {fullest.rank}"
-        found.append((name, fullest))
-    return found
-
-
 def purposes_bytes(rank: RankMemory) -> dict[str, float]:
     """Bytes by purpose, the reserve last."""
     return {name: float(getattr(rank, f"{name}_bytes")) for name in PURPOSES}
 
 
-def _lane(name: str, rank: RankMemory, end: float, numbers: list[Number]) -> Lane:
+def draw(view: View) -> Markup:
+    """Charts of one plan."""
+    ledger = view.plan.memory
+    groups = rank_groups(view.topology, most=_MOST_RANKS)
+    fullest = [
+        min((ledger.ranks[i] for i in g.ranks), key=lambda r: (r.headroom_bytes, r.rank))
+        for g in groups
+    ]
+    names = [
+        g.name if g.is_rank else f"{g.name}, rank {rank.rank}"
+        for g, rank in zip(groups, fullest, strict=True)
+    ]
+    end = 1.02 * max(max(r.capacity_bytes, r.used_bytes) for r in fullest)
+    lanes = [_lane(name, rank, end) for name, rank in zip(names, fullest, strict=True)]
+    ticks = [*_axis(end)]
+    limits = {(r.capacity_bytes, r.reserved_bytes) for r in fullest}
+    if len(limits) == 1:
+        ((capacity, reserve),) = limits
+        ticks.append(Tick(at_ratio=capacity / end, label="", css="limit"))
+        ticks.append(Tick(at_ratio=(capacity - reserve) / end, label="", css="reserve"))
+    whole = "each host" if groups[0].name.startswith("host") else "each group of hosts"
+    used = {p for rank in fullest for p, value in purposes_bytes(rank).items() if value > 0}
+    return fill(
+        _BODY,
+        which="each rank" if groups[0].is_rank else f"the fullest rank of {whole}",
+        keys=[(f"c-m-{p}", words) for p, words in PURPOSES.items() if p in used],
+        chart=lanes_chart("Device memory", lanes, axis=ticks, value_width=VALUE_WIDTH),
+        hosts=_hosts(ledger),
+    )
+
+
+def _axis(end: float) -> tuple[Tick, ...]:
+    return axis(end / GIB, lambda v: f"{v:,.0f} GiB" if v >= 1 else f"{v:g} GiB")
+
+
+def _lane(name: str, rank: RankMemory, end: float) -> Lane:
     bars, at = [], 0.0
     for purpose, value in purposes_bytes(rank).items():
-        number = Number(
-            entity=name,
-            quantity=f"{purpose}_bytes",
-            value=value,
-            unit="B",
-            source="computed" if purpose != "reserved" else "input",
-        )
-        numbers.append(number)
         if value <= 0:
             continue
         if purpose == "reserved":
@@ -225,28 +197,16 @@ def _lane(name: str, rank: RankMemory, end: float, numbers: list[Number]) -> Lan
                 start_ratio=at / end,
                 width_ratio=min(value, end - at) / end,
                 css=f"m-{purpose}",
-                number=number,
                 title=f"{name}: {PURPOSES[purpose]}, {format_gib(value)} GiB",
             )
         )
         at += value
-    for quantity, value in (("capacity_bytes", rank.capacity_bytes),
-                            ("headroom_bytes", rank.headroom_bytes)):  # fmt: skip
-        numbers.append(
-            Number(entity=name, quantity=quantity, value=value, unit="B", source="computed")
-        )
     free = rank.headroom_bytes
     value_text = f"{format_gib(free)} GiB free" if free >= 0 else f"{format_gib(-free)} GiB over"
     return Lane(label=name, bars=tuple(bars), value=value_text)
 
 
-def _legend(shown: list[tuple[str, RankMemory]]) -> Markup:
-    used = {p for _, rank in shown for p, value in purposes_bytes(rank).items() if value > 0}
-    keys = [(f"c-m-{p}", words) for p, words in PURPOSES.items() if p in used]
-    return fill("{{ blocks.legend(keys) }}", keys=keys)
-
-
-def _hosts(ledger: MemoryLedger, numbers: list[Number]) -> Markup | None:
+def _hosts(ledger: MemoryLedger) -> Markup | None:
     """A chart of the hosts; None if no table is in host memory."""
     used = [h for h in ledger.hosts if h.used_bytes > 0]
     if not used:
@@ -254,28 +214,15 @@ def _hosts(ledger: MemoryLedger, numbers: list[Number]) -> Markup | None:
     end = 1.02 * max(max(h.capacity_bytes, h.used_bytes) for h in used)
     lanes = []
     for host in sorted(used, key=lambda h: h.host):
-        name = f"host {host.host}"
-        pair = (("host_used_bytes", host.used_bytes), ("host_capacity_bytes", host.capacity_bytes))
-        found = [
-            Number(entity=name, quantity=q, value=v, unit="B", source="computed") for q, v in pair
-        ]
-        numbers += found
-        told = f"{format_gib(host.used_bytes)} of {format_gib(host.capacity_bytes)} GiB"
-        bar = Bar(
-            start_ratio=0.0,
-            width_ratio=host.used_bytes / end,
-            css="m-weights",
-            number=found[0],
-            title=f"{name}: {told}",
-        )
+        capacity = format_gib(host.capacity_bytes)
+        told = f"host {host.host}: {format_gib(host.used_bytes)} of {capacity} GiB"
+        bar = Bar(start_ratio=0.0, width_ratio=host.used_bytes / end, css="m-weights", title=told)
         limit = Bar(
             start_ratio=host.capacity_bytes / end,
             width_ratio=0.003,
             css="m-limit",
-            number=found[1],
-            title=f"{name}: limit {format_gib(host.capacity_bytes)} GiB",
+            title=f"host {host.host}: limit {capacity} GiB",
         )
         free = f"{format_gib(host.capacity_bytes - host.used_bytes)} GiB free"
-        lanes.append(Lane(label=name, bars=(bar, limit), value=free))
-    ticks = axis(end / GIB, lambda v: f"{v:,.0f} GiB")
-    return lanes_chart("Host memory", lanes, axis=ticks, value_width=_VALUE_WIDTH, min_width=NARROW)
+        lanes.append(Lane(label=f"host {host.host}", bars=(bar, limit), value=free))
+    return lanes_chart("Host memory", lanes, axis=_axis(end), value_width=VALUE_WIDTH)

@@ -24,14 +24,14 @@ class MovesSection(AbstractReportSection):
             return None
         before_s = result.curve[0].move.before_s
         columns = (
-            Column(title="at most"),
-            Column(title="tables", kind=Kind.COUNT),
-            Column(title="moved", kind=Kind.BYTES),
-            Column(title="over the links", kind=Kind.TIME),
-            Column(title="iteration", kind=Kind.TIME),
-            Column(title="saves", kind=Kind.SHARE),
-            Column(title="at least", kind=Kind.TIME),
-            Column(title="paid back after"),
+            Column("at most"),
+            Column("tables", Kind.COUNT),
+            Column("moved", Kind.BYTES),
+            Column("over the links", Kind.TIME),
+            Column("iteration", Kind.TIME),
+            Column("saves", Kind.SHARE),
+            Column("at least", Kind.TIME),
+            Column("paid back after"),
         )
         rows = tuple(
             (

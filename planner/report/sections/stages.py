@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, final
 
 from markupsafe import Markup
 
 from costmodels import units
 from costmodels.estimates import StageTime
-from planner.report import _figures as figures
+from planner.report import figures
 from planner.report.base import Cell, Column, Fact, Kind, Section
-from planner.report.html import _stages
-from planner.report.html._evidence import Evidence, View
-from planner.report.html._groups import Group, rank_groups
-from planner.report.html._heat import FEWEST_RANKS, heat_map
-from planner.report.html._svg import NARROW, Bar, Lane, axis_s, lanes_chart
-from planner.report.html._templates import fill
-from planner.report.html.base import Block, Number, written
+from planner.report.charts import (
+    FEWEST_RANKS,
+    VALUE_WIDTH,
+    Bar,
+    Group,
+    Lane,
+    axis_s,
+    heat_map,
+    lanes_chart,
+    rank_groups,
+)
+from planner.report.evidence import FAMILIES, Evidence, View, family_durations_s, family_legend
+from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
 
 _BUSIEST = 8
-_VALUE_WIDTH = 76
-
 
 _BODY = """\
 {% if heat %}<p>Busy time of every rank: a row per host, those with the busiest rank first. The
@@ -54,13 +58,13 @@ class StagesSection(AbstractReportSection):
         estimate = result.estimate
         stages = sorted(estimate.stages, key=lambda stage: min(stage.start_s, default=0.0))
         columns = (
-            Column(title="stage"),
-            Column(title="stream", optional=True),
-            Column(title="rank", kind=Kind.COUNT),
-            Column(title="slowest", kind=Kind.TIME),
-            Column(title="median", kind=Kind.TIME),
-            Column(title="fastest", kind=Kind.TIME),
-            Column(title="worst/mean", kind=Kind.FACTOR, optional=True),
+            Column("stage"),
+            Column("stream", optional=True),
+            Column("rank", Kind.COUNT),
+            Column("slowest", Kind.TIME),
+            Column("median", Kind.TIME),
+            Column("fastest", Kind.TIME),
+            Column("worst/mean", Kind.FACTOR, optional=True),
         )
         facts = (
             Fact(
@@ -82,10 +86,9 @@ class StagesSection(AbstractReportSection):
             ),
         )
 
-    def draw(self, evidence: Evidence) -> Block:
+    def draw(self, evidence: Evidence) -> Markup:
         """The chart of the chosen plan."""
-        body, numbers = draw(evidence.view)
-        return Block(name="stages", title=self.title, body=body, numbers=numbers)
+        return draw(evidence.view)
 
 
 def _row(stage: StageTime) -> tuple[Cell, ...]:
@@ -102,45 +105,24 @@ def _row(stage: StageTime) -> tuple[Cell, ...]:
     )
 
 
-def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
-    """Chart and its numbers for one plan."""
-    families_s = _stages.family_durations_s(view.plan.estimate)
+def draw(view: View) -> Markup:
+    """Chart of one plan."""
+    families_s = family_durations_s(view.plan.estimate)
     busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
-    heat, numbers, left_out = None, list[Number](), 0
+    heat, left_out = None, 0
     if len(busy_s) >= FEWEST_RANKS:
-        heat, found, left_out = heat_map(
-            "Busy time of every rank", view.topology, busy_s, quantity="busy_s", source=view.source
-        )
-        numbers += found
+        heat, left_out = heat_map("Busy time of every rank", view.topology, busy_s)
     shown, what = _shown(view, busy_s)
     rows = [
-        {
-            name: statistics.fmean(times[r] for r in group.ranks)
-            for name, times in families_s.items()
-        }
+        {n: statistics.fmean(times[r] for r in group.ranks) for n, times in families_s.items()}
         for group in shown
     ]
     end_s = max((sum(row.values()) for row in rows), default=0.0) or 1.0
-    lanes = [
-        _lane(view, g, row, end_s, numbers, told=heat is not None and g.is_rank)
-        for g, row in zip(shown, rows, strict=True)
-    ]
-    chart = lanes_chart(
-        "Time per stage and rank",
-        lanes,
-        axis=axis_s(end_s),
-        value_width=_VALUE_WIDTH,
-        min_width=NARROW,
-    )
-    body = fill(
-        _BODY,
-        what=what,
-        legend=_stages.legend_of(families_s),
-        chart=chart,
-        heat=heat,
-        left_out=left_out,
-    )
-    return body, tuple(numbers)
+    lanes = [_lane(group.name, row, end_s) for group, row in zip(shown, rows, strict=True)]
+    label = "Time per stage and rank"
+    chart = lanes_chart(label, lanes, axis=axis_s(end_s), value_width=VALUE_WIDTH)
+    legend = family_legend(families_s)
+    return fill(_BODY, what=what, legend=legend, chart=chart, heat=heat, left_out=left_out)
 
 
 def _shown(view: View, busy_s: Sequence[float]) -> tuple[tuple[Group, ...], str]:
@@ -154,40 +136,18 @@ def _shown(view: View, busy_s: Sequence[float]) -> tuple[tuple[Group, ...], str]
     return (*groups, mean), f"the {_BUSIEST} busiest ranks and the mean of all"
 
 
-def _lane(
-    view: View,
-    group: Group,
-    row: dict[str, float],
-    end_s: float,
-    numbers: list[Number],
-    *,
-    told: bool,
-) -> Lane:
-    """A stacked bar; ``told`` says whether its total is among the numbers already."""
+def _lane(name: str, row: Mapping[str, float], end_s: float) -> Lane:
+    """A stacked bar."""
     bars, at_s = [], 0.0
-    for name, seconds in row.items():
-        words = _stages.FAMILIES[name]
-        number = Number(
-            entity=f"{group.name} {words}",
-            quantity="duration_s",
-            value=seconds,
-            unit="s",
-            source=view.source,
-        )
+    for family, seconds in row.items():
         if seconds > 0:
-            numbers.append(number)
             bars.append(
                 Bar(
                     start_ratio=at_s / end_s,
                     width_ratio=seconds / end_s,
-                    css=name,
-                    number=number,
-                    title=f"{group.name}: {words}, {units.format_time(seconds)}",
+                    css=family,
+                    title=f"{name}: {FAMILIES[family]}, {units.format_time(seconds)}",
                 )
             )
         at_s += seconds
-    if not told:
-        numbers.append(
-            Number(entity=group.name, quantity="busy_s", value=at_s, unit="s", source=view.source)
-        )
-    return Lane(label=group.name, bars=tuple(bars), value=written(Kind.TIME, at_s))
+    return Lane(label=name, bars=tuple(bars), value=written(Kind.TIME, at_s))

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from collections import Counter
+from typing import ClassVar, Final, final
 
 from markupsafe import Markup
 
+import costmodels
 from costmodels import units
-from planner.report import _extras as extras
-from planner.report import _figures as figures
-from planner.report import _summary as lines
+from costmodels.estimates import Source
+from costmodels.sharding import SPREAD, Plan, Spread
+from costmodels.topology import Topology
+from costmodels.uncertainty import host_is_assumed
+from costmodels.workload import Workload
+from planner.models import pipeline_of
+from planner.report import figures
+from planner.report.advice import advice
 from planner.report.base import (
     Fact,
     Kind,
     Section,
     format_factor,
+    format_gib,
     format_interval,
     format_share,
 )
-from planner.report.html import _stages
-from planner.report.html._advice import advice
-from planner.report.html._evidence import Evidence
-from planner.report.html._templates import fill
-from planner.report.html.base import Block, Number, mark, written
+from planner.report.evidence import FAMILIES, Evidence, family_seconds
+from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
-from planner.result import OPTIMAL_GAP, Candidate, PlanningResult
+from planner.result import OPTIMAL_GAP, Candidate, PlanningResult, SolverReport
 from planner.support.status import STATUS_WORDS
-from planner.support.text import counted, format_gap, significant
+from planner.support.text import counted, format_gap, printable, significant
 
 _SPAN = ("time_s", "low_s", "high_s")
 
@@ -35,8 +40,8 @@ _BODY = """\
 {% if advice %}<p class="verdict"><strong>{{ advice }}</strong></p>{% endif -%}
 <p class="verdict">{{ verdict }}</p>
 <dl class="cards">
-{%- for label, marks, value, note in cards -%}
-<div><dt>{{ label }}</dt><dd{{ marks }}>{{ value }}</dd><dd class="note">{{ note }}</dd></div>
+{%- for label, value, note in cards -%}
+<div><dt>{{ label }}</dt><dd>{{ value }}</dd><dd class="note">{{ note }}</dd></div>
 {%- endfor -%}
 </dl>
 {% for note in notes %}<p class="warning">{{ note }}</p>{% endfor -%}
@@ -55,41 +60,39 @@ class SummarySection(AbstractReportSection):
         """Facts only; warnings come as notes."""
         _, others = figures.split_baselines(result)
         facts = [
-            lines.headline(result.problem.workload, figures.cluster(result.problem.topology)),
-            lines.verdict(result),
-            lines.predicted(result),
-            lines.bottleneck(result.best),
-            lines.memory(result.best),
-            extras.cost(result),
-            extras.move(result),
-            extras.checkpoints(result),
-            extras.scenarios(result),
-            extras.assumed(result),
-            lines.baselines(result, others),
-            lines.solver_line(result.solver, result.best.plan),
+            _headline(result.problem.workload, figures.cluster(result.problem.topology)),
+            _verdict(result),
+            _predicted(result),
+            _bottleneck(result.best),
+            _memory(result.best),
+            _cost_line(result),
+            move(result),
+            _checkpoints(result),
+            _scenarios(result),
+            _assumed(result),
+            _baselines(result, others),
+            _solver_line(result.solver, result.best.plan),
             Fact(label="Searched", parts=result.searched, num_first=0),
-            lines.kinds(result.best),
-            lines.inputs(result.best),
+            _kinds(result.best),
+            _inputs(result.best),
         ]
         return Section(
             title=self.title,
             facts=tuple(fact for fact in facts if fact.parts),
-            notes=lines.warnings(result.warnings, result.estimate.warnings),
+            notes=_warnings(result.warnings, result.estimate.warnings),
         )
 
-    def draw(self, evidence: Evidence) -> Block:
+    def draw(self, evidence: Evidence) -> Markup:
         """The verdict, the figures, and the lines."""
-        cards, numbers = _cards(evidence)
         summary = self.build(evidence.result)
-        body = fill(
+        return fill(
             _BODY,
             advice=advice(evidence),
             verdict=verdict(evidence.result),
-            cards=cards,
+            cards=_cards(evidence),
             notes=summary.notes,
             facts=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
         )
-        return Block(name="headline", title=self.title, body=body, numbers=numbers)
 
 
 def verdict(result: PlanningResult) -> str:
@@ -124,9 +127,9 @@ def _compared(ratio: float) -> str:
 
 def _waits(best: Candidate) -> str:
     """The families of stages that take most of the critical path, in words."""
-    spent = sorted(_stages.family_seconds(best.estimate).items(), key=lambda item: -item[1])[:2]
+    spent = sorted(family_seconds(best.estimate).items(), key=lambda item: -item[1])[:2]
     total = best.estimate.time.time_s or 1.0
-    words = [f"{_stages.FAMILIES[name]} ({format_share(s / total)})" for name, s in spent]
+    words = [f"{FAMILIES[name]} ({format_share(s / total)})" for name, s in spent]
     return f"Its critical path is mostly {' and '.join(words)}." if words else ""
 
 
@@ -147,75 +150,332 @@ def _proof(result: PlanningResult) -> str:
     )
 
 
-def _cards(
-    evidence: Evidence,
-) -> tuple[list[tuple[str, Markup, str, str]], tuple[Number, ...]]:
-    """(label, marks, value, note) of each figure; and the numbers in them, with the interval."""
-    cards, numbers = [], []
-    for label, number, kind, note in _figures(evidence):
-        numbers.append(number)
-        value = "unproven" if number.value is None else written(kind, number.value)
-        cards.append((label, mark(number), value, note))
-    time, source = evidence.result.estimate.time, evidence.view.source
-    for quantity, value_s in (("low_s", time.low_s), ("high_s", time.high_s)):
-        numbers.append(
-            Number(entity="plan", quantity=quantity, value=value_s, unit="s", source=source)
-        )
-    return cards, tuple(numbers)
-
-
-def _cost(result: PlanningResult, number: Number) -> list[tuple[str, Number, Kind, str]]:
-    """The figure of what training costs, if the system has a price."""
-    price = result.problem.topology.price_per_device_usd_per_hour
-    if number.value is None or price is None:
-        return []
-    note = f"per billion samples, at {significant(price, 6)} USD per device and hour"
-    return [("Cost", number, Kind.USD, note)]
-
-
-def _figures(evidence: Evidence) -> list[tuple[str, Number, Kind, str]]:
-    result, source = evidence.result, evidence.view.source
+def _cards(evidence: Evidence) -> list[tuple[str, str, str]]:
+    """(label, value, note) of each figure."""
+    result = evidence.result
     estimate, solver = result.estimate, result.solver
     time, fullest = estimate.time, result.best.memory.fullest
-    kind, unit = figures.objective_kind(solver.objective)
-    exposed = estimate.exposed_communication_s / (time.time_s or 1.0)
+    kind, _ = figures.objective_kind(solver.objective)
+    exposed_s = estimate.exposed_communication_s
     _, interval = format_interval(time.time_s, time.low_s, time.high_s)
     ended = f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s"
-
-    def number(quantity: str, value: float | None, unit: str, source: str = source) -> Number:
-        return Number(entity="plan", quantity=quantity, value=value, unit=unit, source=source)
-
-    return [
-        (
-            "Iteration",
-            number("iteration_time_s", time.time_s, "s"),
-            Kind.TIME,
-            f"{interval.strip('[]').replace('..', 'to')} (90 %)",
-        ),
-        (
-            "Throughput",
-            number("samples_per_s", estimate.samples_per_s, "1/s"),
-            Kind.RATE,
-            "samples per second",
-        ),
-        *_cost(result, number("usd_per_billion_samples", result.usd_per_billion_samples, "USD")),
-        ("Proven bound", number("bound", solver.bound, unit, "search"), kind, ended),
-        (
-            "Gap to the bound",
-            number("gap_ratio", solver.gap_ratio, "1", "search"),
-            Kind.GAP,
-            f"{counted(solver.evaluations, 'plan')} priced",
-        ),
+    price = result.problem.topology.price_per_device_usd_per_hour
+    usd, paid = result.usd_per_billion_samples, []
+    if usd is not None and price is not None:
+        at = f"per billion samples, at {significant(price, 6)} USD per device and hour"
+        paid.append(("Cost", Kind.USD, usd, at))
+    priced = f"{counted(solver.evaluations, 'plan')} priced"
+    found: list[tuple[str, Kind, float | None, str]] = [
+        ("Iteration", Kind.TIME, time.time_s, f"{interval.strip('[]').replace('..', 'to')} (90 %)"),
+        ("Throughput", Kind.RATE, estimate.samples_per_s, "samples per second"),
+        *paid,
+        ("Proven bound", kind, solver.bound, ended),
+        ("Gap to the bound", Kind.GAP, solver.gap_ratio, priced),
         (
             "Exposed communication",
-            number("exposed_ratio", exposed, "1"),
             Kind.SHARE,
-            f"{units.format_time(estimate.exposed_communication_s)} that no compute hides",
+            exposed_s / (time.time_s or 1.0),
+            f"{units.format_time(exposed_s)} that no compute hides",
         ),
         (
             "Fullest device",
-            number("fullest_used_bytes", fullest.used_bytes, "B"),
             Kind.BYTES,
+            fullest.used_bytes,
             f"rank {fullest.rank}, of {units.format_bytes(fullest.capacity_bytes)}",
         ),
     ]
+    return [
+        (label, "unproven" if value is None else written(kind, value), note)
+        for label, kind, value, note in found
+    ]
+
+
+# ------------------------------------------------------------------ the lines
+
+_TOP_STAGES = 3
+
+
+def _headline(workload: Workload, cluster: str) -> Fact:
+    """Program, workload and cluster."""
+    dtypes = Counter(t.dtype.value for t in workload.tables)
+    names = "/".join(name for name, _ in dtypes.most_common())
+    size = units.format_bytes(workload.weight_bytes)
+    tables = counted(len(workload.tables), "table")
+    return Fact(
+        label=f"shardplan {'.'.join(costmodels.__version__.split('.')[:2])}",
+        parts=(
+            f"{tables}, {size} {names}",
+            printable(cluster),
+            f"batch {workload.batch_size_per_rank:,}/rank",
+        ),
+    )
+
+
+def _verdict(result: PlanningResult) -> Fact:
+    """Whether the plan fits, its ratio to TorchRec's own plan, and how good it is proven to be.
+
+    The ratio compares both plans under the workload itself, not under a scenario.
+    """
+    best, solver = result.best, result.solver
+    parts = [] if best.memory.fits else ["DO NOT RUN THIS PLAN: it does not fit in memory"]
+    incumbent, _ = figures.split_baselines(result)
+    if incumbent is not None:
+        ratio = format_factor(figures.speedup(best, incumbent))
+        unheld = "; it need not keep limits on ranks, groups, counts or moves"
+        free = unheld if figures.has_unknown_rules(result) else ""
+        first = "" if not result.scenarios else " in the first scenario"
+        parts.append(f"{ratio} as fast as TorchRec's own plan{first} (same cost model{free})")
+    gap, objective = solver.gap_ratio, figures.plain_objective(solver.objective)
+    of = "" if objective == "iteration" else f" by objective {objective}"
+    status = STATUS_WORDS[solver.status]
+    if gap is None:
+        parts.append(f"{status}, no bound: a better plan may exist")
+    elif gap < OPTIMAL_GAP:
+        parts.append(f"{status}, gap {format_gap(gap)}: no plan in the search space is better{of}")
+    else:
+        more = f"no plan in the search space is better by more{of}"
+        parts.append(f"{status}, gap {format_gap(gap)}: {more}")
+    return Fact(label="Verdict", parts=tuple(parts))
+
+
+_WIDTH_OF: Final = {
+    "lookup": "how fast tables are looked up",
+    "collective": "how fast ranks exchange data",
+    "dense": "how fast the dense part is computed",
+    "host": "what calls cost the host",
+}
+
+
+def _width_reason(result: PlanningResult) -> str:
+    """Words on the kind of time that widens the interval most."""
+    pipeline = pipeline_of(result.problem)
+    kind = pipeline.least_certain_kind(result.plan)
+    unmeasured = kind == "host" and host_is_assumed(result.problem.topology)
+    why = ", which was not measured on this system" if unmeasured else ""
+    return f"90 % interval; least certain is {_WIDTH_OF[kind]}{why}"
+
+
+def _predicted(result: PlanningResult) -> Fact:
+    """Iteration time with its 90 % interval and what widens it, and throughput.
+
+    With scenarios it is the time in that for which the plan was made.
+    """
+    estimate, worst = result.estimate, figures.worst_scenario(result)
+    span = worst or estimate.time
+    time, interval = format_interval(span.time_s, span.low_s, span.high_s)
+    rate = worst.samples_per_s if worst else estimate.samples_per_s
+    parts = [f"{time}/iter {interval}", f"{units.format_count(rate)} samples/s"]
+    if worst is not None:
+        parts.append(printable(f"in {worst.name}, the slowest scenario"))
+    parts.append(_width_reason(result))
+    return Fact(label="Predicted", parts=tuple(parts))
+
+
+def _bottleneck(best: Candidate) -> Fact:
+    """The rank with most of the critical path, the stages of that path, exposed communication."""
+    estimate = best.estimate
+    top = figures.path_shares(estimate)[:_TOP_STAGES]
+    shares = ", ".join(f"{stage} {format_share(share)}" for stage, share in top)
+    rank = f"rank {figures.bottleneck_rank(estimate)}"
+    parts = [f"critical path, mostly on {rank}: {shares}"] if shares else []
+    uneven = f"{estimate.imbalance_ratio:.2f}x the mean of ranks"
+    parts.append(f"rank {estimate.slowest_rank} computes longest, {uneven}")
+    exposed = estimate.exposed_communication_s
+    share = format_share(exposed / estimate.time.time_s) if estimate.time.time_s > 0 else "-"
+    parts.append(f"communication not hidden by compute {units.format_time(exposed)} ({share})")
+    return Fact(label="Bottleneck", parts=tuple(parts), num_first=1)
+
+
+def _memory(best: Candidate) -> Fact:
+    """The fullest rank with its capacity, and the fullest host if a table is in host memory."""
+    rank = best.memory.fullest
+    used, capacity = format_gib(rank.used_bytes), format_gib(rank.capacity_bytes)
+    reserve = format_gib(rank.reserved_bytes)
+    parts = [f"fullest rank {rank.rank}: {used} of {capacity} GiB, {reserve} GiB of it in reserve"]
+    hosts = [h for h in best.memory.hosts if h.used_bytes > 0]
+    if hosts:
+        host = max(hosts, key=lambda h: h.used_bytes / h.capacity_bytes)
+        used, capacity = format_gib(host.used_bytes), format_gib(host.capacity_bytes)
+        parts.append(f"host {host.host}: {used} of {capacity} GiB")
+    if not best.memory.fits:
+        parts.append("DOES NOT FIT")
+    return Fact(label="Memory", parts=tuple(parts))
+
+
+def _kinds(best: Candidate) -> Fact:
+    """How many tables are cut in which way, and with which kernels."""
+    if not best.plan.placements:
+        return Fact(label="Sharding", parts=("no tables",), num_first=0)
+    kernels = ", ".join(figures.kernel_kinds(best.plan))
+    parts = (*figures.kinds_in_words(best.plan), f"kernels: {kernels}")
+    return Fact(label="Sharding", parts=parts, num_first=0)
+
+
+def _inputs(best: Candidate) -> Fact:
+    """How many numbers of the system come from each kind of source, the strongest first."""
+    counts = Counter(p.source for p in best.estimate.provenance)
+    parts = [f"{counts[source]} {source.value}" for source in Source if counts[source]]
+    weakest = f"weakest input: {best.estimate.time.source.value}"
+    return Fact(label="Inputs", parts=(*parts, weakest), num_first=0)
+
+
+def _warnings(*groups: tuple[str, ...]) -> tuple[str, ...]:
+    """All warnings, each once."""
+    unique = dict.fromkeys(printable(text) for group in groups for text in group)
+    return tuple(f"warning: {text}" for text in unique)
+
+
+def _baselines(result: PlanningResult, others: tuple[Candidate, ...]) -> Fact:
+    ratios = [f"{format_factor(figures.speedup(result.best, b))} over {b.name}" for b in others]
+    names = [printable(name) for name in result.unfit_baselines]
+    one = len(names) == 1
+    words = "does not fit" if one else "do not fit"
+    if figures.has_unknown_rules(result):
+        words += " or breaks a constraint" if one else " or break a constraint"
+    unfit = [f"{', '.join(names)} {words}"] if names else []
+    return Fact(label="Speed-up", parts=(*ratios, *unfit), num_first=0)
+
+
+_WORTH_EXPLAINING = 0.03
+_FEW_SHARDS = 8.0
+
+
+def _few_shards(plan: Plan) -> str | None:
+    """Words on how many placed shards a rank has, if they are so few that bounds prove little.
+
+    ``benchmarks.search.blame`` and ``benchmarks.search.additive`` show that plans in such cases
+    hardly improve with more time, while bounds balance the phases better than whole shards can.
+    """
+    ranks = Counter(
+        rank for p in plan.placements if SPREAD[p.sharding_type] is not Spread.UNIFORM
+        for rank in p.ranks
+    )  # fmt: skip
+    if not ranks or (mean := ranks.total() / len(ranks)) >= _FEW_SHARDS:
+        return None
+    return f"only {mean:.1f} shards per rank to place: with so few, the bound is weak"
+
+
+def _solver_line(solver: SolverReport, plan: Plan) -> Fact:
+    gap = solver.gap_ratio
+    proof = "no bound" if gap is None else f"gap {format_gap(gap)}"
+    parts = figures.gap_parts(solver)
+    proof += f" ({'; '.join(f'{format_gap(r)} {name}' for r, name in parts)})" if parts else ""
+    wide = gap is not None and gap - solver.unseen_gap_ratio >= _WORTH_EXPLAINING
+    reason = _few_shards(plan) if wide else None
+    status = STATUS_WORDS[solver.status]
+    return Fact(
+        label="Solver",
+        parts=(
+            f"{solver.strategy}: {status}, {proof}, {solver.seconds:.1f} s",
+            f"{counted(solver.evaluations, 'plan')} priced{_other_work(solver)}",
+            f"seed {solver.seed}",
+            *([] if reason is None else [reason]),
+        ),
+        num_first=0,
+    )
+
+
+def _other_work(solver: SolverReport) -> str:
+    """The work of the search that was not pricing, such as bounds, counted in priced plans."""
+    other = solver.work - solver.evaluations
+    return f", and other work that counts as {other:,} more" if other > 0 else ""
+
+
+# ------------------------------------------------------------------ lines of some results
+
+_MOST_SCENARIOS = 5
+
+
+def _cost_line(result: PlanningResult) -> Fact:
+    """Dollars per billion samples, and the source of the price."""
+    usd, topology = result.usd_per_billion_samples, result.problem.topology
+    price = topology.price_per_device_usd_per_hour
+    if usd is None or price is None:
+        return Fact(label="Cost", parts=())
+    origin = next((p for p in topology.provenance if p.name == "price"), None)
+    words = [] if origin is None else [origin.source.value, origin.reference]
+    source = f" ({', '.join(w for w in words if w)})" if any(words) else ""
+    parts = (
+        f"{significant(usd)} USD per billion samples",
+        printable(f"{_devices(topology)} at {significant(price, 6)} USD/h{source}"),
+    )
+    return Fact(label="Cost", parts=parts)
+
+
+def _checkpoints(result: PlanningResult) -> Fact:
+    """How often to write checkpoints, by Young and Daly, where hosts fail."""
+    every_s = result.checkpoint_interval_s
+    if every_s is None:
+        return Fact("Checkpoints", ())
+    parts = (f"every {units.format_long_time(every_s)} loses the least time (Young and Daly)",)
+    return Fact(label="Checkpoints", parts=parts)
+
+
+def _devices(topology: Topology) -> str:
+    """How many devices are paid for: ``16 GPUs``, ``1 GPU``, ``4 CPU ranks``."""
+    kind = "GPU" if topology.compute_device == "cuda" else "CPU rank"
+    return counted(topology.trainers.world_size, kind)
+
+
+def move(result: PlanningResult) -> Fact:
+    """What moves away from the plan in use, how long that takes, and when it pays back."""
+    reshard = result.reshard
+    if reshard is None:
+        return Fact(label="Move", parts=())
+    if not reshard.moved_tables and not reshard.recut_tables:
+        return Fact(label="Move", parts=("none: stay with the plan in use, no move pays",))
+    tables = f"{reshard.moved_tables} of {len(result.problem.workload.tables)} tables"
+    recut = (
+        [f"{reshard.recut_tables} more change in place: no rank receives any of them"]
+        if reshard.recut_tables
+        else []
+    )
+    parts = [
+        f"{tables}, {units.format_bytes(reshard.moved_bytes)}, at most "
+        f"{units.format_bytes(reshard.most_received_bytes)} to one rank",
+        *recut,
+        f"{units.format_time(reshard.time_s)} once",
+    ]
+    if reshard.payback_iterations is None:
+        parts.append("not faster than the plan in use")
+    else:
+        gain = format_share(reshard.saved_s / reshard.before_s) if reshard.before_s > 0 else "-"
+        verdict = "it pays" if reshard.pays else "it does not pay"
+        parts.append(
+            f"saves {gain} of each iteration: {verdict}, paid back after "
+            f"{reshard.payback_iterations:,} iterations"
+        )
+    return Fact(label="Move", parts=tuple(parts))
+
+
+def _assumed(result: PlanningResult) -> Fact:
+    """How many values were assumed, and the one that moves the step most, but for the batch."""
+    if not result.assumed:
+        return Fact("Assumed", ())
+    ours_s = result.estimate.time.time_s
+    moves = [
+        (abs(a.time_s - ours_s), a)
+        for a in result.assumed
+        if a.time_s is not None and a.key != "training.batch_size_per_rank"
+    ]
+    words = counted(len(result.assumed), "value")
+    if moves:
+        _, most = max(moves, key=lambda pair: pair[0])
+        of = f" of {counted(most.num_tables, 'table')}" if most.num_tables else ""
+        words += (
+            f", chiefly {most.what} {most.value}{of}: {units.format_time(most.time_s or 0.0)} with "
+            f"{most.other}"
+        )
+    return Fact("Assumed", (words,))
+
+
+def _scenarios(result: PlanningResult) -> Fact:
+    """The iteration time in each scenario, slowest first, and what the other lines refer to."""
+    ordered = sorted(result.scenarios, key=lambda s: (-s.time_s, s.name))
+    shown = [f"{printable(s.name)} {units.format_time(s.time_s)}" for s in ordered]
+    if len(shown) > _MOST_SCENARIOS:
+        shown = [*shown[:_MOST_SCENARIOS], f"and {len(shown) - _MOST_SCENARIOS} faster ones"]
+    if shown:
+        first = printable(result.scenarios[0].name)
+        shown.append(f"speed-up, bottleneck and cost are about {first}; memory holds all of them")
+    return Fact(label="Scenarios", parts=tuple(shown))

@@ -7,13 +7,20 @@ from typing import ClassVar, final
 from markupsafe import Markup
 
 from costmodels import units
-from planner.report import _figures as figures
+from costmodels.estimates import StageTime
+from planner.report import figures
 from planner.report.base import Column, Fact, Kind, Section, format_share
-from planner.report.html import _stages
-from planner.report.html._evidence import Evidence, View, notable_ranks
-from planner.report.html._svg import Bar, Lane, axis_s, lanes_chart
-from planner.report.html._templates import fill
-from planner.report.html.base import Block, Number
+from planner.report.charts import Bar, Lane, axis_s, lanes_chart
+from planner.report.evidence import (
+    FAMILIES,
+    Evidence,
+    View,
+    family,
+    family_legend,
+    merged_name,
+    notable_ranks,
+)
+from planner.report.page import fill
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
 
@@ -61,11 +68,11 @@ class TimelineSection(AbstractReportSection):
             f"{format_share(exposed / total)} of the iteration",
         )
         columns = (
-            Column(title="rank", kind=Kind.COUNT),
-            Column(title="stage"),
-            Column(title="start", kind=Kind.TIME),
-            Column(title="time", kind=Kind.TIME),
-            Column(title="share", kind=Kind.SHARE),
+            Column("rank", Kind.COUNT),
+            Column("stage"),
+            Column("start", Kind.TIME),
+            Column("time", Kind.TIME),
+            Column("share", Kind.SHARE),
         )
         rows = tuple(
             (step.rank, step.stage, step.start_s, step.duration_s, step.duration_s / total)
@@ -77,10 +84,9 @@ class TimelineSection(AbstractReportSection):
         )
         return Section(title="Critical path", facts=facts, columns=columns, rows=rows)
 
-    def draw(self, evidence: Evidence) -> Block:
+    def draw(self, evidence: Evidence) -> Markup:
         """The chart of the chosen plan."""
-        body, numbers = draw(evidence.view)
-        return Block(name="timeline", title=self.title, body=body, numbers=numbers)
+        return draw(evidence.view)
 
 
 def length_s(view: View) -> float:
@@ -92,99 +98,76 @@ def length_s(view: View) -> float:
     )
 
 
-def draw(view: View) -> tuple[Markup, tuple[Number, ...]]:
-    """Chart and its numbers for one plan."""
+def draw(view: View) -> Markup:
+    """Chart of one plan."""
     estimate = view.plan.estimate
     end_s = max(length_s(view), view.scale_s)
-    numbers: list[Number] = []
-    lanes = [_path_lane(view, end_s, numbers)]
-    for word, rank in notable_ranks(estimate):
-        lanes += _rank_lanes(view, word, rank, end_s, numbers)
-    chart = lanes_chart("Iteration timeline", lanes, axis=axis_s(end_s))
-    ranks = ", ".join(f"{word} {rank}" for word, rank in notable_ranks(estimate))
-    shown = [stage.name for stage in estimate.stages if any(stage.duration_s)]
-    legend = _stages.legend([*shown, *(step.stage for step in estimate.critical_path)])
-    return fill(_BODY, ranks=ranks, legend=legend, chart=chart), tuple(numbers)
-
-
-def _path_lane(view: View, end_s: float, numbers: list[Number]) -> Lane:
-    bars = []
-    for index, step in enumerate(view.plan.estimate.critical_path):
-        entity = f"critical path {index + 1} {step.stage}"
-        number = Number(
-            entity=entity,
-            quantity="duration_s",
-            value=step.duration_s,
-            unit="s",
-            source=view.source,
+    notable = notable_ranks(estimate)
+    path = [
+        _bar(
+            step.stage,
+            (step.start_s, step.duration_s),
+            end_s,
+            f"critical path: {step.stage}, rank {step.rank}",
+            labels=(f"{step.stage}, rank {step.rank}",),
         )
-        numbers.append(number)
-        numbers += _extra(entity, step.start_s, step.rank, view.source)
-        if step.duration_s < _SHOWN_RATIO * end_s:
-            continue
-        bars.append(
-            Bar(
-                start_ratio=step.start_s / end_s,
-                width_ratio=step.duration_s / end_s,
-                css=_stages.family(step.stage),
-                number=number,
-                labels=(f"{step.stage}, rank {step.rank}", *_words(step.stage)),
-                title=f"critical path: {step.stage}, rank {step.rank}, "
-                f"{units.format_time(step.duration_s)} from {units.format_time(step.start_s)}",
-            )
-        )
-    return Lane(label="Critical path", group="", bars=tuple(bars))
-
-
-def _words(stage: str) -> tuple[str, ...]:
-    """Labels of a stage, from long to short."""
-    return stage, _stages.merged_name(stage), _stages.FAMILIES[_stages.family(stage)]
-
-
-def _extra(entity: str, start_s: float, rank: int, source: str) -> list[Number]:
-    return [
-        Number(entity=entity, quantity="start_s", value=start_s, unit="s", source=source),
-        Number(entity=entity, quantity="rank", value=rank, unit="", source=source),
+        for step in estimate.critical_path
+        if step.duration_s >= _SHOWN_RATIO * end_s
     ]
+    lanes = [Lane(label="Critical path", bars=tuple(path))]
+    for word, rank in notable:
+        lanes += _rank_lanes(view, word, rank, end_s)
+    shown = [stage.name for stage in estimate.stages if any(stage.duration_s)]
+    shown += [step.stage for step in estimate.critical_path]
+    return fill(
+        _BODY,
+        ranks=", ".join(f"{word} {rank}" for word, rank in notable),
+        legend=family_legend({family(name) for name in shown}),
+        chart=lanes_chart("Iteration timeline", lanes, axis=axis_s(end_s)),
+    )
 
 
-def _rank_lanes(
-    view: View, word: str, rank: int, end_s: float, numbers: list[Number]
-) -> list[Lane]:
+def _bar(
+    stage: str,
+    span_s: tuple[float, float],
+    end_s: float,
+    told: str,
+    *,
+    labels: tuple[str, ...] = (),
+    strong: bool = False,
+) -> Bar:
+    """A stage from a start, for a duration; its labels go from long to short."""
+    start_s, duration_s = span_s
+    note = ", on the critical path" if strong else ""
+    return Bar(
+        start_ratio=start_s / end_s,
+        width_ratio=duration_s / end_s,
+        css=family(stage),
+        labels=(*labels, stage, merged_name(stage), FAMILIES[family(stage)]),
+        title=f"{told}, {units.format_time(duration_s)} from {units.format_time(start_s)}{note}",
+        strong=strong,
+    )
+
+
+def _rank_lanes(view: View, word: str, rank: int, end_s: float) -> list[Lane]:
+    """A lane for each stream in which the rank does something."""
     estimate = view.plan.estimate
     path_s = {s.stage: s.start_s + s.duration_s for s in estimate.critical_path}
-    lanes = []
-    used = {s.stream for s in estimate.stages if s.duration_s[rank] > _SHOWN_RATIO * end_s}
+    shown = [s for s in estimate.stages if s.duration_s[rank] > _SHOWN_RATIO * end_s]
+
+    def bar(stage: StageTime) -> Bar:
+        span_s = stage.start_s[rank], stage.duration_s[rank]
+        is_on_path = abs(path_s.get(stage.name, -1.0) - sum(span_s)) <= _TIE * end_s
+        told = f"rank {rank}: {stage.name}"
+        return _bar(stage.name, span_s, end_s, told, strong=is_on_path)
+
+    used = {s.stream for s in shown}
     order = [s for s in _STREAMS if s in used] + sorted(used - set(_STREAMS))
-    for stream in order:
-        bars = []
-        for stage in estimate.stages:
-            start_s, duration_s = stage.start_s[rank], stage.duration_s[rank]
-            if stage.stream != stream or duration_s <= _SHOWN_RATIO * end_s:
-                continue
-            entity = f"rank {rank} {stage.name}"
-            number = Number(
-                entity=entity,
-                quantity="duration_s",
-                value=duration_s,
-                unit="s",
-                source=view.source,
-            )
-            numbers += [number, *_extra(entity, start_s, rank, view.source)[:1]]
-            on_path = abs(path_s.get(stage.name, -1.0) - start_s - duration_s) <= _TIE * end_s
-            note = ", on the critical path" if on_path else ""
-            bars.append(
-                Bar(
-                    start_ratio=start_s / end_s,
-                    width_ratio=duration_s / end_s,
-                    css=_stages.family(stage.name),
-                    number=number,
-                    labels=_words(stage.name),
-                    title=f"rank {rank}: {stage.name}, {units.format_time(duration_s)} "
-                    f"from {units.format_time(start_s)}{note}",
-                    strong=on_path,
-                )
-            )
-        title = f"{word[0].upper()}{word[1:]}: rank {rank}" if stream == order[0] else ""
-        lanes.append(Lane(label=stream.replace("_", " "), group=title, bars=tuple(bars)))
-    return lanes
+    return [
+        Lane(
+            label=stream.replace("_", " "),
+            group="" if i else f"{word[0].upper()}{word[1:]}: rank {rank}",
+            bars=tuple(bar(stage) for stage in shown if stage.stream == stream),
+        )
+        for i, stream in enumerate(order)
+    ]

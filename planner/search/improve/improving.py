@@ -15,11 +15,10 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL, Schedule, SearchPart
 from planner.search.construct.prices import PriceSearch, explore
-from planner.search.improve.cycle import LATE_STAGES, STAGES, Cycles
-from planner.search.improve.guide import Guide, guide_of
-from planner.search.improve.local_search import LocalSearch
-from planner.search.improve.menu import Menu
-from planner.search.improve.state import PlanState
+from planner.search.improve.local_search import Guide, LocalSearch, guide_of
+from planner.search.improve.moves import PlanState
+from planner.search.improve.partial_plan import Menu
+from planner.search.improve.ruin import LATE_STAGES, STAGES, Cycles
 from planner.space.effort import insertion_s
 from planner.space.evaluation import Assignment, SearchSpace
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-from planner.report.html.base import Block
-
 VOID = frozenset({"meta", "link", "input", "br", "wbr", "hr", "img"})
 UNITS = {
     **{"%": 1e-2, "x": 1.0, "/s": 1.0, "USD": 1.0},
@@ -20,7 +18,7 @@ UNITS = {
 
 @dataclass(slots=True)
 class Shown:
-    """One number on the page; ``words`` is what people see of it, empty in charts."""
+    """One number in a table of the page: its row, its column, and what people see of it."""
 
     section: str
     entity: str
@@ -35,6 +33,7 @@ class _Open:
     attributes: dict[str, str]
     shown: Shown | None = None
     column: int = 0
+    name: str = ""
 
 
 @dataclass(slots=True)
@@ -70,19 +69,15 @@ class _Reader(HTMLParser):
             self.heads = []
         if tag in ("td", "th") and row is not None:
             if any(o.tag == "thead" for o in self.stack):
-                self.heads.append(attributes.get("data-q", ""))
+                self.heads.append("")
             node.column, row.column = row.column, row.column + 1
         if attributes.get("data-v"):
-            node.shown = self._shown(node, row)
+            assert row is not None
+            section = next(o.attributes["id"] for o in reversed(self.stack) if o.tag == "section")
+            node.shown = Shown(section, row.name, self.heads[node.column], attributes["data-v"])
             self.page.shown.append(node.shown)
         if tag not in VOID:
             self.stack.append(node)
-
-    def _shown(self, node: _Open, row: _Open | None) -> Shown:
-        section = next(o.attributes["id"] for o in reversed(self.stack) if o.tag == "section")
-        entity = node.attributes.get("data-e") or (row.attributes["data-e"] if row else "")
-        quantity = node.attributes.get("data-q") or self.heads[node.column]
-        return Shown(section, entity, quantity, node.attributes["data-v"])
 
     def handle_endtag(self, tag: str) -> None:
         assert self.stack, f"</{tag}> closes nothing"
@@ -93,6 +88,11 @@ class _Reader(HTMLParser):
         self.page.words.append(data)
         if self.stack and self.stack[-1].shown is not None:
             self.stack[-1].shown.words += data
+        row = next((o for o in reversed(self.stack) if o.tag == "tr"), None)
+        if row is not None and any(o.tag == "thead" for o in self.stack):
+            self.heads[-1] += data
+        elif row is not None and any(o.attributes.get("scope") == "row" for o in self.stack):
+            row.name += data
 
 
 def read_page(text: str) -> Page:
@@ -104,34 +104,24 @@ def read_page(text: str) -> Page:
     return reader.page
 
 
-Values = dict[tuple[str, str, str], str]
-"""(section, entity, quantity) -> value."""
+Values = dict[tuple[str, str, str], float]
+"""(section, row, column) -> value."""
 
 
-def values_of(blocks: Iterable[Block]) -> Values:
-    """(section, entity, quantity) -> value of the numbers of a page; fails on a key twice."""
-    found: Values = {}
-    for block in blocks:
-        for number in block.numbers:
-            key = (block.name, number.entity, number.quantity)
-            assert key not in found, key
-            if number.value is not None:
-                found[key] = number.text
-    return found
+def values_of(page: Page) -> Values:
+    """The numbers in the tables of a page."""
+    return {(s.section, s.entity, s.quantity): float(s.value) for s in page.shown}
 
 
-def differing(shown: Iterable[Shown], values: Values) -> list[object]:
-    """Numbers on the page that its blocks lack or have otherwise, or that are written wrongly."""
-    return [s for s in shown if not _agrees(s, values.get((s.section, s.entity, s.quantity)))]
+def differing(shown: Iterable[Shown]) -> list[Shown]:
+    """Numbers whose words say something else than the value by which their column is sorted."""
+    return [s for s in shown if not _agrees(s)]
 
 
-def _agrees(shown: Shown, value: str | None) -> bool:
-    if value is None or value != shown.value:
-        return False
-    if not shown.words or shown.words in ("-", "unproven"):
+def _agrees(shown: Shown) -> bool:
+    if shown.words in ("-", "unproven"):
         return True
-    number = _number(shown)
-    exact = float(value)
+    number, exact = _number(shown), float(shown.value)
     return abs(number - exact) <= 0.0061 * abs(exact) + _least(shown)
 
 
@@ -149,8 +139,4 @@ def _number(shown: Shown) -> float:
     found = re.fullmatch(r"([+-]?[\d.]+(?:e[+-]?\d+)?)\s*(\S*)", words)
     assert found, shown
     number, unit = float(found[1]), found[2]
-    if shown.section.startswith("traffic"):
-        return number * 2.0**20
-    if not unit and shown.quantity.endswith("_bytes"):
-        return number * 2.0**30
     return number * UNITS[unit] if unit else number

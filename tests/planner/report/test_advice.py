@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,9 @@ from costmodels.layers.transformer import Transformer
 from costmodels.workload import DataType, DenseArch, Workload
 from planner import api, load_system, plan
 from planner.problem import MoveLimit, PlanningProblem
-from planner.report.html._advice import advice
-from planner.report.html._evidence import IN_USE, Evidence, gather
-from planner.report.html._heat import heat_map
+from planner.report.advice import advice
+from planner.report.charts import heat_map
+from planner.report.evidence import IN_USE, Evidence, gather
 from planner.report.sections.base import build_blocks, build_sections
 from planner.result import Candidate
 from planner.settings import SearchSettings
@@ -97,32 +98,30 @@ def test_a_model_without_tables_is_helped_by_faster_products() -> None:
 
 def test_many_ranks_are_a_map_and_many_tables_are_folded(evidence: Evidence) -> None:
     blocks = {b.name: b for b in build_blocks(evidence)}
-    stages = blocks["stages"]
-    busy = [n for n in stages.numbers if n.quantity == "busy_s" and n.entity.startswith("rank ")]
-    assert sorted(n.entity for n in busy) == sorted(f"rank {r}" for r in range(32))
-    assert stages.body.count('class="c-h') == 32
-    assert "mean of ranks" in stages.body
+    stages = blocks["stages"].body
+    assert stages.count('class="c-h') == 32
+    assert all(f"<title>rank {r}: " in stages for r in range(32))
+    assert "mean of ranks" in stages
     tables = blocks["tables"].body
     assert tables.count("<details>") == 1
     assert "All 34 tables" in tables
     assert tables.index("tablelist") > tables.index("<details>")
-    entities = [n.entity for n in blocks["tables"].numbers if n.quantity == "cost_ratio"]
-    assert len(entities) == len(set(entities)) == 34
+    listed = tables[tables.index("tablelist") :]
+    assert all(
+        listed.count(f">{t.name}</th>") == 1 for t in evidence.result.problem.workload.tables
+    )
 
 
 def test_the_busiest_host_comes_first() -> None:
     topology = cases.topology(100, 4)
     times = [1.0 + (rank == 202) + 0.001 * (rank % 7) for rank in range(400)]
-    chart, numbers, left_out = heat_map(
-        "map", topology, times, quantity="busy_s", source="predicted"
-    )
-    assert numbers[0].entity == "rank 200"
+    chart, left_out = heat_map("map", topology, times)
+    cells = re.findall(r"<title>(rank \d+): ", chart)
+    assert cells[0] == "rank 200"
     assert chart.index("host 50") < min(chart.index(f"host {h}<") for h in (1, 2, 49) if
                                         f"host {h}<" in chart)  # fmt: skip
-    assert left_out == 100 - len(numbers) // 4
-    alone, found, _ = heat_map(
-        "map", cases.topology(40, 1), [1.0] * 40, quantity="busy_s", source="predicted"
-    )
-    assert len(found) == 40
+    assert left_out == 100 - len(cells) // 4
+    alone, _ = heat_map("map", cases.topology(40, 1), [1.0] * 40)
+    assert len(re.findall("<title>rank", alone)) == 40
     assert "ranks 0-7" in alone
     assert 'class="c-h4' in alone  # all alike

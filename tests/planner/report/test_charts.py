@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from planner.report.charts import (
     Dot,
     Figure,
     Scale,
-    axes,
     scatter,
     written,
 )
@@ -38,14 +38,8 @@ def test_ticks_are_round_numbers_of_what_the_axis_shows(factor: float, width: fl
             )
 
 
-def _boxes(lines: list[str]) -> list[tuple[float, float, float, float]]:
-    found = []
-    for line in lines:
-        match = re.fullmatch(r'<text class="at" x="(\S+)" y="(\S+)">(.*)</text>', line)
-        assert match is not None
-        left, up = float(match[1]), float(match[2])
-        found.append((left, up - 10.0, left + 6.0 * len(match[3]), up + 2.0))
-    return found
+def _boxes(labels: Iterable[tuple[float, float, str]]) -> list[tuple[float, ...]]:
+    return [(left, up - 10.0, left + 6.0 * len(text), up + 2.0) for left, up, text in labels]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -67,19 +61,12 @@ def test_labels_cover_no_dot_and_no_other_label_and_stay_inside(seed: int) -> No
             assert apart
 
 
-def test_an_interval_is_drawn_inside_the_axes() -> None:
-    dot = Dot(
-        x=10.0, y=2.0, name="a", told="", is_best=True, label="8", ends=((5.0, 4.0), (40.0, 0.5))
-    )
-    text = scatter("c", [dot], ["a"], Figure(title="x"), Figure(title="y"))
-    line = re.search(r'class="interval" x1="(\S+)" y1="(\S+)" x2="(\S+)" y2="(\S+)"', text)
-    assert line is not None
-    x1, y1, x2, y2 = (float(v) for v in line.groups())
-    assert LEFT < x1 < x2 < WIDTH
-    assert 0 < y1 < y2 < HEIGHT - BOTTOM
-
-
-def test_sizes_stand_on_the_axis_where_they_are_few() -> None:
-    x, y = Scale([8.0, 64.0], 0, 100), Scale([1.0, 9.0], 100, 0)
-    labels = re.findall(r">([\d,.]+)<", "".join(axes(x, y, "GPUs", "M", x_ticks=[8, 24, 64])))
-    assert labels[:3] == ["8", "24", "64"]
+def test_a_line_joins_points_in_their_colour() -> None:
+    dots = [Dot(x=10.0, y=2.0, name="a", told="one"), Dot(x=20.0, y=1.0, name="b", told="two")]
+    joined = {"b": [(10.0, 2.0), (20.0, 1.0)], "front": [(10.0, 2.0), (20.0, 2.0)]}
+    text = scatter("c", dots, ["a", "b"], Figure(title="x"), Figure(title="y"), lines=joined)
+    first, grey = re.findall(r'<polyline points="([^"]*)" style="stroke:([^"]*)"', text)
+    colours = re.findall(r'<circle cx="(\S+)" cy="(\S+)" .*? stroke="(\S+)"', text)
+    assert first[0] == " ".join(f"{x},{y}" for x, y, _ in colours)
+    assert first[1] == colours[1][2]
+    assert grey[1] == "var(--soft)"

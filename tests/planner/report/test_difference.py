@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodels.pipeline import CostPipeline
 from costmodels.sharding import (
     ComputeKernel,
     Plan,
@@ -12,14 +13,16 @@ from costmodels.sharding import (
     TablePlacement,
     place,
 )
-from costmodels.workload import Optimizer
-from planner.report._difference import (
+from costmodels.workload import Optimizer, Workload
+from planner.report.comparison import (
+    Comparison,
     _verdict,
-    build_difference,
     changes,
     difference_data,
+    difference_sections,
     regression_ratio,
 )
+from planner.result import Candidate
 from tests.planner.report.report_samples import (
     DIM,
     make_candidate,
@@ -29,6 +32,13 @@ from tests.planner.report.report_samples import (
 )
 
 ROWS = 1000
+
+
+def compared(workload: Workload, *plans: Candidate, sure: tuple[float, ...] = ()) -> Comparison:
+    pipeline = CostPipeline(workload, make_topology())
+    return Comparison(pipeline=pipeline, plans=plans, confidences=sure)
+
+
 WORKLOAD = replace(make_workload(1), optimizer=Optimizer.SGD)
 TABLE_BYTES = ROWS * DIM * 4
 
@@ -84,18 +94,18 @@ def test_sections_name_winner_and_moves() -> None:
     workload, topology = make_workload(40), make_topology()
     old = make_candidate("old", workload, topology)
     new = make_candidate("new", workload, topology, time_s=2.9e-3, shift=1)
-    plans, stages, moves = build_difference(workload, (old, new))
+    plans, stages, moves, _ = difference_sections(compared(workload, old, new))
     assert plans.facts[0].parts == ("new is 6.5 % faster than old (3.10 ms -> 2.90 ms)",)
-    assert [row[0] for row in stages.rows] == ["output_dist", "lookup_forward"]
+    assert [row[0] for row in stages.rows] == ["lookup_forward", "output_dist"]
     assert moves.title == "From old to new"
     assert moves.facts[0].parts[1] == "0 changed type or kernel"
     assert regression_ratio(old, new) == pytest.approx(-0.2 / 3.1)
     assert regression_ratio(new, old) > 0
-    (sure, *_) = build_difference(workload, (old, new), (0.97,))
+    (sure, *_) = difference_sections(compared(workload, old, new, sure=(0.97,)))
     assert sure.facts[0].parts[1] == "confidence that it is faster: 97 %"
-    (sure, *_) = build_difference(workload, (new, old), (0.03,))
+    (sure, *_) = difference_sections(compared(workload, new, old, sure=(0.03,)))
     assert sure.facts[0].parts[1] == "confidence that it is slower: 97 %"
-    data = difference_data(workload, (old, new))
+    data = difference_data(compared(workload, old, new))
     assert isinstance(data["moves"], list)
     assert len(data["moves"][0]["tables"]) >= len(moves.rows)
 
@@ -104,7 +114,7 @@ def test_equal_plans_and_a_plan_that_does_not_fit() -> None:
     workload, topology = make_workload(), make_topology()
     old = make_candidate("old", workload, topology)
     new = replace(old, name="new", memory=make_memory(4, step_bytes=2.0**36))
-    plans, _, moves = build_difference(workload, (old, new))
+    plans, _, moves, _ = difference_sections(compared(workload, old, new))
     assert plans.facts[0].parts == ("new takes as long as old (3.10 ms)",)
     assert plans.notes[1:] == ("new does not fit in memory",)
     assert moves.rows == ()
@@ -117,7 +127,7 @@ def test_a_whole_table_that_only_changed_its_type_shows_the_types() -> None:
         replace(make_candidate(name, WORKLOAD, make_topology()), plan=Plan(placements=(where,)))
         for name, where in (("old", placed(TW, 0)), ("new", column), ("moved", placed(CW, 1)))
     ]
-    *_, same, moved = build_difference(WORKLOAD, tuple(plans))
+    *_, same, moved, _ = difference_sections(compared(WORKLOAD, *plans))
     assert same.rows[0][1:3] == ("TW on 0, run as table_wise", "TW on 0, run as column_wise")
     assert moved.rows[0][1:3] == ("TW on 0", "TW on 1")
 

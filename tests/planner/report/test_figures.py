@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
-from planner.report import _figures as figures
+from planner.report import figures
 from planner.report.sections.base import build_sections
 from planner.result import PlanningResult
 

@@ -11,13 +11,13 @@ from rich.console import Console
 
 import planner.report.sections
 from costmodels.distribution.uniform import Uniform
-from planner.report._terminal import print_sections
-from planner.report.html._evidence import gather
-from planner.report.html._report import render_report
-from planner.report.html._templates import fill
+from planner.report.evidence import gather
+from planner.report.page import fill
+from planner.report.run_files import page as render
 from planner.report.sections.base import build_blocks, build_sections
+from planner.report.terminal import print_sections
 from planner.result import PlanningResult
-from tests.planner.report.page_reader import differing, read_page, values_of
+from tests.planner.report.page_reader import differing, read_page
 
 OWN = '''
 """Tables that are looked up more than twice per sample."""
@@ -68,19 +68,17 @@ def test_one_file_is_in_every_output(result: PlanningResult) -> None:
     assert (
         titles.index("Tables")
         < titles.index("Busy <tables>")
-        < titles.index("Baselines and runners-up")
+        < titles.index("Runners-up and baselines")
     )
     console = Console(file=io.StringIO(), width=100, no_color=True)
     print_sections(console, sections)
     assert "Busy <tables>" in console.file.getvalue()  # type: ignore[attr-defined]
-    blocks = build_blocks(gather(result))
-    page = read_page(render_report(result, blocks))
+    page = read_page(render(result))
     assert "#busy_tables" in page.links
     assert {"Busy <tables>", "More than <two> per sample.", "2 tables"} <= set(page.words)
-    values = values_of(blocks)
-    assert differing(page.shown, values) == []
-    assert values["busy_tables", "busy", "pooling"] == "3"
-    assert values["busy_tables", "busy (2)", "pooling"] == "4", "rows of one name are numbered"
+    assert differing(page.shown) == []
+    own = [s for s in page.shown if s.section == "busy_tables" and s.quantity == "pooling"]
+    assert [(s.entity, s.value) for s in own] == [("busy", "3"), ("busy", "4")]
 
 
 def test_without_the_file_nothing_of_it_is_there(result: PlanningResult) -> None:
@@ -124,8 +122,7 @@ def test_names_in_every_place_of_the_page_are_text(result: PlanningResult) -> No
         warnings=(bad,),
         searched=(bad,),
     )
-    blocks = build_blocks(gather(hostile))
-    page = read_page(render_report(hostile, blocks))
+    page = read_page(render(hostile))
     assert "img" not in page.tags
     assert page.tags.count("script") == 1
     assert any(bad in words for words in page.words)

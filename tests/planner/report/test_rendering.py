@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from planner.report import _figures as figures
-from planner.report._terminal import print_facts, print_notes, print_sections
+from planner.report import figures
 from planner.report.base import (
     Column,
     Fact,
@@ -18,6 +17,7 @@ from planner.report.base import (
     format_share,
 )
 from planner.report.sections.base import build_sections
+from planner.report.terminal import print_facts, print_notes, print_sections
 from planner.result import PlanningResult
 from tests.planner.report.report_samples import make_result, make_workload
 

@@ -126,11 +126,12 @@ def test_the_worth_of_a_choice_is_what_was_found_with_it(every: Study) -> None:
 def test_the_page_shows_every_setup_and_loads_nothing(every: Study) -> None:
     page = study_page(every, "<b>model</b>")
     assert "&lt;b&gt;model" in page
-    assert page.index("Recommended: ") < page.index("<svg")
+    assert page.index("Recommended: ") < page.index('<svg class="plot')
     assert page.count("<tr") == 1 + len(every.results)
     assert page.count("<circle") == len(every.results)
     assert page.count('<tr class="front">') == len(every.front)
-    assert "http" not in page
+    assert "http:" not in page
+    assert "https:" not in page
 
 
 @pytest.mark.parametrize("pool", first([Here, WorkerPool], 1))

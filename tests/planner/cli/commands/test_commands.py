@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli.flags.inputs import plan_names
+from planner.cli.inputs import plan_names
 from planner.cli.run import run as run_command_line
 from tests.planner.cli.command_line import FakeApi, Run
 

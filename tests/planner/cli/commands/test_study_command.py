@@ -45,7 +45,8 @@ def test_a_grid_prints_and_writes_every_setup(
     page = (folder / "study.html").read_text()
     assert page.count("<tr") == 5
     assert page.count("<circle") == 4
-    assert "http" not in page
+    assert "http:" not in page
+    assert "https:" not in page
     before = (folder / "study.journal").read_text().count('"result"')
     again = run(*asked, "--json")
     assert (folder / "study.journal").read_text().count('"result"') == before

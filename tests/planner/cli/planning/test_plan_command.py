@@ -72,7 +72,7 @@ def test_batch_size_per_rank(plan: Run, fake_api: FakeApi) -> None:
 
 def test_verbose_prints_every_section(plan: Run) -> None:
     out = plan("-v").out
-    for title in ("Critical path", "Balance of ranks", "Memory", "Tables", "Where the numbers"):
+    for title in ("Critical path", "Balance of ranks", "Memory", "Tables", "Workload and sources"):
         assert f"\n{title}" in out
 
 
@@ -195,7 +195,7 @@ def test_stopped_before_the_first_plan(
     def read(*_: object) -> None:
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("planner.cli.flags.plan_inputs.load_plan_inputs", read)
+    monkeypatch.setattr("planner.cli.inputs.load_problem", read)
     done = plan("-o", tmp_path / "run")
     assert done.code == 4
     word = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
@@ -235,7 +235,7 @@ def test_a_report_too_large_for_the_memory_takes_no_plan_away(
         message = "Unable to allocate 32.0 GiB"
         raise MemoryError(message)
 
-    monkeypatch.setattr(run_files, "render_report", short)
+    monkeypatch.setattr(run_files, "render_page", short)
     done = plan("-o", tmp_path / "run")
     assert done.code == 2
     assert "error: out of memory: Unable to allocate 32.0 GiB; use fewer ranks" in done.err

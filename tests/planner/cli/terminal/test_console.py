@@ -17,7 +17,6 @@ import pytest
 from planner.__main__ import run_guarded
 from planner.cli import console
 from planner.cli.console import Settings
-from planner.cli.flags.common import Count, Percent, Quantity
 from planner.cli.interrupt import (
     GaveUp,
     Interrupted,
@@ -27,6 +26,7 @@ from planner.cli.interrupt import (
 )
 from planner.cli.progress import describe, live_progress
 from planner.cli.run import run as run_command_line
+from planner.cli.types import PERCENT, count, quantity
 from planner.errors import InvalidInputError
 from planner.search.base import SearchProgress
 from tests.planner import cases
@@ -234,9 +234,9 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_values_already_read_pass_through() -> None:
-    assert Quantity("s").convert(2.0, None, None) == 2.0
-    assert Percent().convert(0.03, None, None) == 0.03
-    assert Count(10).convert(3, None, None) == 3
+    assert quantity("s").convert(2.0, None, None) == 2.0
+    assert PERCENT.convert(0.03, None, None) == 0.03
+    assert count(10).convert(3, None, None) == 3
 
 
 # ------------------------------------------------------------------ the real process

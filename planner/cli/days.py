@@ -1,0 +1,88 @@
+"""Files with the data of a day, and their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from planner.errors import InvalidInputError
+
+_MOST_DAYS: Final = 1e9
+"""Days are counted from any origin, but none is millions of years away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayFile:
+    """A file or folder with data, and their day.
+
+    The day counts from any origin; None if it is not given. ``is_date`` says that it was written as
+    a date, so that its origin is that of the calendar.
+    """
+
+    path: Path
+    day: float | None = None
+    is_date: bool = False
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file, or all of the folder."""
+        return tuple(self.path.iterdir()) if self.path.is_dir() else (self.path,)
+
+    @property
+    def name(self) -> str:
+        """The file and day as given, for messages."""
+        return str(self.path)
+
+
+def day_file(text: str) -> DayFile:
+    """A value such as ``FILE``, ``12=FILE`` or ``2026-11-20=FILE``.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    before, equals, after = text.partition("=")
+    date_day = _day_of_date(before.strip())
+    day = _day_number(before.strip()) if date_day is None else date_day
+    found = DayFile(path=Path(text))
+    if equals and day is not None:
+        found = DayFile(path=Path(after), day=day, is_date=date_day is not None)
+    if not found.path.exists():
+        hint = "; DAY is a number or a date such as 2026-11-20" if equals and day is None else ""
+        message = f"{found.name!r} does not exist{hint}"
+        raise ValueError(message)
+    return found
+
+
+def _day_of_date(text: str) -> float | None:
+    try:
+        return float(date.fromisoformat(text).toordinal())
+    except ValueError:
+        return None
+
+
+def _day_number(text: str) -> float | None:
+    is_day = text.isascii() and text.isdecimal() and float(text) < _MOST_DAYS
+    return float(text) if is_day else None
+
+
+def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
+    """The files sorted by day.
+
+    Raises:
+        InvalidInputError: there are several files, of which one has no day, two have the same day,
+            or some have dates and others numbers.
+    """
+    bare = [f.name for f in files if f.day is None]
+    if len(files) > 1 and bare:
+        message = f"--stats {bare[0]}: several statistics need their days, such as --stats 1=FILE"
+        raise InvalidInputError(message)
+    if len({f.is_date for f in files}) > 1:
+        message = "--stats: some days are dates and others numbers; give all days in one way"
+        raise InvalidInputError(message)
+    days = [f.day for f in files]
+    if len(set(days)) < len(days):
+        message = "--stats: two files are of the same day; give every day once"
+        raise InvalidInputError(message)
+    return tuple(sorted(files, key=lambda f: f.day or 0.0))

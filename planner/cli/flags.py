@@ -1,0 +1,319 @@
+"""Flags: a field of a dataclass is one flag, with its type and its help in the same place.
+
+A command gets a whole dataclass as one argument (:func:`taking`). Flags that several commands share
+are here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar, cast, get_type_hints
+
+import click
+from click.core import ParameterSource
+
+from planner.cli.types import (
+    FILE,
+    Batch,
+    Duration,
+    Evaluations,
+    Kind,
+    Number,
+    Objective,
+    Price,
+    Reserve,
+    Samples,
+    Seed,
+    Strategy,
+    System,
+    Texts,
+    complete_system,
+)
+
+if TYPE_CHECKING:
+    from planner.settings import SearchSettings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def option(
+    text: str, names: str = "", *, default: Any = None, metavar: str = "", **more: Any
+) -> Any:
+    """A field that a flag sets; the type of the field says how its value is read.
+
+    Args:
+        text: the help.
+        names: the names of the flag, with blanks between them; else that of the field.
+        default: the value without the flag; a text is read as if it was given.
+        metavar: what the help shows for a value, in place of what the type says.
+        more: further arguments of ``click.option``.
+    """
+    if default is not None:
+        more |= {"default": default, "show_default": True}
+    more |= {"metavar": metavar} if metavar else {}
+    return _field(text, names, None if isinstance(default, str) else default, more)
+
+
+def many(text: str, names: str = "", *, metavar: str = "", **more: Any) -> Any:
+    """A field with all values of a flag that can be repeated."""
+    more |= {"metavar": metavar} if metavar else {}
+    return _field(text, names, (), {"multiple": True, **more})
+
+
+def listed(text: str, names: str = "", **more: Any) -> Any:
+    """A field with the values that a flag lists, with commas between them."""
+    return _field(text, names, (), {"default": (), **more})
+
+
+def switch(text: str, names: str = "") -> Any:
+    """A field that a flag without a value makes true."""
+    return _field(text, names, False, {"is_flag": True, "type": None, "metavar": None})
+
+
+def _field(text: str, names: str, default: object, more: Mapping[str, Any]) -> Any:
+    return field(default=default, metadata={"names": names, "option": {"help": text, **more}})
+
+
+class Flags:
+    """A dataclass whose fields are made by :func:`option` and the functions beside it."""
+
+    __slots__ = ()
+
+    def check(self) -> None:
+        """Refuse flags that contradict each other, or have no effect without another one."""
+
+
+def taking(cls: type[Flags], name: str = "flags") -> Callable[[Command], Command]:
+    """Add the flags of a dataclass to a command, which gets them as one argument."""
+    keys = [f.name for f in fields(cast("Any", cls))]
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            flags = cls(**{key: kwargs.pop(key) for key in keys})
+            flags.check()
+            return command(*args, **{name: flags}, **kwargs)
+
+        wrapped: Any = called
+        for made in reversed(_options(cls)):
+            wrapped = made(wrapped)
+        return cast("Command", wrapped)
+
+    return decorate
+
+
+def _options(cls: type[Flags]) -> list[Callable[[Any], Any]]:
+    """The flag of each field."""
+    hints, made = get_type_hints(cls, include_extras=True), []
+    for one in fields(cast("Any", cls)):
+        kind = next(iter(getattr(hints[one.name], "__metadata__", ())), Kind(click.STRING))
+        names = one.metadata["names"] or f"--{one.name.replace('_', '-')}"
+        more = {"type": kind.type, "metavar": kind.metavar, **one.metadata["option"]}
+        made.append(click.option(*names.split(), one.name, **more))
+    return made
+
+
+def usage(message: str) -> click.UsageError:
+    """The error of flags that do not go together."""
+    return click.UsageError(message, click.get_current_context())
+
+
+def is_given(parameter: str) -> bool:
+    """Whether the user gave a flag of the running command, so that its default is not used."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is ParameterSource.COMMANDLINE
+
+
+class HeadedCommand(click.Command):
+    """A command whose help lists the usual flags first, and the others under headings."""
+
+    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The long names of the flags under each heading; those not named here come first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the flags, each under its heading."""
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Options": [],
+            **{h: [] for h in self.headings},
+        }
+        under = {flag: heading for heading, flags in self.headings.items() for flag in flags}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and not isinstance(param, click.Argument):
+                heading = next((under[flag] for flag in param.opts if flag in under), "Options")
+                sections[heading].append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+# ------------------------------------------------------------------ the problem
+
+SET: Final = "Change one value of the workload file, such as tables.3.embedding_dim=64."
+MODEL: Final = "Price with this cost model; FAMILY is lookup, collective or dense."
+CONSTRAINTS: Final = "YAML file of constraints, in addition to those of the workload."
+MOVED_BYTES: Final = "Maximum bytes to move, such as '200 GiB'."
+MOVED_TABLES: Final = "Maximum number of tables to move."
+CLOCK: Final = "a safety by the clock.  [default: none; the budget of work ends a search]"
+WORK: Final = "N priced plans.  [default: by the size of the problem]"
+"""The help of flags that several commands have."""
+
+_BATCH: Final = "training.batch_size_per_rank"
+_KEYS: Final = {
+    "--batch-size": _BATCH,
+    "--global-batch-size": _BATCH,
+    "--reserve": "memory.reserve",
+}
+"""The key of a workload file in whose place a flag gives the value."""
+
+
+def refuse_said_twice(overrides: Sequence[str], given: Mapping[str, object]) -> None:
+    """Refuse two flags, or a flag and ``--set``, that give the same value.
+
+    Args:
+        overrides: the values of ``--set``.
+        given: the values of flags; None or an empty tuple for those that were not given.
+
+    Raises:
+        UsageError: something is said twice; the message names both ways.
+    """
+    flags = [flag for flag, value in given.items() if value not in (None, ())]
+    if {"--batch-size", "--global-batch-size"} <= set(flags):
+        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
+        raise usage(message)
+    keys = [text.partition("=")[0] for text in overrides]
+    for flag in flags:
+        if _KEYS[flag] in keys:
+            message = f"{flag} and --set {_KEYS[flag]} give the same value; drop one of them"
+            raise usage(message)
+    twice = [key for key in keys if keys.count(key) > 1]
+    if twice:
+        message = f"--set {twice[0]}: {keys.count(twice[0])} values are given; give one"
+        raise usage(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemFlags(Flags):
+    """The shared flags on workload and system; None for flags that were not given."""
+
+    system: System = option(
+        "System to plan for; see 'shardplan systems'.", shell_complete=complete_system
+    )
+    gpus: Number = option("Ranks in all.  [default: one host]")
+    hosts: Number = option("Full hosts, instead of --gpus.")
+    gpus_per_host: Number = option("Ranks per host.  [default: system's]")
+    batch_size: Samples = option(
+        "Samples per rank; 32k is 32,768, and 0.5 one on two ranks of tensor_parallel.  [default: "
+        "workload's]"
+    )
+    global_batch_size: Batch = option("Samples of all ranks in one step, instead of --batch-size.")
+    reserve: Reserve = option(
+        "Device memory to keep free, such as '6 GiB' or 10%.  [default: workload's]"
+    )
+    price_usd_per_hour: Price = option(
+        "Price of one GPU, such as '4.5 USD/h'.  [default: system's]", "--price"
+    )
+    overrides: Texts = many(SET, "--set", metavar="KEY=VALUE")
+    models: Texts = many(MODEL, "--model", metavar="FAMILY=NAME|FILE.py")
+
+    def check(self) -> None:
+        """Refuse what is said twice."""
+        batches = {"--batch-size": self.batch_size, "--global-batch-size": self.global_batch_size}
+        refuse_said_twice(self.overrides, {**batches, "--reserve": self.reserve})
+        if self.hosts is not None and self.gpus is not None:
+            message = "--hosts and --gpus both say how many ranks there are; give one"
+            raise usage(message)
+
+
+# ------------------------------------------------------------------ the search
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchFlags(Flags):
+    """The flags on the search; None for values that follow from the problem."""
+
+    strategy: Strategy = option(
+        "How to search: auto, exhaustive, random, or greedily as torchrec_greedy does.",
+        default="auto",
+    )
+    objective: Objective = option(
+        "What to minimize: iteration, phases, torchrec or torchrec-critical-path.",
+        default="iteration",
+    )
+    time_limit_s: Duration = option(
+        f"End after this time with the best plan so far; {CLOCK}", "--time-limit"
+    )
+    evaluations: Evaluations = option(f"Budget of work: {WORK}")
+    seed: Seed = option("Random seed.", default=0)
+
+    def settings(self) -> SearchSettings:
+        """The settings of the search."""
+        from planner.settings import SearchSettings
+
+        return SearchSettings(
+            strategy=self.strategy,
+            objective=self.objective,
+            time_limit_s=self.time_limit_s,
+            max_evaluations=self.evaluations,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioFlags(Flags):
+    """Flags besides the objective on which the value of a plan depends."""
+
+    scenarios: Annotated[tuple[Path, ...], Kind(FILE, "FILE")] = many(
+        "Another workload or statistics file that the plan must serve too (repeatable).",
+        "--scenario",
+    )
+    robust: Annotated[str | None, Kind(click.Choice(("worst", "mean")))] = option(
+        "Minimize the worst or the mean of all scenarios.  [default: worst]"
+    )
+    torchrec_defaults: bool = switch(
+        "For TorchRec's objectives: its bandwidths and memories, not the system's."
+    )
+
+    def check(self) -> None:
+        """Refuse ``--robust`` without scenarios."""
+        if self.robust is not None and not self.scenarios:
+            message = "--robust needs --scenario, what to plan for beside the workload"
+            raise usage(message)
+
+    def check_figures(self, objective: str) -> None:
+        """Refuse ``--torchrec-defaults`` for an objective that does not use them."""
+        if self.torchrec_defaults and not objective.startswith("torchrec"):
+            message = (
+                "--torchrec-defaults are figures for TorchRec's estimates; add --objective "
+                "torchrec or torchrec-critical-path"
+            )
+            raise usage(message)
+
+
+# ------------------------------------------------------------------ the output
+
+
+def output_options(command: Command) -> Command:
+    """Add the flags on how much is printed, which change the command's ``settings``."""
+    rows = (
+        ("json", "--json", "Print one JSON document to stdout; remarks go to stderr."),
+        ("quiet", "-q --quiet", "Print only results: no progress, no remarks."),
+        ("verbose", "-v --verbose", "Print every section of the report."),
+        ("debug", "--debug", "Show the traceback of an error."),
+    )
+    wrapped: Any = command
+    for name, names, text in reversed(rows):
+        wrapped = click.option(
+            *names.split(), is_flag=True, expose_value=False, is_eager=True, help=text,
+            callback=functools.partial(_store, name),
+        )(wrapped)  # fmt: skip
+    return cast("Command", wrapped)
+
+
+def _store(name: str, ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    del param
+    if value:
+        setattr(ctx.obj, name, True)

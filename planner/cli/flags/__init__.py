@@ -1,1 +1,0 @@
-"""Turns command-line flags into problems."""

@@ -1,0 +1,429 @@
+"""Makes problems from files and flags."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from costmodels.estimates import Provenance, Source
+from costmodels.sharding import Plan
+from costmodels.stages.models import CostModels
+from costmodels.topology import Topology
+from costmodels.workload import Workload
+from planner import io
+from planner.cli.flags import ProblemFlags
+from planner.cli.types import Share
+from planner.errors import InvalidInputError
+from planner.io.constraints import merged
+from planner.options.broken_constraints import broken_constraints
+from planner.options.cuts import rank_batch
+from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
+from planner.profiling.stats import load_stats, with_stats
+from planner.result import Candidate, PlanningResult, SolverReport
+from planner.support.text import significant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The problem that files and flags describe, plans of this problem, and warnings.
+
+    ``made_for`` is the first plan, with everything that its file says, and ``assumed`` what the
+    workload file and the flags leave open.
+    """
+
+    problem: PlanningProblem
+    plans: tuple[Plan, ...] = ()
+    made_for: io.SavedPlan | None = None
+    warnings: tuple[str, ...] = ()
+    assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
+    """Read the workload, for the system that the flags name.
+
+    Raises:
+        InvalidInputError: a file or flag breaks a rule, or no system is named.
+    """
+    file = _file(source, flags)
+    return _inputs(file, _problem(file, load_topology(flags), flags), flags)
+
+
+def _file(source: Path, flags: ProblemFlags) -> io.WorkloadFile:
+    return io.load_workload_file(source, overrides=override_pairs(flags.overrides))
+
+
+def _inputs(file: io.WorkloadFile, problem: PlanningProblem, flags: ProblemFlags) -> Inputs:
+    """The problem, with what the file leaves open and flags do not give."""
+    batch = flags.batch_size or flags.global_batch_size
+    given = {"training.batch_size_per_rank": batch, "memory.reserve": flags.reserve}
+    assumed = {key: names for key, names in file.assumed.items() if given.get(key) is None}
+    warnings = left_open(file, reserve=flags.reserve is not None, batch=batch is not None)
+    return Inputs(problem=problem, warnings=warnings, assumed=assumed)
+
+
+def load_plans(
+    source: Path, paths: tuple[Path, ...], flags: ProblemFlags, *, other_data: bool = False
+) -> Inputs:
+    """Read plans, ours or TorchRec's; the first one names the system if flags do not.
+
+    If no plan is given, the workload must have no tables, and its plan is empty. Warnings say
+    where a plan was made for something else than what it is priced for. The workload is not
+    compared where ``other_data`` says that the caller brings other data on purpose.
+
+    Raises:
+        InvalidInputError: a file or flag breaks a rule, a plan is not one of this workload, or
+            none is given and the workload has tables.
+    """
+    file = _file(source, flags)
+    if not paths:
+        if file.workload.tables:
+            message = (
+                f"Missing argument 'PLAN': {source} has tables, so name a plan after it; "
+                "'shardplan plan' makes one. Only workloads without tables need none"
+            )
+            raise InvalidInputError(message)
+        problem = _problem(file, load_topology(flags), flags)
+        return replace(_inputs(file, problem, flags), plans=(Plan(placements=()),))
+    made_for = io.load_plan(paths[0], file.workload)
+    if flags.gpus is None and flags.hosts is None and made_for.world_size is None:
+        message = f"{paths[0]}: does not say for how many ranks it was made; add --gpus"
+        raise InvalidInputError(message)
+    problem = _problem(file, load_topology(flags, made_for=made_for), flags)
+    saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
+    read = _inputs(file, problem, flags)
+    warnings = [*read.warnings, *(text for plan in saved for text in plan.warnings)]
+    warnings += made_otherwise(paths, saved, problem, flags)
+    if not other_data:
+        warnings += made_for_another_workload(source, paths, saved, problem, flags)
+    plans = tuple(plan.plan for plan in saved)
+    for path, plan in zip(paths, plans, strict=True):
+        if broken := broken_constraints(problem, plan):
+            told = f"{path}: is priced as it is, but breaks the workload's constraints: "
+            warnings.append(told + "; ".join(broken))
+    return replace(read, plans=plans, made_for=saved[0], warnings=tuple(warnings))
+
+
+def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
+    """Add the constraints of a file to those of the workload.
+
+    A plan that breaks them is priced as it is, with a warning.
+
+    Raises:
+        InvalidInputError: the file breaks a rule.
+    """
+    if path is None:
+        return inputs
+    problem = inputs.problem
+    added = io.load_constraints(path, [t.name for t in problem.workload.tables])
+    added = _in_group(added, problem.topology)
+    alone = replace(problem, constraints=added)
+    broken = [text for plan in inputs.plans for text in broken_constraints(alone, plan)]
+    warnings = inputs.warnings
+    if broken:
+        warnings += (f"{path}: the plan in use breaks these constraints: {'; '.join(broken)}",)
+    constraints = merged(problem.constraints, added)
+    return replace(inputs, problem=replace(problem, constraints=constraints), warnings=warnings)
+
+
+def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) -> Topology:
+    """The system at its size, from the flags or else from what a plan was made for.
+
+    A plan for one group of ranks is priced for a group of the same job, unless flags give a size.
+    """
+    system, gpus, per_host = flags.system, flags.gpus, flags.gpus_per_host
+    if flags.hosts is not None and system is not None:
+        gpus = flags.hosts * (per_host or io.load_smallest(Path(system)).local_world_size)
+    group = made_for if gpus is None and per_host is None else None
+    if made_for is not None:
+        if per_host is None and gpus is None:
+            per_host = made_for.local_world_size
+        system, gpus = system or made_for.system, gpus or made_for.world_size
+    if system is None:
+        message = "no system named; add --system, such as h100_sxm ('shardplan systems' lists them)"
+        raise InvalidInputError(message)
+    try:
+        if group is not None and group.whole is not None:
+            return _group(
+                io.load_system(system, gpus=group.whole[0], gpus_per_host=group.whole[1]), group
+            )
+        return io.load_system(system, gpus=gpus, gpus_per_host=per_host)
+    except InvalidInputError as error:
+        if flags.system is not None:
+            raise
+        hint = f"the plan was made for system {system!r}; name a file or another with --system"
+        raise InvalidInputError([*error.problems, hint]) from error
+
+
+def _group(whole: Topology, made_for: io.SavedPlan) -> Topology:
+    """The group of a job's ranks for which a plan was made, in the layout that has its hosts.
+
+    Raises:
+        InvalidInputError: the job has no such groups.
+    """
+    from costmodels.topology import group_topology
+
+    size, local = made_for.world_size or 0, made_for.local_world_size
+    layouts = (False, True) if size and whole.world_size % size == 0 else ()
+    for between_hosts in layouts:
+        found = group_topology(whole, size, between_hosts=between_hosts)
+        if found is not None and found.local_world_size == local:
+            return found
+    message = (
+        f"the plan is for one group of {size} ranks, {local} on a host, of a job with "
+        f"{whole.world_size} ranks, {whole.local_world_size} on a host; it has no such groups"
+    )
+    raise InvalidInputError(message)
+
+
+def _in_group(constraints: Constraints, topology: Topology) -> Constraints:
+    """The constraints of a job as the plan of one of its groups has to keep them."""
+    if topology.whole is None:
+        return constraints
+    from planner.rules.group_rules import group_constraints
+
+    return group_constraints(constraints, topology)
+
+
+def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
+    """Short, different names of files: that of the file, or of its folder, or the whole path."""
+    stems = [path.parent.name if path.name == "plan.json" else path.stem for path in paths]
+    if len(set(stems)) == len(paths) and all(stems):
+        return tuple(stems)
+    texts = [str(path) for path in paths]
+    if len(set(texts)) == len(paths):
+        return tuple(texts)
+    return tuple(f"{text} ({i})" for i, text in enumerate(texts, 1))
+
+
+def as_result(inputs: Inputs, candidate: Candidate, solver: SolverReport) -> PlanningResult:
+    """A priced plan as a planning result, so that reports and JSON are the same as for a search."""
+    result = PlanningResult(
+        problem=inputs.problem, best=candidate, warnings=inputs.warnings, solver=solver
+    )
+    return with_assumptions(result, inputs)
+
+
+def with_assumptions(
+    result: PlanningResult, inputs: Inputs, until_s: float = math.inf
+) -> PlanningResult:
+    """The result with what was assumed, and what other values would make of its step.
+
+    After ``until_s``, by ``time.perf_counter``, no further value is priced.
+    """
+    from planner.solving.assumed import priced_assumptions
+
+    found = priced_assumptions(
+        result.problem, result.plan, inputs.assumed, lambda: time.perf_counter() < until_s
+    )
+    return replace(result, assumed=found)
+
+
+def _problem(file: io.WorkloadFile, topology: Topology, flags: ProblemFlags) -> PlanningProblem:
+    return PlanningProblem(
+        workload=_with_flags(file.workload, topology, flags),
+        topology=_priced(topology, flags),
+        constraints=_in_group(file.constraints, topology),
+        models=models_named(topology, flags.models),
+    )
+
+
+def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | None:
+    """The models that ``--model`` names; None if it names none."""
+    if not models:
+        return None
+    from planner.models import chosen_models
+
+    wrong = [text for text in models if not all(text.partition("=")[::2])]
+    if wrong:
+        problems = [
+            f"--model {text!r}: write FAMILY=NAME, such as collective=alpha_beta" for text in wrong
+        ]
+        raise InvalidInputError(problems)
+    named = [text.split("=", 1) for text in models]
+    families = [family for family, _ in named]
+    twice = [family for family in families if families.count(family) > 1]
+    if twice:
+        message = f"--model {twice[0]}: {families.count(twice[0])} models are given; give one"
+        raise InvalidInputError(message)
+    return chosen_models(topology, dict(named))
+
+
+def _priced(topology: Topology, flags: ProblemFlags) -> Topology:
+    """The system with the user's price, if there is one."""
+    price = flags.price_usd_per_hour
+    if price is None:
+        return topology
+    told = f"{significant(price, 6)} USD/h"
+    own = Provenance(name="price", value=told, source=Source.USER, reference="--price")
+    others = tuple(p for p in topology.provenance if p.name != "price")
+    return replace(topology, price_per_device_usd_per_hour=price, provenance=(*others, own))
+
+
+def left_open(file: io.WorkloadFile, *, reserve: bool, batch: bool) -> tuple[str, ...]:
+    """Warnings on what a file leaves open, without reserve and batch size if flags give them."""
+    settled = {"memory.reserve": reserve, "batch size": batch}
+    words = [word for word, is_settled in settled.items() if is_settled]
+    return tuple(text for text in file.warnings if not any(word in text for word in words))
+
+
+def with_notes(warnings: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, ...]:
+    """The workload's warnings with those of statistics; warnings on missing laws are dropped."""
+    bare = [text for text in warnings if "no distribution" in text]
+    kept = tuple(text for text in warnings if text not in bare)
+    if any("no statistics" in text for text in notes):
+        kept += tuple(f"{text}, where there are no statistics" for text in bare)
+    return kept + notes
+
+
+def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """The pairs of ``key=value`` texts."""
+    wrong = [text for text in overrides if not text.partition("=")[0] or "=" not in text]
+    if wrong:
+        problems = [
+            f"--set {text!r}: write KEY=VALUE, such as training.pipeline=none" for text in wrong
+        ]
+        raise InvalidInputError(problems)
+    return tuple((key, value) for key, _, value in (text.partition("=") for text in overrides))
+
+
+def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> Workload:
+    batch = flags.batch_size or workload.batch_size_per_rank
+    if flags.global_batch_size is not None:
+        batch = rank_batch(flags.global_batch_size, workload, topology.world_size)
+    reserved = workload.reserved_bytes if flags.reserve is None else flags.reserve
+    if isinstance(reserved, Share):
+        reserved = reserved.ratio * topology.device.hbm_capacity_bytes
+    return replace(workload, batch_size_per_rank=batch, reserved_bytes=reserved)
+
+
+def made_otherwise(
+    paths: tuple[Path, ...],
+    saved: tuple[io.SavedPlan, ...],
+    problem: PlanningProblem,
+    flags: ProblemFlags,
+) -> list[str]:
+    """Plans that were made for another system, batch or pipeline, where no flag asks for one."""
+    workload, topology = problem.workload, problem.topology
+    set_keys = {text.partition("=")[0] for text in flags.overrides}
+    asks_system = flags.system is not None or flags.gpus_per_host is not None
+    asks_batch = bool(flags.batch_size or flags.global_batch_size)
+    asks_batch |= "training.batch_size_per_rank" in set_keys
+    asks_pipeline = "training.pipeline" in set_keys
+    priced_on = io.system_hash(topology)
+    local, batch = topology.local_world_size, workload.batch_size_per_rank
+    pipeline = workload.pipeline.value
+    told = []
+    for path, plan in zip(paths, saved, strict=True):
+        if flags.system is None and plan.system not in (None, saved[0].system):
+            told.append(
+                f"{path}: was made for {plan.system} and is priced on {saved[0].system}, as "
+                f"{paths[0]} is; --system says otherwise"
+            )
+        elif not asks_system and plan.system_hash not in (None, priced_on):
+            told.append(
+                f"{path}: was made for another {plan.system} than the shipped one, on which it is "
+                "priced; name its file with --system"
+            )
+        made = (
+            (flags.gpus_per_host is None, plan.local_world_size, local, "{} ranks per host",
+             "with {}; --gpus-per-host says otherwise"),
+            (not asks_batch, plan.batch_size_per_rank, batch, "{:,} samples per rank",
+             "at {:,}, the workload's; --batch-size says otherwise"),
+            (not asks_pipeline, plan.pipeline, pipeline, "pipeline {}",
+             f"with {{}}, the workload's; --set training.pipeline={plan.pipeline} says otherwise"),
+        )  # fmt: skip
+        told += [
+            f"{path}: was made for {was.format(old)} and is priced {instead.format(now)}"
+            for is_open, old, now, was, instead in made
+            if is_open and old not in (None, now)
+        ]
+    return told
+
+
+def made_for_another_workload(
+    source: Path,
+    paths: tuple[Path, ...],
+    saved: tuple[io.SavedPlan, ...],
+    problem: PlanningProblem,
+    flags: ProblemFlags,
+) -> list[str]:
+    """Plans made for other tables, laws or training, where no flag asks for them.
+
+    Operators that were traced for one batch size go with it, so that nothing is said of them.
+    """
+    workload = problem.workload
+    if flags.overrides or not any(plan.workload_hash for plan in saved):
+        return []
+    priced_for = io.workload_hash(workload)
+    batches = (None, workload.batch_size_per_rank) if workload.dense.operators else ()
+    return [
+        f"{path}: was made for other index laws, tables or training than {source} has now; the "
+        "file has changed since, or the plan was made with --stats, --set or by study"
+        for path, plan in zip(paths, saved, strict=True)
+        if plan.workload_hash not in (None, priced_for)
+        and (not batches or plan.batch_size_per_rank in batches)
+    ]
+
+
+# ------------------------------------------------------------------ scenarios and statistics
+
+
+def with_stats_of(inputs: Inputs, path: Path | None) -> Inputs:
+    """The problem under the statistics of a file."""
+    if path is None:
+        return inputs
+    measured, notes = with_stats(inputs.problem.workload, load_stats(path), str(path))
+    problem = replace(inputs.problem, workload=measured)
+    return replace(inputs, problem=problem, warnings=with_notes(inputs.warnings, notes))
+
+
+def load_scenarios(
+    paths: tuple[Path, ...], main: PlanningProblem, flags: ProblemFlags
+) -> tuple[tuple[Workload, ...], list[str]]:
+    """Variants of a workload with different names, and their warnings.
+
+    Args:
+        paths: files of variants, or of statistics.
+        main: the workload with the constraints of its file.
+        flags: those on workload and system, which hold for variants too.
+
+    Raises:
+        InvalidInputError: a file breaks a rule.
+    """
+    workload = main.workload
+    read = [_scenario(path, main, flags) for path in paths]
+    warnings = [text for _, found in read for text in found]
+    scenarios = [
+        replace(scenario, name=path.stem) if scenario.name == workload.name else scenario
+        for path, (scenario, _) in zip(paths, read, strict=True)
+    ]
+    return _distinct((workload, *scenarios))[1:], warnings
+
+
+def _scenario(
+    path: Path, main: PlanningProblem, flags: ProblemFlags
+) -> tuple[Workload, tuple[str, ...]]:
+    """A variant of the workload, or the workload under other statistics; and its warnings."""
+    if path.suffix == ".json":
+        measured, notes = with_stats(main.workload, load_stats(path), str(path))
+        return replace(measured, name=path.stem), notes
+    inputs = load_problem(path, flags)
+    told = [f"{path}: {text}" for text in inputs.warnings]
+    if inputs.problem.constraints not in (NO_CONSTRAINTS, main.constraints):
+        told.append(
+            f"{path}: its constraints are left out: a plan for several scenarios keeps those of "
+            "the workload; put them there, or into --constraints"
+        )
+    return inputs.problem.workload, tuple(told)
+
+
+def _distinct(scenarios: tuple[Workload, ...]) -> tuple[Workload, ...]:
+    """The scenarios with a number behind each repeated name; the first one keeps its name."""
+    names = [s.name for s in scenarios]
+    return tuple(
+        s if i == 0 or names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
+        for i, s in enumerate(scenarios)
+    )

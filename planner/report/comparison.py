@@ -1,0 +1,447 @@
+"""Plans side by side: time per stage, memory, what moved, and what moving it costs.
+
+The terminal prints :func:`difference_sections`; ``compare.html`` shows them too, and the charts of
+each plan.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup
+
+from costmodels import units
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, Shard, ShardingType, TablePlacement
+from costmodels.workload import Workload
+from planner.replan import reshard
+from planner.report import figures
+from planner.report.base import (
+    Cell,
+    Column,
+    Fact,
+    Kind,
+    Section,
+    format_factor,
+    format_interval,
+    format_share,
+)
+from planner.report.charts import Group, rank_groups
+from planner.report.evidence import View, merged_durations_s, view_of
+from planner.report.page import Block, fill, grid, plain_body, render_page
+from planner.report.sections import memory, stages, timeline, traffic
+from planner.result import Candidate
+from planner.rules.moved_bytes import cell_bytes
+from planner.support.result_frames import ranks_held
+
+_MOST_ROWS = 30
+_FACTOR = 2.0
+"""From this ratio on, a difference is told as a factor: 80 % faster one way is 400 % slower the
+other way, which is hard to see."""
+_SAME_RATIO = 5e-5
+"""Smaller differences are called none: they are below a tenth of the last printed digit."""
+
+_SURE_RATIO = 0.99
+"""Some hundred samples tell no more than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChange:
+    """One table that two plans treat differently.
+
+    ``received_bytes`` is what ranks have to receive to go from the first plan to the second one:
+    weights and optimizer state of the cells that a rank holds under the second plan only.
+    """
+
+    table: str
+    before: TablePlacement
+    after: TablePlacement
+    received_bytes: float
+
+    @property
+    def changed_type(self) -> bool:
+        """Whether the type, kernel or cache has changed, and not only the place."""
+        return _kind(self.before) != _kind(self.after)
+
+
+def changes(workload: Workload, before: Plan, after: Plan) -> tuple[TableChange, ...]:
+    """The tables that two plans treat differently; those with the most bytes to move come first."""
+    found = []
+    for table in workload.tables:
+        old, new = before.placement(table.name), after.placement(table.name)
+        if _kind(old) == _kind(new) and set(old.shards) == set(new.shards):
+            continue
+        received = _received_cells(old, new) * cell_bytes(table, workload)
+        found.append(TableChange(table=table.name, before=old, after=new, received_bytes=received))
+    return tuple(sorted(found, key=lambda c: (-c.received_bytes, c.table)))
+
+
+def regression_ratio(base: Candidate, other: Candidate) -> float:
+    """How much longer ``other`` takes than ``base``: 0.03 is 3 % slower, below 0 faster."""
+    before = base.estimate.time.time_s
+    return other.estimate.time.time_s / before - 1.0 if before > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Plans of one workload; the first one is the reference.
+
+    ``confidences`` holds, for each other plan, the probability (0..1) that it is faster.
+    """
+
+    pipeline: CostPipeline
+    plans: tuple[Candidate, ...]
+    confidences: tuple[float, ...]
+
+
+def difference_sections(comparison: Comparison) -> tuple[Section, ...]:
+    """The first plan beside each other one, the time per stage, what moved, and the moves."""
+    plans, workload = comparison.plans, comparison.pipeline.workload
+    moved = (moves_section(workload, plans[0], other) for other in plans[1:])
+    overview = _overview(plans, comparison.confidences)
+    return (overview, _stages(plans), *moved, _reshards(comparison))
+
+
+def difference_data(comparison: Comparison) -> dict[str, object]:
+    """The comparison as plain values for JSON: seconds, bytes, ratios."""
+    workload, plans = comparison.pipeline.workload, comparison.plans
+    base = plans[0]
+    sure = dict(zip((plan.name for plan in plans[1:]), comparison.confidences, strict=False))
+    return {
+        "plans": [
+            {
+                "name": plan.name,
+                "iteration_time_s": plan.estimate.time.time_s,
+                "low_s": plan.estimate.time.low_s,
+                "high_s": plan.estimate.time.high_s,
+                "samples_per_s": plan.estimate.samples_per_s,
+                "change_ratio": regression_ratio(base, plan),
+                "confidence_faster_ratio": sure.get(plan.name),
+                "exposed_communication_s": plan.estimate.exposed_communication_s,
+                "fullest_rank_bytes": plan.memory.fullest.used_bytes,
+                "fits": plan.memory.fits,
+                "stages_s": {s.name: max(s.duration_s, default=0.0) for s in plan.estimate.stages},
+            }
+            for plan in plans
+        ],
+        "moves": [
+            _moves_data(base.name, other.name, changes(workload, base.plan, other.plan))
+            for other in plans[1:]
+        ],
+    }
+
+
+def _moves_data(base: str, other: str, moved: tuple[TableChange, ...]) -> dict[str, object]:
+    return {
+        "from": base,
+        "to": other,
+        "reshard_bytes": sum(change.received_bytes for change in moved),
+        "tables": [
+            {
+                "table": c.table,
+                **dict(zip(("before", "after"), _described(c), strict=True)),
+                "changed_type": c.changed_type,
+                "received_bytes": c.received_bytes,
+            }
+            for c in moved
+        ],
+    }
+
+
+def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> Section:
+    base = plans[0]
+    columns = (
+        Column(title="plan"),
+        Column(title="iteration", kind=Kind.TIME),
+        Column(title="change", kind=Kind.SHARE),
+        Column(title="samples", kind=Kind.RATE),
+        Column(title="exposed", kind=Kind.TIME, optional=True),
+        Column(title="fullest GiB", kind=Kind.GIB),
+        Column(title="worst/mean", kind=Kind.FACTOR, optional=True),
+        Column(title="kinds"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            plan.name,
+            plan.estimate.time.time_s,
+            None if plan is base else regression_ratio(base, plan),
+            plan.estimate.samples_per_s,
+            plan.estimate.exposed_communication_s,
+            plan.memory.fullest.used_bytes,
+            plan.estimate.imbalance_ratio,
+            ", ".join(figures.sharding_kinds(plan.plan)),
+        )
+        for plan in plans
+    ]
+    known = (*confidences, *(None for _ in plans[1 + len(confidences) :]))
+    facts = tuple(
+        Fact(label="Verdict", parts=_verdict(base, other, confidence))
+        for other, confidence in zip(plans[1:], known, strict=True)
+    )
+    unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
+    notes = (f"Kinds: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
+    return Section(title="Plans", facts=facts, columns=columns, rows=tuple(rows), notes=notes)
+
+
+def _change(ratio: float, base: str) -> str:
+    """A difference in time in words; a large one as a factor, which is the same from both sides."""
+    factor = 1.0 + ratio if ratio > 0 else 1.0 / (1.0 + ratio)
+    if factor >= _FACTOR:
+        shown = format_factor(factor)
+        return f"takes {shown} as long as {base}" if ratio > 0 else f"is {shown} as fast as {base}"
+    return f"is {format_share(abs(ratio))} {'slower' if ratio > 0 else 'faster'} than {base}"
+
+
+def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[str, ...]:
+    ratio = regression_ratio(base, other)
+    times = (base.estimate.time, other.estimate.time)
+    (before, _), (after, _) = (format_interval(t.time_s, t.low_s, t.high_s) for t in times)
+    if abs(ratio) < _SAME_RATIO:
+        return (f"{other.name} takes as long as {base.name} ({after})",)
+    word = "slower" if ratio > 0 else "faster"
+    change = f"{other.name} {_change(ratio, base.name)} ({before} -> {after})"
+    if faster is None:
+        return (change,)
+    sure = 1.0 - faster if ratio > 0 else faster
+    shown = format_share(sure) if sure <= _SURE_RATIO else f"above {format_share(_SURE_RATIO)}"
+    return change, f"confidence that it is {word}: {shown}"
+
+
+def _stages(plans: tuple[Candidate, ...]) -> Section:
+    """Each stage on its slowest rank, with buckets added up, and the change from the first plan."""
+    found = [
+        {name: max(times) for name, times in merged_durations_s(p.estimate).items()} for p in plans
+    ]
+    columns = (
+        Column("stage (slowest rank)"),
+        *(Column(plan.name, Kind.TIME) for plan in plans),
+        *(
+            Column(f"change {i}" if len(plans) > 2 else "change", Kind.DELTA, optional=True)
+            for i in range(2, len(plans) + 1)
+        ),
+    )
+    rows = tuple(
+        (
+            name,
+            *(times.get(name) for times in found),
+            *(times.get(name, 0.0) - found[0].get(name, 0.0) for times in found[1:]),
+        )
+        for name in dict.fromkeys(name for times in found for name in times)
+    )
+    return Section(title="Time per stage", columns=columns, rows=rows)
+
+
+def moves_section(
+    workload: Workload, base: Candidate, other: Candidate, *, most: int | None = _MOST_ROWS
+) -> Section:
+    """The tables that differ between two plans, at most ``most`` of them; None for all."""
+    moved = changes(workload, base.plan, other.plan)
+    total = sum(change.received_bytes for change in moved)
+    retyped = sum(change.changed_type for change in moved)
+    columns = (
+        Column(title="table"),
+        Column(title="before"),
+        Column(title="after"),
+        Column(title="to move", kind=Kind.BYTES),
+    )
+    rows = tuple((c.table, *_described(c), c.received_bytes) for c in moved[:most])
+    parts = (
+        f"{len(moved)} of {len(workload.tables)} tables differ",
+        f"{retyped} changed type or kernel",
+        f"a re-shard moves {units.format_bytes(total)}",
+    )
+    hidden = len(moved) - len(rows)
+    return Section(
+        title=f"From {base.name} to {other.name}",
+        facts=(Fact(label="Moved", parts=parts),),
+        columns=columns,
+        rows=rows,
+        notes=(f"{hidden} tables with less to move left out.",) if hidden else (),
+    )
+
+
+def _kind(placement: TablePlacement) -> tuple[object, ...]:
+    return placement.sharding_type, placement.kernel, placement.cache_load_factor_ratio
+
+
+def _described(change: TableChange) -> tuple[str, str]:
+    """How a table is placed in both plans; a whole table that only changed its type shows both."""
+    before, after = _describe(change.before), _describe(change.after)
+    if before == after and change.before.sharding_type is not change.after.sharding_type:
+        return (
+            f"{before}, run as {change.before.sharding_type}",
+            f"{after}, run as {change.after.sharding_type}",
+        )
+    return before, after
+
+
+def _describe(placement: TablePlacement) -> str:
+    short = figures.short_name(placement)
+    kernel = placement.kernel.value.removeprefix("fused_")
+    suffix = "" if kernel in ("fused", "dense") else f" {kernel}"
+    if placement.sharding_type is ShardingType.DATA_PARALLEL:
+        return f"{short}{suffix}"
+    return f"{short}{suffix} on {figures.rank_ranges(ranks_held(placement))}"
+
+
+def _received_cells(before: TablePlacement, after: TablePlacement) -> int:
+    """Cells that ranks hold after and not before; the shards of one rank never overlap."""
+    held: defaultdict[int, list[Shard]] = defaultdict(list)
+    for shard in before.shards:
+        held[shard.rank].append(shard)
+    return sum(
+        new.num_rows * new.num_cols - sum(_overlap(new, old) for old in held[new.rank])
+        for new in after.shards
+    )
+
+
+def _overlap(a: Shard, b: Shard) -> int:
+    rows = _shared(a.row_offset, a.num_rows, b.row_offset, b.num_rows)
+    return rows * _shared(a.col_offset, a.num_cols, b.col_offset, b.num_cols)
+
+
+def _shared(a: int, a_size: int, b: int, b_size: int) -> int:
+    return max(0, min(a + a_size, b + b_size) - max(a, b))
+
+
+def _reshards(comparison: Comparison) -> Section:
+    """Bytes and seconds of the move from the first plan to each other one."""
+    base, pipeline = comparison.plans[0], comparison.pipeline
+    rows: list[tuple[Cell, ...]] = []
+    facts = []
+    for plan in comparison.plans[1:]:
+        move = reshard(
+            base.plan,
+            plan.plan,
+            pipeline.workload,
+            pipeline.topology,
+            before_s=base.estimate.time.time_s,
+            after_s=plan.estimate.time.time_s,
+        )
+        sizes = (move.moved_tables, move.moved_bytes, move.most_received_bytes)
+        rows.append((plan.name, *sizes, move.time_s, move.payback_iterations))
+        if move.payback_iterations is not None and move.before_s > 0:
+            gain = format_share(move.saved_s / move.before_s)
+            parts = (f"{units.format_time(move.time_s)} once", f"saves {gain} of each iteration")
+            facts.append(Fact(label=plan.name, parts=parts))
+    columns = (
+        Column("to"),
+        Column("tables", Kind.COUNT),
+        Column("moved", Kind.BYTES),
+        Column("most to a rank", Kind.BYTES),
+        Column("time", Kind.TIME),
+        Column("pays back after iterations", Kind.COUNT),
+    )
+    title = f"Re-sharding from {base.name}"
+    return Section(title=title, facts=tuple(facts), columns=columns, rows=tuple(rows))
+
+
+# ------------------------------------------------------------------ the page
+
+_MOST_GROUPS = 64
+_SAME_S = 1e-12
+_DRAWINGS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
+    ("timeline", "Timeline of one iteration", timeline.draw),
+    ("rank-stages", "Stages, rank by rank", stages.draw),
+    ("memory", "Memory", memory.draw),
+    ("traffic", "Traffic, all to all", traffic.draw),
+)
+_VERDICTS = """\
+{% for verdict in verdicts %}<p class="verdict">{{ verdict }}.</p>{% endfor %}{{ rest }}"""
+_DELTAS = """\
+{% for heading, table in parts -%}
+<h3>{{ heading }}</h3>{{ table or "<p>Every stage takes as long on every rank.</p>"|safe }}
+{% endfor %}"""
+
+
+def render_compare(comparison: Comparison) -> str:
+    """The page."""
+    pipeline = comparison.pipeline
+    names = ", ".join(plan.name for plan in comparison.plans)
+    subtitle = f"{names} on {figures.cluster(pipeline.topology)}; the first is the reference"
+    title = f"Plans of {pipeline.workload.name} compared"
+    return render_page(title, subtitle, compare_blocks(comparison))
+
+
+def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
+    """Differences, then the charts of each plan."""
+    plans = comparison.plans
+    overview, slowest, *_, reshards = difference_sections(comparison)
+    verdicts = ["; ".join(fact.parts) for fact in overview.facts]
+    rest = plain_body(replace(overview, facts=()))
+    body = fill(_VERDICTS, verdicts=verdicts, rest=rest)
+    blocks = [
+        Block(name="plans", title=overview.title, body=body, short="Verdict"),
+        *(_moved(comparison, i) for i in range(1, len(plans))),
+        _plain("reshard", "Re-shard", reshards),
+        _plain("stages", "Stages", slowest),
+        _stage_deltas(comparison),
+        _plain("memory-deltas", "Memory deltas", _memory_deltas(comparison)),
+    ]
+    alone = [view_of(comparison.pipeline, plan) for plan in plans]
+    longest_s = max(timeline.length_s(view) for view in alone)
+    for name, title, draw in _DRAWINGS:
+        for i, view in enumerate(alone, 1):
+            body, plan = draw(replace(view, scale_s=longest_s)), view.plan.name
+            if body:
+                short = f"{title.split()[0].strip(',')}: {plan}"
+                title_ = f"{title}: {plan}"
+                blocks.append(Block(name=f"{name}-{i}", title=title_, body=body, short=short))
+    return tuple(blocks)
+
+
+def _plain(name: str, short: str, section: Section) -> Block:
+    return Block(name=name, title=section.title, body=plain_body(section), short=short)
+
+
+def _moved(comparison: Comparison, index: int) -> Block:
+    """Every table that differs; the terminal shows only the largest of them."""
+    base, other = comparison.plans[0], comparison.plans[index]
+    section = moves_section(comparison.pipeline.workload, base, other, most=None)
+    if not section.rows:
+        section = replace(section, facts=(), notes=("No table moved or changed its type.",))
+    return _plain(f"moved-{index + 1}", f"Moved: {other.name}", section)
+
+
+def _stage_deltas(comparison: Comparison) -> Block:
+    """For each rank and stage, the time of a later plan minus that of the first plan."""
+    groups = rank_groups(comparison.pipeline.topology, most=_MOST_GROUPS)
+    base = merged_durations_s(comparison.plans[0].estimate)
+    parts: list[tuple[str, Markup | None]] = []
+    for plan in comparison.plans[1:]:
+        theirs = merged_durations_s(plan.estimate)
+        names = dict.fromkeys([*base, *theirs])
+        deltas = {n: [_mean(theirs, n, g) - _mean(base, n, g) for g in groups] for n in names}
+        kept = [n for n in names if any(abs(d) > _SAME_S for d in deltas[n])]
+        columns = (Column("where"), *(Column(n, Kind.DELTA) for n in kept))
+        rows: list[tuple[Cell, ...]] = [
+            (g.name, *(deltas[n][k] for n in kept)) for k, g in enumerate(groups)
+        ]
+        heading = f"{plan.name} less {comparison.plans[0].name}"
+        parts.append((heading, grid(columns, rows) if kept else None))
+    title = "Stage times, rank by rank"
+    body = fill(_DELTAS, parts=parts)
+    return Block(name="stage-deltas", title=title, body=body, short="Stage deltas")
+
+
+def _mean(stages_s: dict[str, list[float]], name: str, group: Group) -> float:
+    times = stages_s.get(name)
+    return 0.0 if times is None else sum(times[r] for r in group.ranks) / len(group.ranks)
+
+
+def _memory_deltas(comparison: Comparison) -> Section:
+    groups = rank_groups(comparison.pipeline.topology, most=_MOST_GROUPS)
+    base, *others = comparison.plans
+    columns = (
+        Column("where"),
+        *(Column(plan.name, Kind.BYTES) for plan in comparison.plans),
+        *(Column(f"{plan.name} less {base.name}", Kind.DELTA_BYTES) for plan in others),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for group in groups:
+        used = [max(p.memory.ranks[r].used_bytes for r in group.ranks) for p in comparison.plans]
+        rows.append((group.name, *used, *(v - used[0] for v in used[1:])))
+    note = "Device memory in use, the reserve included; of a host, its fullest rank."
+    return Section(title="Memory differences", columns=columns, rows=tuple(rows), notes=(note,))
