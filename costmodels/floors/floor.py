@@ -53,8 +53,7 @@ from costmodels.iteration.base import (
     StageTimes,
 )
 from costmodels.iteration.pipelines import TrainingPipeline
-from costmodels.shard_work.wire import BACKWARD, FORWARD
-from costmodels.shard_work.work import EXCHANGING_TYPES
+from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.stage_model import StageModel
 

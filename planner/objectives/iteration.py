@@ -21,7 +21,11 @@ from costmodels.floors.phases import (
 )
 from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, REPLICATED
+from costmodels.shard_work.wire import EXCHANGING_TYPES
+from costmodels.shard_work.work import (
+    CALLS,
+    REPLICATED,
+)
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from planner.search.bounds.boxes import Box, Call, Launches
 from planner.space.evaluation import SearchSpace
