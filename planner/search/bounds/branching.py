@@ -186,9 +186,7 @@ class Branching:
         box = None if self._time is None else self._time.box(certain, optional=left_open)
         if box is None:
             return replace(node, done=True)
-        low = np.array(
-            [self._bounds.least_phase(node.types, int(phase), incumbent) for phase in box.first]
-        )
+        low = self._bounds.least_phases(node.types)[box.first]
         if not np.isfinite(low).all():
             return replace(node, bound=incumbent, done=True)
         flat = ~np.isin(box.first, self._bounds.model.used)

@@ -68,7 +68,6 @@ class Proofs:
             meter=self._meter,
             cut=lambda: record.cut,
             left_s=lambda: left_s(record),
-            schedule=schedule,
         )
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.starts = Starts(self.bounds, record, without)

@@ -134,7 +134,7 @@ class Roundable:
         if relaxation.shares is None:
             return relaxation
         model, builder = self._model, self._bounds.builder
-        groups = model.phase_maxima(self._bounds.loads.peaks(relaxation.shares)[-1])
+        groups = model.phase_maxima(self._bounds.builder.peaks(relaxation.shares)[-1])
         room = np.maximum(groups * (1 + slack_ratio), 1e-9 * float(groups.max()) + _LEAST_ROOM)
         room = room[model.phase_index]
         share = model.extreme(np.maximum)[:, : len(room)] / room

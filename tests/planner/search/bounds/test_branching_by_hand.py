@@ -92,8 +92,8 @@ class Bounds:
         self.solved: dict[int, Relaxation] = {}
         self._reduced = reduced
 
-    def least_phase(self, types: TypeSet, phase: int, most: float) -> float:
-        return LEAST
+    def least_phases(self, types: TypeSet) -> FloatArray:
+        return np.full(2, LEAST)
 
     def largest_loads(self, box: Box) -> FloatArray:
         return LOADS
@@ -248,7 +248,7 @@ def test_nodes_without_boxes_and_without_plans_are_left_alone() -> None:
     assert search.step(1.0) is first
     assert search.step(1.0) is None
     assert (search.bound(1.0), bounds.boxes) == (0.5, [])
-    bounds.least_phase = lambda types, phase, most: math.inf  # type: ignore[method-assign]
+    bounds.least_phases = lambda types: np.full(2, math.inf)  # type: ignore[method-assign]
     search = branching(bounds)
     search.step(1.0)
     assert (search.bound(1.0), bounds.boxes) == (1.0, [])

@@ -239,7 +239,7 @@ def test_giant_shards_are_left_out_and_large_ones_take_a_rank_or_half_of_it(
     matrix = np.zeros((size, count))
     matrix[rows.row, rows.column] = rows.values
     assert rows.upper == pytest.approx(np.ones(size))
-    peaks = bounds.loads.peaks(shares)[-1][:size]
+    peaks = bounds.builder.peaks(shares)[-1][:size]
     seen: set[float] = set()
     for flat, option in enumerate(space.options):
         loads = model.loads(space.pool[space.rows[flat]]).reshape(-1, size + 2)[:, :size]
