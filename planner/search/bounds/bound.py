@@ -87,7 +87,6 @@ class RankFreeBound:
         self.model = model
         self.space = model.space
         self.builder = RankFreeProgram(model)
-        self._uniform = self.builder.uniform
         self._table_rows: set[Name] = set()
         self._rank_rows: set[Name] = set()
         self.cuts: dict[TypeSet | None, list[Cut]] = {}
@@ -164,16 +163,6 @@ class RankFreeBound:
     def certain(self, types: TypeSet) -> TypeSet:
         """The sharding types that every plan of a set has."""
         return types - self.optional
-
-    @property
-    def uniform(self) -> BoolArray:
-        """``[n]`` True for options that load every rank."""
-        return self._uniform
-
-    @property
-    def limits(self) -> FloatArray:
-        """Device bytes and host bytes of a rank, on average."""
-        return self.builder.limits
 
     def least_phases(self, types: TypeSet | None) -> FloatArray:
         """``[K]`` the mean over ranks of each phase if every table had its least load.

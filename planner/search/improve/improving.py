@@ -178,10 +178,10 @@ class Improver:
         if key not in self._prices and relaxation.phases is not None:
             self._prices[key] = PriceSearch(
                 self._model,
-                self._bounds.uniform,
+                self._bounds.builder.uniform,
                 uses(relaxation.types, self._space),
                 relaxation.phases[self._model.used],
-                self._bounds.limits,
+                self._bounds.builder.limits,
                 self._rng,
             )
         return self._prices.get(key)
