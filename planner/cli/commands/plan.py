@@ -250,7 +250,7 @@ def _with_wider_price(
     from costmodels.errors import CostModelError
     from planner import api
     from planner.errors import PlannerError
-    from planner.options.odd_widths import odd_tables, priced_remark, widened
+    from planner.options.torchrec_rules import odd_tables, priced_remark, widened
 
     problem, left_s = result.problem, None
     if not odd_tables(problem.workload) or problem.scenarios:
