@@ -18,10 +18,8 @@ from planner.search.base import (
 )
 from planner.search.bounds.proofs import Proofs
 from planner.search.bounds.quick import price_all_above_floor
-from planner.search.common.home import home_choices
-from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import USUAL, Schedule
+from planner.search.common.schedule import USUAL, Schedule, SearchPart
 from planner.search.construct.greedy import offer_first
 from planner.search.construct.handed import HandedPlan, offered
 from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
@@ -277,7 +275,7 @@ def _start_under_rules(space: SearchSpace, record: Record, *, schedule: Schedule
         record: is offered every plan.
         schedule: how much work each part may take.
     """
-    home = home_choices(space)
+    home = space.in_use()
     if home is not None:
         known = [c for c in home if c is not None]
         if len(known) == space.num_tables:

@@ -124,8 +124,7 @@ def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -
     devices.
     """
     from planner import io
-    from planner.predict.dense import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
-    from planner.predict.rows import read_table
+    from planner.predict.rows import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products, read_table
 
     check_output(output, (file, Path(system)))
     table = read_table(file, DENSE_COLUMNS, DENSE_OPTIONAL)

@@ -280,8 +280,7 @@ def _train(
 
     from planner import io
     from planner.integrations.measure.calibrate import calibrated_topology
-    from planner.integrations.measure.runs import RunSettings
-    from planner.integrations.measure.validate_torchrec import validate_tasks
+    from planner.integrations.measure.runs import RunSettings, validate_tasks
 
     tasks, plans, ranks, seed = (numbers[name] for name in ("tasks", "plans", "ranks", "seed"))
     with TemporaryDirectory(prefix="shardplan-") as folder:

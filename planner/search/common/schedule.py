@@ -14,7 +14,29 @@ Numerical tolerances, and numbers that belong to one algorithm, stand beside the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
+
+# ------------------ parts of a search
+#
+# The parts of the search by name, so that a search can leave some out.
+
+
+class SearchPart(StrEnum):
+    """Parts of the search: one for each method that finds plans, and one for all that only proves.
+
+    Benchmarks leave out one part at a time, to see what it contributes.
+    """
+
+    EXHAUSTIVE = "every plan of tiny spaces"
+    GREEDY = "greedy plans"
+    ROUNDING = "rounding of the bound"
+    CYCLES = "ruin and recreate"
+    SHARING = "sharing out pieces"
+    PRICES = "sampled prices"
+    RESTARTS = "restarts"
+    SECOND = "the second search"
+    PROOFS = "proofs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +47,8 @@ class Schedule:
 
     turn_share: float = 0.3
     """Share of the work that one method may take before the others have had their turn: the chain
-    of moves from a plan in use, each of the first cycles, and boxes while these run. It is a share
-    of all work where several turns follow each other, and of the work left otherwise."""
+    of moves from the plan in use, each of the first cycles, boxes while these run, and, by the
+    clock, one mixed-integer program."""
     start_share: float = 0.06
     """Share of all work for what only prepares: packings, greedy plans, plans rounded from bounds,
     an early cycle, and each row of boxes."""

@@ -13,9 +13,8 @@ from costmodels.datatypes import BoolArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
-from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import USUAL, Schedule
+from planner.search.common.schedule import USUAL, Schedule, SearchPart
 from planner.search.construct.prices import PriceSearch, explore
 from planner.search.improve.partial_plan import Menu
 from planner.search.improve.ruin import LATE_STAGES, STAGES, Cycles
@@ -174,10 +173,10 @@ class Improver:
         if key not in self._prices and relaxation.phases is not None:
             self._prices[key] = PriceSearch(
                 self._model,
-                self._bounds.uniform,
+                self._bounds.builder.uniform,
                 uses(relaxation.types, self._space),
                 relaxation.phases[self._model.used],
-                self._bounds.limits,
+                self._bounds.builder.limits,
                 self._rng,
             )
         return self._prices.get(key)

@@ -23,10 +23,10 @@ def _parts(seed: int = 0) -> tuple[SearchSpace, LinearModel, RankFreeBound, Pric
     allowed[space.first[:-1]] = False
     prices = PriceSearch(
         model,
-        bounds.uniform,
+        bounds.builder.uniform,
         allowed,
         relaxation.phases[model.used],
-        bounds.limits,
+        bounds.builder.limits,
         np.random.default_rng(seed),
     )
     return space, model, bounds, prices

@@ -12,7 +12,7 @@ from planner.objectives import objective_named
 from planner.problem import Constraints
 from planner.search import auto
 from planner.search.base import Record
-from planner.search.common.leave_out import SearchPart
+from planner.search.common.schedule import SearchPart
 from planner.space.evaluation import Budget, Evaluator
 from tests.planner import cases
 
