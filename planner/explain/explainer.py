@@ -141,7 +141,7 @@ class Explainer:
         cuts = [(index, i) for i in range(len(self.space.tables[index].options))]
         costs = [
             None if placed is None else self._told(placed, rest)
-            for placed in self._placer.best(cuts, {index: rest})
+            for placed in self._placer.best(cuts, {index: rest}, tries_all=True)
         ]
         stuck = sum(cost is None for cost in costs)
         kept: dict[object, OptionCost] = {}

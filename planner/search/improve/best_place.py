@@ -88,18 +88,20 @@ class BestPlace:
         cuts: Sequence[Cut],
         rest: Mapping[int, FloatArray],
         most_bytes: Mapping[int, float] | None = None,
+        *,
+        tries_all: bool = False,
     ) -> list[Placed | None]:
         """Place options, the pieces of each one after the other where the objective is least.
 
-        If there are few ways to place an option's pieces, all of them are tried as well. All
-        options are placed at the same time, because pricing many plans in one call takes hardly
-        longer than pricing one.
+        All options are placed at the same time, because pricing many plans in one call takes
+        hardly longer than pricing one.
 
         Args:
             cuts: the options.
             rest: for each of their tables the work of the plan without it, ``[W, F]``.
             most_bytes: for each of their tables what its shards may receive; each takes its part
                 of it, or as little as it can. None for no limit.
+            tries_all: whether to try also all ways to place an option's pieces, if they are few.
 
         Returns:
             None for options whose pieces have no places under the rules.
@@ -109,7 +111,7 @@ class BestPlace:
             self._place_next(open_, most_bytes)
         found: list[list[Placed]] = []
         for one in begun:
-            ways = [] if most_bytes is not None else self._every_way(one)
+            ways = self._every_way(one) if tries_all else []
             found.append([] if one.is_stuck else [one])
             found[-1] += [self._placed_at(one, way, rest[one.table]) for way in ways]
         self._price([way for ways in found for way in ways])
