@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -141,12 +141,16 @@ def command(
             costs = constraint_costs(
                 inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
             )
+    from planner.cli.printing.show import print_assumed
+    from planner.solving.assumed import priced_assumptions
+
+    assumed = priced_assumptions(inputs.problem, inputs.plans[0], inputs.assumed)
     warnings = inputs.warnings + ignored
     if any(cost.is_cut for cost in costs or ()):
         warnings += (_CUT,)
     if settings.json:
         data = show.as_json(explainer.plan_time_s, told, changes, costs)
-        write_json({**data, "warnings": list(warnings)})
+        write_json({**data, "assumed": [asdict(a) for a in assumed], "warnings": list(warnings)})
         warn(settings, warnings)
         return 0
     for explanation in told:
@@ -155,5 +159,6 @@ def command(
         show.print_changes(explainer, changes)
     if costs is not None:
         show.print_costs(costs)
+    print_assumed(assumed, explainer.plan_time_s)
     warn(settings, warnings)
     return 0

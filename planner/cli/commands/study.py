@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -277,7 +277,8 @@ def command(
             )
             with bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
                 found.run(progress=step, should_stop=stop)
-        return _deliver(settings, found, stop, output, _warnings(load, flags, knobs))
+        assumed = _left_open(load, flags, knobs)
+        return _deliver(settings, found, stop, output, _warnings(load, flags, knobs), assumed)
 
 
 def _journal(output: Path | None) -> Path | None:
@@ -459,6 +460,14 @@ def _warnings(load: Files, flags: StudyFlags, knobs: dict[str, Any]) -> tuple[st
     return (*found, *(text for text in told if text))
 
 
+def _left_open(
+    load: Files, flags: StudyFlags, knobs: Mapping[str, Any]
+) -> dict[str, tuple[str, ...]]:
+    """What neither the workload file, nor a flag, nor a knob gives."""
+    batch = {"training.batch_size_per_rank"} if flags.global_batch_sizes else set()
+    return {k: v for k, v in load.file(()).assumed.items() if k not in {*knobs, *batch}}
+
+
 def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
     """Refuse an output that cannot be written, or that is an input, before a search.
 
@@ -489,9 +498,11 @@ def _deliver(
     stop: StopOnInterrupt,
     output: Path | None,
     warnings: tuple[str, ...],
+    assumed: Mapping[str, tuple[str, ...]],
 ) -> int:
     """Print and write what was found; returns the exit code."""
     from planner import io
+    from planner.solving.assumed import priced_assumptions
     from planner.study.compare import remarks
 
     has_plan = study.recommended is not None or study.unfinished is not None
@@ -502,7 +513,8 @@ def _deliver(
     result = None
     if has_plan or not (study.effort.is_grid or study.smallest_for):
         result = study.best().result
-        result = replace(result, warnings=(*warnings, *result.warnings))
+        priced = priced_assumptions(result.problem, result.plan, assumed)
+        result = replace(result, warnings=(*warnings, *result.warnings), assumed=priced)
     written = () if output is None else _write(study, output, result)
     if settings.json:
         told = None if result is None else io.result_to_json(result)

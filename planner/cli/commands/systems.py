@@ -31,10 +31,11 @@ Examples:
 def command(ctx: click.Context) -> int:
     """List the systems that are shipped, with their key numbers per device.
 
-    Bandwidths are what one device reaches in one direction. USD/h is a rough rent of one GPU, no
-    vendor's list price; --price of 'plan' and 'study' gives yours. The column measured says how
-    many of a system's numbers are measured or calibrated. A system file of your own can be given
-    wherever a name can; start from a shipped one with 'shardplan systems show NAME > my_box.yaml'.
+    Bandwidths are what one device reaches in one direction. USD/h is the price in the file: rents
+    of one GPU differ by factors, so that shipped files state none; --price of 'plan' and 'study'
+    gives yours. The column measured says how many of a system's numbers are measured or calibrated.
+    A system file of your own can be given wherever a name can; start from a shipped one with
+    'shardplan systems show NAME > my_box.yaml'.
     """
     if ctx.invoked_subcommand is not None:
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import ClassVar, Final, final
 
 from markupsafe import Markup
@@ -29,7 +30,7 @@ from planner.report.base import (
 from planner.report.evidence import FAMILIES, Evidence, family_seconds
 from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
-from planner.result import OPTIMAL_GAP, Candidate, PlanningResult, SolverReport
+from planner.result import OPTIMAL_GAP, Assumed, Candidate, PlanningResult, SolverReport
 from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable, significant
 
@@ -69,7 +70,7 @@ class SummarySection(AbstractReportSection):
             move(result),
             _checkpoints(result),
             _scenarios(result),
-            _assumed(result),
+            assumed_line(result.assumed, result.estimate.time.time_s),
             _baselines(result, others),
             _solver_line(result.solver, result.best.plan),
             Fact(label="Searched", parts=result.searched, num_first=0),
@@ -192,7 +193,7 @@ def _cards(evidence: Evidence) -> list[tuple[str, str, str]]:
 
 # ------------------------------------------------------------------ the lines
 
-_TOP_STAGES = 3
+_TOP_STAGES = 2
 
 
 def _headline(workload: Workload, cluster: str) -> Fact:
@@ -251,7 +252,7 @@ def _width_reason(result: PlanningResult) -> str:
     pipeline = pipeline_of(result.problem)
     kind = pipeline.least_certain_kind(result.plan)
     unmeasured = kind == "host" and host_is_assumed(result.problem.topology)
-    why = ", which was not measured on this system" if unmeasured else ""
+    why = ", which was not measured" if unmeasured else ""
     return f"90 % interval; least certain is {_WIDTH_OF[kind]}{why}"
 
 
@@ -384,6 +385,7 @@ def _other_work(solver: SolverReport) -> str:
 # ------------------------------------------------------------------ lines of some results
 
 _MOST_SCENARIOS = 5
+_MOST_ASSUMED = 3
 
 
 def _cost_line(result: PlanningResult) -> Fact:
@@ -448,25 +450,34 @@ def move(result: PlanningResult) -> Fact:
     return Fact(label="Move", parts=tuple(parts))
 
 
-def _assumed(result: PlanningResult) -> Fact:
-    """How many values were assumed, and the one that moves the step most, but for the batch."""
-    if not result.assumed:
+def assumed_line(assumed: Sequence[Assumed], ours_s: float | None) -> Fact:
+    """How many values were assumed, and the one that moves the step most, but for the batch.
+
+    Args:
+        assumed: the values that a workload file left open.
+        ours_s: the step with these values; None if there is no plan, and so no step.
+    """
+    if not assumed:
         return Fact("Assumed", ())
-    ours_s = result.estimate.time.time_s
+    words = counted(len(assumed), "value")
+    if ours_s is None:
+        shown = ", ".join(f"{a.what} {a.value}{_tables(a)}" for a in assumed[:_MOST_ASSUMED])
+        more = len(assumed) - _MOST_ASSUMED
+        return Fact("Assumed", (f"{words}: {shown}" + (f", and {more} more" if more > 0 else ""),))
     moves = [
-        (abs(a.time_s - ours_s), a)
-        for a in result.assumed
+        (abs(a.time_s - ours_s), a.time_s, a)
+        for a in assumed
         if a.time_s is not None and a.key != "training.batch_size_per_rank"
     ]
-    words = counted(len(result.assumed), "value")
     if moves:
-        _, most = max(moves, key=lambda pair: pair[0])
-        of = f" of {counted(most.num_tables, 'table')}" if most.num_tables else ""
-        words += (
-            f", chiefly {most.what} {most.value}{of}: {units.format_time(most.time_s or 0.0)} with "
-            f"{most.other}"
-        )
+        _, time_s, most = max(moves, key=lambda found: found[0])
+        told = f"{most.what} {most.value}{_tables(most)}"
+        words += f", chiefly {told}: {units.format_time(time_s)} with {most.other}"
     return Fact("Assumed", (words,))
+
+
+def _tables(assumed: Assumed) -> str:
+    return f" of {counted(assumed.num_tables, 'table')}" if assumed.num_tables else ""
 
 
 def _scenarios(result: PlanningResult) -> Fact:

@@ -40,7 +40,9 @@ def test_compare_writes_a_page(
     assert done.code == 0, done.err
     assert {p.name for p in folder.iterdir()} == {"compare.html"}
     page = read_page((folder / "compare.html").read_text())
-    times = [float(s.value) for s in page.shown if (s.section, s.quantity) == ("plans", "iteration")]
+    times = [
+        float(s.value) for s in page.shown if (s.section, s.quantity) == ("plans", "iteration")
+    ]
     assert times == list(fake_api.times_s[:2])
     assert "Plans of small compared" in page.words
 
