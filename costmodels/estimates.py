@@ -173,15 +173,9 @@ class RankMemory:
     @property
     def used_bytes(self) -> float:
         """Device memory in use, including the reserve."""
-        return (
-            self.weights_bytes
-            + self.optimizer_bytes
-            + self.gradients_bytes
-            + self.cache_bytes
-            + self.buffers_bytes
-            + self.dense_bytes
-            + self.reserved_bytes
-        )
+        tables = self.weights_bytes + self.optimizer_bytes + self.gradients_bytes
+        tables += self.cache_bytes + self.buffers_bytes
+        return tables + self.dense_bytes + self.reserved_bytes
 
     @property
     def headroom_bytes(self) -> float:

@@ -12,7 +12,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.dense._live import live_bytes
 from costmodels.dense.base import activation_bytes, dense_layers, dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
-from costmodels.shard_work.deduplication import kept_bytes
+from costmodels.shard_work.wire import kept_bytes
 from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sustained import generation_of
 from costmodels.topology import Topology
@@ -150,15 +150,10 @@ def ledger(work: FloatArray, workload: Workload, topology: Topology) -> MemoryLe
     ranks = tuple(
         RankMemory(
             rank=rank,
-            weights_bytes=float(row[Memory.WEIGHTS]),
-            optimizer_bytes=float(row[Memory.OPTIMIZER]),
-            gradients_bytes=float(row[Memory.GRADIENTS]),
-            cache_bytes=float(row[Memory.CACHE]),
-            buffers_bytes=float(row[Memory.BUFFERS]),
+            **{f"{column.name.lower()}_bytes": float(row[column]) for column in Memory},
             dense_bytes=float(dense[rank]),
             reserved_bytes=workload.reserved_bytes,
             capacity_bytes=float(capacity[rank]),
-            host_bytes=float(row[Memory.HOST]),
         )
         for rank, row in enumerate(columns)
     )

@@ -43,6 +43,11 @@ _MOST = 2**53
 """Largest size and count. A float holds every whole number up to it exactly."""
 
 
+_AMOUNTS = (
+    *("read_bytes", "written_bytes", "parameter_bytes", "saved_bytes", "deviation_ratio"),
+    *("most_ratio", "shared_bytes", "backward_bytes"),
+)
+"""Fields that are finite and not below 0, if they are given."""
 _ALIGNED = 16
 """Elements that are a multiple of what any kernel of products loads at once."""
 
@@ -169,17 +174,9 @@ class Operator:
         for key in ("num_parameters", "num_kernels", "num_calls", "num_sorted", "num_joined"):
             value = getattr(self, key)
             require(0 <= value <= _MOST, f"{where}: {key} must be 0..2^53, got {value}")
-        for key in (
-            "read_bytes",
-            "written_bytes",
-            "parameter_bytes",
-            "saved_bytes",
-            "deviation_ratio",
-            "most_ratio",
-            "shared_bytes",
-        ):
+        for key in _AMOUNTS:
             value = getattr(self, key)
-            good = math.isfinite(value) and value >= 0
+            good = value is None or (math.isfinite(value) and value >= 0)
             require(good, f"{where}: {key} must be 0 or more, got {value}")
         version = self.flash_version
         require(1 <= version <= 3, f"{where}: flash_version must be 1, 2 or 3, got {version}")
@@ -187,9 +184,6 @@ class Operator:
             not self.is_pointwise or self.kind is OperatorKind.ATTENTION,
             f"{where}: is_pointwise belongs to kind attention, got {self.kind}; leave it out",
         )
-        given = self.backward_bytes
-        good = given is None or (math.isfinite(given) and given >= 0)
-        require(good, f"{where}: backward_bytes must be 0 or more, got {given}")
 
     @property
     def has_gradient(self) -> bool:

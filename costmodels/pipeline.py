@@ -9,8 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-import costmodels.iteration as pipelines
-from costmodels import discovery, memory
+from costmodels import memory
 from costmodels.batch_shares import shares_remark
 from costmodels.cpu.run_stages import unused_remark
 from costmodels.datatypes import FloatArray
@@ -18,11 +17,19 @@ from costmodels.dense.base import dense_layers, dense_parameters, uneven_remark,
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
-from costmodels.iteration._closed_form import Schedule, differing_ranks, on_ranks, schedule
-from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
-from costmodels.iteration._events import Simulation
-from costmodels.iteration._traced import finite_times, traced
-from costmodels.iteration.base import AbstractPipeline, Program, StageTimes
+from costmodels.iteration.base import Program, Simulation, StageTimes
+from costmodels.iteration.pipelines import PIPELINES
+from costmodels.iteration.timing import (
+    Schedule,
+    critical_path,
+    differing_ranks,
+    finite_times,
+    on_ranks,
+    rank_estimates,
+    schedule,
+    stage_times,
+    traced,
+)
 from costmodels.shard_work.cells import OptionWork
 from costmodels.shard_work.work import WorkModel, whole_tables
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan
@@ -69,7 +76,7 @@ class CostPipeline:
         self._dense = self.models.dense.beside(self._even_lookup_s)
         stage_models = replace(self.models, lookup=self.lookup, dense=self._dense)
         self._stages = StageModel(workload, topology, stage_models)
-        self._pipeline = pipeline_named(workload.pipeline.value)
+        self._pipeline = PIPELINES[workload.pipeline]
         self._phases = PhaseModel(self._stages, self._pipeline)
         self.floor = IterationFloor(self._stages, self._pipeline)
 
@@ -436,8 +443,3 @@ class CostPipeline:
                     "measures it in seconds"
                 )
         return tuple(notes)
-
-
-def pipeline_named(name: str) -> AbstractPipeline:
-    """The training pipeline of that name."""
-    return discovery.load(pipelines, name, AbstractPipeline)()

@@ -1,36 +1,215 @@
-"""How tables are cut, and on which ranks the pieces are."""
+"""How tables are cut, and on which ranks the pieces are.
+
+Shards of a table are kept as columns. A row-wise table on thousands of ranks has as many shards,
+and a plan has thousands of such tables; as columns they cost a few arrays, and what is counted over
+them is arithmetic on arrays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final, Self, cast, final, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodels.datatypes import IntArray
-from costmodels.errors import InvalidValueError, require
-from costmodels.shards import Shard, Shards, tiling_problem
+from costmodels.errors import require
 from costmodels.workload import Workload
 
-__all__ = [
-    "SPREAD",
-    "ComputeKernel",
-    "Plan",
-    "Shard",
-    "ShardingOption",
-    "ShardingType",
-    "Shards",
-    "Spread",
-    "TablePlacement",
-    "check_plan",
-    "check_tiling",
-    "place",
-    "row_block_columns",
-    "row_blocks",
-]
+_LARGEST: Final = 2**62
+_MANY: Final = 10_000
+"""So many shards of a table of 2^48 rows still count up to less than 2^62."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A rectangle of one table on one rank."""
+
+    rank: int
+    row_offset: int
+    num_rows: int
+    col_offset: int
+    num_cols: int
+
+
+@final
+class Shards(Sequence[Shard]):
+    """Shards as columns of whole numbers; a sequence whose items are made when they are read.
+
+    Equal to another ``Shards``, or to a tuple, with the same shards in the same order.
+
+    Attributes:
+        rank, row_offset, num_rows, col_offset, num_cols: ``[n]``, read-only; the fields of a
+            :class:`Shard`.
+    """
+
+    __slots__ = ("_hash", "col_offset", "num_cols", "num_rows", "rank", "row_offset")
+
+    def __init__(
+        self,
+        rank: ArrayLike,
+        row_offset: ArrayLike,
+        num_rows: ArrayLike,
+        col_offset: ArrayLike,
+        num_cols: ArrayLike,
+    ) -> None:
+        """Columns of one length; a single number stands for that number in every shard."""
+        given = (rank, row_offset, num_rows, col_offset, num_cols)
+        columns = [np.asarray(c, dtype=np.int64) for c in given]
+        size = max(c.size for c in columns) if all(c.size for c in columns) else 0
+        columns = [c if c.shape == (size,) else np.broadcast_to(c, (size,)) for c in columns]
+        for column in columns:
+            column.flags.writeable = False
+        self.rank, self.row_offset, self.num_rows, self.col_offset, self.num_cols = columns
+        self._hash: int | None = None
+
+    @classmethod
+    def of(cls, shards: Iterable[Shard]) -> Self:
+        """From single shards.
+
+        Raises:
+            InvalidValueError: an offset or size of 2^62 or more, larger than any table.
+        """
+        if isinstance(shards, cls):
+            return shards
+        rows = [(s.rank, s.row_offset, s.num_rows, s.col_offset, s.num_cols) for s in shards]
+        good = all(-_LARGEST < value < _LARGEST for row in rows for value in row)
+        require(good, "ranks, offsets and sizes of shards must be below 2^62")
+        return cls._from_rows(np.array(rows, dtype=np.int64).reshape(-1, 5))
+
+    @classmethod
+    def _from_rows(cls, rows: IntArray) -> Self:
+        return cls(*np.ascontiguousarray(rows.T))
+
+    @property
+    def columns(self) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
+        """Rank, row offset, rows, column offset, columns."""
+        return self.rank, self.row_offset, self.num_rows, self.col_offset, self.num_cols
+
+    def __len__(self) -> int:
+        """Number of shards."""
+        return len(self.rank)
+
+    @overload
+    def __getitem__(self, index: int) -> Shard: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Shards: ...
+
+    def __getitem__(self, index: int | slice) -> Shard | Shards:
+        """One shard, or some of them."""
+        if isinstance(index, slice):
+            return Shards._from_rows(np.stack([c[index] for c in self.columns], axis=-1))
+        return Shard(*(int(c[index]) for c in self.columns))
+
+    def __iter__(self) -> Iterator[Shard]:
+        """Each shard in turn."""
+        return map(Shard, *(c.tolist() for c in self.columns))
+
+    def __add__(self, other: Iterable[Shard]) -> Shards:
+        """These shards, then those."""
+        return Shards.of((*self, *other))
+
+    def __radd__(self, other: Iterable[Shard]) -> Shards:
+        """Those shards, then these."""
+        return Shards.of((*other, *self))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other holds the same shards in the same order."""
+        if isinstance(other, tuple):
+            return tuple(self) == other
+        if not isinstance(other, Shards):
+            return NotImplemented
+        pairs = zip(self.columns, other.columns, strict=True)
+        return len(self) == len(other) and all(a is b or np.array_equal(a, b) for a, b in pairs)
+
+    def __hash__(self) -> int:
+        """Computed once."""
+        if self._hash is None:
+            self._hash = hash(tuple(c.tobytes() for c in self.columns))
+        return self._hash
+
+    def __repr__(self) -> str:
+        """As the tuple of the shards."""
+        return repr(tuple(self))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as five columns."""
+        return _unpickled, self.columns
+
+
+def _unpickled(*columns: IntArray) -> Shards:
+    return Shards._from_rows(np.stack(columns, axis=-1))
+
+
+def tiling_problem(shards: Shards, num_embeddings: int, embedding_dim: int) -> str | None:
+    """The first rule that shards break which should cover a table once, in words; None if none."""
+    if _in_order(shards, num_embeddings, embedding_dim):
+        return None
+    unsized = np.flatnonzero((shards.num_rows < 0) | (shards.num_cols < 1))
+    if len(unsized):
+        return f"shard {shards[int(unsized[0])]} has no columns or rows < 0"
+    used = np.flatnonzero(shards.num_rows > 0)
+    cells = np.stack(shards.columns[1:])[:, used]
+    row, rows, col, cols = cells
+    outside = (row < 0) | (col < 0) | (row + rows > num_embeddings) | (col + cols > embedding_dim)
+    if outside.any():
+        shard = shards[int(used[np.argmax(outside)])]
+        return f"shard {shard} leaves the table of {num_embeddings} x {embedding_dim}"
+    area, expected = _area(rows, cols), num_embeddings * embedding_dim
+    if area != expected:
+        return f"shards cover {area} cells of {expected}; they must tile it"
+    pair = _overlap(cells)
+    if pair is not None:
+        return f"shards {shards[int(used[pair[0]])]} and {shards[int(used[pair[1]])]} overlap"
+    return None
+
+
+def _in_order(shards: Shards, num_embeddings: int, embedding_dim: int) -> bool:
+    """Whether these are whole columns from left to right, or whole rows from top to bottom."""
+    _, row, rows, col, cols = shards.columns
+    if not 1 <= len(rows) <= _MANY:
+        return False
+    if rows[0] == num_embeddings and cols[0] != embedding_dim:
+        row, rows, col, cols = col, cols, row, rows
+        num_embeddings, embedding_dim = embedding_dim, num_embeddings
+        least = 1
+    else:
+        least = 0
+    whole = bool((cols == embedding_dim).all()) and not col.any()
+    if not whole or rows.min() < least or rows.max() > num_embeddings:
+        return False
+    ends = np.cumsum(rows)
+    return int(ends[-1]) == num_embeddings and bool((row == ends - rows).all())
+
+
+def _area(rows: IntArray, cols: IntArray) -> int:
+    """Cells of all shards together; exact, also where their number does not fit 64 bits."""
+    if float(rows.astype(float) @ cols) < _LARGEST:
+        return int(rows @ cols)
+    return sum(r * c for r, c in zip(rows.tolist(), cols.tolist(), strict=True))
+
+
+def _overlap(cells: IntArray) -> tuple[int, int] | None:
+    """Two shards that share a cell, the first such pair in order of rows, then columns."""
+    order = np.lexsort((cells[2], cells[0]))
+    row, rows, col, cols = cells[:, order]
+    same_rows = (np.diff(row) == 0) & (np.diff(rows) == 0)
+    if bool((same_rows | (row[1:] >= (row + rows)[:-1])).all()):
+        meets = np.flatnonzero(same_rows & (col[1:] < (col + cols)[:-1]))
+        return (int(order[meets[0]]), int(order[meets[0] + 1])) if len(meets) else None
+    for a in range(len(row)):
+        later = slice(a + 1, int(np.searchsorted(row, row[a] + rows[a], side="left")))
+        meets = np.flatnonzero(
+            (col[later] < col[a] + cols[a]) & (col[a] < col[later] + cols[later])
+        )
+        if len(meets):
+            return int(order[a]), int(order[a + 1 + meets[0]])
+    return None
 
 
 class ShardingType(StrEnum):
@@ -72,15 +251,13 @@ class Spread(StrEnum):
     HOSTS = "hosts"
 
 
-SPREAD: dict[ShardingType, Spread] = {
-    ShardingType.DATA_PARALLEL: Spread.UNIFORM,
-    ShardingType.ROW_WISE: Spread.UNIFORM,
-    ShardingType.TABLE_WISE: Spread.RANKS,
-    ShardingType.COLUMN_WISE: Spread.RANKS,
-    ShardingType.TABLE_COLUMN_WISE: Spread.RANKS,
-    ShardingType.TABLE_ROW_WISE: Spread.HOSTS,
-    ShardingType.GRID_SHARD: Spread.HOSTS,
+SPREAD: Final = {
+    kind: Spread.UNIFORM
+    if kind in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE)
+    else (Spread.HOSTS if kind in BY_HOSTS else Spread.RANKS)
+    for kind in ShardingType
 }
+"""What has to be chosen for each type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +286,10 @@ class ShardingOption:
     def __post_init__(self) -> None:
         """Check kernel against type, and the cache load factor."""
         _check_kernel(self.table, self.sharding_type, self.kernel, self.cache_load_factor_ratio)
-        if not self.column_widths or min(self.column_widths) < 1:
-            msg = f"table {self.table!r}: column widths must be positive, got {self.column_widths}"
-            raise InvalidValueError(msg)
+        require(
+            bool(self.column_widths) and min(self.column_widths) >= 1,
+            f"table {self.table!r}: column widths must be positive, got {self.column_widths}",
+        )
 
     @property
     def spread(self) -> Spread:
@@ -161,19 +339,17 @@ class ShardingOption:
 def _check_kernel(
     table: str, sharding_type: ShardingType, kernel: ComputeKernel, ratio: float | None
 ) -> None:
-    if (sharding_type is ShardingType.DATA_PARALLEL) != (kernel is ComputeKernel.DENSE):
-        msg = (
-            f"table {table!r}: kernel dense goes with data_parallel and only with it, "
-            f"got {sharding_type} with {kernel}"
-        )
-        raise InvalidValueError(msg)
+    require(
+        (sharding_type is ShardingType.DATA_PARALLEL) == (kernel is ComputeKernel.DENSE),
+        f"table {table!r}: kernel dense goes with data_parallel and only with it, "
+        f"got {sharding_type} with {kernel}",
+    )
     caching = kernel is ComputeKernel.FUSED_UVM_CACHING
-    if caching != (ratio is not None) or not (ratio is None or 0 < ratio < 1):
-        msg = (
-            f"table {table!r}: a cache load factor between 0 and 1 goes with "
-            f"fused_uvm_caching and only with it, got {kernel} with {ratio}"
-        )
-        raise InvalidValueError(msg)
+    require(
+        caching == (ratio is not None) and (ratio is None or 0 < ratio < 1),
+        f"table {table!r}: a cache load factor between 0 and 1 goes with "
+        f"fused_uvm_caching and only with it, got {kernel} with {ratio}",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +361,7 @@ class TablePlacement:
         sharding_type: how it is cut.
         kernel: the code that looks it up, and where its memory is.
         shards: in TorchRec's order for the sharding type; any sequence may be given, and is kept as
-            :class:`costmodels.shards.Shards`.
+            :class:`costmodels.sharding.Shards`.
         cache_load_factor_ratio: as in :class:`ShardingOption`.
 
     Raises:
@@ -232,9 +408,7 @@ class Plan:
         Raises:
             InvalidValueError: the plan does not place it.
         """
-        if table not in self._by_table:
-            msg = f"the plan does not place table {table!r}"
-            raise InvalidValueError(msg)
+        require(table in self._by_table, f"the plan does not place table {table!r}")
         return self._by_table[table]
 
 
@@ -292,36 +466,19 @@ def _cells(
     local_world_size: int,
 ) -> Shards:
     if option.is_uniform:
-        offsets: IntArray | int = 0
-        rows: IntArray | int = num_embeddings
+        width, every = sum(option.column_widths), _all_ranks(world_size)
         if option.sharding_type is ShardingType.ROW_WISE:
             offsets, rows = row_block_columns(num_embeddings, world_size)
-        return Shards(
-            rank=_all_ranks(world_size),
-            row_offset=offsets,
-            num_rows=rows,
-            col_offset=0,
-            num_cols=sum(option.column_widths),
-        )
+            return Shards(every, offsets, rows, 0, width)
+        return Shards(every, 0, num_embeddings, 0, width)
     col_offset, num_cols = _columns(option.column_widths)
     places = np.array(where, dtype=np.int64)
     if option.spread is Spread.RANKS:
-        return Shards(
-            rank=places,
-            row_offset=0,
-            num_rows=num_embeddings,
-            col_offset=col_offset,
-            num_cols=num_cols,
-        )
+        return Shards(places, 0, num_embeddings, col_offset, num_cols)
     offsets, rows = row_block_columns(num_embeddings, local_world_size)
     inside = places[:, None] * local_world_size + np.arange(local_world_size)
-    return Shards(
-        rank=inside.ravel(),
-        row_offset=np.tile(offsets, len(places)),
-        num_rows=np.tile(rows, len(places)),
-        col_offset=np.repeat(col_offset, local_world_size),
-        num_cols=np.repeat(num_cols, local_world_size),
-    )
+    columns = (np.repeat(c, local_world_size) for c in (col_offset, num_cols))
+    return Shards(inside.ravel(), *(np.tile(r, len(places)) for r in (offsets, rows)), *columns)
 
 
 @lru_cache(maxsize=64)
@@ -352,9 +509,7 @@ def check_tiling(placement: TablePlacement, num_embeddings: int, embedding_dim: 
         require(whole, f"{name}: every rank of a data_parallel table holds the whole table")
         return
     problem = tiling_problem(placement.cells, num_embeddings, embedding_dim)
-    if problem is not None:
-        msg = f"{name}: {problem}"
-        raise InvalidValueError(msg)
+    require(problem is None, f"{name}: {problem}")
 
 
 def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
@@ -378,10 +533,8 @@ def check_plan(plan: Plan, workload: Workload, world_size: int) -> None:
     for placement in plan.placements:
         table, ranks = tables[placement.table], placement.cells.rank
         outside = (ranks < 0) | (ranks >= world_size)
-        if outside.any():
-            bad = ranks[outside].tolist()
-            msg = f"table {table.name!r}: ranks {bad[:5]} are outside 0..{world_size - 1}"
-            raise InvalidValueError(msg)
+        bad = ranks[outside].tolist()[:5]
+        require(not bad, f"table {table.name!r}: ranks {bad} are outside 0..{world_size - 1}")
         if placement.sharding_type is ShardingType.DATA_PARALLEL:
             require(
                 ranks is every or np.array_equal(np.sort(ranks), every),

@@ -14,8 +14,7 @@ from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
 from costmodels.cpu.dense import CpuDense
-from costmodels.cpu.exchange import CpuExchange
-from costmodels.cpu.gloo import Gloo
+from costmodels.cpu.exchange import CpuExchange, Gloo
 from costmodels.cpu.lookup import CpuLookup
 from costmodels.datatypes import FloatArray
 from costmodels.errors import require

@@ -77,25 +77,13 @@ class Device:
 
     def __post_init__(self) -> None:
         """Check that times on it are finite."""
-        rates = (
-            self.hbm_bandwidth_bytes_per_s,
-            self.l2_bandwidth_bytes_per_s,
-            self.flops_efficiency_ratio,
-            self.update_efficiency_ratio,
-            self.sort_rate_per_s,
-            *(rate for _, rate in self.flops_per_s),
-        )
-        name = f"device {self.name!r}"
-        require(all(r > 0 for r in rates), f"{name}: rates and efficiencies must be above 0")
+        name, rated = f"device {self.name!r}", [rate for _, rate in self.flops_per_s]
+        rated += [self.hbm_bandwidth_bytes_per_s, self.l2_bandwidth_bytes_per_s]
+        rated += [self.flops_efficiency_ratio, self.update_efficiency_ratio, self.sort_rate_per_s]
+        require(all(r > 0 for r in rated), f"{name}: rates and efficiencies must be above 0")
         require(len(self.flops_per_s) >= 1, f"{name}: flops_per_s needs one element type at least")
-        sizes = (
-            self.hbm_capacity_bytes,
-            self.l2_capacity_bytes,
-            self.kernel_latency_s,
-            self.row_half_bytes,
-            self.overlap_slowdown_ratio,
-            self.num_multiprocessors,
-        )
+        sizes = [self.hbm_capacity_bytes, self.l2_capacity_bytes, self.kernel_latency_s]
+        sizes += [self.row_half_bytes, self.overlap_slowdown_ratio, self.num_multiprocessors]
         require(all(s >= 0 for s in sizes), f"{name}: sizes and latencies must not be negative")
         require(
             not self.single_stream or self.overlap_slowdown_ratio == 0,
@@ -264,16 +252,11 @@ class FittedFactors:
         rows = [len(row) for row in self.spread_ratio]
         triangle = list(range(1, len(FITTED_KINDS) + 1))
         sane = all(abs(v) <= _MOST_SPREAD for row in self.spread_ratio for v in row)
-        require(
-            rows in ([], triangle),
-            "the spread of fitted factors must be a lower triangle with rows of 1, 2, 3 and 4 "
-            f"numbers, got rows of {rows}",
-        )
-        require(
-            sane,
-            f"numbers of the spread of fitted factors must be -{_MOST_SPREAD:g}..{_MOST_SPREAD:g}, "
-            f"got {self.spread_ratio}",
-        )
+        spread = "the spread of fitted factors must be"
+        wanted = f"{spread} a lower triangle with rows of 1, 2, 3 and 4 numbers, got rows of {rows}"
+        require(rows in ([], triangle), wanted)
+        most = f"numbers of {spread} -{_MOST_SPREAD:g}..{_MOST_SPREAD:g}, got {self.spread_ratio}"
+        require(sane, most)
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -357,32 +340,22 @@ class Topology:
 
     def __post_init__(self) -> None:
         """Check that the levels nest."""
+        local, domain = self.local_world_size, self.domain_size
         require(self.num_hosts >= 1, f"num_hosts must be at least 1, got {self.num_hosts}")
-        require(
-            self.local_world_size >= 1,
-            f"gpus_per_host must be at least 1, got {self.local_world_size}",
-        )
-        fits = self.domain_size % self.local_world_size == 0 and self.domain_size >= 1
-        require(
-            fits,
-            f"domain_size {self.domain_size} must be a multiple of "
-            f"gpus_per_host {self.local_world_size}",
-        )
+        require(local >= 1, f"gpus_per_host must be at least 1, got {local}")
+        fits = domain % local == 0 and domain >= 1
+        require(fits, f"domain_size {domain} must be a multiple of gpus_per_host {local}")
         for values in (self.hbm_capacity_by_rank_bytes, self.speed_by_rank_ratio):
             require(
                 len(values) in (0, self.world_size),
                 f"per-rank values need {self.world_size} entries, got {len(values)}",
             )
             require(all(math.isfinite(v) and v > 0 for v in values), "per-rank values must be > 0")
-        require(
-            len(self.ddr_capacity_by_host_bytes) in (0, self.num_hosts),
-            f"per-host values need {self.num_hosts} entries, "
-            f"got {len(self.ddr_capacity_by_host_bytes)}",
-        )
-        require(
-            all(math.isfinite(v) and v >= 0 for v in self.ddr_capacity_by_host_bytes),
-            "per-host memory must not be negative",
-        )
+        held = self.ddr_capacity_by_host_bytes
+        counted = f"per-host values need {self.num_hosts} entries, got {len(held)}"
+        require(len(held) in (0, self.num_hosts), counted)
+        good = all(math.isfinite(v) and v >= 0 for v in held)
+        require(good, "per-host memory must not be negative")
 
     @property
     def world_size(self) -> int:
@@ -419,21 +392,17 @@ class Topology:
 
     def hbm_capacities(self) -> FloatArray:
         """Device memory per rank in bytes, shape ``[world_size]``."""
-        if self.hbm_capacity_by_rank_bytes:
-            return np.array(self.hbm_capacity_by_rank_bytes)
-        return np.full(self.world_size, self.device.hbm_capacity_bytes)
+        each = self.hbm_capacity_by_rank_bytes
+        return np.array(each or (self.device.hbm_capacity_bytes,) * self.world_size)
 
     def ddr_capacities(self) -> FloatArray:
         """Host memory per host in bytes, shape ``[num_hosts]``."""
-        if self.ddr_capacity_by_host_bytes:
-            return np.array(self.ddr_capacity_by_host_bytes)
-        return np.full(self.num_hosts, self.host.ddr_capacity_bytes)
+        each = self.ddr_capacity_by_host_bytes
+        return np.array(each or (self.host.ddr_capacity_bytes,) * self.num_hosts)
 
     def speeds(self) -> FloatArray:
         """Compute speed of each rank relative to the device, shape ``[world_size]``."""
-        if self.speed_by_rank_ratio:
-            return np.array(self.speed_by_rank_ratio)
-        return np.ones(self.world_size)
+        return np.array(self.speed_by_rank_ratio or (1.0,) * self.world_size)
 
     def resized(self, num_hosts: int, local_world_size: int) -> Topology:
         """The same system with another number of ranks; the domain keeps its size if that fits."""
@@ -524,20 +493,16 @@ def part_of(topology: Topology, groups: IntArray) -> Topology | None:
         sized,
         whole=topology.trainers,
         domain_size=max(local, domain - domain % local),
-        hbm_capacity_by_rank_bytes=_weakest(topology.hbm_capacities(), groups)
-        if topology.hbm_capacity_by_rank_bytes
-        else (),
-        speed_by_rank_ratio=_weakest(topology.speeds(), groups)
-        if topology.speed_by_rank_ratio
-        else (),
+        hbm_capacity_by_rank_bytes=_weakest(topology.hbm_capacity_by_rank_bytes, groups),
+        speed_by_rank_ratio=_weakest(topology.speed_by_rank_ratio, groups),
         ddr_capacity_by_host_bytes=tuple(
             (topology.ddr_capacities()[by_host[..., 0]].min(axis=0) * share).tolist()
         ),
     )
 
 
-def _weakest(values: FloatArray, places: IntArray) -> tuple[float, ...]:
-    return tuple(values[places].min(axis=0).tolist())
+def _weakest(values: tuple[float, ...], places: IntArray) -> tuple[float, ...]:
+    return tuple(np.array(values)[places].min(axis=0).tolist()) if values else ()
 
 
 def ranks_on_first_host(groups: IntArray, topology: Topology) -> int:

@@ -59,7 +59,7 @@ def main() -> None:
         for name, own in models.items()
     }
     print(
-        "Two plans, each on both networks: the plan that was made for a network is the faster one."
+        "Each plan on both networks: the one that was made for a network is the faster one there."
     )
     for name, own in models.items():
         quiet, congested = compare(workload, topology, plans, models=own)

@@ -16,8 +16,7 @@ from costmodels.calibration.fitting import (
     non_negative,
 )
 from costmodels.calibration.points import LookupPoint
-from costmodels.cpu.features import Access, features
-from costmodels.cpu.lookup import factor
+from costmodels.cpu.lookup import Access, factor, features
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel, LookupConstants, Residual

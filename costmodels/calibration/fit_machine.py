@@ -13,7 +13,7 @@ from costmodels.calibration.fit_lookup import Caches, fit_lookups
 from costmodels.calibration.fit_steps import fit_steps
 from costmodels.calibration.fitting import FitError, fit_counts, held_out_seconds, log_errors
 from costmodels.calibration.points import CalibrationPoints, CollectivePoint, OperatorPoint
-from costmodels.cpu.gloo import all_to_all_counts, buffer_counts
+from costmodels.cpu.exchange import all_to_all_counts, buffer_counts
 from costmodels.cpu.operators import (
     Counts,
     backward_counts,
@@ -218,7 +218,7 @@ def _words(point: CollectivePoint) -> str:
 
 
 def collective_counts(point: CollectivePoint) -> FloatArray:
-    """Counts of a collective, in the order of the constants of :class:`costmodels.cpu.gloo.Gloo`.
+    """Counts of a collective, in the order of :class:`costmodels.cpu.exchange.Gloo`.
 
     For an all-to-all, each count is the largest of all ranks.
     """

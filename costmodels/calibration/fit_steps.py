@@ -10,10 +10,9 @@ import numpy as np
 from costmodels.calibration.fit_lookup import Caches
 from costmodels.calibration.fitting import FitError, fit_counts, held_out_seconds
 from costmodels.calibration.points import StepPoint
-from costmodels.cpu.counts import ShardLoad, exchange_counts, shard_loads
 from costmodels.cpu.dense import layer_counts, update_counts
-from costmodels.cpu.features import features
-from costmodels.cpu.lookup import TOGETHER, factor, together
+from costmodels.cpu.exchange import ShardLoad, exchange_counts, shard_loads
+from costmodels.cpu.lookup import TOGETHER, factor, features, together
 from costmodels.cpu.run_stages import STAGES
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers

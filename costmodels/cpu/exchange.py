@@ -1,16 +1,26 @@
-"""The time of exchanges between CPU ranks, from measurements of each of TorchRec's own modules."""
+"""Exchanges between CPU ranks, from measurements of each of TorchRec's own modules.
+
+Where compute and communication share one processor, permuting indices, packing and unpacking cost
+as much as the transfer. :class:`CpuExchange` prices the whole; :class:`Gloo` prices single
+collectives of ranks on CPU cores, which move all bytes themselves. At the end is what each rank
+does in one step of a plan, as the counts that the models of CPU cores price.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.cpu.features import AbstractExchangeModel, Traffic
+from costmodels.collective.base import AbstractCollectiveModel
+from costmodels.cpu.lookup import Access
 from costmodels.datatypes import FloatArray
-from costmodels.measured.cpu_constants import CpuConstants, ExchangeConstants
-from costmodels.sharding import BY_ROWS, ShardingType
+from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, ExchangeConstants
+from costmodels.sharding import BY_ROWS, Plan, ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Table, Workload
 
 _LENGTH_BYTES = 4.0
 """Bytes of the length of a bag."""
@@ -27,9 +37,22 @@ def beyond_caches(num_bytes: float) -> float:
     return max(num_bytes - CACHED_BYTES, 0.0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What one sharding type exchanges, ``[..., R]`` each.
+
+    ``arriving_bytes`` of indices and lengths from each source, ``leaving_bytes`` of pooled vectors
+    to each destination, and the number of shards on the rank.
+    """
+
+    arriving_bytes: FloatArray
+    leaving_bytes: FloatArray
+    num_shards: FloatArray
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CpuExchange(AbstractExchangeModel):
+class CpuExchange:
     """Seconds that are linear in bytes, with separate rates for bytes of one rank and of all ranks.
 
     Let a, l and n be the arriving bytes, the leaving bytes and the number of shards of a rank; A, L
@@ -48,11 +71,15 @@ class CpuExchange(AbstractExchangeModel):
 
     Valid for the number of ranks of the calibration; other numbers are extrapolated.
 
+    Growing parts are convex, homogeneous and non-decreasing in the traffic.
+
     Args:
         constants: the constants of the machine.
+        factor_ratio: a factor on all seconds, from ``shardplan fit``.
     """
 
     constants: CpuConstants
+    factor_ratio: float = 1.0
 
     sources: ClassVar[tuple[str, ...]] = (
         "microbenchmarks of TorchRec's dist modules on this machine",
@@ -66,9 +93,8 @@ class CpuExchange(AbstractExchangeModel):
         total = traffic.arriving_bytes.sum(axis=-1, keepdims=True)
         all_shards = shards.sum(axis=-1, keepdims=True)
         _, *c = self._of(sharding_type).input_s
-        return np.asarray(
-            c[0] * all_shards + c[1] * shards + c[2] * total + c[3] * traffic.arriving_bytes
-        )
+        grown = c[0] * all_shards + c[1] * shards + c[2] * total + c[3] * traffic.arriving_bytes
+        return np.asarray(grown * self.factor_ratio)
 
     def output_growth(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
         """``[..., W]`` seconds: the mean of the exchanges of vectors and of their gradients."""
@@ -79,36 +105,38 @@ class CpuExchange(AbstractExchangeModel):
             for a, b in zip(constants.output_s[1:3], constants.gradient_s[1:3], strict=True)
         )
         produced = leaving * leaving.shape[-1]
-        return np.asarray(own * produced + joined * leaving.sum(axis=-1, keepdims=True))
+        grown = own * produced + joined * leaving.sum(axis=-1, keepdims=True)
+        return np.asarray(grown * self.factor_ratio)
 
     def output_extra(self, sharding_type: ShardingType, traffic: Traffic) -> FloatArray:
         """``[..., W]`` seconds that bytes beyond the caches take longer."""
         leaving, constants = traffic.leaving_bytes, self._of(sharding_type)
         moved = leaving * leaving.shape[-1] + leaving.sum(axis=-1, keepdims=True)
         rate_s = 0.5 * (constants.output_s[3] + constants.gradient_s[3])
-        return np.asarray(rate_s * np.maximum(moved - CACHED_BYTES, 0.0))
+        return np.asarray(rate_s * np.maximum(moved - CACHED_BYTES, 0.0) * self.factor_ratio)
 
     def fixed_s(self, sharding_type: ShardingType) -> tuple[float, float]:
         """Seconds without bytes of the exchanges of indices and of vectors.
 
         They are those of three collectives of a few bytes, and of the Python code around them.
         """
-        constants = self._of(sharding_type)
-        return constants.input_s[0], 0.5 * (constants.output_s[0] + constants.gradient_s[0])
+        constants, factor = self._of(sharding_type), self.factor_ratio
+        output_s = 0.5 * (constants.output_s[0] + constants.gradient_s[0])
+        return constants.input_s[0] * factor, output_s * factor
 
     @property
     def once_s(self) -> float:
         """Seconds that the exchanges of indices, vectors and gradients take once in a step."""
-        return sum(self.constants.exchange_s)
+        return sum(self.constants.exchange_s) * self.factor_ratio
 
     def gradient_growth(self, num_bytes: FloatArray) -> FloatArray:
         """``[...]`` seconds of copies into and out of buckets, all-reduce and optimizer."""
-        return np.asarray(num_bytes * self.constants.gradient.per_byte_s)
+        return np.asarray(num_bytes * self.constants.gradient.per_byte_s * self.factor_ratio)
 
     @property
     def gradient_fixed_s(self) -> float:
         """Seconds of a DistributedDataParallel module and of passing on the replicated vectors."""
-        return self.constants.gradient.fixed_s
+        return self.constants.gradient.fixed_s * self.factor_ratio
 
     def _of(self, sharding_type: ShardingType) -> ExchangeConstants:
         """The constants by which a sharding type is priced."""
@@ -117,3 +145,253 @@ class CpuExchange(AbstractExchangeModel):
         if sharding_type in _SHUFFLED:
             return self.constants.column_wise
         return self.constants.table_wise
+
+
+LARGE_BYTES: Final = 4.0 * 1024**2
+"""Bytes beyond this no longer stay in the second-level cache between the copies of a message, so
+that each of them takes longer."""
+FRESH_BYTES: Final = 32.0 * 1024**2
+"""Buffers of at least this size come new from the operating system each time, page by page, because
+the C library gives them back to it after use."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gloo(AbstractCollectiveModel):
+    """Seconds of a rank, linear in the bytes that it moves, with constants c of the machine.
+
+    An all-to-all takes c0 + c1 (out + in) + c2 |out - in| + c3 beyond. Here ``out`` and ``in`` are
+    the bytes that the rank sends and receives, and ``beyond`` is what out + in exceeds 4 MiB by. A
+    rank that only sends or only receives takes c5 longer, because it waits for an empty message.
+    (c4 is per byte that a rank keeps for itself. This is a copy in memory, which is far cheaper and
+    not counted here.)
+
+    All other collectives of a buffer of S bytes take c0 + c1 S + c2 (S - 4 MiB, at least 0), and c3
+    S more from 32 MiB on, where buffers are new memory. The parts with S are scaled by (n - 1) / n
+    for n ranks, over the same for the calibrated number of ranks.
+
+    Both directions count, instead of the longer of them as on a full-duplex link, because the same
+    core sends and receives.
+
+    Valid between ranks of one host, for the number of ranks that was calibrated.
+
+    Args:
+        constants: the constants of the machine.
+    """
+
+    constants: CpuConstants
+
+    sources: ClassVar[tuple[str, ...]] = ("gloo over the loopback device, measured here",)
+
+    @property
+    def full_duplex(self) -> bool:
+        """False: one core moves the bytes of both directions."""
+        return False
+
+    def fixed_s(self, topology: Topology, *, ranks: int, across_hosts: bool) -> float:
+        """Seconds of an all-to-all without bytes."""
+        del topology, across_hosts
+        return self.constants.collective.all_to_all_s[0] if ranks > 1 else 0.0
+
+    def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """``[..., R]`` seconds that grow with the bytes of both directions, over all levels."""
+        del topology
+        out, arriving = send.sum(axis=-1), receive.sum(axis=-1)
+        rates_s = self.constants.collective.all_to_all_s
+        return np.asarray((out + arriving) * rates_s[1] + np.abs(out - arriving) * rates_s[2])
+
+    def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
+        """``[..., R]`` seconds, with what empty, large and one-sided messages add."""
+        fixed = self.fixed_s(topology, ranks=send.shape[-2], across_hosts=False)
+        crossing = send.sum(axis=-1) + receive.sum(axis=-1)
+        rates_s = self.constants.collective.all_to_all_s
+        beyond = np.maximum(crossing - LARGE_BYTES, 0.0) * rates_s[3]
+        least = np.minimum(send.sum(axis=-1), receive.sum(axis=-1))
+        one_sided = np.where((least <= 0) & (crossing > 0), rates_s[5], 0.0)
+        return np.asarray(self.all_to_all(send, receive, topology) + beyond + one_sided + fixed)
+
+    def reduce_scatter(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """``[...]`` seconds per byte of the whole buffer, scaled to the number of ranks."""
+        rate = self.constants.collective.reduce_scatter_s[1]
+        return np.asarray(num_bytes * rate * self._scale(topology, within_host=within_host))
+
+    def all_reduce(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """``[...]`` seconds, as measured: less than those of reduce-scatter and all-gather."""
+        rate = self.constants.collective.all_reduce_s[1]
+        return np.asarray(num_bytes * rate * self._scale(topology, within_host=within_host))
+
+    def reduce_scatter_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
+        scale = self._scale(topology, within_host=within_host)
+        return _seconds(self.constants.collective.reduce_scatter_s, num_bytes, scale)
+
+    def all_gather_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
+        scale = self._scale(topology, within_host=within_host)
+        return _seconds(self.constants.collective.all_gather_s, num_bytes, scale)
+
+    def all_reduce_s(
+        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    ) -> FloatArray:
+        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
+        scale = self._scale(topology, within_host=within_host)
+        return _seconds(self.constants.collective.all_reduce_s, num_bytes, scale)
+
+    def _scale(self, topology: Topology, *, within_host: bool) -> float:
+        """Bytes that a rank moves of a buffer, over those with the calibrated number of ranks."""
+        members = topology.local_world_size if within_host else topology.world_size
+        measured = max(self.constants.world_size, 2)
+        return ((members - 1) / members) / ((measured - 1) / measured)
+
+
+def _seconds(rates_s: tuple[float, ...], num_bytes: FloatArray, scale: float) -> FloatArray:
+    """``[...]`` seconds of a collective of one buffer.
+
+    Args:
+        rates_s: seconds per count of :func:`buffer_counts`.
+        num_bytes: ``[...]`` bytes of the buffer.
+        scale: factor for the number of ranks; 0 for a single rank, which takes no time.
+    """
+    if scale <= 0:
+        return np.zeros_like(num_bytes)
+    beyond = np.maximum(num_bytes - LARGE_BYTES, 0.0)
+    fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)
+    grown = rates_s[1] * num_bytes + rates_s[2] * beyond + rates_s[3] * fresh
+    return np.asarray(rates_s[0] + scale * grown)
+
+
+def buffer_counts(num_bytes: float) -> FloatArray:
+    """What a collective of one buffer is priced by.
+
+    Returns:
+        1; the bytes of the buffer; its bytes beyond the caches; and its bytes if it is large enough
+        to be new memory, 0 otherwise.
+    """
+    fresh = num_bytes if num_bytes >= FRESH_BYTES else 0.0
+    return np.array([1.0, num_bytes, max(num_bytes - LARGE_BYTES, 0.0), fresh])
+
+
+def all_to_all_counts(sent: float, received: float, kept: float) -> FloatArray:
+    """What an all-to-all is priced by on one rank.
+
+    Args:
+        sent: bytes that the rank sends.
+        received: bytes that it receives.
+        kept: bytes that it keeps for itself.
+
+    Returns:
+        1; bytes sent and received; the difference of both; the bytes beyond the caches; the bytes
+        kept; and 1 if the rank only sends or only receives, 0 otherwise.
+    """
+    crossing = sent + received
+    beyond = max(crossing - LARGE_BYTES, 0.0)
+    one_sided = float(min(sent, received) <= 0 < crossing)
+    return np.array([1.0, crossing, abs(sent - received), beyond, kept, one_sided])
+
+
+_INDEX_BYTES = 8.0
+"""Bytes of an index that is exchanged."""
+_ELEMENT_BYTES = 4.0
+"""Bytes of an element of a vector that is exchanged (fp32)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLoad:
+    """One shard in a step.
+
+    Attributes:
+        rank: the rank that has it.
+        sharding_type: the sharding type of its table.
+        access: how it is looked up.
+    """
+
+    rank: int
+    sharding_type: ShardingType
+    access: Access
+
+    @property
+    def replicated(self) -> bool:
+        """Whether every rank has the whole table."""
+        return self.sharding_type is ShardingType.DATA_PARALLEL
+
+    @property
+    def kernel(self) -> CpuKernel:
+        """The kernel that looks it up, provided that its table is pooled."""
+        return CpuKernel.DENSE if self.replicated else CpuKernel.FUSED
+
+
+def shard_loads(workload: Workload, plan: Plan, world_size: int) -> tuple[ShardLoad, ...]:
+    """Every shard of a plan and the indices that arrive at it.
+
+    They are counted as in :class:`costmodels.shard_work.work.WorkModel`.
+    """
+    return tuple(_loads(workload, plan, world_size))
+
+
+def _loads(workload: Workload, plan: Plan, world_size: int) -> Iterator[ShardLoad]:
+    """The shards of all placements, one after the other."""
+    tables = {t.name: t for t in workload.tables}
+    for placement in plan.placements:
+        table = tables[placement.table]
+        kind = placement.sharding_type
+        sources = 1 if kind is ShardingType.DATA_PARALLEL else world_size
+        batch = workload.batch_size_per_rank * sources
+        for shard in placement.shards:
+            access = _access(table, shard.row_offset, shard.num_rows, shard.num_cols, batch)
+            yield ShardLoad(rank=shard.rank, sharding_type=kind, access=access)
+
+
+def _access(table: Table, offset: int, num_rows: int, num_cols: int, batch: float) -> Access:
+    """How a shard is accessed that begins at row ``offset`` and sees ``batch`` samples."""
+    law = table.distribution
+    _, probability = law.frequency_bins()
+    drawn = batch * table.pooling_factor
+    return Access(
+        rows=law.range_rows(offset, num_rows),
+        probability=probability,
+        draws=law.effective_draws(drawn),
+        num_indices=drawn * law.range_share(offset, num_rows),
+        num_bags=float(batch * len(table.features)),
+        num_cols=num_cols,
+        num_rows=num_rows,
+    )
+
+
+def exchange_counts(
+    loads: tuple[ShardLoad, ...], kind: ShardingType, rank: int, world_size: int
+) -> tuple[FloatArray, FloatArray]:
+    """What the exchanges of one sharding type take on one rank; all 0 without tables of this type.
+
+    Args:
+        loads: the shards of the step.
+        kind: the sharding type.
+        rank: the rank.
+        world_size: number of ranks.
+
+    Returns:
+        Counts of the exchange of indices: 1; bytes of lengths of all ranks, and of this rank; bytes
+        of indices and lengths that arrive at all ranks, and at this rank. Counts of the exchange of
+        vectors: 1; bytes of the vectors that this rank has looked up for all ranks; bytes of the
+        vectors that it joins; and those bytes of both that the caches cannot hold.
+    """
+    own = [x for x in loads if x.sharding_type is kind]
+    if not own:
+        return np.zeros(5), np.zeros(4)
+    lengths, arriving, leaving = np.zeros((3, world_size))
+    for load in own:
+        bags = load.access.num_bags / world_size
+        lengths[load.rank] += _LENGTH_BYTES * bags
+        arriving[load.rank] += load.access.num_indices / world_size * _INDEX_BYTES
+        leaving[load.rank] += bags * load.access.num_cols * _ELEMENT_BYTES
+    arriving += lengths
+    produced, joined = world_size * leaving[rank], leaving.sum()
+    indices = np.array([1.0, lengths.sum(), lengths[rank], arriving.sum(), arriving[rank]])
+    return indices, np.array([1.0, produced, joined, beyond_caches(produced + joined)])

@@ -1,14 +1,22 @@
-"""The time of lookups on a CPU core, from measurements on the same machine."""
+"""What a lookup on a CPU core does, as counts in which its time is linear.
+
+In the forward lookup, each index costs some instructions, and its row is fetched from the cache or
+the memory in which it is. In the backward lookup, indices are sorted byte by byte, the gradients of
+bags are gathered for each index, and each distinct row is read, updated and written.
+
+The time of lookups on a CPU core, from measurements on the same machine.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Final, final
 
 import numpy as np
 
-from costmodels.cpu.features import Access, Accesses, many_features
-from costmodels.datatypes import FloatArray
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.lookup.base import (
     NUM_LOOKUP_WORK,
@@ -17,10 +25,234 @@ from costmodels.lookup.base import (
     LookupShards,
     LookupWork,
 )
-from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, Residual
+from costmodels.measured.cpu_constants import (
+    CpuConstants,
+    CpuKernel,
+    Residual,
+)
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
+
+LINE_BYTES: Final = 64.0
+"""Bytes of a cache line."""
+_ELEMENT_BYTES: Final = 4.0
+"""Bytes of an element of a row (fp32)."""
+_STEPS: Final = 200
+"""At most so many Newton steps to a root; ten are usual."""
+_SETTLED: Final = 1e-15
+"""Newton's method ends when a step changes the root by at most this share: about the precision of
+float64."""
+
+
+_HELD_BYTES: Final = 400.0
+"""Bytes that FBGEMM's backward pass of unpooled tables holds for each distinct row, beside its
+gradient: the entries of hash maps (``split_embedding_nobag_backward_exact_cpu_kernel``). The cost
+of a row's entries grows with the square root of all bytes that are held. This was measured from 2
+thousand to 120 thousand rows, and there is no step where a cache ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How one shard is accessed in an iteration.
+
+    Attributes:
+        rows: ``[bins]`` rows of the shard in each frequency bin of the table's distribution.
+        probability: ``[bins]`` probability that a draw is one given row of the bin.
+        draws: draws from the whole table.
+        num_indices: indices that fall on the shard.
+        num_bags: bags (samples times features).
+        num_cols: columns of the shard.
+        num_rows: rows of the shard.
+    """
+
+    rows: FloatArray
+    probability: FloatArray
+    draws: float
+    num_indices: float
+    num_bags: float
+    num_cols: int
+    num_rows: int
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of a row of the shard, at least one cache line."""
+        return max(LINE_BYTES, self.num_cols * _ELEMENT_BYTES)
+
+    @property
+    def lines(self) -> float:
+        """Cache lines per row, at least 1."""
+        return max(1.0, self.num_cols * _ELEMENT_BYTES / LINE_BYTES)
+
+    def distinct(self) -> float:
+        """Expected number of distinct rows that are looked up."""
+        return float(Accesses((self,)).distinct[0])
+
+    def repeats(self) -> float:
+        """Probability that two indices are the same row: how hot the hottest rows are."""
+        return float(Accesses((self,)).repeats[0])
+
+    def misses(self, cache_bytes: float) -> float:
+        """Misses of an LRU cache of this size; see :meth:`Accesses.misses`."""
+        return float(Accesses((self,)).misses(cache_bytes)[0])
+
+
+class Accesses:
+    """How many shards are accessed: the fields of :class:`Access` as arrays.
+
+    ``rows`` and ``probability`` are ``[all bins]``, with the bins of one shard after those of
+    another. All other arrays are ``[n]``, one number for each shard.
+    """
+
+    def __init__(self, accesses: Sequence[Access]) -> None:
+        """Read how each shard is accessed."""
+        sizes = [len(a.rows) for a in accesses]
+        self.rows = np.concatenate([a.rows for a in accesses])
+        self.probability = np.concatenate([a.probability for a in accesses])
+        self.draws = np.array([a.draws for a in accesses], dtype=float)
+        self.num_indices = np.array([a.num_indices for a in accesses], dtype=float)
+        self.num_bags = np.array([a.num_bags for a in accesses], dtype=float)
+        self.num_cols = np.array([a.num_cols for a in accesses], dtype=float)
+        self.num_rows = np.array([a.num_rows for a in accesses], dtype=float)
+        self.row_bytes = np.array([a.row_bytes for a in accesses], dtype=float)
+        self.lines = np.array([a.lines for a in accesses], dtype=float)
+        self._sizes: IntArray = np.array(sizes, dtype=np.int64)
+        self._begins: IntArray = np.cumsum(self._sizes) - self._sizes
+        self._of: IntArray = np.repeat(np.arange(len(sizes)), sizes)
+
+    @cached_property
+    def distinct(self) -> FloatArray:
+        """``[n]`` expected numbers of distinct rows that are looked up."""
+        missed = np.log1p(-np.minimum(self.probability, 1.0 - 1e-12))
+        touched = -np.expm1(self.draws[self._of] * missed)
+        return np.asarray(np.minimum(self._sums(self.rows * touched), self.num_indices))
+
+    @cached_property
+    def repeats(self) -> FloatArray:
+        """``[n]`` probabilities that two indices are the same row."""
+        twice = self._sums(self.rows * np.square(self.probability))
+        return np.asarray(twice / np.maximum(self._share * self._share, 1e-300))
+
+    def misses(self, cache_bytes: float) -> FloatArray:
+        """``[n]`` misses of an LRU cache that has no row of the shard at first (Che et al. 2002).
+
+        Each shard has the whole cache. Until the cache is full, each distinct row misses once. It
+        is full after T draws, the root of sum_k (1 - exp(-p_k T)) = capacity in rows, where p_k is
+        the probability of row k. From then on, a draw of row k hits with 1 - exp(-p_k T).
+
+        Args:
+            cache_bytes: bytes of the cache.
+        """
+        capacity = cache_bytes / self.row_bytes
+        misses, fills = self.distinct.copy(), np.flatnonzero(self.distinct > capacity)
+        if not len(fills):
+            return misses
+        draws, hits = self._filling(fills, capacity[fills])
+        missed = capacity[fills] + (self.draws[fills] - draws) * (self._share[fills] - hits)
+        misses[fills] = np.minimum(np.maximum(missed, misses[fills]), self.num_indices[fills])
+        return misses
+
+    def _filling(self, chosen: IntArray, capacity: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """When the caches of some shards are full, and how often they hit from then on.
+
+        The sum over rows is concave in T, so that Newton's steps from the left approach the root
+        without passing it.
+
+        Args:
+            chosen: ``[m]`` indices of the shards.
+            capacity: ``[m]`` rows that the cache can hold of each of them.
+
+        Returns:
+            ``[m]`` draws until the cache is full, and ``[m]`` hits per draw from then on.
+        """
+        sizes = self._sizes[chosen]
+        begins, of = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
+        bins = np.arange(len(of)) + (self._begins[chosen] - begins)[of]
+        rows, probability = self.rows[bins], self.probability[bins]
+        mass, share, most = rows * probability, self._share[chosen], self.draws[chosen]
+        draws = np.minimum(capacity / share, most)
+        for _ in range(_STEPS):
+            seen = -np.expm1(-probability * draws[of])
+            held, hits = (np.add.reduceat(w * seen, begins) for w in (rows, mass))
+            slope = np.maximum(share - hits, 1e-300)
+            later = np.minimum(np.maximum(draws + (capacity - held) / slope, draws), most)
+            if bool((later - draws <= _SETTLED * later).all()):
+                break
+            draws = later
+        return draws, hits
+
+    @cached_property
+    def _share(self) -> FloatArray:
+        """``[n]`` shares (0..1) of the accesses of a table that fall on the shard."""
+        return self._sums(self.rows * self.probability)
+
+    def _sums(self, values: FloatArray) -> FloatArray:
+        """``[n]`` sums of ``[all bins]`` over the bins of each shard."""
+        return np.asarray(np.add.reduceat(values, self._begins))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """The counts of one shard, ``[counts]``, or of many, ``[n, counts]``.
+
+    Attributes:
+        forward: counts in the order of :data:`FORWARD`.
+        backward: counts of the backward lookup of the kernel.
+        shape: logarithms of the numbers in :data:`SHAPE`.
+    """
+
+    forward: FloatArray
+    backward: FloatArray
+    shape: FloatArray
+
+
+def features(access: Access, *, l2_bytes: float, l3_bytes: float, kernel: CpuKernel) -> Features:
+    """The counts of one shard.
+
+    Args:
+        access: how the shard is accessed.
+        l2_bytes: bytes of a core's own cache.
+        l3_bytes: bytes of the shared cache that a core can count on.
+        kernel: the kernel that looks the shard up.
+    """
+    found = many_features(Accesses((access,)), l2_bytes=l2_bytes, l3_bytes=l3_bytes, kernel=kernel)
+    return Features(forward=found.forward[0], backward=found.backward[0], shape=found.shape[0])
+
+
+def many_features(
+    seen: Accesses, *, l2_bytes: float, l3_bytes: float, kernel: CpuKernel
+) -> Features:
+    """The counts of many shards, all looked up by one kernel; arguments as :func:`features`."""
+    indices, bags, cols, distinct = seen.num_indices, seen.num_bags, seen.num_cols, seen.distinct
+    in_l2, in_l3, lines = seen.misses(l2_bytes), seen.misses(l3_bytes), seen.lines
+    table_bytes = seen.num_rows * seen.row_bytes
+    cold = np.maximum(0.0, 1.0 - l3_bytes / np.maximum(table_bytes, 1.0))
+    from_memory = cold * in_l3
+    call = np.ones(len(indices))
+    forward = [call, bags, bags * cols, indices, indices * cols]
+    forward += [in_l2, in_l2 * lines, from_memory, from_memory * lines]
+    if kernel is CpuKernel.SEQUENCE:
+        held_bytes = distinct * (_HELD_BYTES + cols * _ELEMENT_BYTES)
+        far = distinct * np.sqrt(held_bytes / l2_bytes)
+        backward = [call, indices, indices * cols, distinct, distinct * cols, far]
+    else:
+        passes = np.maximum(1.0, np.ceil(np.log2(np.maximum(seen.num_rows, 2)) / 8.0))
+        gathered = np.maximum(bags * cols * _ELEMENT_BYTES, 1.0)
+        beyond = np.maximum(0.0, 1.0 - l2_bytes / gathered)
+        backward = [call, bags, indices, indices * passes, indices * cols, indices * lines * beyond]
+        backward += [distinct, distinct * cols, in_l2, in_l2 * lines]
+        backward += [from_memory, from_memory * lines]
+    if kernel is CpuKernel.DENSE:
+        cells = seen.num_rows * cols
+        backward += [cells, np.maximum(0.0, cells - l3_bytes / _ELEMENT_BYTES)]
+    shape = [indices, distinct, cols, seen.num_rows, bags, indices / np.maximum(distinct, 1e-9)]
+    shape += [seen.repeats, in_l2 / np.maximum(indices, 1e-9)]
+    return Features(
+        forward=np.stack(forward, axis=-1),
+        backward=np.stack(backward, axis=-1),
+        shape=np.log(np.maximum(np.stack(shape, axis=-1), 1e-9)),
+    )
+
 
 _AT_ONCE: Final = 64
 """Shards that are priced in one call. Each has some hundred frequency bins, so that the arrays of
@@ -35,7 +267,7 @@ class CpuLookup(AbstractLookupModel):
     """Seconds of a shard: counts times calibrated seconds per count, times a learned factor.
 
     A core looks up the tables of a call one after the other, so that their times add up. The counts
-    (:mod:`costmodels.cpu.features`) are those of FBGEMM's CPU kernels. Those of the forward lookup
+    (:mod:`costmodels.cpu.lookup`) are those of FBGEMM's CPU kernels. Those of the forward lookup
     are mostly cache misses (Che's approximation for each level of caches); those of the backward
     lookup are mostly distinct rows and passes of the index sort. The factor is a kernel regression
     on the shape of the shard (:data:`costmodels.measured.cpu_constants.SHAPE`). It is limited to a

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import ClassVar
@@ -13,10 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from costmodels.datatypes import DataType, FloatArray
-from costmodels.dense._compiled import compiled, in_one_kernel
-from costmodels.dense._repeats import in_blocks
+from costmodels.dense._rewriting import compiled, in_blocks, in_one_kernel
 from costmodels.errors import require
-from costmodels.layers import _joins, _parts
+from costmodels.layers import _joins
 from costmodels.layers.base import Built, Flow, build_layers
 from costmodels.layers.dlrm import Dlrm
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
@@ -96,7 +95,7 @@ class DenseLayers:
         return sum(layer.num_parameters for layer in self.top)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DenseTimes:
     """Seconds of the dense part on the compute stream, if the device never waits for the host.
 
@@ -115,6 +114,10 @@ class DenseTimes:
             value = np.asarray(getattr(self, field.name))
             is_number = np.issubdtype(value.dtype, np.number)
             require(is_number, f"dense times: {field.name} must be a number, got {value!r:.60}")
+
+    def __iter__(self) -> Iterator[FloatArray | float]:
+        """Each time, in the order of the fields."""
+        return (getattr(self, field.name) for field in fields(self))
 
 
 class AbstractDenseModel(ABC):
@@ -286,38 +289,15 @@ def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -
         num_elements: elements of these vectors together, per sample.
     """
     if not arch.layers:
-        return _dlrm(arch, before, num_vectors, num_elements)
+        flow = replace(before, num_vectors=num_vectors, num_elements=num_elements)
+        cross_sizes = arch.dcn_num_layers, arch.dcn_low_rank_dim
+        interaction = arch.interaction.value
+        return _joins.dlrm(flow, arch.bottom_mlp, arch.top_mlp, interaction, cross_sizes)
     tables = Flow(batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements)
     layers = arch.layers
     if arch.compiled:
         layers = tuple(x.as_compiled() for x in layers)
     return build_layers(layers, before, tables)
-
-
-def _dlrm(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -> Built:
-    """The operators of TorchRec's DLRM (Naumov et al. 2019; DCN V2: Wang et al. 2021)."""
-    sizes = (before.width, *arch.bottom_mlp)
-    bottom = _parts.mlp("bottom", before.batch_size, sizes, arch.dtype, is_input=True)
-    if not arch.top_mlp:
-        return Built(before=bottom, flow=before)
-    met = Flow(
-        batch_size=before.batch_size,
-        dtype=arch.dtype,
-        width=sizes[-1],
-        is_input=not arch.bottom_mlp,
-        interaction_kernel=before.interaction_kernel,
-        piece_bytes=before.piece_bytes,
-        num_vectors=num_vectors,
-        num_elements=num_elements,
-    )
-    top, out = _joins.dlrm(
-        met,
-        arch.interaction.value,
-        arch.top_mlp,
-        cross_layers=arch.dcn_num_layers,
-        cross_rank=arch.dcn_low_rank_dim,
-    )
-    return Built(before=bottom, after=top, flow=out)
 
 
 def _looked_up(workload: Workload, *, is_padded: bool) -> tuple[int, int]:
@@ -389,9 +369,8 @@ def uneven_remark(workload: Workload, topology: Topology, model: AbstractDenseMo
     if even == workload or topology.world_size < 2:
         return None
     drawn, balanced = (model.times(w, topology.trainers) for w in (workload, even))
-    saved_s = sum(float(np.max(getattr(drawn, f.name))) for f in fields(DenseTimes)) - sum(
-        float(np.max(getattr(balanced, f.name))) for f in fields(DenseTimes)
-    )
+    step_s = [sum(float(np.max(part)) for part in times) for times in (drawn, balanced)]
+    saved_s = step_s[0] - step_s[1]
     return (
         f"lengths of sequences are as drawn: all of {topology.world_size} ranks wait for the one "
         f"with the most work; a data loader that balances them (balanced: true) would save "

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 from typing import ClassVar, Final, final
 
 from costmodels.datatypes import DataType
-from costmodels.dense._attention import attention_time, kernel_time
-from costmodels.dense._constants import KERNELS, KernelConstants
 from costmodels.dense._kernels import (
+    KERNELS,
     TINY_S,
+    Gpu,
+    KernelConstants,
+    attention_time,
     bias_gradient_time,
     bucket_time,
     cast_time,
     input_cast_time,
+    kernel_streaming_time,
+    kernel_time,
     norm_time,
     picked_time,
+    product_time,
     rows_of,
-    sort_time,
     update_floor_s,
 )
-from costmodels.dense._tiles import kernel_streaming_time, product_time
 from costmodels.dense.base import (
     AbstractDenseModel,
     DenseLayers,
@@ -57,8 +60,8 @@ that are filled with them. Below it, the clock falls in proportion."""
 class Roofline(AbstractDenseModel):
     """The seconds of all operators, and the gaps between their kernels.
 
-    - Forward: a matrix product takes what :mod:`costmodels.dense._tiles` says, a fused attention
-      what :mod:`costmodels.dense._attention` says. Every other operator (activation, norm, softmax,
+    - Forward: a matrix product takes what :mod:`costmodels.dense._kernels` says, a fused attention
+      what :mod:`costmodels.dense._kernels` says. Every other operator (activation, norm, softmax,
       concatenation) takes as long as its bytes need to move.
     - Backward: a product needs one more product for each operand that has a gradient. Every other
       operator moves its ``backward_bytes``, or twice the bytes of its forward pass if it has none.
@@ -98,7 +101,7 @@ class Roofline(AbstractDenseModel):
         filled = self._stages(workload, topology, self.shares) if ratio > 0.0 else None
         known = zip(burst or filled or (), filled or burst or (), strict=True)
         mixed = [burst_s + ratio * (filled_s - burst_s) for burst_s, filled_s in known]
-        return DenseTimes(**dict(zip([f.name for f in fields(DenseTimes)], mixed, strict=True)))
+        return DenseTimes(*mixed)
 
     def sustained_ratio(self, workload: Workload, topology: Topology) -> float:
         """From the seconds that sustained rates add, and the lookups of the step.
@@ -186,18 +189,18 @@ def _stages(
         constants: of the kernels.
     """
 
-    def shares_in(used: DataType) -> Shares:
-        """The shares of the rates for operators in a type."""
+    def gpu_for(used: DataType) -> Gpu:
+        """The device, with the shares of its rates for operators in a type."""
         known = shares or shares_of(device, used)
-        return known.capped() if is_capped else known
+        return Gpu(device, known.capped() if is_capped else known, constants)
 
-    run = _Run(device=device, shares=shares_in, slowest_ratio=slowest_ratio, constants=constants)
+    run = _Run(gpu=gpu_for, slowest_ratio=slowest_ratio)
     return (
         sum(_forward_s(x, run) for x in layers.bottom),
         sum(_forward_s(x, run) for x in layers.top),
         sum(_backward_s(x, run) for x in layers.top),
         sum(_backward_s(x, run) for x in layers.bottom),
-        moved_bytes / (device.hbm_bandwidth_bytes_per_s * shares_in(dtype).memory_ratio),
+        moved_bytes / (device.hbm_bandwidth_bytes_per_s * gpu_for(dtype).shares.memory_ratio),
     )
 
 
@@ -213,7 +216,7 @@ def product_s(
     product: Product, dtype: DataType, device: Device, constants: KernelConstants = KERNELS
 ) -> float:
     """Seconds of one matrix product alone, at the full rates of the device."""
-    return product_time(product, dtype, device, BURSTS, constants.on(device))
+    return product_time(product, dtype, Gpu(device, constants=constants.on(device)))
 
 
 def interaction_s(
@@ -244,16 +247,16 @@ def interaction_s(
         interaction_kernel=kernel,
     )
     operators, _ = dot(flow)
-    known = constants.on(device)
-    run = _Run(device=device, shares=lambda _: BURSTS, slowest_ratio=0.0, constants=known)
+    gpu = Gpu(device, constants=constants.on(device))
+    run = _Run(gpu=lambda _: gpu, slowest_ratio=0.0)
     seconds = _gradient_s if is_backward else _operator_s
     return sum(seconds(o, run) for o in operators if o.name != "concat")
 
 
 def attention_s(operator: Operator, device: Device, works: Works, *, is_backward: bool) -> float:
     """Seconds of one fused attention alone, by a kernel with the work per score ``works``."""
-    known = KERNELS.on(device)
-    return kernel_time(operator, device, BURSTS, works, known, is_backward=is_backward)
+    gpu = Gpu(device, constants=KERNELS.on(device))
+    return kernel_time(operator, gpu, works, is_backward=is_backward)
 
 
 def slowest_sigmas(ranks: int) -> float:
@@ -271,17 +274,13 @@ class _Run:
     """What operators run on.
 
     Attributes:
-        device: the device of every rank.
-        shares: returns the shares of the rates for operators of a type.
+        gpu: returns the device of every rank, as operators of a type find it.
         slowest_ratio: how far the work of the slowest rank is above the mean, in standard
             deviations of the work.
-        constants: of the kernels.
     """
 
-    device: Device
-    shares: Callable[[DataType], Shares]
+    gpu: Callable[[DataType], Gpu]
     slowest_ratio: float
-    constants: KernelConstants
 
     def longest(self, operator: Operator) -> float:
         """Repeats of an operator, times the work of the rank with most of it over the mean."""
@@ -296,7 +295,7 @@ def _forward_s(layer: Layer, run: _Run) -> float:
     for operator in layer.operators:
         seconds = _operator_s(operator, run)
         if operator.is_cast and operator.kind is OperatorKind.MATMUL:
-            seconds += input_cast_time(operator, before, run.device, run.constants)
+            seconds += input_cast_time(operator, before, run.gpu(operator.dtype))
         computed_s += run.longest(operator) * seconds
         before = operator
     return computed_s
@@ -311,37 +310,43 @@ def _backward_s(layer: Layer, run: _Run) -> float:
 
 def _operator_s(operator: Operator, run: _Run) -> float:
     """Seconds of one repeat of an operator forward."""
-    device, shares, known = run.device, run.shares(operator.dtype), run.constants
+    gpu = run.gpu(operator.dtype)
     if operator.product is not None:
-        seconds = product_time(operator.product, operator.dtype, device, shares, known)
-        return seconds + (cast_time(operator, device, known) if operator.is_cast else 0.0)
+        seconds = product_time(operator.product, operator.dtype, gpu)
+        return seconds + (cast_time(operator, gpu) if operator.is_cast else 0.0)
     if operator.kind is OperatorKind.ATTENTION:
-        return attention_time(operator, device, shares, known, is_backward=False)
+        return attention_time(operator, gpu, is_backward=False)
     if operator.kind is OperatorKind.NORM and not operator.is_vectorized:
-        return norm_time(operator, device, shares.memory_ratio, known, is_backward=False)
-    moved_s = _moved_s(operator.moved_bytes, operator, run)
-    if operator.num_sorted and operator.kind is not OperatorKind.GATHER:
-        moved_s += sort_time(operator.num_sorted, known)
-    return moved_s + operator.num_kernels * known.kernel_s
+        return norm_time(operator, gpu, is_backward=False)
+    moved_s = _moved_s(operator.moved_bytes, operator, gpu)
+    if operator.kind is not OperatorKind.GATHER:
+        moved_s += _sort_s(operator, gpu)
+    return moved_s + operator.num_kernels * gpu.constants.kernel_s
 
 
-def _moved_s(num_bytes: float, operator: Operator, run: _Run) -> float:
+def _sort_s(operator: Operator, gpu: Gpu) -> float:
+    """Seconds to sort the indices of 8 bytes of an operator, with the position of each."""
+    count, known = operator.num_sorted, gpu.constants
+    return known.sort_s + known.sorted_s * count if count else 0.0
+
+
+def _moved_s(num_bytes: float, operator: Operator, gpu: Gpu) -> float:
     """Seconds in which kernels move bytes; one that joins tensors takes a time for each of them."""
-    ratio, joined = run.shares(operator.dtype).memory_ratio, operator.num_joined
+    ratio, joined = gpu.shares.memory_ratio, operator.num_joined
     if not joined:
-        return kernel_streaming_time(num_bytes, operator, run.device, ratio)
-    ratio *= run.constants.join_ratio
-    moved_s = kernel_streaming_time(num_bytes, operator, run.device, ratio)
-    return moved_s + run.constants.join_s * joined
+        return kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
+    ratio *= gpu.constants.join_ratio
+    moved_s = kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
+    return moved_s + gpu.constants.join_s * joined
 
 
-def _trained_s(operator: Operator, run: _Run) -> float:
+def _trained_s(operator: Operator, gpu: Gpu) -> float:
     """Seconds for the gradients of what a product trains, beside those of its products."""
-    device, known, seconds = run.device, run.constants, 0.0
+    seconds = 0.0
     if operator.has_bias and not operator.is_vectorized:
         _, rows, _, columns = operator.shape
-        seconds += bias_gradient_time(rows, columns, operator.dtype, device, known)
-    return seconds + (cast_time(operator, device, known) if operator.is_cast else 0.0)
+        seconds += bias_gradient_time(rows, columns, operator.dtype, gpu)
+    return seconds + (cast_time(operator, gpu) if operator.is_cast else 0.0)
 
 
 def _backward_bytes(operator: Operator) -> float:
@@ -354,22 +359,21 @@ def _backward_bytes(operator: Operator) -> float:
 
 def _gradient_s(operator: Operator, run: _Run) -> float:
     """Seconds of the gradients of one repeat of an operator."""
-    device, shares, known = run.device, run.shares(operator.dtype), run.constants
+    gpu = run.gpu(operator.dtype)
     if not operator.has_gradient:
         return 0.0
     if operator.product is not None:
         found = operator.backward_products
-        seconds = sum(product_time(p, operator.dtype, device, shares, known) for p in found)
-        return seconds + _trained_s(operator, run)
+        seconds = sum(product_time(p, operator.dtype, gpu) for p in found)
+        return seconds + _trained_s(operator, gpu)
     if operator.kind is OperatorKind.ATTENTION:
-        return attention_time(operator, device, shares, known, is_backward=True)
+        return attention_time(operator, gpu, is_backward=True)
     if operator.kind is OperatorKind.NORM and not operator.is_vectorized:
-        return norm_time(operator, device, shares.memory_ratio, known, is_backward=True)
+        return norm_time(operator, gpu, is_backward=True)
     if operator.kind is OperatorKind.REDUCTION and not operator.is_vectorized:
-        rows, columns = rows_of(operator.shape)
-        return bias_gradient_time(rows, columns, operator.dtype, device, known)
-    moved_s = _moved_s(_backward_bytes(operator), operator, run)
-    if operator.num_sorted and operator.kind is OperatorKind.GATHER:
-        moved_s += sort_time(operator.num_sorted, known)
-        moved_s += picked_time(operator, device, known)
-    return moved_s + max(1, operator.num_kernels) * known.kernel_s
+        return bias_gradient_time(*rows_of(operator.shape), operator.dtype, gpu)
+    moved_s = _moved_s(_backward_bytes(operator), operator, gpu)
+    if operator.kind is OperatorKind.GATHER and operator.num_sorted:
+        moved_s += _sort_s(operator, gpu)
+        moved_s += picked_time(operator, gpu)
+    return moved_s + max(1, operator.num_kernels) * gpu.constants.kernel_s

@@ -14,10 +14,129 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.distribution._bins import Bins
+from costmodels.errors import require
 
 if TYPE_CHECKING:
     from costmodels.distribution.base import AbstractIndexDistribution
+
+
+_ORDER_ROUNDING: Final = 1e-4
+"""Share by which a bin may be more probable than the one before: flat laws are rounded so."""
+_SUM_ROUNDING: Final = 1e-6
+"""Relative error that the sums over the bins of a law may have."""
+
+_CERTAIN: Final = 1.0 - 1e-12
+"""Largest probability of which ln(1 - p) is taken; a table of one row has p = 1."""
+
+
+class Bins:
+    """The frequency bins of one law, hottest first.
+
+    Attributes:
+        rows: ``[b]`` rows of each bin.
+        probability: ``[b]`` probability of one row of each bin.
+        drawn_rows: the rows of the bins whose rows are ever drawn.
+        drawn_probability: the probabilities of these bins, all above 0.
+    """
+
+    __slots__ = ("drawn_probability", "drawn_rows", "probability", "rows")
+
+    def __init__(self, law: AbstractIndexDistribution) -> None:
+        """Ask the law for its bins.
+
+        Raises:
+            InvalidValueError: they are not what :meth:`AbstractIndexDistribution.frequency_bins`
+                has to return.
+        """
+        self.rows, self.probability = _checked(law)
+        drawn = self.probability > 0
+        every = bool(drawn.all())
+        self.drawn_rows = self.rows if every else self.rows[drawn]
+        self.drawn_probability = self.probability if every else self.probability[drawn]
+
+    def touched(self, draws: float) -> FloatArray:
+        """Expected share (0..1) of each bin's rows that N = ``draws`` draws touch, ``[b]``.
+
+        It is 1 - (1 - p)^N. Below one draw it is p N, so that it is never more than the draws.
+        """
+        if draws < 1.0:
+            return np.asarray(self.probability * draws)
+        missed = np.log1p(-np.minimum(self.probability, _CERTAIN))
+        return np.asarray(-np.expm1(draws * missed))
+
+    def cache(self, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The rows that an LRU cache holds, and its hit ratio, if it forgets a row after T draws.
+
+        By Che's approximation a row is held with the probability 1 - exp(-p T).
+
+        Args:
+            draws: ``[n]`` values of T.
+
+        Returns:
+            Rows held ``[n]``, and hit ratios (0..1) ``[n]``.
+        """
+        missed = np.outer(draws, -self.drawn_probability)
+        np.expm1(missed, out=missed)
+        mass = self.drawn_rows * self.drawn_probability
+        held, hits = (-np.einsum("nb,b->n", missed, weight) for weight in (self.drawn_rows, mass))
+        return held, hits
+
+    def kept(self, draws: float, batch_draws: float) -> float:
+        """Rows that the batch to come does not use, but a batch before and a batch after it do.
+
+        The last use before and the first use after must be at most K = ``draws / batch_draws``
+        batches apart. Let q be the probability that a batch does not touch a row. A last use i
+        batches ago and a next use in j batches have the probability (1 - q)^2 q^(i + j - 2). The
+        sum of this over all i + j <= K, times q, is q (1 - q^K) - K (1 - q) q^K. It is 0 for K up
+        to 1.
+        """
+        batches, apart = draws / batch_draws, self.drawn_probability * batch_draws
+        again = np.exp(-apart) * -np.expm1(-batches * apart)
+        once = batches * -np.expm1(-apart) * np.exp(-batches * apart)
+        share = again - once
+        return float(self.drawn_rows @ np.maximum(share, 0.0))
+
+
+def busy_share(mean_draws: FloatArray, draws_of_row: float) -> FloatArray:
+    """Probability (0..1) that a row is drawn more than ``draws_of_row`` times.
+
+    Draws of a row follow a Poisson law. Its tail beyond k is that of a gamma law of k + 1, whose
+    cube root is nearly normal (Wilson and Hilferty 1931); the normal law is taken from a logistic
+    of an odd cubic (Page 1977). The error is below 0.001.
+    """
+    ninth = 1.0 / (9.0 * (draws_of_row + 1.0))
+    z = (np.cbrt(mean_draws / (draws_of_row + 1.0)) - 1.0 + ninth) / np.sqrt(ninth)
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(1.5976 * z + 0.07056 * z**3, -600, 600))))
+
+
+def _checked(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
+    bins, name = law.frequency_bins(), type(law).__name__
+    good = isinstance(bins, tuple) and len(bins) == 2
+    good = good and all(isinstance(part, np.ndarray) and part.ndim == 1 for part in bins)
+    require(
+        good and len(bins[0]) == len(bins[1]) > 0,
+        f"{name}.frequency_bins must return two arrays of one length, the rows of each bin and the "
+        "probability of one row of each",
+    )
+    rows, probability = bins
+    require(
+        bool((rows >= 0).all() and (probability >= 0).all()),
+        f"{name}.frequency_bins must return numbers of 0 or more",
+    )
+    drawn = probability[rows > 0]
+    require(
+        bool((drawn[1:] <= drawn[:-1] * (1 + _ORDER_ROUNDING)).all()),
+        f"{name}.frequency_bins must return the bins with the most probable rows first",
+    )
+    for what, total, wanted in (
+        ("the rows of all bins", float(rows.sum()), law.num_embeddings),
+        ("rows times probabilities", float(rows @ probability), 1),
+    ):
+        require(
+            abs(total - wanted) <= _SUM_ROUNDING * wanted,
+            f"{name}.frequency_bins: {what} must sum to {wanted}, got {total:g}",
+        )
+    return rows, probability
 
 
 _CURVE_POINTS: Final = 256
@@ -28,8 +147,6 @@ _FEWEST_DRAWS: Final = 0.5
 _FULL: Final = 14.0
 """Expected draws of the coldest row at the last point of a cache curve. The cache then lacks
 exp(-14), about 1e-6, of the coldest rows, and fewer of all others."""
-_COARSE: Final = 16
-"""Distance of the points of a curve that are looked at first, when a number of rows is searched."""
 _HALVINGS: Final = 40
 """Steps of a bisection over draws; they leave an interval of 1e-12 of the first one."""
 _FEW_BINS: Final = 64
@@ -95,14 +212,20 @@ class Laws:
     ) -> FloatArray:
         """Rows of an id range that one batch of the whole table draws more than so many times."""
         found = np.zeros(len(law))
-        for at, count, chosen in _groups(np.ones(len(law), dtype=bool), law, num_indices):
-            bins = self._bins[at]
-            busy = bins.busy(self.laws[at].effective_draws(count), draws_of_row)
+        groups = _groups(np.ones(len(law), dtype=bool), law, num_indices)
+        if not groups:
+            return found
+        bins = [self._bins[at] for at, _, _ in groups]
+        draws = [self.laws[at].effective_draws(count) for at, count, _ in groups]
+        ends = np.cumsum([len(b.rows) for b in bins])
+        mean = np.concatenate([b.probability * n for b, n in zip(bins, draws, strict=True)])
+        busy = busy_share(mean, draws_of_row)
+        sums = np.add.reduceat(busy * np.concatenate([b.rows for b in bins]), [0, *ends[:-1]])
+        for (at, _, chosen), own, rows in zip(groups, np.split(busy, ends), sums, strict=False):
             if self._scattered[at]:
-                share = num_rows[chosen] / self._num_embeddings[at]
-                found[chosen] = float(bins.rows @ busy) * share
+                found[chosen] = rows * (num_rows[chosen] / self._num_embeddings[at])
             else:
-                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], busy)
+                found[chosen] = self._range_sums(at, row_offset[chosen], num_rows[chosen], own)
         return found
 
     def range_share(self, law: IntArray, row_offset: IntArray, num_rows: IntArray) -> FloatArray:
@@ -337,34 +460,16 @@ class Laws:
     def _below(self, law: IntArray, cached: FloatArray) -> IntArray:
         """The last point of each query's curve at which a cache holds no more than ``cached`` rows.
 
-        Every sixteenth point is looked at first. Between two of those, two neighbouring points are
-        looked at in each step: first where interpolation expects the answer, then half-way. So few
-        points of a curve have to be computed.
+        By bisection, so that few points of a curve have to be computed.
         """
-        coarse = np.arange(0, _CURVE_POINTS + _COARSE, _COARSE)
-        coarse[-1] = _LAST
-        distinct, back = np.unique(law, return_inverse=True)
-        held = self._held_at(np.repeat(distinct, len(coarse)), np.tile(coarse, len(distinct)))
-        full = held.reshape(-1, len(coarse))[back] <= cached[:, None]
-        place = np.minimum(full.sum(axis=-1), len(coarse) - 1)
-        low, high = coarse[place - 1], coarse[place]
-        likely = True
+        low = np.zeros(len(law), dtype=np.int64)
+        high = np.full(len(law), _LAST)
         while len(wide := np.flatnonzero(high - low > 1)):
-            one, below, above = law[wide], low[wide], high[wide]
-            share = np.full(len(wide), 0.5)
-            if likely:
-                least = np.log(self._held[one, below])
-                share = (np.log(cached[wide]) - least) / (np.log(self._held[one, above]) - least)
-            first = below + np.clip(
-                (share * (above - below)).astype(np.int64), 1, above - below - 1
-            )
-            second = np.minimum(first + 1, above)
-            points = self._held_at(np.tile(one, 2), np.append(first, second)).reshape(2, -1)
-            past_first, past_second = points <= cached[wide]
-            low[wide] = np.where(past_second, second, np.where(past_first, first, below))
-            high[wide] = np.where(past_second, above, np.where(past_first, second, first))
-            likely = False
-        return np.asarray(low)
+            middle = (low[wide] + high[wide]) // 2
+            full = self._held_at(law[wide], middle) <= cached[wide]
+            low[wide] = np.where(full, middle, low[wide])
+            high[wide] = np.where(full, high[wide], middle)
+        return low
 
 
 def _distinct(*columns: FloatArray | IntArray) -> tuple[IntArray, IntArray]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._hottest import hottest_share
+from costmodels.distribution._hottest import hottest_shares
 from costmodels.distribution._laws import Laws
 from costmodels.errors import require
 from costmodels.fields import is_whole
@@ -125,9 +126,10 @@ class AbstractIndexDistribution(ABC):
     def hottest_share(self, num_parts: int) -> float:
         """Expected largest share (0..1) of accesses among equal parts of a table of hashed ids.
 
-        See :func:`costmodels.distribution._hottest.hottest_share`.
+        See :func:`costmodels.distribution._hottest.hottest_shares`.
         """
-        return _hottest_share(self, num_parts)
+        keep_hottest_shares([self], num_parts)
+        return _HOTTEST[self, num_parts]
 
     @final
     def unique_rows_in_range(self, num_indices: float, row_offset: int, num_rows: int) -> float:
@@ -221,10 +223,21 @@ def _bins(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
     return rows, probability
 
 
-@lru_cache(maxsize=65536)
-def _hottest_share(law: AbstractIndexDistribution, num_parts: int) -> float:
-    """The share of the hottest of so many parts; kept, because many options ask for it."""
-    return hottest_share(*_bins(law), num_parts)
+_HOTTEST: Final[dict[tuple[AbstractIndexDistribution, int], float]] = {}
+"""Shares of the hottest of so many parts; kept, because many options ask for them."""
+_MOST_HOTTEST: Final = 65536
+"""Shares that are kept; with more of them all are forgotten, so that memory does not grow."""
+
+
+def keep_hottest_shares(laws: Sequence[AbstractIndexDistribution], num_parts: int) -> None:
+    """Compute the shares of the hottest of so many parts for many laws at once, if not known."""
+    new = [law for law in dict.fromkeys(laws) if (law, num_parts) not in _HOTTEST]
+    if not new:
+        return
+    if len(_HOTTEST) + len(new) > _MOST_HOTTEST:
+        _HOTTEST.clear()
+    found = hottest_shares([_bins(law) for law in new], num_parts)
+    _HOTTEST.update(zip(((law, num_parts) for law in new), found.tolist(), strict=True))
 
 
 @lru_cache(maxsize=8192)

@@ -10,8 +10,7 @@ from typing import Final, Self, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._hot_share import HOTTEST_RATIO
-from costmodels.distribution._mixture import smooth
+from costmodels.distribution._samples import HOTTEST_RATIO, smooth
 from costmodels.distribution.base import AbstractIndexDistribution, check_rows
 from costmodels.errors import InvalidValueError, require
 

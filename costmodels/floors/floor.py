@@ -50,12 +50,12 @@ from costmodels.floors.type_floor import Leaf, TypeFloor
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
-    AbstractPipeline,
     CodecTimes,
     FamilyTimes,
     Program,
     StageTimes,
 )
+from costmodels.iteration.pipelines import TrainingPipeline
 from costmodels.shard_work.wire import BACKWARD, FORWARD
 from costmodels.shard_work.work import EXCHANGING_TYPES
 from costmodels.sharding import SPREAD, ShardingType, Spread
@@ -105,7 +105,7 @@ _ROUNDING: Final = 1e-13
 class IterationFloor:
     """Makes the :class:`TypeFloor` of each set of sharding types of one workload and system."""
 
-    def __init__(self, stages: StageModel, pipeline: AbstractPipeline) -> None:
+    def __init__(self, stages: StageModel, pipeline: TrainingPipeline) -> None:
         """Keep the arguments; floors are made when they are asked for.
 
         Args:

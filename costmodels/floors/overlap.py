@@ -2,7 +2,7 @@
 
 Communication slows compute down that runs beside it: a compute step takes longer by the slow-down
 ratio r times the seconds of communication beside it in a first pass over the steps
-(:mod:`costmodels.iteration._closed_form`). Two kinds of communication run beside the top under
+(:mod:`costmodels.iteration.timing`). Two kinds of communication run beside the top under
 every plan, where all ranks train the same dense part and the bottom runs beside no exchange:
 
 - *The all-reduces of its gradients* run beside the pieces of its backward pass that follow them,
@@ -45,9 +45,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.iteration._builder import ISSUED
-from costmodels.iteration._closed_form import schedule
-from costmodels.iteration.base import GRADIENT_ALL_REDUCE, INPUT_DIST, Program, Stream
+from costmodels.iteration.base import GRADIENT_ALL_REDUCE, INPUT_DIST, ISSUED, Program, Stream
+from costmodels.iteration.timing import schedule
 
 _ROUNDING: Final = 1e-12
 """Share by which sums of durations are lowered, so that rounding cannot raise a bound."""

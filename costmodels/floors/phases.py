@@ -16,7 +16,8 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.floors.exchange_floor import NUM_EXCHANGES
-from costmodels.iteration.base import AbstractPipeline, require_times
+from costmodels.iteration.base import require_times
+from costmodels.iteration.pipelines import TrainingPipeline
 from costmodels.lookup.base import NUM_LOOKUP_WORK
 from costmodels.shard_work.work import (
     CODECS,
@@ -75,7 +76,7 @@ def lookups_add_up(stages: StageModel, types: frozenset[ShardingType]) -> bool:
 class PhaseModel:
     """Phases of one workload on one topology under one training pipeline."""
 
-    def __init__(self, stages: StageModel, pipeline: AbstractPipeline) -> None:
+    def __init__(self, stages: StageModel, pipeline: TrainingPipeline) -> None:
         """Keep the arguments; nothing is computed yet."""
         self._stages = stages
         self._pipeline = pipeline

@@ -7,7 +7,7 @@ starts when the last rank has arrived at it, and takes the same time on all rank
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -24,6 +24,8 @@ INPUT_DIST: Final = "input dist"
 GRADIENT_ALL_REDUCE: Final = "gradient all-reduce"
 """Names of steps that other modules look for in a program; the last two begin the names of several.
 """
+ISSUED: Final = ", issued"
+"""Ends the name of the moment at which the host has issued the last operator of a stage."""
 _ROUNDING_S: Final = 1e-12
 """Seconds below 0 that a difference of two equal times can have."""
 
@@ -189,29 +191,31 @@ class StageTimes:
     earlier_s: FloatArray | None = None
 
 
-class AbstractPipeline(ABC):
-    """A training pipeline: the order of the steps of one iteration in the steady state."""
+Node = tuple[int, int]
+"""(rank, step index)."""
 
-    __slots__ = ()
 
-    @abstractmethod
-    def program(self, times: StageTimes) -> Program:
-        """The steps, in issue order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """One simulated iteration.
 
-    @property
-    @abstractmethod
-    def exposes_input_dist(self) -> bool:
-        """True if an iteration exchanges the indices of its own batch before the lookup."""
+    Attributes:
+        arrival_s: ``[steps, R]`` when a step could start, if it did not have to wait for other
+            ranks.
+        start_s: ``[steps, R]`` when it starts; later than the arrival only in collectives.
+        finish_s: ``[steps, R]`` when it finishes.
+        iteration_time_s: when all ranks have finished.
+        released_by: from a (rank, step) to the (rank, step) that it waited for last; None if it was
+            the host thread, or nothing.
+        last: the (rank, step) that finished last; None if the host finished last.
+    """
 
-    @property
-    @abstractmethod
-    def exposes_fetch(self) -> bool:
-        """True if rows are fetched into caches on the compute stream, before the lookup."""
-
-    @property
-    @abstractmethod
-    def overlaps_bottom(self) -> bool:
-        """True if the bottom MLP runs beside exchanges, and dense all-reduces beside updates."""
+    arrival_s: FloatArray
+    start_s: FloatArray
+    finish_s: FloatArray
+    iteration_time_s: float
+    released_by: Mapping[Node, Node | None]
+    last: Node | None
 
 
 def require_times(seconds: FloatArray | float, what: str) -> None:

@@ -135,11 +135,10 @@ def linear(
         style: how it is run.
         keeps_input: whether no other operator keeps the input for the backward pass.
     """
-    product = _parts.linear(name, rows, fan_in, fan_out, style.dtype, bias=False)
-    product = replace(product, is_cast=False)
-    if not keeps_input:
-        product = replace(product, saved_bytes=0.0)
-    operators = [product]
+    product = _parts.linear(
+        name, rows, fan_in, fan_out, style.dtype, bias=False, keeps_input=keeps_input
+    )
+    operators = [replace(product, is_cast=False)]
     if style.bias:
         added = 2.0 * style.element if style.old_bias else 0.0
         kind = OperatorKind.REDUCTION
@@ -147,8 +146,7 @@ def linear(
         biased = replace(biased, num_parameters=fan_out, parameter_bytes=4.0 * fan_out)
         operators.append(biased)
     if style.casts:
-        weights = moved(name, (fan_in, fan_out), style, _CAST, _CAST)
-        operators.append(weights)
+        operators.append(moved(name, (fan_in, fan_out), style, _CAST, _CAST))
     if style.dtype is not style.inner:
         operators.append(moved(name, (rows, fan_in), style, _SCALED, 0.0))
         operators.append(moved(name, (fan_in, fan_out), style, _SCALED, 0.0))
@@ -170,28 +168,27 @@ def norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]
     forward = result + style.residual
     if style.compiled:
         forward, backward = result, 2.0 * (result + style.residual)
-    made = moved(
-        name, (rows, width), style, forward, backward, kind=OperatorKind.NORM, saved=style.residual
-    )
-    parameters = width * (2 if style.bias else 1)
-    made = replace(
-        made,
-        num_parameters=parameters,
-        parameter_bytes=4.0 * parameters,
-        saved_bytes=made.saved_bytes + 8.0 * rows,
-    )
-    if style.casts and not style.compiled:
-        return (made, moved(name, (rows, width), style, _CAST, _CAST))
-    return (made,)
+    kind, parameters = OperatorKind.NORM, width * (2 if style.bias else 1)
+    made = moved(name, (rows, width), style, forward, backward, kind=kind, saved=style.residual)
+    made = replace(made, saved_bytes=made.saved_bytes + 8.0 * rows)
+    cast = style.casts and not style.compiled
+    return _trained_norm(made, rows, width, style, parameters, is_cast=cast)
 
 
 def _composed_norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
     """A root mean square norm in single kernels: a square, a mean, two products, all in fp32."""
     made = moved(name, (rows, width), style, 28.0, 76.0, saved=8.0, num_kernels=6)
-    made = replace(made, dtype=DataType.FP32, num_parameters=width, parameter_bytes=4.0 * width)
-    if style.casts:
-        return (made, moved(name, (rows, width), style, _CAST, _CAST))
-    return (made,)
+    made = replace(made, dtype=DataType.FP32)
+    return _trained_norm(made, rows, width, style, width, is_cast=style.casts)
+
+
+def _trained_norm(
+    norm: Operator, rows: int, width: int, style: Style, parameters: int, *, is_cast: bool
+) -> tuple[Operator, ...]:
+    """A norm with so many trained elements, and the cast of its result."""
+    made = replace(norm, num_parameters=parameters, parameter_bytes=4.0 * parameters)
+    casts = (moved(norm.name, (rows, width), style, _CAST, _CAST),) if is_cast else ()
+    return (made, *casts)
 
 
 def added(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
@@ -270,9 +267,9 @@ def scores(
     inner = (groups, keys, width)
     copied = [moved(name, axes, style, 2.0 * e, 2.0 * e) for axes in (out, inner, inner)]
     kept = 3 * groups * max(queries, keys) * width
-    first = _parts.batched(name, (groups, queries, width, keys), style.inner, saved_elements=kept)
+    first = _parts.batched(name, (groups, queries, width, keys), style.inner, saved=kept)
     last = _parts.batched(
-        name, (groups, queries, keys, width), style.inner, saved_elements=groups * queries * width
+        name, (groups, queries, keys, width), style.inner, saved=groups * queries * width
     )
     between = _normalized(name, shape, style, is_causal=is_causal, is_masked=is_masked)
     return (*copied, first, *between, last, copied[0])

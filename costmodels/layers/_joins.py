@@ -1,19 +1,121 @@
 """How layers join what reaches them: looked-up vectors, and the result of the layer before.
 
-Bytes are counted as in :mod:`costmodels.layers._parts`.
+Sequences may differ in length: how much work a batch of them has, and how batches differ, is in
+:class:`Lengths`. Bytes are counted as in :mod:`costmodels.layers._parts`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.layers import _parts
-from costmodels.layers._lengths import Lengths
-from costmodels.layers.base import Flow
-from costmodels.operators import Operator, OperatorKind
+from costmodels.layers.base import Built, Flow
+from costmodels.operators import BATCHED, Operator, OperatorKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """The lengths that sequences have.
+
+    Attributes:
+        values: equally likely lengths in positions, such as quantiles of the data.
+        is_balanced: whether the data loader hands sequences out so that all ranks have equal work.
+        repeats: samples of a batch that have the same sequence, because data in the order of users
+            bring a user's samples together.
+    """
+
+    values: tuple[int, ...]
+    is_balanced: bool = False
+    repeats: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        where: str,
+        values: tuple[int, ...],
+        seq: int,
+        *,
+        is_balanced: bool,
+        repeats: int = 1,
+    ) -> Lengths:
+        """The lengths of the sequences that a layer takes.
+
+        Args:
+            where: the name of the layer.
+            values: equally likely lengths; empty if all sequences have ``seq`` positions.
+            seq: the greatest length that the layer takes.
+            is_balanced: as in the class.
+            repeats: as in the class.
+
+        Raises:
+            InvalidValueError: a length is not in 1..``seq``, or ``is_balanced`` is given without
+                lengths.
+        """
+        wrong = [v for v in values if not 1 <= v <= seq]
+        require(not wrong, f"layer {where}: lengths must be 1..seq ({seq}), got {wrong[:3]}")
+        require(
+            bool(values) or not is_balanced,
+            f"layer {where}: balanced sequences need lengths; without, all have seq positions",
+        )
+        return cls(values=values or (seq,), is_balanced=is_balanced, repeats=repeats)
+
+    @property
+    def mean(self) -> float:
+        """The mean length."""
+        return fmean(self.values)
+
+    @property
+    def seen(self) -> int:
+        """Mean length of the sequence to which a random position belongs.
+
+        It is the mean of the squared lengths over the mean length, because long sequences have more
+        positions.
+        """
+        return round(fmean(v * v for v in self.values) / self.mean)
+
+    def rows(self, batch_size: int) -> int:
+        """Mean number of positions of a batch of ``batch_size`` sequences."""
+        return round(batch_size * self.mean)
+
+    def uneven(self, operators: tuple[Operator, ...], batch_size: int) -> tuple[Operator, ...]:
+        """The operators with how much their work differs from batch to batch.
+
+        The work of attention is proportional to the sum of the squared lengths of a batch, and all
+        other work to the sum of its lengths. The relative deviation of a sum over independent
+        sequences falls with the root of their number, which repeats make smaller. The most work
+        that a batch can have is that of a batch in which every sequence has the greatest length.
+
+        Args:
+            operators: the operators of a layer.
+            batch_size: sequences of a batch.
+        """
+        if len(self.values) == 1 or self.is_balanced:
+            return operators
+        root = math.sqrt(max(1.0, batch_size / self.repeats))
+        squares = [float(v * v) for v in self.values]
+        linear = pstdev(self.values) / self.mean / root
+        squared = pstdev(squares) / fmean(squares) / root
+        longest = max(self.values)
+        most = longest / self.mean, longest**2 / fmean(squares)
+        return tuple(
+            replace(o, deviation_ratio=squared, most_ratio=most[1])
+            if _is_pairwise(o)
+            else replace(o, deviation_ratio=linear, most_ratio=most[0])
+            for o in operators
+        )
+
+
+def _is_pairwise(operator: Operator) -> bool:
+    """Whether an operator works on pairs of positions: attention, its products, or its scores.
+
+    Scores are the operators on three axes: heads, queries and keys.
+    """
+    return operator.kind in BATCHED or len(operator.shape) == 3
+
 
 _COPIED = 4.0
 """Bytes that are kept of each element that is joined: fp32, or two copies of two bytes."""
@@ -21,33 +123,28 @@ _FUSED_MULTIPLE = 8
 """The number of results of a fused interaction is a multiple of this; the rest are zeros."""
 
 
-def need(name: str, flow: Flow) -> None:
-    """Refuse a layer that nothing reaches.
+def joined(flow: Flow, needed_by: str = "") -> tuple[tuple[Operator, ...], Flow]:
+    """Joins the looked-up vectors and what comes from the layer before to one row per sample.
+
+    The host splits what the tables gave and joins it (:func:`_collected`). Without looked-up
+    vectors nothing is done.
 
     Args:
-        name: name of the layer.
-        flow: what reaches it.
+        flow: what reaches the layer.
+        needed_by: name of a layer that nothing may not reach; empty for others.
 
     Raises:
         InvalidValueError: nothing reaches the layer; the message says what to change.
     """
     require(
-        flow.width > 0 or flow.num_elements > 0,
-        f"layer {name}: nothing reaches it; give dense.num_dense_features, or put it behind tables "
-        "or another layer",
+        not needed_by or flow.width > 0 or flow.num_elements > 0,
+        f"layer {needed_by}: nothing reaches it; give dense.num_dense_features, or put it behind "
+        "tables or another layer",
     )
-
-
-def joined(flow: Flow, name: str = "concat") -> tuple[tuple[Operator, ...], Flow]:
-    """Joins the looked-up vectors and what comes from the layer before to one row per sample.
-
-    The host splits what the tables gave and joins it (:func:`_collected`). Without looked-up
-    vectors nothing is done.
-    """
     if not flow.num_elements:
         return (), flow
     width = flow.num_elements + flow.width * flow.length
-    return _collected(flow, name), _without_vectors(flow, width)
+    return _collected(flow), _without_vectors(flow, width)
 
 
 def positions(
@@ -94,9 +191,7 @@ def positions(
         shape = others, flow.batch_size, other_width, taken
         weights, kept = others * other_width * taken, flow.batch_size * others * other_width
         first += (
-            _parts.batched(
-                f"{name}.input", shape, flow.dtype, num_parameters=weights, saved_elements=kept
-            ),
+            _parts.batched(f"{name}.input", shape, flow.dtype, num_parameters=weights, saved=kept),
         )
     return first, met.after(taken, count)
 
@@ -143,7 +238,7 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     ), _without_vectors(flow, pairs + passed)
 
 
-def _collected(flow: Flow, name: str = "concat", *, is_cast: bool = False) -> tuple[Operator, ...]:
+def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
     """All vectors side by side; they are copied even if there is only one.
 
     These are two calls, but one kernel, which copies. Models of TorchRec join the looked-up vectors
@@ -152,11 +247,10 @@ def _collected(flow: Flow, name: str = "concat", *, is_cast: bool = False) -> tu
 
     Args:
         flow: what reaches the layer.
-        name: name of the operators.
         is_cast: whether autocast casts the vectors for a product of them with themselves: both
             operands, and both gradients.
     """
-    batch, dense = flow.batch_size, flow.width * flow.length
+    name, batch, dense = "concat", flow.batch_size, flow.width * flow.length
     elements = flow.num_elements + dense
     if not flow.piece_bytes or not flow.num_vectors:
         copy = _parts.streamed(name, (batch, elements), flow.dtype)
@@ -200,7 +294,7 @@ def _one_tensor(flow: Flow) -> tuple[Operator, ...]:
 def _fused_dot(flow: Flow, num_read: int, num_written: int) -> Operator:
     """The interaction in one kernel, which reads vectors and writes pairs and the dense vector."""
     element = flow.dtype.num_bytes
-    made = _parts.streamed("dot", (num_read,), flow.dtype, saved_elements=num_read)
+    made = _parts.streamed("dot", (num_read,), flow.dtype, saved=num_read)
     return replace(
         made,
         written_bytes=float(num_written * element),
@@ -271,28 +365,30 @@ def _cross_terms(name: str, flow: Flow) -> Operator:
 
 def dlrm(
     flow: Flow,
-    interaction: str,
+    bottom: tuple[int, ...],
     top: tuple[int, ...],
-    *,
-    cross_layers: int = 0,
-    cross_rank: int = 0,
-    name: str = "top",
-) -> tuple[tuple[Operator, ...], Flow]:
-    """The operators of a DLRM after its tables: the interaction and the top MLP.
+    interaction: str,
+    cross_sizes: tuple[int, int],
+) -> Built:
+    """A DLRM (Naumov et al. 2019; DCN V2: Wang et al. 2021): bottom MLP, interaction and top MLP.
 
     Args:
-        flow: what comes from the bottom MLP, and the looked-up vectors.
+        flow: dense features and looked-up vectors.
+        bottom: output widths of the layers of the bottom MLP, which runs before the tables.
+        top: output widths of the layers of the top MLP; without any there is no interaction.
         interaction: ``dot``, ``cat`` or ``dcn``.
-        top: output widths of the layers of the top MLP.
-        cross_layers: cross layers of ``dcn``.
-        cross_rank: rank of their weights.
-        name: the names of the operators of the top MLP begin with it.
+        cross_sizes: number of cross layers of ``dcn``, and rank of their weights.
     """
-    operators, met = dot(flow) if interaction == "dot" else cat(flow)
+    batch, dtype, sizes = flow.batch_size, flow.dtype, (flow.width, *bottom)
+    before = _parts.mlp("bottom", batch, sizes, dtype, is_input=flow.is_input)
+    if not top:
+        return Built(before=before, flow=flow)
+    given = replace(flow, width=sizes[-1], is_input=flow.is_input and not bottom)
+    operators, met = dot(given) if interaction == "dot" else cat(given)
     if interaction == "dcn":
-        operators = (*operators, *cross(met, cross_layers, cross_rank))
-    operators = (*operators, *_parts.mlp(name, flow.batch_size, (met.width, *top), flow.dtype))
-    return operators, met.after(top[-1])
+        operators += cross(met, *cross_sizes)
+    operators += _parts.mlp("top", batch, (met.width, *top), dtype)
+    return Built(before=before, after=operators, flow=met.after(top[-1]))
 
 
 def _without_vectors(flow: Flow, width: int) -> Flow:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
+from typing import Final
 
 from costmodels.datatypes import DataType
 from costmodels.operators import Operator, OperatorKind
@@ -30,44 +32,53 @@ def matmul(
     dtype: DataType,
     *,
     num_parameters: int = 0,
-    saved_elements: float = 0.0,
+    saved: float = 0.0,
+    kind: OperatorKind = OperatorKind.MATMUL,
 ) -> Operator:
-    """``count`` matrix products of m x k times k x n; a batched product if the count is above 1.
+    """``count`` matrix products of m x k times k x n.
 
     Args:
         name: name of the operator.
         shape: ``(count, m, k, n)``.
         dtype: type of operands and result.
         num_parameters: trained elements.
-        saved_elements: elements that are kept for the backward pass.
+        saved: elements that are kept for the backward pass.
+        kind: kind of the product.
     """
     count, m, k, n = shape
     element = dtype.num_bytes
     return Operator(
         name=name,
-        kind=OperatorKind.MATMUL if count == 1 else OperatorKind.BATCHED_MATMUL,
+        kind=kind,
         shape=shape,
         dtype=dtype,
         read_bytes=float(element * count * (m * k + k * n)),
         written_bytes=float(element * count * m * n),
         num_parameters=num_parameters,
         parameter_bytes=_MASTER_BYTES * num_parameters,
-        saved_bytes=float(kept_bytes(dtype) * saved_elements),
+        saved_bytes=float(kept_bytes(dtype) * saved),
         is_cast=num_parameters > 0 and dtype.num_bytes == DataType.FP16.num_bytes,
     )
 
 
+batched: Final = partial(matmul, kind=OperatorKind.BATCHED_MATMUL)
+"""A batched product, also if the count is 1."""
+
+
 def linear(
-    name: str, rows: int, fan_in: int, fan_out: int, dtype: DataType, *, bias: bool = True
+    name: str,
+    rows: int,
+    fan_in: int,
+    fan_out: int,
+    dtype: DataType,
+    *,
+    bias: bool = True,
+    keeps_input: bool = True,
 ) -> Operator:
-    """The product of a linear layer, which keeps its input for the backward pass."""
-    return matmul(
-        name,
-        (1, rows, fan_in, fan_out),
-        dtype,
-        num_parameters=fan_in * fan_out + (fan_out if bias else 0),
-        saved_elements=rows * fan_in,
-    )
+    """The product of a linear layer, which keeps its input unless another operator does."""
+    count = fan_in * fan_out + (fan_out if bias else 0)
+    saved = rows * fan_in if keeps_input else 0
+    return matmul(name, (1, rows, fan_in, fan_out), dtype, num_parameters=count, saved=saved)
 
 
 def streamed(
@@ -78,7 +89,7 @@ def streamed(
     reads: float = 1.0,
     writes: float = 1.0,
     kind: OperatorKind = OperatorKind.ELEMENTWISE,
-    saved_elements: float = 0.0,
+    saved: float = 0.0,
 ) -> Operator:
     """An operator whose time depends on the bytes that it reads and writes.
 
@@ -89,7 +100,7 @@ def streamed(
         reads: how many tensors of this shape it reads.
         writes: how many it writes.
         kind: kind of the operator.
-        saved_elements: elements that are kept for the backward pass.
+        saved: elements that are kept for the backward pass.
     """
     size = float(math.prod(shape)) * dtype.num_bytes
     return Operator(
@@ -99,24 +110,19 @@ def streamed(
         dtype=dtype,
         read_bytes=reads * size,
         written_bytes=writes * size,
-        saved_bytes=float(kept_bytes(dtype) * saved_elements),
+        saved_bytes=float(kept_bytes(dtype) * saved),
     )
 
 
 def norm(name: str, rows: int, width: int, dtype: DataType) -> Operator:
     """Layer normalization with weight and bias; it keeps its input, means and deviations."""
-    made = streamed(name, (rows, width), dtype, kind=OperatorKind.NORM, saved_elements=rows * width)
+    made = streamed(name, (rows, width), dtype, kind=OperatorKind.NORM, saved=rows * width)
     return replace(
         made,
         num_parameters=2 * width,
         parameter_bytes=_MASTER_BYTES * 2 * width,
         saved_bytes=made.saved_bytes + 2.0 * _MASTER_BYTES * rows,
     )
-
-
-def linear_of_kept(name: str, rows: int, fan_in: int, fan_out: int, dtype: DataType) -> Operator:
-    """A linear layer with bias whose input is kept by another operator already."""
-    return replace(linear(name, rows, fan_in, fan_out, dtype), saved_bytes=0.0)
 
 
 def gather(name: str, shape: tuple[int, ...], dtype: DataType, num_parameters: int) -> Operator:
@@ -138,55 +144,33 @@ def gather(name: str, shape: tuple[int, ...], dtype: DataType, num_parameters: i
 
 
 def attention(
-    name: str,
-    sizes: tuple[int, int, int, int],
-    dtype: DataType,
-    *,
-    is_causal: bool,
-    is_fused: bool,
-    kv_heads: int = 0,
-) -> tuple[Operator, ...]:
-    """Attention of every position to all positions of its sample.
+    name: str, sizes: tuple[int, int, int, int], dtype: DataType, *, is_causal: bool, kv_heads: int
+) -> Operator:
+    """Fused attention of every position to all positions of its sample, without written scores.
 
-    A fused attention keeps queries, keys, values, the result, and one number in fp32 per row of
-    scores. Otherwise scores are written, scaled, masked if ``is_causal``, normalized, and kept.
+    It keeps queries, keys, values, the result, and one number in fp32 per row of scores.
 
     Args:
-        name: name of the operators.
+        name: name of the operator.
         sizes: samples, heads, positions, and elements of a head.
         dtype: type of all tensors.
         is_causal: whether positions attend only to earlier ones.
-        is_fused: whether one kernel computes it without writing scores.
-        kv_heads: heads of keys and values that a fused kernel reads for all heads of queries, as
+        kv_heads: heads of keys and values that the kernel reads for all heads of queries, as
             FlashAttention does with grouped queries; 0 for as many as those.
     """
     batch, heads, length, width = sizes
     groups, rows = batch * heads, batch * heads * length
-    element = dtype.num_bytes
-    if is_fused:
-        shared = 2.0 * (kv_heads or heads) / heads  # keys and values, compared with queries
-        fused = Operator(
-            name=name,
-            kind=OperatorKind.ATTENTION,
-            shape=(groups, length, length, width, width),
-            dtype=dtype,
-            read_bytes=(1.0 + shared) * rows * width * element,
-            written_bytes=float(rows * width * element + 4 * rows),
-            saved_bytes=(2.0 + shared) * rows * width * kept_bytes(dtype) + 4.0 * rows,
-            is_causal=is_causal,
-        )
-        return (fused,)
-    scores = (groups, length, length)
-    products = [
-        replace(
-            matmul(name, (groups, length, k, n), dtype, saved_elements=saved),
-            kind=OperatorKind.BATCHED_MATMUL,
-        )
-        for k, n, saved in ((width, length, 3 * rows * width), (length, width, rows * width))
-    ]
-    masks = (streamed(name, scores, dtype),) if is_causal else ()
-    softmax = streamed(name, scores, dtype, kind=OperatorKind.SOFTMAX, saved_elements=rows * length)
-    return (products[0], streamed(name, scores, dtype), *masks, softmax, products[1])
+    shared = 2.0 * (kv_heads or heads) / heads  # keys and values, compared with queries
+    return Operator(
+        name=name,
+        kind=OperatorKind.ATTENTION,
+        shape=(groups, length, length, width, width),
+        dtype=dtype,
+        read_bytes=(1.0 + shared) * rows * width * dtype.num_bytes,
+        written_bytes=float(rows * width * dtype.num_bytes + 4 * rows),
+        saved_bytes=(2.0 + shared) * rows * width * kept_bytes(dtype) + 4.0 * rows,
+        is_causal=is_causal,
+    )
 
 
 def mlp(
@@ -215,38 +199,15 @@ def mlp(
     for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
         if not fan_in:
             continue
-        product = linear(f"{name}.{i}", rows, fan_in, fan_out, dtype)
-        if i or not keeps_input:
-            product = replace(product, saved_bytes=0.0)
-        product = replace(product, left_gradient=bool(i) or not is_input)
-        kept = rows * fan_out
-        operators += [
-            product,
-            streamed(f"{name}.{i}", (rows, fan_out), dtype, saved_elements=kept),
-        ]
+        part, keeps = f"{name}.{i}", keeps_input and not i
+        product = linear(part, rows, fan_in, fan_out, dtype, keeps_input=keeps)
+        active = streamed(part, (rows, fan_out), dtype, saved=rows * fan_out)
+        operators += [replace(product, left_gradient=bool(i) or not is_input), active]
     return tuple(operators)
 
 
-def batched(
-    name: str,
-    shape: tuple[int, int, int, int],
-    dtype: DataType,
-    *,
-    num_parameters: int = 0,
-    saved_elements: float = 0.0,
-) -> Operator:
-    """A batched product, also if the count is 1; arguments as :func:`matmul`."""
-    made = matmul(name, shape, dtype, num_parameters=num_parameters, saved_elements=saved_elements)
-    return replace(made, kind=OperatorKind.BATCHED_MATMUL)
-
-
 def reduced(
-    name: str,
-    shape: tuple[int, ...],
-    dtype: DataType,
-    *,
-    result: int,
-    saved_elements: float = 0.0,
+    name: str, shape: tuple[int, ...], dtype: DataType, *, result: int, saved: float = 0.0
 ) -> Operator:
     """The sum of a tensor along some of its axes.
 
@@ -255,11 +216,11 @@ def reduced(
         shape: shape of the tensor.
         dtype: type of its elements.
         result: elements of the result.
-        saved_elements: elements that are kept for the backward pass.
+        saved: elements that are kept for the backward pass.
     """
     made = streamed(name, shape, dtype, writes=0.0, kind=OperatorKind.REDUCTION)
     return replace(
         made,
         written_bytes=float(result * dtype.num_bytes),
-        saved_bytes=float(kept_bytes(dtype) * saved_elements),
+        saved_bytes=float(kept_bytes(dtype) * saved),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from costmodels.layers import _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
 @final
@@ -32,7 +32,7 @@ class AttentionPooling(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        check_sizes(self.prefix, seq=self.seq, width=self.width, sizes=self.sizes)
+        self.check_sizes("seq", "width", "sizes")
 
     def build(self, flow: Flow) -> Built:
         """The MLP's input, the MLP on every position, and the product with the weights."""
@@ -41,11 +41,11 @@ class AttentionPooling(AbstractLayer):
         wide = (rows, width)
         operators = (
             _parts.streamed(name, wide, dtype),
-            _parts.streamed(name, wide, dtype, saved_elements=rows * width),
-            _parts.streamed(name, (rows, 4 * width), dtype, saved_elements=rows * 4 * width),
+            _parts.streamed(name, wide, dtype, saved=rows * width),
+            _parts.streamed(name, (rows, 4 * width), dtype, saved=rows * 4 * width),
             *_parts.mlp(name, rows, (4 * width, *self.sizes), dtype, keeps_input=False),
-            _parts.linear_of_kept(name, rows, self.sizes[-1], 1, dtype),
-            _parts.batched(name, (batch, 1, self.seq, width), dtype, saved_elements=rows),
+            _parts.linear(name, rows, self.sizes[-1], 1, dtype, keeps_input=False),
+            _parts.batched(name, (batch, 1, self.seq, width), dtype, saved=rows),
             _parts.streamed(name, (batch, 2 * width), dtype),
         )
         met = _joins.joined(flow)[1] if flow.num_elements else flow

@@ -119,6 +119,18 @@ class AbstractLayer(ABC):
             InvalidValueError: what reaches the layer does not fit it.
         """
 
+    def check_sizes(self, *keys: str) -> None:
+        """Refuse sizes outside 1..1e6, and empty lists of sizes, under these keys of the entry.
+
+        Raises:
+            InvalidValueError: the message names the layer, the key and the value.
+        """
+        for key in keys:
+            value = getattr(self, key)
+            given = value if isinstance(value, tuple) else (value,)
+            good = bool(given) and all(1 <= size <= 10**6 for size in given)
+            require(good, f"layer {self.prefix}: {key} must be 1..1e6, got {value}")
+
     def placed(self, operators: tuple[Operator, ...], flow: Flow) -> Built:
         """All operators before or after the tables, as ``before_tables`` says.
 
@@ -129,22 +141,6 @@ class AbstractLayer(ABC):
         if self.before_tables:
             return Built(before=operators, flow=flow)
         return Built(after=operators, flow=flow)
-
-
-def check_sizes(where: str, **sizes: int | tuple[int, ...]) -> None:
-    """Refuse sizes outside 1..1e6, and empty lists of sizes.
-
-    Args:
-        where: the name of the layer.
-        **sizes: one size or several, by key of the file.
-
-    Raises:
-        InvalidValueError: a size is refused; the message names the layer, the key and the value.
-    """
-    for key, value in sizes.items():
-        given = value if isinstance(value, tuple) else (value,)
-        good = bool(given) and all(1 <= size <= 10**6 for size in given)
-        require(good, f"layer {where}: {key} must be 1..1e6, got {value}")
 
 
 def check_cross(interaction: str, num_layers: int, low_rank: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from costmodels.layers import _joins
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
 @final
@@ -26,7 +26,7 @@ class Dcn(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        check_sizes(self.prefix, num_layers=self.num_layers, low_rank=self.low_rank)
+        self.check_sizes("num_layers", "low_rank")
 
     def build(self, flow: Flow) -> Built:
         """A copy of the vectors side by side; then two products and the cross terms per layer."""

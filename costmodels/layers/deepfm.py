@@ -7,7 +7,7 @@ from typing import final
 
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import Operator
 
 
@@ -28,7 +28,7 @@ class DeepFm(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        check_sizes(self.prefix, sizes=self.sizes)
+        self.check_sizes("sizes")
 
     def build(self, flow: Flow) -> Built:
         """The operators, which give one number per sample."""
@@ -40,9 +40,9 @@ class DeepFm(AbstractLayer):
         )
         joined, met = _joins.joined(flow)
         batch, dtype, name = met.batch_size, met.dtype, self.prefix
-        first = _parts.linear_of_kept(f"{name}.first", batch, met.width, 1, dtype)
+        first = _parts.linear(f"{name}.first", batch, met.width, 1, dtype, keeps_input=False)
         deep = _parts.mlp(f"{name}.deep", batch, (met.width, *self.sizes), dtype, keeps_input=False)
-        last = _parts.linear_of_kept(f"{name}.last", batch, self.sizes[-1], 1, dtype)
+        last = _parts.linear(f"{name}.last", batch, self.sizes[-1], 1, dtype, keeps_input=False)
         one = _parts.streamed(name, (batch, 1), dtype)
         pairs = self._pairs(batch, vectors, elements // vectors, met)
         operators = (*joined, *pairs, first, one, one, *deep, last, one)
@@ -60,9 +60,9 @@ class DeepFm(AbstractLayer):
         name, dtype, rows = f"{self.prefix}.pairs", flow.dtype, batch * width
         shape, kept = (batch, vectors, width), batch * vectors * width
         return (
-            _parts.reduced(name, shape, dtype, result=rows, saved_elements=rows),
+            _parts.reduced(name, shape, dtype, result=rows, saved=rows),
             _parts.streamed(name, (batch, width), dtype),
-            _parts.streamed(name, shape, dtype, saved_elements=kept),
+            _parts.streamed(name, shape, dtype, saved=kept),
             _parts.reduced(name, shape, dtype, result=rows),
             _parts.streamed(name, (batch, width), dtype, reads=2.0),
             _parts.reduced(name, (batch, width), dtype, result=batch),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, final
 
 from costmodels.errors import require
-from costmodels.layers import _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross, check_sizes
+from costmodels.layers import _joins
+from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross
 
 
 @final
@@ -34,7 +34,7 @@ class Dlrm(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        check_sizes(self.prefix, bottom_mlp=self.bottom_mlp, top_mlp=self.top_mlp)
+        self.check_sizes("bottom_mlp", "top_mlp")
         check_cross(self.interaction, self.dcn_num_layers, self.dcn_low_rank_dim)
         require(
             not self.before_tables,
@@ -43,14 +43,5 @@ class Dlrm(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """The bottom MLP before the tables, and all else after them."""
-        sizes = (flow.width, *self.bottom_mlp)
-        bottom = _parts.mlp("bottom", flow.batch_size, sizes, flow.dtype, is_input=flow.is_input)
-        met = replace(flow, width=self.bottom_mlp[-1], is_input=False)
-        top, out = _joins.dlrm(
-            met,
-            self.interaction,
-            self.top_mlp,
-            cross_layers=self.dcn_num_layers,
-            cross_rank=self.dcn_low_rank_dim,
-        )
-        return Built(before=bottom, after=top, flow=out)
+        cross_sizes = self.dcn_num_layers, self.dcn_low_rank_dim
+        return _joins.dlrm(flow, self.bottom_mlp, self.top_mlp, self.interaction, cross_sizes)

@@ -8,8 +8,7 @@ from typing import final
 
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
-from costmodels.layers._lengths import Lengths
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import Operator, OperatorKind
 
 
@@ -78,9 +77,7 @@ class Hstu(AbstractLayer):
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
         where = f"layer {self.prefix}"
-        check_sizes(
-            self.prefix, layers=self.layers, hidden=self.hidden, heads=self.heads, seq=self.seq
-        )
+        self.check_sizes("layers", "hidden", "heads", "seq")
         for key in ("qk_width", "value_width", "input_width", "contextual_width"):
             value = getattr(self, key)
             require(0 <= value <= 10**6, f"{where}: {key} must be 0..1e6, got {value}")
@@ -135,13 +132,10 @@ class Hstu(AbstractLayer):
         return replace(self, balanced=self.balanced or len(self.lengths) > 1)
 
     @property
-    def _lengths(self) -> Lengths:
-        return Lengths.of(
-            self.prefix,
-            self.lengths,
-            self.seq,
-            is_balanced=self.balanced,
-            repeats=self.samples_per_history,
+    def _lengths(self) -> _joins.Lengths:
+        repeats = self.samples_per_history
+        return _joins.Lengths.of(
+            self.prefix, self.lengths, self.seq, is_balanced=self.balanced, repeats=repeats
         )
 
     @property
@@ -157,14 +151,10 @@ class Hstu(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """The operators of one layer, repeated for all layers."""
         lengths = self._lengths
-        widths = self.input_width or self.hidden, self.hidden
+        given, advice = self.input_width or self.hidden, "change seq, hidden or input_width"
+        others = self.contextual, self.contextual_width or given
         first, met = _joins.positions(
-            flow,
-            self.prefix,
-            widths,
-            lengths,
-            "change seq, hidden or input_width",
-            (self.contextual, self.contextual_width or widths[0]),
+            flow, self.prefix, (given, self.hidden), lengths, advice, others
         )
         rows = lengths.rows(flow.batch_size)
         layer = (*self._inner(met, rows), *self._seen(met, rows), *self._outer(met, rows))
@@ -180,22 +170,13 @@ class Hstu(AbstractLayer):
         name, dtype = f"{self.prefix}.in", flow.dtype
         wide = 2 * self._queries + 2 * self._values
         if self.stu:
-            product = _parts.linear_of_kept(name, rows, self.hidden, wide, dtype)
+            product = _parts.linear(name, rows, self.hidden, wide, dtype, keeps_input=False)
             gate = _parts.streamed(name, (rows, self._values), dtype)
-            again = replace(product, is_recomputed=True), replace(gate, is_recomputed=True)
-            return (
-                replace(_parts.norm(name, rows, self.hidden, dtype), is_recomputed=True),
-                *again,
-            )
-        active = _parts.streamed(name, (rows, wide), dtype, saved_elements=2 * rows * wide)
+            again = (_parts.norm(name, rows, self.hidden, dtype), product, gate)
+            return tuple(replace(o, is_recomputed=True) for o in again)
+        active = _parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
         if self.fused_attention:
-            active = replace(
-                active,
-                num_kernels=0,
-                num_calls=0,
-                read_bytes=0.0,
-                backward_bytes=3.0 * active.written_bytes,
-            )
+            active = _in_product(active, 0.0, active.written_bytes, 3.0 * active.written_bytes)
         return (
             _parts.norm(name, rows, self.hidden, dtype),
             _parts.linear(name, rows, self.hidden, wide, dtype),
@@ -244,10 +225,10 @@ class Hstu(AbstractLayer):
 
         def copied(width: int, *, kept: bool = True) -> Operator:
             saved = rows * width if kept else 0
-            return _parts.streamed(name, (rows, width), dtype, saved_elements=saved)
+            return _parts.streamed(name, (rows, width), dtype, saved=saved)
 
         scores, (queries, values) = groups * long * seen, (self._queries, self._values)
-        score = _parts.streamed(name, pairs, dtype, saved_elements=scores)
+        score = _parts.streamed(name, pairs, dtype, saved=scores)
         masked = _parts.streamed(name, pairs, dtype, reads=2.0)
         masked = replace(masked, backward_bytes=masked.moved_bytes)
         mask = (masked,) if self.causal else ()
@@ -271,8 +252,8 @@ class Hstu(AbstractLayer):
         """
         name, hidden, wide, dtype = f"{self.prefix}.out", self.hidden, self._values, flow.dtype
         norm = _parts.norm(name, rows, wide, dtype)
-        gate = _parts.streamed(name, (rows, wide), dtype, reads=2.0, saved_elements=2 * rows * wide)
-        product = _parts.linear_of_kept(name, rows, wide, hidden, dtype)
+        gate = _parts.streamed(name, (rows, wide), dtype, reads=2.0, saved=2 * rows * wide)
+        product = _parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)
         added = _parts.streamed(name, (rows, hidden), dtype, reads=2.0)
         if self.fused_attention:
             size = norm.written_bytes
@@ -281,21 +262,18 @@ class Hstu(AbstractLayer):
             if self.stu:
                 x_bytes = added.written_bytes
                 joined = 2.0 * size + x_bytes
-                norm = replace(
-                    norm,
-                    read_bytes=joined,
-                    written_bytes=joined,
-                    backward_bytes=3.0 * joined,
-                    is_recomputed=True,
+                again = 3.0 * joined
+                norm = replace(norm, read_bytes=joined, written_bytes=joined, backward_bytes=again)
+                norm = replace(norm, is_recomputed=True)
+                product = _parts.linear(
+                    name, rows, 2 * wide + hidden, hidden, dtype, keeps_input=False
                 )
-                product = _parts.linear_of_kept(name, rows, 2 * wide + hidden, hidden, dtype)
-            added = replace(
-                added,
-                read_bytes=added.written_bytes,
-                written_bytes=0.0,
-                num_kernels=0,
-                num_calls=0,
-                backward_bytes=0.0,
-            )
+            added = _in_product(added, added.written_bytes, 0.0, 0.0)
             return (norm, product, added)
         return (norm, gate, product, added)
+
+
+def _in_product(operator: Operator, read: float, written: float, backward: float) -> Operator:
+    """An operator that the kernel of a product computes too, with the bytes that it adds."""
+    amounts = {"read_bytes": read, "written_bytes": written, "backward_bytes": backward}
+    return replace(operator, num_kernels=0, num_calls=0, **amounts)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from costmodels.layers import _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
 @final
@@ -24,17 +24,11 @@ class Mlp(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        check_sizes(self.prefix, sizes=self.sizes)
+        self.check_sizes("sizes")
 
     def build(self, flow: Flow) -> Built:
         """A matrix product and an activation for each size."""
-        joined, met = _joins.joined(flow)
-        _joins.need(self.prefix, met)
-        operators = _parts.mlp(
-            self.prefix,
-            met.positions,
-            (met.width, *self.sizes),
-            met.dtype,
-            is_input=met.is_input,
-        )
+        joined, met = _joins.joined(flow, self.prefix)
+        sizes = (met.width, *self.sizes)
+        operators = _parts.mlp(self.prefix, met.positions, sizes, met.dtype, is_input=met.is_input)
         return self.placed((*joined, *operators), met.after(self.sizes[-1]))

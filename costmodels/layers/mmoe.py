@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 from costmodels.layers import _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
 
@@ -32,46 +33,24 @@ class Mmoe(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        check_sizes(
-            self.prefix,
-            experts=self.experts,
-            tasks=self.tasks,
-            expert_sizes=self.expert_sizes,
-            tower_sizes=self.tower_sizes,
-        )
+        self.check_sizes("experts", "tasks", "expert_sizes", "tower_sizes")
 
     def build(self, flow: Flow) -> Built:
         """All experts; then gate, softmax, weighted sum and tower of each task."""
-        _joins.need(self.prefix, flow)
-        joined, met = _joins.joined(flow)
+        joined, met = _joins.joined(flow, self.prefix)
         rows, dtype, out = met.positions, met.dtype, self.expert_sizes[-1]
-        name, count = self.prefix, self.experts
-        expert = _parts.mlp(
-            f"{name}.expert",
-            rows,
-            (met.width, *self.expert_sizes),
-            dtype,
-            keeps_input=False,
-            is_input=met.is_input,
-        )
-        known = _parts.streamed(
-            f"{name}.mix",
-            (rows, count, out),
-            dtype,
-            saved_elements=rows * (count * out + met.width),
-        )
-        gate = _parts.linear(f"{name}.gate", rows, met.width, count, dtype, bias=False)
+        name, count, width, is_input = self.prefix, self.experts, met.width, met.is_input
+        mlp, moved = partial(_parts.mlp, keeps_input=False), _parts.streamed
+        sizes, tower = (width, *self.expert_sizes), (out, *self.tower_sizes)
+        expert = mlp(f"{name}.expert", rows, sizes, dtype, is_input=is_input)
+        kept, gated, softmax = rows * (count * out + width), f"{name}.gate", OperatorKind.SOFTMAX
+        known = moved(f"{name}.mix", (rows, count, out), dtype, saved=kept)
+        gate = _parts.linear(gated, rows, width, count, dtype, bias=False, keeps_input=False)
         task = (
-            replace(gate, saved_bytes=0.0, left_gradient=not met.is_input),
-            _parts.streamed(
-                f"{name}.gate",
-                (rows, count),
-                dtype,
-                kind=OperatorKind.SOFTMAX,
-                saved_elements=rows * count,
-            ),
-            _parts.batched(f"{name}.gate", (rows, 1, count, out), dtype, saved_elements=rows * out),
-            *_parts.mlp(f"{name}.tower", rows, (out, *self.tower_sizes), dtype, keeps_input=False),
+            replace(gate, left_gradient=not is_input),
+            moved(gated, (rows, count), dtype, kind=softmax, saved=rows * count),
+            _parts.batched(gated, (rows, 1, count, out), dtype, saved=rows * out),
+            *mlp(f"{name}.tower", rows, tower, dtype),
         )
         operators = (
             *joined,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import final
 
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
 
@@ -31,7 +32,7 @@ class Moe(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        check_sizes(self.prefix, experts=self.experts, top=self.top, ffn=self.ffn)
+        self.check_sizes("experts", "top", "ffn")
         require(
             self.top <= self.experts,
             f"layer {self.prefix}: top must be at most experts, got {self.top} of {self.experts}",
@@ -39,56 +40,35 @@ class Moe(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """The gate, the choice of experts, rows to them, their two products, and rows back."""
-        _joins.need(self.prefix, flow)
-        joined, met = _joins.joined(flow)
+        joined, met = _joins.joined(flow, self.prefix)
         rows, width, dtype = met.positions, met.width, met.dtype
         name, experts, ffn = self.prefix, self.experts, self.ffn
         share = -(-rows * self.top // experts)
         taken = experts * share
+        moved = partial(_parts.streamed, dtype=dtype)
+        gate, chosen, taking, giving = (f"{name}.{x}" for x in ("gate", "experts", "take", "give"))
+        weights = experts * width * ffn
+        first = _parts.batched(chosen, (experts, share, width, ffn), dtype, num_parameters=weights)
+        scores = _parts.linear(gate, rows, width, experts, dtype, bias=False)
+        softmax, other, gather = OperatorKind.SOFTMAX, OperatorKind.OTHER, OperatorKind.GATHER
+        choice = moved(gate, (rows, experts), kind=other, saved=2 * taken)
         operators = (
             *joined,
-            replace(
-                _parts.linear(f"{name}.gate", rows, width, experts, dtype, bias=False),
-                left_gradient=not met.is_input,
-            ),
-            _parts.streamed(
-                f"{name}.gate",
-                (rows, experts),
-                dtype,
-                kind=OperatorKind.SOFTMAX,
-                saved_elements=rows * experts,
-            ),
-            replace(
-                _parts.streamed(
-                    f"{name}.gate", (rows, experts), dtype, kind=OperatorKind.OTHER,
-                    saved_elements=2 * taken,
-                ),
-                num_sorted=rows * self.top,
-            ),
-            _parts.streamed(
-                f"{name}.take", (taken, width), dtype, kind=OperatorKind.GATHER,
-                saved_elements=taken * width,
-            ),
-            replace(
-                _parts.batched(
-                    f"{name}.experts", (experts, share, width, ffn), dtype,
-                    num_parameters=experts * width * ffn,
-                ),
-                left_gradient=not met.is_input,
-            ),
-            _parts.streamed(
-                f"{name}.experts", (taken, ffn), dtype, saved_elements=taken * ffn
-            ),
+            replace(scores, left_gradient=not met.is_input),
+            moved(gate, (rows, experts), kind=softmax, saved=rows * experts),
+            replace(choice, num_sorted=rows * self.top),
+            moved(taking, (taken, width), kind=gather, saved=taken * width),
+            replace(first, left_gradient=not met.is_input),
+            moved(chosen, (taken, ffn), saved=taken * ffn),
             _parts.batched(
-                f"{name}.experts", (experts, share, ffn, width), dtype,
-                num_parameters=experts * width * ffn, saved_elements=taken * width,
+                chosen,
+                (experts, share, ffn, width),
+                dtype,
+                num_parameters=weights,
+                saved=taken * width,
             ),
-            _parts.streamed(
-                f"{name}.give", (taken, width), dtype, saved_elements=taken * (1 + width)
-            ),
-            _parts.streamed(f"{name}.give", (rows, width), dtype),
-            _parts.streamed(
-                f"{name}.give", (rows, width), dtype, reads=2.0, kind=OperatorKind.GATHER
-            ),
-        )  # fmt: skip
+            moved(giving, (taken, width), saved=taken * (1 + width)),
+            moved(giving, (rows, width)),
+            moved(giving, (rows, width), reads=2.0, kind=gather),
+        )
         return self.placed(operators, met.after(width))

@@ -10,8 +10,7 @@ from typing import ClassVar, final
 from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.layers import _blocks, _joins, _parts
-from costmodels.layers._lengths import Lengths
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
 _FLASH = 2
@@ -119,14 +118,7 @@ class Transformer(AbstractLayer):
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
         where = f"layer {self.prefix}"
-        check_sizes(
-            self.prefix,
-            layers=self.layers,
-            hidden=self.hidden,
-            heads=self.heads,
-            ffn=self.ffn,
-            seq=self.seq,
-        )
+        self.check_sizes("layers", "hidden", "heads", "ffn", "seq")
         require(
             0 <= self.vocabulary <= 10**9,
             f"{where}: vocabulary must be 0..1e9, got {self.vocabulary}",
@@ -174,9 +166,9 @@ class Transformer(AbstractLayer):
             "head_transform": self.head_transform,
             "fused_loss": self.fused_loss,
         }
-        unused = [key for key, is_set in of_head.items() if is_set and not self.vocabulary]
+        unused = [key for key, is_set in of_head.items() if is_set]
         require(
-            not unused,
+            bool(self.vocabulary) or not unused,
             f"{where}: {', '.join(unused)} belong to the head of a model with a "
             "vocabulary, and there is none; leave them out or give a vocabulary",
         )
@@ -193,8 +185,8 @@ class Transformer(AbstractLayer):
         return replace(self, balanced=self.balanced or len(self.lengths) > 1)
 
     @property
-    def _lengths(self) -> Lengths:
-        return Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
+    def _lengths(self) -> _joins.Lengths:
+        return _joins.Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
 
     @property
     def _shares_evenly(self) -> bool:
@@ -207,14 +199,10 @@ class Transformer(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """Tokens, the operators of one block with their repeats, the last norm and the loss."""
         lengths, split = self._lengths, flow.split
-        joined: tuple[Operator, ...] = ()
-        if self.vocabulary:
-            met = flow.after(self.hidden, math.ceil(lengths.mean))
-        else:
-            advice = "change seq or hidden, or give a vocabulary"
-            joined, met = _joins.positions(
-                flow, self.prefix, (self.hidden, self.hidden), lengths, advice
-            )
+        joined, met = (), flow.after(self.hidden, math.ceil(lengths.mean))
+        if not self.vocabulary:
+            widths, advice = (self.hidden,) * 2, "change seq or hidden, or give a vocabulary"
+            joined, met = _joins.positions(flow, self.prefix, widths, lengths, advice)
         rows = lengths.rows(flow.batch_size)
         require(
             all(size % split == 0 for size in (self.heads, self.kv_heads, self.ffn)),
@@ -257,7 +245,9 @@ class Transformer(AbstractLayer):
         first = replace(_again(block[0]), saved_bytes=block[0].saved_bytes)
         is_read = self.checkpoint == Checkpoint.REENTRANT or self.dropout
         last = tuple(
-            _again(o) if is_read or (o.kind not in whole and o.saved_bytes) else _unkept(o)
+            _again(o)
+            if is_read or (o.kind not in whole and o.saved_bytes)
+            else replace(o, saved_bytes=0.0)
             for o in outer
         )
         return (first, *map(_again, block[1:]), *last)
@@ -275,15 +265,14 @@ class Transformer(AbstractLayer):
         else:
             for i, size in enumerate((mine, others // 2, others // 2)):
                 first += _blocks.linear(name, rows, hidden, size, style, keeps_input=not i)
+        last = _blocks.linear(name, rows, mine, hidden, style, keeps_input=False)
         if self.rotary:
             first += _blocks.rotation(name, rows, mine + others // 2, style)
         return (
             *_blocks.norm(name, own, hidden, style),
             *first,
             *self._scores(flow, rows, name, style),
-            *_shared(
-                _blocks.linear(name, rows, mine, hidden, style, keeps_input=False), flow.split
-            ),
+            *_shared(last, flow.split),
             *_blocks.added(name, own, hidden, style),
         )
 
@@ -294,13 +283,9 @@ class Transformer(AbstractLayer):
         width, heads = self.hidden // self.heads, self.heads // flow.split
         if self.fused_attention:
             sizes = (flow.batch_size, heads, self.seq, width)
-            (whole,) = _parts.attention(
-                name,
-                sizes,
-                style.inner,
-                is_causal=self.causal,
-                is_fused=True,
-                kv_heads=math.ceil(self.kv_heads / flow.split),
+            shared = math.ceil(self.kv_heads / flow.split)
+            whole = _parts.attention(
+                name, sizes, style.inner, is_causal=self.causal, kv_heads=shared
             )
             whole = replace(whole, flash_version=self.flash)
             return (self._jagged(whole, rows, heads) if self.lengths else whole,)
@@ -316,13 +301,10 @@ class Transformer(AbstractLayer):
             heads: heads of one rank.
         """
         share = rows * heads / math.prod(attention.shape[:2])
-        return replace(
-            attention,
-            shape=(heads, rows, self._lengths.seen, *attention.shape[3:]),
-            read_bytes=attention.read_bytes * share,
-            written_bytes=attention.written_bytes * share,
-            saved_bytes=attention.saved_bytes * share,
-        )
+        names = ("read_bytes", "written_bytes", "saved_bytes")
+        amounts = {name: getattr(attention, name) * share for name in names}
+        shape = (heads, rows, self._lengths.seen, *attention.shape[3:])
+        return replace(attention, shape=shape, **amounts)
 
     def _inner(self, rows: int, split: int, style: _blocks.Style) -> tuple[Operator, ...]:
         """The second half of a block up to the activation of the feed-forward network."""
@@ -377,25 +359,14 @@ class Transformer(AbstractLayer):
         product, *casts = _blocks.linear(name, rows, hidden, classes, plain)
         if self.tied:
             product = replace(product, num_parameters=0, parameter_bytes=0.0)
-        ended = _blocks.loss(
-            name,
-            rows,
-            classes,
-            style,
-            is_fused=self.fused_loss,
-            is_cast=self.causal or not self.autocast,
-        )
+        is_cast = self.causal or not self.autocast
+        ended = _blocks.loss(name, rows, classes, style, is_fused=self.fused_loss, is_cast=is_cast)
         return (*found, product, *casts, ended)
 
 
 def _again(operator: Operator) -> Operator:
     """The operator, if the backward pass runs it again instead of keeping what it needs."""
     return replace(operator, is_recomputed=True, saved_bytes=0.0)
-
-
-def _unkept(operator: Operator) -> Operator:
-    """The operator, if the backward pass computes again what it would have kept."""
-    return replace(operator, saved_bytes=0.0)
 
 
 def _shared(linear: tuple[Operator, ...], split: int) -> tuple[Operator, ...]:

@@ -8,7 +8,7 @@ from typing import final
 from costmodels.datatypes import DataType
 from costmodels.errors import require
 from costmodels.layers import _joins, _parts
-from costmodels.layers.base import AbstractLayer, Built, Flow, check_sizes
+from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import Operator, OperatorKind
 
 _CAST = 6.0
@@ -33,7 +33,7 @@ class TwoTower(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        check_sizes(self.prefix, sizes=self.sizes)
+        self.check_sizes("sizes")
         require(
             self.user_elements >= 0,
             f"layer {self.prefix}: user_elements must be 0 or more, got {self.user_elements}",
@@ -41,8 +41,7 @@ class TwoTower(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """Both MLPs, one product of the whole batch, log-softmax and loss."""
-        _joins.need(self.prefix, flow)
-        joined, met = _joins.joined(flow)
+        joined, met = _joins.joined(flow, self.prefix)
         rows, dtype, name = met.batch_size, met.dtype, self.prefix
         user = self.user_elements or met.width // 2
         item = met.width - user
@@ -63,15 +62,9 @@ class TwoTower(AbstractLayer):
     @staticmethod
     def _softmax(name: str, rows: int, dtype: DataType) -> Operator:
         """The log-softmax of all scores, whose result autocast casts to fp32 for the loss."""
-        made = _parts.streamed(
-            name,
-            (rows, rows),
-            dtype,
-            reads=2.0,
-            kind=OperatorKind.SOFTMAX,
-            saved_elements=rows * rows,
-        )
-        size = float(rows * rows)
+        kind, count = OperatorKind.SOFTMAX, rows * rows
+        made = _parts.streamed(name, (rows, rows), dtype, reads=2.0, kind=kind, saved=count)
+        size = float(count)
         cast = _CAST if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
         return replace(
             made,

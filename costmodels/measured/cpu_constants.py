@@ -14,62 +14,29 @@ from typing import Final
 from costmodels.errors import CostModelError, require
 from costmodels.fields import require_measured
 
+_MISSES: Final = ("L2 misses", "L2 missed lines", "L3 misses", "L3 missed lines")
+"""Misses of a cache are rows that are not in it; missed lines are their cache lines."""
 FORWARD: Final = (
-    "call",
-    "bags",
-    "output elements",
-    "indices",
-    "looked up elements",
-    "L2 misses",
-    "L2 missed lines",
-    "L3 misses",
-    "L3 missed lines",
+    *("call", "bags", "output elements", "indices", "looked up elements"),
+    *_MISSES,
 )
-"""The counts of a forward lookup. Misses of a cache are rows that are not in it; missed lines are
-their cache lines."""
-
-
+"""The counts of a forward lookup."""
+_DISTINCT: Final = ("distinct rows", "distinct elements")
 BACKWARD: Final = (
-    "call",
-    "bags",
-    "indices",
-    "sort passes",
-    "gathered elements",
-    "gathered lines beyond L2",
-    "distinct rows",
-    "distinct elements",
-    "L2 misses",
-    "L2 missed lines",
-    "L3 misses",
-    "L3 missed lines",
+    *("call", "bags", "indices", "sort passes", "gathered elements", "gathered lines beyond L2"),
+    *(*_DISTINCT, *_MISSES),
 )
 """The counts of the backward lookup of a sharded table that is pooled."""
-
-
 DENSE_BACKWARD: Final = (*BACKWARD, "table elements", "table elements beyond L3")
 """The counts of the backward lookup of a replicated table, whose gradient is as large as the
 table."""
-
-
 SEQUENCE_BACKWARD: Final = (
-    "call",
-    "indices",
-    "gathered elements",
-    "distinct rows",
-    "distinct elements",
-    "distinct rows in far memory",
+    *("call", "indices", "gathered elements"),
+    *(*_DISTINCT, "distinct rows in far memory"),
 )
 """The counts of the backward lookup of a table that is not pooled."""
-
-
 SHAPE: Final = (
-    "indices",
-    "distinct rows",
-    "columns",
-    "rows",
-    "bags",
-    "reuse",
-    "repeats",
+    *("indices", "distinct rows", "columns", "rows", "bags", "reuse", "repeats"),
     "L2 misses per index",
 )
 """The shape of a shard, by whose logarithms the learned factors are found. Reuse is indices per
@@ -89,9 +56,9 @@ class CpuKernel(StrEnum):
 
 
 ALL_TO_ALL_COUNTS = 6
-"""How many counts an all-to-all has (:func:`costmodels.cpu.gloo.all_to_all_counts`)."""
+"""How many counts an all-to-all has (:func:`costmodels.cpu.exchange.all_to_all_counts`)."""
 BUFFER_COUNTS = 4
-"""How many counts another collective has (:func:`costmodels.cpu.gloo.buffer_counts`)."""
+"""How many counts another collective has (:func:`costmodels.cpu.exchange.buffer_counts`)."""
 OPERATOR_COUNTS = 8
 """How many counts an operator of any class has (:mod:`costmodels.cpu.operators`)."""
 UPDATE_COUNTS = 7
@@ -212,12 +179,12 @@ class ExchangeConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveConstants:
-    """The constants of single collectives (:mod:`costmodels.cpu.gloo`).
+    """The constants of single collectives (:mod:`costmodels.cpu.exchange`).
 
     Attributes:
-        all_to_all_s: seconds per count of :func:`costmodels.cpu.gloo.all_to_all_counts`.
+        all_to_all_s: seconds per count of :func:`costmodels.cpu.exchange.all_to_all_counts`.
         reduce_scatter_s, all_gather_s, all_reduce_s: seconds per count of
-            :func:`costmodels.cpu.gloo.buffer_counts`.
+            :func:`costmodels.cpu.exchange.buffer_counts`.
 
     Raises:
         InvalidValueError: the numbers are those of another version, below 0 or not finite.

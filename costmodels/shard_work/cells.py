@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.distribution.base import AbstractIndexDistribution, keep_hottest_shares
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
 from costmodels.sharding import (
@@ -22,10 +23,6 @@ from costmodels.sharding import (
     row_blocks,
 )
 from costmodels.workload import Table
-
-# ------------------ cells
-#
-# The shards of options and plans as columns of numbers; shards that are alike are kept once.
 
 _Block = tuple[int, int, float]
 """Offset and number of the rows of a block, and its share of accesses; NaN if the law of the table
@@ -117,6 +114,7 @@ class OptionCells:
         An option has one cell for each pair of a width and a block of its layout. Options that
         differ only in the kernel share a layout.
         """
+        self._know_hottest(options)
         known: dict[tuple[str, ShardingType, tuple[int, ...]], int] = {}
         cuts: list[Layout] = []
         cut_of: list[int] = []
@@ -157,6 +155,20 @@ class OptionCells:
             batch_ratio=np.array(batch)[at],
         )
         return cells, [cuts[i] for i in cut_of]
+
+    def _know_hottest(self, options: Sequence[ShardingOption]) -> None:
+        """Find the shares of the hottest blocks of all tables together, in half the time.
+
+        Thousands of tables are listed under a time limit, most of them with a law of their own.
+        """
+        together = defaultdict[int, list[AbstractIndexDistribution]](list)
+        for name, kind in {(o.table, o.sharding_type) for o in options}:
+            table = self._columns.tables[self._position[name]]
+            if kind in self._parts and self._columns.is_scattered[self._position[name]]:
+                size = -(-table.num_embeddings // self._parts[kind])
+                together[-(-table.num_embeddings // size)].append(table.distribution)
+        for num_parts, laws in together.items():
+            keep_hottest_shares(laws, num_parts)
 
     def _layout(self, option: ShardingOption) -> Layout:
         """How one option is cut."""
@@ -317,8 +329,11 @@ def runs_of(
     Raises:
         InvalidValueError: a shard is on a rank that does not exist.
     """
-    placements = plan.placements
-    kinds = _kinds(placements, columns, world_size, local_world_size)
+    placements, position = plan.placements, {t.name: i for i, t in enumerate(columns.tables)}
+    families = [TYPES.index(_family(p, world_size, local_world_size)) for p in placements]
+    tables, kernels = ([position[p.table] for p in placements], [p.kernel for p in placements])
+    each_kind = tables, families, [_KERNEL_CODES[kernel] for kernel in kernels]
+    kinds = np.array(each_kind, dtype=np.int64).T
     shards = [p.cells for p in placements]
     of = np.repeat(np.arange(len(shards)), [len(s) for s in shards])
     rank, offset, rows, cols = (
@@ -388,28 +403,6 @@ def _access_ratios(
     return found
 
 
-def _kinds(
-    placements: Sequence[TablePlacement],
-    columns: TableColumns,
-    world_size: int,
-    local_world_size: int,
-) -> IntArray:
-    """For each placement the positions of its table, its family and its kernel, ``[n, 3]``.
-
-    The family is the sharding type whose collectives the placement uses, see :func:`_family`.
-    """
-    position = {t.name: i for i, t in enumerate(columns.tables)}
-    numbers = [
-        (
-            position[p.table],
-            TYPES.index(_family(p, world_size, local_world_size)),
-            KERNELS.index(p.kernel),
-        )
-        for p in placements
-    ]
-    return np.array(numbers, dtype=np.int64).reshape(-1, 3)
-
-
 def _changes(*keys: IntArray | FloatArray) -> BoolArray:
     """True for each entry that differs from the entry before it in any of the columns."""
     new = np.ones(len(keys[0]), dtype=bool)
@@ -436,13 +429,6 @@ def _family(placement: TablePlacement, world_size: int, local_world_size: int) -
             return ShardingType.TABLE_WISE
     return kind
 
-
-# ------------------ option work
-#
-# The work of an option, with equal rows stored once.
-#
-# A row-wise table gives hundreds of ranks the same work. Stored in full, the options of a few
-# thousand tables on 512 ranks would take gigabytes.
 
 _AT_ONCE: Final = 32_768
 """Rows that are multiplied in one call. All rows at once would need a second copy of them."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import cached_property
-from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -33,30 +32,6 @@ from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD, Wire
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
-
-__all__ = [
-    "CALLS",
-    "CODECS",
-    "EXCHANGING_TYPES",
-    "INPUT",
-    "KERNELS",
-    "LOOKUP",
-    "MEMORY",
-    "NUM_COLUMNS",
-    "NUM_COMPRESSED_COLUMNS",
-    "OUTPUT",
-    "PIPELINE_DEPTH",
-    "REPLICATED",
-    "SECOND",
-    "Memory",
-    "Sent",
-    "WorkModel",
-    "call_column",
-    "lookup_columns",
-    "sent_bytes",
-    "whole_tables",
-]
-
 
 PIPELINE_DEPTH: Final = {
     Pipeline.NONE: 1.0,
@@ -203,6 +178,11 @@ class WorkModel:
         return TableColumns.of(self.workload.tables)
 
     @property
+    def _depth(self) -> float:
+        """Batches whose indices a rank holds at once."""
+        return PIPELINE_DEPTH[self.workload.pipeline] + self.workload.lookahead_batches
+
+    @property
     def _is_exchanged(self) -> float:
         """1 if gradients of vectors come from other ranks into a buffer of their own, else 0."""
         return float(self.topology.world_size > 1)
@@ -225,8 +205,12 @@ class WorkModel:
     @cached_property
     def _layout(self) -> OptionCells:
         """Makes the cells of options."""
-        local = self.topology.local_world_size
-        return OptionCells(self.columns, self.topology.world_size, local, self._batch_ratio)
+        return OptionCells(self.columns, *self._sizes, self._batch_ratio)
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """Ranks of the job, and of a host."""
+        return self.topology.world_size, self.topology.local_world_size
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options before they are placed, counted for all at once.
@@ -235,12 +219,13 @@ class WorkModel:
         is what the chosen rank, or the L ranks of the chosen host, get of each piece.
         """
         cells, layouts = self._layout.of(options)
-        rows = self.cells_work(cells)
-        ends = list(accumulate(len(x.blocks) * len(x.widths) for x in layouts))
-        spans = zip([0, *ends], ends, layouts, strict=False)
-        works = [OptionWork(rows=rows[a:b], index=layout.where) for a, b, layout in spans]
-        pairs = zip(works, layouts, strict=True)
-        return [work.merged() if layout.may_repeat else work for work, layout in pairs]
+        rows, works = self.cells_work(cells), list[OptionWork]()
+        end = 0
+        for x in layouts:
+            begin, end = end, end + len(x.blocks) * len(x.widths)
+            work = OptionWork(rows=rows[begin:end], index=x.where)
+            works.append(work.merged() if x.may_repeat else work)
+        return works
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """Work of a plan, ``[W, columns]``.
@@ -248,9 +233,8 @@ class WorkModel:
         Raises:
             InvalidValueError: a shard is on a rank that does not exist.
         """
-        world, local = self.topology.world_size, self.topology.local_world_size
-        work = np.zeros((world, self.num_columns))
-        runs = runs_of(plan, self.columns, world, local, self._batch_ratio)
+        work = np.zeros((self.topology.world_size, self.num_columns))
+        runs = runs_of(plan, self.columns, *self._sizes, self._batch_ratio)
         if not len(runs.cell):
             return work
         # Runs that cover the same ranks are added up first, so that each range of ranks gets one
@@ -277,8 +261,7 @@ class WorkModel:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         world = self.topology.world_size
-        local = self.topology.local_world_size
-        runs = runs_of(plan, self.columns, world, local, self._batch_ratio)
+        runs = runs_of(plan, self.columns, *self._sizes, self._batch_ratio)
         # Row 0 is that of ranks without a shard. ``place`` numbers each pair of placement and rank.
         rows = np.concatenate([np.zeros((1, self.num_columns)), self.cells_work(runs.cells)])
         run = np.repeat(np.arange(len(runs.cell)), runs.length)
@@ -383,7 +366,8 @@ class WorkModel:
         _fill_memory(work[:, MEMORY:], shards)
         offsets = _OFFSET_BYTES * batch * tables.num_features[table]
         passing = _SORTED_BYTES * sent + np.where(replicated, 0.0, self._is_exchanged * leaving)
-        work[:, MEMORY + Memory.BUFFERS] = sources * self._held(arriving, leaving, offsets, passing)
+        held = self._depth * arriving + offsets + self._excess_ratio * passing
+        work[:, MEMORY + Memory.BUFFERS] = sources * held
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
             _compress(work, self.wire, moved, (family, table[moved]), elements)
@@ -431,21 +415,6 @@ class WorkModel:
         every, first = np.arange(len(own)), LOOKUP + cells.kernel * NUM_LOOKUP_WORK
         work[every, first + LookupWork.STREAM_DRAM] += permuted + 2.0 * selected
         work[every, first + LookupWork.BACKWARD_ROWS_DRAM] += permuted + added * selected
-
-    def _held(
-        self, arriving: FloatArray, leaving: FloatArray, offsets: FloatArray, passing: FloatArray
-    ) -> FloatArray:
-        """Bytes of buffers of each cell, for the samples of one rank.
-
-        Args:
-            arriving: indices and lengths of a batch.
-            leaving: vectors of a batch.
-            offsets: offsets of a batch.
-            passing: what the backward pass of the lookup needs for a moment.
-        """
-        del leaving
-        depth = PIPELINE_DEPTH[self.workload.pipeline] + self.workload.lookahead_batches
-        return depth * arriving + offsets + self._excess_ratio * passing
 
     def _sent_indices(self, cells: Cells, indices: FloatArray, mine: FloatArray) -> FloatArray:
         """Indices that each rank sends to each cell, ``[n]``.
@@ -535,3 +504,28 @@ def _fill_memory(memory: FloatArray, shards: LookupShards) -> None:
     memory[in_host_memory, Memory.CACHE] = cache[in_host_memory]
     dense = shards.runs(ComputeKernel.DENSE)
     memory[dense, Memory.GRADIENTS] = (rows * shards.num_cols * _GRADIENT_BYTES)[dense]
+
+
+def output_traffic_bytes(work: FloatArray, topology: Topology) -> FloatArray:
+    """Bytes from rank i to rank j, ``[W, W]``, from work ``[W, columns]``; the diagonal is 0.
+
+    Table- and column-wise shards send every rank its part of the batch. Row-wise shards send
+    partial sums to the rank that adds them up. Types that cut rows inside a host add up inside the
+    host first, and then send the sums to the ranks of the same local index (TorchRec
+    ``dist_data.py``).
+    """
+    world, local = topology.world_size, topology.local_world_size
+    rank = np.arange(world)
+    inside = rank[:, None] // local == rank[None, :] // local
+    lane = rank[:, None] % local == rank[None, :] % local
+    traffic = np.zeros((world, world))
+    for index, family in enumerate(EXCHANGING_TYPES):
+        sent, again = (part[:, None] for part in sent_bytes(work, index, FORWARD))
+        if not sent.any():
+            continue
+        if family in BY_HOSTS:
+            traffic += sent * topology.num_hosts * inside + again * (lane & ~inside)
+        else:
+            traffic += np.broadcast_to(sent, traffic.shape)
+    np.fill_diagonal(traffic, 0.0)
+    return traffic

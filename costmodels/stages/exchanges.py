@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodels.batch_shares import batch_ratios
 from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
-from costmodels.cpu.features import Traffic
+from costmodels.cpu.exchange import Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.iteration.base import CodecTimes, FamilyTimes, require_times
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire

@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import NUM_LEVELS, AbstractCollectiveModel
-from costmodels.cpu.features import AbstractExchangeModel
+from costmodels.cpu.exchange import CpuExchange
 from costmodels.dense.base import AbstractDenseModel
 from costmodels.dense.roofline import Roofline as DenseRoofline
 from costmodels.discovery import model_words, of_users
@@ -38,7 +38,7 @@ _FAMILIES: Final = (
     AbstractLookupModel,
     AbstractCollectiveModel,
     AbstractDenseModel,
-    AbstractExchangeModel,
+    CpuExchange,
 )
 _PLANS: Final = 2
 """For how many plans at once times are asked."""
@@ -210,7 +210,7 @@ class CostModels:
     lookup: AbstractLookupModel = field(default_factory=_fbgemm)
     collective: AbstractCollectiveModel = field(default_factory=AlphaBeta)
     dense: AbstractDenseModel = field(default_factory=DenseRoofline)
-    exchange: AbstractExchangeModel | None = None
+    exchange: CpuExchange | None = None
     sigmas_ratio: tuple[tuple[str, float], ...] = ()
     spread_ratio: tuple[tuple[float, ...], ...] = ()
     description: str = field(init=False, repr=False, compare=False, default="")

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodels.batch_shares import batch_ratios, with_batch
-from costmodels.cpu.features import AbstractExchangeModel
+from costmodels.cpu.exchange import CpuExchange
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseTimes, dense_layers, dense_names
 from costmodels.discovery import model_words
 from costmodels.errors import require
 from costmodels.iteration.base import StageTimes, require_times
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
-from costmodels.shard_work.deduplication import distinct_s, with_expansion
+from costmodels.shard_work.wire import distinct_s, with_expansion
 from costmodels.shard_work.work import (
     CALLS,
     EXCHANGING_TYPES,
@@ -95,16 +95,13 @@ class StageModel:
             workloads = [with_batch(self.workload, ratio) for ratio in self._batch_ratio]
         each = [model.times(workload, trainers) for workload in workloads]
         for times in each:
-            wanted = "times must return DenseTimes of numbers"
-            values = [np.asarray(getattr(times, f.name, None)) for f in fields(DenseTimes)]
             require(
-                isinstance(times, DenseTimes) and not any(value.ndim for value in values),
-                f"{model_words(model)}: {wanted}, got {times!r:.60}",
+                isinstance(times, DenseTimes) and not any(map(np.ndim, times)),
+                f"{model_words(model)}: times must return DenseTimes of numbers, got {times!r:.60}",
             )
         if self._batch_ratio is None:
             return with_expansion(each[0], self.workload, self.topology)
-        names = [field.name for field in fields(DenseTimes)]
-        return DenseTimes(**{n: np.array([getattr(t, n) for t in each]) for n in names})
+        return DenseTimes(*map(np.array, zip(*each, strict=True)))
 
     @cached_property
     def least_dense(self) -> DenseTimes:
@@ -114,10 +111,8 @@ class StageModel:
         """
         if self._batch_ratio is None:
             return self.dense
-        names = [field.name for field in fields(DenseTimes)]
         fastest = float(self.speeds.max()) * (1.0 - _ROUNDING)
-        least = {n: float((getattr(self.dense, n) / self.speeds).min()) for n in names}
-        return DenseTimes(**{n: seconds * fastest for n, seconds in least.items()})
+        return DenseTimes(*(float((s / self.speeds).min()) * fastest for s in self.dense))
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """:func:`lookup_times` of ranks, ``[..., W]`` each, at the speed of the device."""
@@ -174,7 +169,7 @@ class StageModel:
     @cached_property
     def slowest_dense(self) -> int | None:
         """The rank whose dense part takes longest; None if all take the same time."""
-        seconds = sum(getattr(self.dense, f.name) for f in fields(DenseTimes)) / self.speeds
+        seconds = sum(self.dense) / self.speeds
         longest = int(np.argmax(seconds))
         return longest if seconds[longest] > seconds.min() * (1.0 + _ROUNDING) else None
 
@@ -193,9 +188,9 @@ class StageModel:
         if slow is not None:
             there, rank = np.arange(len(calls)) == slow, self.slowest_dense
             speeds = np.where(there, self.speeds[rank], speeds)
-            own = {f.name: getattr(dense, f.name) for f in fields(DenseTimes)}
-            each = {n: np.broadcast_to(getattr(self.dense, n), self.speeds.shape) for n in own}
-            dense = DenseTimes(**{n: np.where(there, each[n][rank], own[n]) for n in own})
+            each = (np.broadcast_to(s, self.speeds.shape)[rank] for s in self.dense)
+            pairs = zip(each, dense, strict=True)
+            dense = DenseTimes(*(np.where(there, slow_s, s) for slow_s, s in pairs))
         return replace(
             self._idle_times(_Ranks(speeds, dense, self.least_copy_s), UNSCALED),
             lookup_host_s=calls * self._host.lookup_s,
@@ -224,7 +219,8 @@ class StageModel:
         speeds, dense, copy_s = ranks
         issue, layers = self._host, self._layers
         host, none = scale.host_ratio, np.zeros(1)
-        between_s = issue.between_steps_s(self.workload)
+        copied_s = issue.copies_s(self.workload) + issue.input_s(self.workload)
+        copied_s += issue.between_steps_s(self.workload)
         loss_s = _LOSS_FORWARD_RATIO * self._loss_s, _LOSS_BACKWARD_RATIO * self._loss_s
 
         def computed(seconds: FloatArray | float) -> FloatArray:
@@ -265,8 +261,7 @@ class StageModel:
             lookup_backward_host_s=none,
             collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
-            copy_host_s=(issue.copies_s(self.workload) + issue.input_s(self.workload) + between_s)
-            * host,
+            copy_host_s=copied_s * host,
             copy_blocks_host=issue.profile.copies_block,
             overlap_slowdown_ratio=0.0,
             floor_s=self._input_floor_s(),
@@ -306,11 +301,8 @@ class StageModel:
 
         If exchanges are priced with the copies around them, it is what they cost once in a step.
         """
-        return (
-            self.models.exchange.once_s
-            if self.models.exchange is not None
-            else self.exchanges.lengths_s
-        )
+        exchange = self.models.exchange
+        return self.exchanges.lengths_s if exchange is None else exchange.once_s
 
     def _tail_s(self, replicated_bytes: FloatArray) -> FloatArray:
         """Seconds of the last all-reduce, of the gradients that are reduced after the others.
@@ -329,9 +321,7 @@ class StageModel:
             return self._gradient_growth(self.models.exchange, num_bytes)
         return self.reduction.all_reduce_s(num_bytes)
 
-    def _gradient_growth(
-        self, exchange: AbstractExchangeModel, num_bytes: FloatArray
-    ) -> FloatArray:
+    def _gradient_growth(self, exchange: CpuExchange, num_bytes: FloatArray) -> FloatArray:
         """What an exchange model says of reducing gradients and of the optimizer's step after it.
 
         One rank without tables reduces nothing, and its optimizer is priced with the dense part.

@@ -208,8 +208,6 @@ class TorchrecTable:
         output_bytes: bytes of an element of the output in memory.
         optimizer_ratio: bytes of the optimizer's state per byte of weights.
         prefetches: whether caches are filled ahead by a prefetching pipeline.
-        num_cache_fetches: rows that all ranks together fetch into caches per batch; None without
-            cache statistics.
     """
 
     num_embeddings: Values
@@ -224,7 +222,6 @@ class TorchrecTable:
     output_bytes: Values = 4.0
     optimizer_ratio: Values = 0.0
     prefetches: Flags = False
-    num_cache_fetches: Values | None = None
 
     @staticmethod
     def of(table: Table, workload: Workload) -> TorchrecTable:
@@ -265,7 +262,7 @@ class TorchrecTable:
         """Many tables of one workload in one object, whose fields are arrays ``[n]``.
 
         Args:
-            tables: the tables, without cache statistics; at least one.
+            tables: the tables; at least one.
         """
         changed: dict[str, Any] = {
             name: np.array([getattr(t, name) for t in tables], dtype=np.float64) for name in _FLOATS
@@ -294,7 +291,8 @@ class TorchrecInputs:
 
     For example, the user may give one pooling factor for a table with two features; to TorchRec's
     planner the table then has one feature. Its planner also counts the state of an optimizer that
-    it finds on the parameter, by its class. The fields are those of :class:`TorchrecTable`.
+    it finds on the parameter, by its class, and outputs in the type that the constraint names. The
+    fields are those of :class:`TorchrecTable`.
     """
 
     num_ids: float
@@ -302,6 +300,7 @@ class TorchrecInputs:
     is_weighted: bool
     prefetches: bool
     optimizer_ratio: float
+    output_bytes: float
 
     def read(self, table: TorchrecTable) -> TorchrecTable:
         """The table with these inputs."""
@@ -312,6 +311,7 @@ class TorchrecInputs:
             is_weighted=self.is_weighted,
             prefetches=self.prefetches,
             optimizer_ratio=self.optimizer_ratio,
+            output_bytes=self.output_bytes,
         )
 
 

@@ -35,20 +35,22 @@ class ShardPerf:
         fwd_comms_s: exchange of outputs.
         bwd_compute_s: backward lookup.
         bwd_comms_s: exchange of gradients.
-        prefetch_s: rows fetched into caches.
     """
 
     fwd_compute_s: Values
     fwd_comms_s: Values
     bwd_compute_s: Values
     bwd_comms_s: Values
-    prefetch_s: Values = 0.0
 
     @property
     def total_s(self) -> Values:
-        """The sum that TorchRec adds up for each rank; the exchange of indices is not in it."""
+        """The sum that TorchRec adds up for each rank.
+
+        The exchange of indices is not in it, nor fetches into caches, which TorchRec counts where a
+        constraint has cache statistics.
+        """
         compute = self.fwd_compute_s + self.bwd_compute_s
-        return compute + self.fwd_comms_s + self.bwd_comms_s + self.prefetch_s
+        return compute + self.fwd_comms_s + self.bwd_comms_s
 
 
 def shard_perf(
@@ -99,7 +101,6 @@ def shard_perf(
         fwd_comms_s=comms[0],
         bwd_compute_s=_backward_compute(table, machine, compute),
         bwd_comms_s=comms[1] + copies,
-        prefetch_s=_prefetch(table, machine, kernel, num_cols) / share,
     )
 
 
@@ -219,13 +220,3 @@ def _two_levels(
         vectors = table.num_outputs * machine.num_groups * num_cols
         exchanged = [vectors * b / across for b in table.all_to_all_bytes]
     return exchanged[0] + forward_bytes / inside, exchanged[1] + backward_bytes / inside
-
-
-def _prefetch(
-    table: TorchrecTable, machine: TorchrecMachine, kernel: ComputeKernel, num_cols: Values
-) -> Values:
-    """Seconds to fetch rows into the caches of all ranks; 0 without cache statistics."""
-    if kernel is not ComputeKernel.FUSED_UVM_CACHING or table.num_cache_fetches is None:
-        return 0.0
-    fetched = table.num_cache_fetches * num_cols * table.element_bytes
-    return fetched / machine.device_link_bandwidth_bytes_per_s

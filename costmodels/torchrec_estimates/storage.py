@@ -7,7 +7,6 @@ kernel at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.torchrec_estimates import constants
@@ -24,18 +23,6 @@ _TABLE_INDEX_BYTES = 4
 """Bytes for each row of a cached table: where in the cache it is."""
 _SLOT_STATE_BYTES = 16
 """Bytes for each row that the cache has room for: its state."""
-
-
-class Buffers(StrEnum):
-    """TorchRec's ``PipelineType``: how many batches of inputs and outputs are in memory.
-
-    TorchRec's planner uses ``NONE`` for every training loop, unless the user gives it a storage
-    estimator with another one.
-    """
-
-    NONE = "none"
-    SPARSE_DIST = "train_sparse_dist"
-    PREFETCH_SPARSE_DIST = "train_prefetch_sparse_dist"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +42,11 @@ def shard_storage(
     num_rows: Values,
     num_cols: Values,
     cache_load_factor_ratio: float | None = None,
-    buffers: Buffers = Buffers.NONE,
 ) -> ShardStorage:
-    """The memory of a shard.
+    """The memory of a shard with one batch of inputs and outputs.
+
+    TorchRec's planner counts one (``PipelineType.NONE``) for every training loop, unless the user
+    gives it a storage estimator with another type.
 
     Args:
         table: the table of the shard.
@@ -68,7 +57,6 @@ def shard_storage(
         num_cols: columns of the shard.
         cache_load_factor_ratio: share of rows that the caching kernel keeps on the device; None (or
             0, as in TorchRec) for TorchRec's 0.2.
-        buffers: how many batches the training loop keeps in memory.
     """
     factor = cache_load_factor_ratio or constants.CACHE_LOAD_FACTOR
     cached = kernel is ComputeKernel.FUSED_UVM_CACHING
@@ -81,13 +69,8 @@ def shard_storage(
         share = num_rows * num_cols / (table.num_embeddings * table.embedding_dim)
     inputs, outputs = _io_bytes(table, machine, sharding_type, num_rows, num_cols)
     aux = ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor)) if cached else 0
-    kept = {
-        Buffers.NONE: inputs + outputs,
-        Buffers.SPARSE_DIST: 2 * inputs,
-        Buffers.PREFETCH_SPARSE_DIST: (3 + (7 if cached else 0)) * inputs,
-    }[buffers]
     return ShardStorage(
-        hbm_bytes=1.0 * (_with_state(hbm * share, table) + aux + kept),
+        hbm_bytes=1.0 * (_with_state(hbm * share, table) + aux + inputs + outputs),
         ddr_bytes=1.0 * _with_state(ddr * share, table),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -204,11 +206,18 @@ def as_result(inputs: Inputs, candidate: Candidate, solver: SolverReport) -> Pla
     return with_assumptions(result, inputs)
 
 
-def with_assumptions(result: PlanningResult, inputs: Inputs) -> PlanningResult:
-    """The result with what was assumed, and what other values would make of its step."""
+def with_assumptions(
+    result: PlanningResult, inputs: Inputs, until_s: float = math.inf
+) -> PlanningResult:
+    """The result with what was assumed, and what other values would make of its step.
+
+    After ``until_s``, by ``time.perf_counter``, no further value is priced.
+    """
     from planner.solving.assumed import priced_assumptions
 
-    found = priced_assumptions(result.problem, result.plan, inputs.assumed)
+    found = priced_assumptions(
+        result.problem, result.plan, inputs.assumed, lambda: time.perf_counter() < until_s
+    )
     return replace(result, assumed=found)
 
 

@@ -15,13 +15,14 @@ from costmodels.datatypes import FloatArray
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT, REPLICATED
-from costmodels.sharding import Plan, ShardingType, TablePlacement
+from costmodels.sharding import Plan, ShardingType, Spread, TablePlacement, place
 from planner.errors import InvalidInputError
-from planner.explain.placing import Placed, Placer, least_moved
+from planner.options.cuts import option_of
 from planner.problem import MoveLimit, PlanningProblem
-from planner.rules.moved_bytes import received_bytes
-from planner.rules.placement_rules import rules_on
+from planner.rules.moved_bytes import MoveBudget, received_bytes
+from planner.rules.placement_rules import Usage, rules_on
 from planner.scenarios import ScenarioRule
+from planner.search.improve.best_place import BestPlace, Placed
 from planner.solving.prepare import search_objective, search_space
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 
@@ -111,7 +112,11 @@ class Explainer:
         self._work = self._pipeline.plan_work(plan)
         self.plan_time_s = float(self._pipeline.iteration_times(self._work))
         self._placements = {p.table: p for p in plan.placements}
-        self._placer = Placer(self.space, self._evaluate, plan)
+        usage = Usage(self.space.rules, [None] * self.space.num_tables)
+        for index, table in enumerate(self.space.tables):
+            ranks = np.array(plan.placement(table.table).ranks, dtype=np.int64)
+            usage.hold(index, np.bincount(ranks, minlength=self.space.world_size))
+        self._placer = BestPlace(self.space, self._evaluate, usage)
 
     @cached_property
     def estimate(self) -> IterationEstimate:
@@ -132,9 +137,10 @@ class Explainer:
         index = self._index(name)
         rest = self._without(name)
         own = self._own(name, rest)
+        cuts = [(index, i) for i in range(len(self.space.tables[index].options))]
         costs = [
-            None if placed is None else self._told(index, i, placed, rest)
-            for i, placed in enumerate(self._placer.best(index, rest))
+            None if placed is None else self._told(placed, rest)
+            for placed in self._placer.best(cuts, {index: rest})
         ]
         stuck = sum(cost is None for cost in costs)
         kept: dict[object, OptionCost] = {}
@@ -241,9 +247,16 @@ class Explainer:
             self._figures(own, self._work - rest), plan_time_s=self.plan_time_s, is_chosen=True
         )
 
-    def _told(self, table: int, index: int, placed: Placed, rest: FloatArray) -> OptionCost:
+    def _told(self, placed: Placed, rest: FloatArray) -> OptionCost:
         """What an option on its places costs, with ``rest`` the work of the other tables."""
-        placement = self._placer.placement(table, index, placed.places)
+        topology = self.problem.topology
+        placement = place(
+            placed.option,
+            self.problem.workload.tables[placed.table].num_embeddings,
+            placed.places,
+            world_size=topology.world_size,
+            local_world_size=topology.local_world_size,
+        )
         figures = self._figures(placement, placed.work - rest)
         return replace(figures, plan_time_s=placed.value if np.isfinite(placed.value) else None)
 
@@ -253,10 +266,11 @@ class Explainer:
         located = self.space.located(table, own)
         if located is None:
             return []
-        ways = self._placer.moved(table, *located, rest)
+        index, places = located
+        ways = self._placer.moved((table, index), places, rest)
         fitting = (placed for placed in ways if np.isfinite(placed.value))
         best = min(fitting, key=lambda placed: placed.value, default=None)
-        return [] if best is None else [self._told(table, located[0], best, rest)]
+        return [] if best is None else [self._told(best, rest)]
 
     def _figures(self, placement: TablePlacement, work: FloatArray) -> OptionCost:
         """What an option costs by itself, from its work ``[W, F]``; the plan's time is left out."""
@@ -276,6 +290,35 @@ class Explainer:
             device_bytes=float(pipeline.device_bytes(work).max()),
             plan_time_s=None,
         )
+
+
+def least_moved(placement: TablePlacement, problem: PlanningProblem, start: Plan) -> TablePlacement:
+    """The placement with its equal column pieces exchanged so that ranks receive fewest bytes.
+
+    The price of the plan stays the same.
+
+    Args:
+        placement: the placement of one table.
+        problem: tables and ranks.
+        start: the plan that says what ranks hold before.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    topology, table = problem.topology, problem.workload.table(placement.table)
+    world, local = topology.world_size, topology.local_world_size
+    option = option_of(placement, table, world_size=world, local_world_size=local)
+    if option is None or option.num_pieces < 2:
+        return placement
+    received = MoveBudget(MoveLimit(start=start), problem.workload, topology).piece_bytes(option)
+    step = local if option.spread is Spread.HOSTS else 1
+    places = np.array(placement.ranks[::step], dtype=np.int64) // step
+    widths = np.array(option.column_widths)
+    for width in np.unique(widths):
+        same = np.flatnonzero(widths == width)
+        _, order = linear_sum_assignment(received[np.ix_(same, places[same])])
+        places[same] = places[same][order]
+    where = tuple(places.tolist())
+    return place(option, table.num_embeddings, where, world_size=world, local_world_size=local)
 
 
 def _cut(placement: TablePlacement) -> tuple[object, ...]:

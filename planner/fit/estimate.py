@@ -28,8 +28,8 @@ from costmodels.datatypes import FloatArray
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import Z90
 from costmodels.fitted import scaled
-from costmodels.iteration._traced import traced
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
+from costmodels.iteration.timing import traced
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor

@@ -54,19 +54,13 @@ from costmodels.floors.phases import FETCH
 from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES
-from costmodels.sharding import (
-    ComputeKernel,
-    Plan,
-    ShardingType,
-    TablePlacement,
-)
+from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.sharding import ShardingOption as OurOption
 from costmodels.topology import Topology
 from costmodels.workload import DenseArch, Workload
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.integrations.drop_in.headroom import with_memory
-from planner.integrations.drop_in.search import evaluations_within
+from planner.integrations.drop_in.search import evaluations_within, with_memory
 from planner.integrations.torchrec_plan import our_shard, terms_of, to_sharding_options
 from planner.integrations.torchrec_topology import (
     base_system,
@@ -286,7 +280,8 @@ class PredictedIteration(PerfModel):
     ) -> None:
         self._topology = our_topology(topology, system)
         self._constraints = constraints
-        self._sharders = sharders_by_module(sharders)
+        chosen = get_default_sharders() if sharders is None else sharders
+        self._sharders = {sharder_name(s.module_type): s for s in chosen}
         self._hints = hints
         self._known: tuple[tuple[Key, ...], list[ShardableTable], CostPipeline] | None = None
 
@@ -308,18 +303,16 @@ class PredictedIteration(PerfModel):
         return self._known[1:]
 
 
-class ImprovedPlan:
+class ImprovedPlan(PredictedIteration):
     """A callback that returns a faster plan than TorchRec's, if the search finds one.
 
     Args:
         topology: TorchRec's topology after its storage reservation; its memories are the limits of
             tables, because the reservation has kept the room of all else.
         constraints: TorchRec's constraints by table name.
-        sharders: sharders of the model; TorchRec's default if None.
-        system: a system of ours (or its name) whose rates are used; TorchRec's if None.
-        hints: index distributions, dense part and pipeline.
         time_limit_s: nominal seconds of search, counted in work, so that a busy machine finds the
             same plan, only later.
+        settings: ``sharders``, ``system`` and ``hints``, as in :class:`PredictedIteration`.
 
     ``before_s`` and ``after_s`` are the predicted iteration times of both plans of the last call.
     """
@@ -329,18 +322,11 @@ class ImprovedPlan:
         topology: TorchrecTopology,
         constraints: Given | None = None,
         *,
-        sharders: Sharders | None = None,
-        system: Topology | str | None = None,
-        hints: WorkloadHints = NO_HINTS,
         time_limit_s: float = 10.0,
+        **settings: Any,
     ) -> None:
+        super().__init__(topology, constraints, **settings)
         self._theirs = topology
-        self._constraints = dict(constraints or {})
-        self._sharders = list(get_default_sharders() if sharders is None else sharders)
-        self._rater = PredictedIteration(
-            topology, constraints, sharders=sharders, system=system, hints=hints
-        )
-        self._topology = our_topology(topology, system)
         self._time_limit_s = time_limit_s
         self.before_s: float | None = None
         self.after_s: float | None = None
@@ -351,18 +337,17 @@ class ImprovedPlan:
         Raises:
             InvalidInputError: there is no cost model for a table or a kernel.
         """
-        self.before_s = self.after_s = self._rater.rate(plan) / _MS
-        tables, pipeline = self._rater.read(plan)
-        workload = pipeline.workload
-        requests = [(t.table, t.sharder, self._constraints.get(t.parameter_name)) for t in tables]
+        self.before_s = self.after_s = self.rate(plan) / _MS
+        tables, pipeline = self.read(plan)
+        workload, given = pipeline.workload, dict(self._constraints or {})
+        requests = [(t.table, t.sharder, given.get(t.parameter_name)) for t in tables]
+        most = evaluations_within(self._time_limit_s, workload, self._topology, CostPipeline)
         try:
             result = api.plan(
                 workload,
                 with_memory(self._topology, more_bytes=dense_bytes(workload, self._topology)),
                 constraints=table_constraints(requests, self._theirs.compute_device),
-                max_evaluations=evaluations_within(
-                    self._time_limit_s, workload, self._topology, CostPipeline
-                ),
+                max_evaluations=most,
             )
         except (InfeasibleError, NoPlanFoundError) as error:
             logger.warning("the plan is kept as it is: %s", error)
@@ -374,17 +359,11 @@ class ImprovedPlan:
         return to_sharding_options(
             result.plan,
             tables,
-            self._sharders,
+            list(self._sharders.values()),
             self._theirs,
             batch_size=plan[0].batch_size,
-            constraints=self._constraints,
+            constraints=given,
         )
-
-
-def sharders_by_module(sharders: Sharders | None) -> dict[str, ModuleSharder[nn.Module]]:
-    """Sharders by the name of the module type that they shard."""
-    chosen = get_default_sharders() if sharders is None else sharders
-    return {sharder_name(s.module_type): s for s in chosen}
 
 
 def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:

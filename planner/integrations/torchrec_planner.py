@@ -83,7 +83,7 @@ from planner.integrations.torchrec_workload import (
     describe_model,
 )
 from planner.integrations.translate.constraints import OUR_DEVICE, has_other_groups
-from planner.integrations.translate.pricing import default_reservation, their_count
+from planner.integrations.translate.pricing import default_reservation
 from planner.integrations.translate.settings import (
     Callback,
     Request,
@@ -342,9 +342,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         size = len(workload.tables) * topology.world_size
         question = Question(
             workload=workload,
-            memories=replace(
-                memories, theirs=their_count(model.tables, workload, self._constraints)
-            ),
+            memories=memories,
             limits=search_limits(
                 model, self._topology, self._user_enumerator, request.module, request.sharders
             ),

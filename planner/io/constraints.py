@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, read_yaml
+from planner.io.nouns import noun_of
 from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, validate
 from planner.problem import (
     Constraints,
@@ -231,60 +232,66 @@ def constraints_json_schema() -> dict[str, Any]:
 
 def merged(one: Constraints, other: Constraints) -> Constraints:
     """The rules of both; all tables may have the sharding types and kernels that both allow."""
-    return replace(
-        one,
-        tables=one.tables + other.tables,
-        sharding_types=tuple(t for t in one.sharding_types if t in other.sharding_types),
-        kernels=tuple(k for k in one.kernels if k in other.kernels),
-        together=one.together + other.together,
-        apart=one.apart + other.apart,
-        counts=one.counts + other.counts,
-        memory=one.memory + other.memory,
+    joined = {f.name: getattr(one, f.name) + getattr(other, f.name) for f in fields(Constraints)}
+    return Constraints(
+        **joined
+        | {
+            "sharding_types": tuple(t for t in one.sharding_types if t in other.sharding_types),
+            "kernels": tuple(k for k in one.kernels if k in other.kernels),
+        }
     )
 
 
 def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
     """The rules of a list of entries."""
-    tables: list[TableConstraint] = []
-    together: list[TableGroup] = []
-    apart: list[TableGroup] = []
-    counts: list[CountLimit] = []
-    memory: list[MemoryLimit] = []
+    found: dict[str, list[Any]] = {
+        k: [] for k in ("tables", "together", "apart", "counts", "memory")
+    }
     for entry in entries:
-        if entry.together is not None:
-            together.append(TableGroup(patterns=tuple(entry.together), level=Level(entry.on)))
-        elif entry.apart is not None:
-            apart.append(TableGroup(patterns=tuple(entry.apart), level=Level(entry.on)))
-        elif entry.device_memory is not None:
-            memory.append(_memory(entry.device_memory, Level.RANK, entry.ranks))
-        elif entry.host_memory is not None:
-            memory.append(_memory(entry.host_memory, Level.HOST, entry.hosts))
-        elif (limit := _count(entry)) is not None:
-            counts.append(limit)
+        for key, rule in _rules_of(entry):
+            found[key].append(rule)
+    return Constraints(**{key: tuple(rules) for key, rules in found.items()})
+
+
+def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
+    """The rules of one entry, each with the field of :class:`Constraints` that it belongs to."""
+    patterns = entry.tables or ["*"]
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    given = entry.model_fields_set
+    for key, value in ((key, getattr(entry, key)) for key in _KINDS if key in given):
+        if value is None:
+            continue
+        if key in ("together", "apart"):
+            yield key, TableGroup(patterns=tuple(value), level=Level(entry.on))
+        elif key in ("device_memory", "host_memory"):
+            level, places = (
+                (Level.RANK, entry.ranks) if key == "device_memory" else (Level.HOST, entry.hosts)
+            )
+            yield "memory", MemoryLimit(most_bytes=value, level=level, places=tuple(places))
         else:
-            tables += [table_constraint(pattern, entry) for pattern in _patterns(entry)]
-    return Constraints(
-        tables=tuple(tables),
-        together=tuple(together),
-        apart=tuple(apart),
-        counts=tuple(counts),
-        memory=tuple(memory),
-    )
+            _, what, _, place = key.split("_")
+            yield (
+                "counts",
+                CountLimit(
+                    most=value,
+                    level=Level(place),
+                    counts_shards=what == "shards",
+                    patterns=tuple(patterns),
+                ),
+            )
+        return
+    for pattern in patterns:
+        yield "tables", table_constraint(pattern, entry)
 
 
 def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
     """Limits on the tables of one pattern; a list of forbidden values allows all other ones."""
-    types = _left(ShardingType, entry.sharding_types, entry.forbid_sharding_types)
-    kernels = _left(ComputeKernel, entry.kernels, entry.forbid_kernels)
-    return TableConstraint(
+    return noun_of(
+        TableConstraint,
+        entry,
         pattern=pattern,
-        sharding_types=types,
-        kernels=kernels,
-        ranks=tuple(entry.ranks),
-        hosts=tuple(entry.hosts),
-        min_column_width=entry.min_column_width,
-        cache_load_factors=tuple(entry.cache_load_factors),
-        pairs=tuple(entry.pairs),
+        sharding_types=_left(ShardingType, entry.sharding_types, entry.forbid_sharding_types),
+        kernels=_left(ComputeKernel, entry.kernels, entry.forbid_kernels),
     )
 
 
@@ -310,27 +317,3 @@ def _left(kind: type[T], allowed: Sequence[T], forbidden: Sequence[T]) -> tuple[
         return tuple(allowed)
     every: Iterable[T] = allowed or cast("Iterable[T]", list(kind))
     return tuple(v for v in every if v not in forbidden)
-
-
-def _patterns(entry: ConstraintSchema) -> tuple[str, ...]:
-    if entry.tables is None:
-        return ("*",)
-    return (entry.tables,) if isinstance(entry.tables, str) else tuple(entry.tables)
-
-
-def _count(entry: ConstraintSchema) -> CountLimit | None:
-    for what in ("tables", "shards"):
-        for level in Level:
-            most = getattr(entry, f"max_{what}_per_{level}")
-            if most is not None:
-                return CountLimit(
-                    most=most,
-                    level=level,
-                    counts_shards=what == "shards",
-                    patterns=_patterns(entry),
-                )
-    return None
-
-
-def _memory(most_bytes: float, level: Level, places: Sequence[int]) -> MemoryLimit:
-    return MemoryLimit(most_bytes=most_bytes, level=level, places=tuple(places))

@@ -5,21 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypedDict, Unpack
+from typing import Any, Final, Protocol
 
 from costmodels.errors import InvalidValueError
-from costmodels.workload import (
-    DataType,
-    DenseArch,
-    DenseOptimizer,
-    DenseParallelism,
-    HostProfile,
-    Optimizer,
-    Pipeline,
-    Workload,
-)
+from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.io.documents import Document
 from planner.io.workload.table_list import entry_of, joined, known_column, named_columns
@@ -35,34 +26,12 @@ class Frame(Protocol):
         """``to_dict("records")``."""
 
 
-class WorkloadChanges(TypedDict, total=False):
-    """The fields of a workload besides name, tables and batch size, as keyword arguments."""
-
-    dense: DenseArch
-    optimizer: Optimizer
-    output_dtype: DataType
-    gradient_dtype: DataType
-    index_bytes: int
-    pipeline: Pipeline
-    cuda_graph: bool
-    host_profile: HostProfile
-    between_steps_s: float | None
-    reserved_bytes: float
-    dense_optimizer: DenseOptimizer
-    dense_parallelism: DenseParallelism
-    gradient_accumulation: int
-    tensor_parallel: int
-    input_samples_per_s: float | None
-    batch_share_ratio: tuple[float, ...] | Literal["proportional"]
-    lookahead_batches: int
-
-
 def workload_from_dataframe(
     frame: Frame | Iterable[Mapping[str, Any]],
     *,
     batch_size_per_rank: int,
     name: str = "dataframe",
-    **changes: Unpack[WorkloadChanges],
+    **changes: Any,
 ) -> Workload:
     """Make a workload whose tables are the rows of a DataFrame.
 
@@ -112,6 +81,10 @@ def workload_from_dataframe(
             "DataFrame: column 'constraints' is no part of a workload; drop it, and give "
             "planner.plan(..., constraints=planner.Constraints(...))"
         )
+        raise InvalidInputError(message)
+    unknown = changes.keys() - {f.name for f in fields(Workload)}
+    if unknown:
+        message = f"{sorted(unknown)[0]} is no field of a workload; see planner.Workload"
         raise InvalidInputError(message)
     try:
         return replace(found.workload, **changes)

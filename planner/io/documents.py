@@ -229,6 +229,48 @@ def _syntax_error(error: yaml.YAMLError, source: str) -> str:
     return f"{where}: not valid YAML: {problem}; {hint}"
 
 
+_Dumper: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
+
+
+def _text_node(dumper: Any, text: str) -> Any:
+    style = None if parse_scalar(text) == text else '"'
+    return dumper.represent_scalar(_STR_TAG, str(text), style)
+
+
+def _number_node(dumper: Any, value: float) -> Any:
+    """The shortest text that reads back as exactly this number."""
+    if isinstance(value, int):
+        return dumper.represent_scalar("tag:yaml.org,2002:int", f"{value:_}")
+    if value.is_integer() and abs(value) < 10**15:
+        return dumper.represent_int(int(value))
+    return dumper.represent_float(value)
+
+
+_Dumper.add_representer(str, _text_node)
+_Dumper.add_multi_representer(str, _text_node)
+_Dumper.add_representer(int, _number_node)
+_Dumper.add_representer(float, _number_node)
+
+
+def yaml_text(value: object, indent: str = "") -> str:
+    """A value in YAML's form with brackets, which :func:`parse_yaml` reads back as equal.
+
+    Args:
+        value: plain values.
+        indent: begins the further lines of a value that is too long for one.
+    """
+    width = 200 if isinstance(value, dict | list) else 2**20
+    text: str = yaml.dump(
+        value,
+        Dumper=_Dumper,
+        default_flow_style=True,
+        width=width,
+        sort_keys=False,
+        allow_unicode=True,
+    )
+    return text.removesuffix("\n...\n").removesuffix("\n").replace("\n", f"\n{indent}")
+
+
 MAX_BYTES: Final = 64 * MIB
 """Larger files are refused; workloads and plans are far smaller."""
 
@@ -239,20 +281,22 @@ _DEPTH_ERROR: Final = "values are nested too deeply"
 class Document:
     """The plain values of a file, and the line of each key path.
 
-    ``origins`` says where values come from that are not from the file, such as a flag.
+    ``origins`` says where values come from that are not from the file, such as a flag. ``above`` is
+    the key path that leads to the value, if it is only a part of the file.
     """
 
     path: Path
     value: Any
     lines: dict[Keys, int] = field(repr=False)
     origins: dict[Keys, str] = field(repr=False, default_factory=dict)
+    above: Keys = ()
 
     def where(self, keys: Keys) -> str:
         """A key path in words: ``file:line: tables[3].name``.
 
         If the path has no line, it is the line of the longest part of the path that has one.
         """
-        known = keys
+        known = keys = (*self.above, *keys)
         while known and known not in self.lines and known not in self.origins:
             known = known[:-1]
         line = self.lines.get(known)

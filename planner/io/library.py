@@ -54,6 +54,6 @@ def locate(source: str | Path, kind: str) -> Path:
     raise InvalidInputError(message)
 
 
-def read_template() -> str:
-    """The commented workload that ``shardplan import tables`` writes."""
-    return (configs_folder() / "templates" / "workload.yaml").read_text(encoding="utf-8")
+def read_template(name: str = "workload") -> str:
+    """A shipped template; that of a workload is what ``shardplan import tables`` writes."""
+    return (configs_folder() / "templates" / f"{name}.yaml").read_text(encoding="utf-8")

@@ -53,40 +53,8 @@ class Sourced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """Marks a float that is written with its unit: ``Annotated[float, Unit(...)]``.
-
-    Args:
-        dimension: one of :data:`costmodels.units.DIMENSIONS`.
-        example: shown by editors.
-    """
-
-    dimension: str
-    example: str
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """A validator that turns text into a number in SI units."""
-        return core_schema.no_info_plain_validator_function(self._read)
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        """The JSON Schema of text that ends in a unit."""
-        return {
-            "type": "string",
-            "pattern": _quantity_pattern(self.dimension),
-            "examples": [self.example],
-        }
-
-    def _read(self, value: object) -> float:
-        return parse_quantity(value, self.dimension)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Marks a number with a source: ``Annotated[Sourced, Origin(...)]``.
+class Quantity:
+    """Marks a number that is written as text: ``Annotated[float, Quantity(...)]``.
 
     In ``2.97 TB/s (measured, BabelStream triad)`` there are value, unit, kind of source, and
     reference. A number without parentheses is the user's own.
@@ -97,6 +65,8 @@ class Origin:
         low: least allowed value in SI units.
         high: largest allowed value in SI units.
         is_whole: whether the number has to be whole.
+        is_sourced: whether a source may follow, so that the value is a :class:`Sourced`; else it is
+            a float.
     """
 
     dimension: str | None
@@ -104,28 +74,31 @@ class Origin:
     low: float = 0.0
     high: float = 1e30
     is_whole: bool = False
+    is_sourced: bool = True
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """A validator that turns text into a :class:`Sourced`."""
+        """A validator that turns text into a number in SI units."""
         return core_schema.no_info_plain_validator_function(self._read)
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         """The JSON Schema: text with a number and its unit; or a number, if there is no unit."""
-        pattern = f"{_DIGITS}\\s*(\\(|$)"
+        end = "(\\(|$)" if self.is_sourced else "$"
+        pattern, note = f"{_DIGITS}\\s*{end}", ""
         if self.dimension is not None:
-            pattern = _quantity_pattern(self.dimension).removesuffix("$") + "(\\(|$)"
-        text = {
-            "type": "string",
-            "pattern": pattern,
-            "examples": [f"{self.example} (datasheet, where it is from)"],
-        }
+            units = "|".join(re.escape(unit) for unit in DIMENSIONS[self.dimension])
+            pattern = f"{_DIGITS}\\s*({units})\\s*{end}"
+        if self.is_sourced:
+            note = " (datasheet, where it is from)"
+        text = {"type": "string", "pattern": pattern, "examples": [f"{self.example}{note}"]}
         return text if self.dimension is not None else {"anyOf": [text, {"type": "number"}]}
 
-    def _read(self, written: object) -> Sourced:
+    def _read(self, written: object) -> Sourced | float:
+        if not self.is_sourced and self.dimension is not None:
+            return parse_quantity(written, self.dimension)
         if self.dimension is None and isinstance(written, int | float):
             written = str(written)
         text, source, reference = split_source(written, self.example)
@@ -172,11 +145,6 @@ def _plain(text: str) -> float:
     return value
 
 
-def _quantity_pattern(dimension: str) -> str:
-    units = "|".join(re.escape(unit) for unit in DIMENSIONS[dimension])
-    return f"{_DIGITS}\\s*({units})\\s*$"
-
-
 _DIGITS_TEXT: Final = {"type": "string", "pattern": "^[0-9][0-9_]*$"}
 """Also allows text of digits, because editors that follow YAML 1.2 take ``40_000_000`` for text."""
 
@@ -216,10 +184,11 @@ Samples = Annotated[
 ]
 """Samples of a rank: a whole number, or a fraction where several ranks share samples."""
 Width = Annotated[Positive, Field(le=10**6)]
+Amount = Annotated[float, Field(ge=0, le=2**53)]
 PoolingFactor = Annotated[float, Field(ge=0, le=1e6)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
-Bytes = Annotated[float, Unit(dimension="bytes", example="6 GiB")]
-Duration = Annotated[float, Unit(dimension="s", example="2 ms")]
+Bytes = Annotated[float, Quantity(dimension="bytes", example="6 GiB", is_sourced=False)]
+Duration = Annotated[float, Quantity(dimension="s", example="2 ms", is_sourced=False)]
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -248,7 +217,6 @@ _RULES: Final = {
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must match {pattern}",
-    "literal_error": "must be one of {expected}",
 }
 
 
@@ -263,6 +231,14 @@ class Strict(BaseModel):
         """Return the object itself: schemas never change, so that all entries share one default."""
         del memo
         return self
+
+
+class Loose(BaseModel):
+    """The base of schemas for files that other programs write too: unknown keys are left alone."""
+
+    model_config = ConfigDict(
+        defer_build=True, extra="ignore", strict=True, allow_inf_nan=False, frozen=True
+    )
 
 
 _KINDS = {"WorkloadSchema": WORKLOAD, "SystemSchema": SYSTEM, "ConstraintFileSchema": CONSTRAINTS}
@@ -287,6 +263,49 @@ def validate(schema: type[M], document: Document) -> M:
             rest = len(problems) - _MOST_PROBLEMS
             problems = [*problems[:_MOST_PROBLEMS], f"{document.path}: and {rest} more"]
         raise InvalidInputError(problems) from error
+
+
+def refusal(document: Document, keys: Keys, value: object, rule: str) -> InvalidInputError:
+    """The error for a value of a document that breaks a rule."""
+    return InvalidInputError(f"{document.where(keys)}: value {show(value)}: {rule}")
+
+
+def present(value: T | None, document: Document, keys: Keys) -> T:
+    """The value of a key that other values make necessary.
+
+    Raises:
+        InvalidInputError: it is missing.
+    """
+    if value is None:
+        message = f"{document.where(keys[:-1])}: key {str(keys[-1])!r} is missing; add it"
+        raise InvalidInputError(message)
+    return value
+
+
+def each(value: Any, count: int, document: Document, keys: Keys) -> list[Any]:
+    """``count`` values: those of a list, or a single one for all.
+
+    Raises:
+        InvalidInputError: the list has another length.
+    """
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise refusal(document, keys, value, f"must have {count} entries, got {len(value)}")
+    return value
+
+
+def made(where: str, build: Callable[[], T]) -> T:
+    """What ``build`` returns.
+
+    Raises:
+        InvalidInputError: a rule is broken; the message begins with the place.
+    """
+    problems: list[str] = []
+    found = collect(problems, where, build)
+    if found is None:
+        raise InvalidInputError(problems)
+    return found
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -365,7 +384,7 @@ def _rule(schema: type[BaseModel], keys: Keys, item: Any) -> str:
         known = _known_keys(schema, keys[:-1])
         hint = nearest(str(keys[-1]), known)
         return f"unknown key; {hint}known here: {', '.join(known)}"
-    if kind == "enum":
+    if kind in ("enum", "literal_error"):
         known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
         return f"must be one of {', '.join(known)}; {nearest(str(item['input']), known)}".strip(
             "; "

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from planner.errors import InvalidInputError
-from planner.io.documents import parse_yaml, read_text
+from planner.io.documents import Document, parse_yaml, read_text
+from planner.io.schemas import Loose, validate
 from planner.io.workload.workload_schema import MAX_TABLES
-from planner.profiling.sources import ByFeature
+from planner.profiling.profiler import ByFeature
 
 
 def parse_table_map(entries: Sequence[str]) -> ByFeature | None:
@@ -51,51 +54,38 @@ def _inline(entry: str) -> ByFeature:
     return ByFeature({feature.strip(): table.strip()})
 
 
+class _Table(Loose):
+    name: str
+    features: list[str] | None = None
+    num_embeddings: Annotated[int, Field(ge=1, le=2**48)] | None = None
+    count: Annotated[int, Field(ge=1, le=MAX_TABLES)] | None = None
+
+
+class _Tables(Loose):
+    tables: list[_Table]
+
+
 def _file(path: Path) -> ByFeature:
-    data: Any = parse_yaml(read_text(path), f"--table-map {path}")[0]
-    if isinstance(data, dict) and isinstance(data.get("tables"), list):
-        return _tables(data["tables"], path)
+    where = Path(f"--table-map {path}")
+    data, lines = parse_yaml(read_text(path), str(where))
     if isinstance(data, dict) and data and all(isinstance(v, str) for v in data.values()):
         return ByFeature(data)
-    message = (
-        f"--table-map {path}: needs lines 'feature: table', or a list 'tables' with name, "
-        "features and num_embeddings"
-    )
-    raise InvalidInputError(message)
-
-
-def _tables(entries: Iterable[Any], path: Path) -> ByFeature:
+    if not isinstance(data, dict) or not isinstance(data.get("tables"), list):
+        message = (
+            f"{where}: needs lines 'feature: table', or a list 'tables' with name, features and "
+            "num_embeddings"
+        )
+        raise InvalidInputError(message)
     tables: dict[str, str] = {}
     rows: dict[str, int] = {}
-    for i, entry in enumerate(entries):
-        found = entry if isinstance(entry, dict) else {}
-        name, features = found.get("name"), found.get("features") or [found.get("name")]
-        good = (
-            isinstance(name, str)
-            and isinstance(features, list)
-            and all(isinstance(feature, str) for feature in features)
-            and _is_count(found, "num_embeddings", 2**48)
-            and _is_count(found, "count", MAX_TABLES)
-        )
-        if not good:
-            message = (
-                f"--table-map {path}: tables.{i} needs a name, a list of features and, if given, "
-                "a whole num_embeddings and count of at least 1"
-            )
-            raise InvalidInputError(message)
-        count = found.get("count") or 1
+    for entry in validate(_Tables, Document(where, data, lines)).tables:
+        count = entry.count or 1
         for ending in [""] if count == 1 else [f"_{number}" for number in range(count)]:
-            for feature in features:
+            for feature in entry.features or [entry.name]:
                 if feature + ending in tables:
-                    message = f"--table-map {path}: feature {feature + ending!r} is in two tables"
+                    message = f"{where}: feature {feature + ending!r} is in two tables"
                     raise InvalidInputError(message)
-                tables[feature + ending] = f"{name}{ending}"
-            if found.get("num_embeddings") is not None:
-                rows[f"{name}{ending}"] = found["num_embeddings"]
+                tables[feature + ending] = f"{entry.name}{ending}"
+            if entry.num_embeddings is not None:
+                rows[f"{entry.name}{ending}"] = entry.num_embeddings
     return ByFeature(tables, rows)
-
-
-def _is_count(entry: Mapping[str, Any], key: str, most: int) -> bool:
-    """Whether the entry has no such key, or a whole number from 1 under it."""
-    value = entry.get(key)
-    return value is None or (type(value) is int and 1 <= value <= most)

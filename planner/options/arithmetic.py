@@ -1,8 +1,7 @@
 """Refuses problems that sums of bytes alone show to have no plan, before options are listed.
 
-There are three sums: what a rank needs besides tables, what all tables take in their smallest form,
-and what the smallest cut of a table puts on one rank. Each is a lower bound, so that no problem
-that has a plan is refused.
+There are two sums: what a rank needs besides tables, and what all tables take in their smallest
+form. Both are lower bounds, so that no problem that has a plan is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 from costmodels.memory import dense_parts
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, ShardingType
+from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Interaction, Workload
@@ -51,12 +50,6 @@ def refuse_hopeless(
         _refuse_dense(problem, pipeline)
     if not _counts_as_we_do(pipeline):
         return
-    largest = {
-        at: float(pipeline.device_limits[list(ranks)].max())
-        for at, ranks in {id(x.ranks): x.ranks for x in limits}.items()
-    }
-    for limit in limits:
-        _check_table(limit, largest[id(limit.ranks)], problem, pipeline)
     _check_totals(limits, problem, pipeline)
 
 
@@ -109,51 +102,6 @@ def _dense_advice(workload: Workload) -> tuple[str, ...]:
 # ------------------------------------------------------------------ tables
 
 
-def _check_table(
-    limit: TableLimits, device: float, problem: PlanningProblem, pipeline: CostPipeline
-) -> None:
-    """Refuse a table if the shards of its smallest cut fit into no device and no host."""
-    if problem.workload.trained_bytes(limit.table) <= device:
-        return
-    host = float(pipeline.host_limits.max())
-    shortest = np.inf, 0.0, 0.0, ""
-    for kind, kernels in limit.kernels.items():
-        least = _least_bytes(limit, kind, problem)
-        in_host = any(k in HOST_KERNELS for k in kernels)
-        has, memory = (host, "host") if in_host and host > device else (device, "device")
-        shortest = min(shortest, (least - has, least, has, memory))
-    missing, least, has, memory = shortest
-    place = "rank" if memory == "device" else "host"
-    if least <= has * _ROUNDING:
-        return
-    msg = (
-        f"nothing fits: table {limit.table.name!r} takes {format_bytes(limit.table.weight_bytes)}; "
-        f"its smallest cut puts {format_bytes(least)} into the {memory} memory of one "
-        f"{place}, which has "
-        f"{format_bytes(max(has, 0.0))} for tables, {format_bytes(missing)} too little"
-    )
-    ranks = 1 if memory == "device" else problem.topology.local_world_size
-    raise InfeasibleError(
-        msg, shortfall_bytes=missing / ranks, advice=_advice([limit], problem.topology)
-    )
-
-
-def _least_bytes(limit: TableLimits, kind: ShardingType, problem: PlanningProblem) -> float:
-    """Bytes of weights and optimizer state that some rank holds at least under a sharding type."""
-    topology, table = problem.topology, limit.table
-    local, ranks = topology.local_world_size, len(limit.ranks)
-    row_parts, places = {
-        ShardingType.ROW_WISE: (topology.world_size, 1),
-        ShardingType.COLUMN_WISE: (1, ranks),
-        ShardingType.TABLE_COLUMN_WISE: (1, min(ranks, local)),
-        ShardingType.TABLE_ROW_WISE: (local, 1),
-        ShardingType.GRID_SHARD: (local, len(limit.hosts)),
-    }.get(kind, (1, 1))
-    rows = -(-table.num_embeddings // row_parts)
-    pieces = max(1, min(places, table.embedding_dim // limit.min_column_width))
-    return rows * problem.workload.trained_row_bytes(limit.table) / pieces
-
-
 def _check_totals(
     limits: Sequence[TableLimits], problem: PlanningProblem, pipeline: CostPipeline
 ) -> None:
@@ -192,19 +140,9 @@ def _advice(limits: Sequence[TableLimits], topology: Topology) -> tuple[str, ...
         lines.append("add host memory")
     elif have_host_kernels(without, topology):
         lines.append("allow the kernels fused_uvm and fused_uvm_caching, which use host memory")
-    if not all(x.allows(ShardingType.ROW_WISE) for x in limits):
-        lines.append("allow row_wise sharding, which splits rows over all ranks")
-    if not all(_may_split_columns(x) for x in limits):
-        lines.append("allow column_wise sharding or a smaller minimum column width")
     lines.append("reduce the memory reserve, or the precision of the embeddings")
     return tuple(lines)
 
 
 def _may_use_host(limit: TableLimits) -> bool:
     return any(k in HOST_KERNELS for kernels in limit.kernels.values() for k in kernels)
-
-
-def _may_split_columns(limit: TableLimits) -> bool:
-    narrow = 2 * limit.min_column_width <= limit.table.embedding_dim
-    splits = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE, ShardingType.GRID_SHARD)
-    return narrow and any(limit.allows(t) for t in splits)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray
+from costmodels.datatypes import BoolArray, IntArray
 from costmodels.topology import Topology
-from planner.problem import Constraints, CountLimit, Level, TableGroup
+from planner.problem import Constraints, Level, TableGroup
+from planner.rules.placement_rules import PlacementRules, count_words
 
 
 def constraint_problems(
@@ -22,9 +24,9 @@ def constraint_problems(
             problems += _group_problems(word, group, names)
     for c in constraints.counts:
         if c.most < 1:
-            problems.append(f"constraint {_count(c)}: must be at least 1")
+            problems.append(f"constraint {count_words(c)}: must be at least 1")
         if not any(c.matches(n) for n in names):
-            problems.append(f"constraint {_count(c)}: {_show(c.patterns)} matches no table")
+            problems.append(f"constraint {count_words(c)}: {_show(c.patterns)} matches no table")
     for m in constraints.memory:
         bad = [p for p in m.places if not 0 <= p < places[m.level]]
         if bad:
@@ -35,9 +37,7 @@ def constraint_problems(
     return problems
 
 
-def contradictions(
-    constraints: Constraints, names: Sequence[str], allowed: BoolArray, topology: Topology
-) -> list[str]:
+def contradictions(rules: PlacementRules, names: Sequence[str], allowed: BoolArray) -> list[str]:
     """One line for each set of rules that cannot hold at the same time.
 
     Every table needs at least one place. Tables that are kept apart (or limited in number) need
@@ -45,35 +45,37 @@ def contradictions(
     them may use.
 
     Args:
-        constraints: the rules.
+        rules: the rules.
         names: the names of the tables.
         allowed: ``[T, W]`` ranks that each table may use under its own limits.
-        topology: ranks and hosts.
     """
-    reach = {
-        Level.RANK: allowed,
-        Level.HOST: np.asarray(
-            allowed.reshape(len(names), topology.num_hosts, -1).any(axis=-1), dtype=bool
-        ),
-    }
-    problems = []
-    for group in constraints.together:
-        members = [i for i, n in enumerate(names) if group.matches(n)]
-        if members and not reach[group.level][members].all(axis=0).any():
+    per_host = allowed.reshape(len(names), rules.num_hosts, -1).any(axis=-1)
+    reach = {Level.RANK: allowed, Level.HOST: np.asarray(per_host, dtype=bool)}
+    problems = [
+        f"constraint {union.text}: no {union.level} is allowed for all of "
+        f"{_named(np.flatnonzero(union.members), names)} by their own ranks and hosts; widen those "
+        "limits"
+        for union in rules.unions
+        if not reach[union.level][union.members].all(axis=0).any()
+    ]
+    for union, cap in itertools.product(rules.unions, rules.caps):
+        both = np.flatnonzero(union.members & cap.members)
+        nested = union.level is Level.RANK or cap.level is Level.HOST
+        if len(both) > cap.most and (nested or rules.local_world_size == 1):
             problems.append(
-                f"constraint together {_show(group.patterns)}: no {group.level} is allowed for all "
-                f"of {_named(members, names)} by their own ranks and hosts; widen those limits"
+                f"constraints {union.text} and {cap.text} both name {_named(both, names)}: "
+                f"{len(both)} tables have to share one {cap.level}; raise the limit, or drop "
+                "tables from one of the two"
             )
-    problems += list(_against_each_other(constraints, names, topology))
-    for level, most, members, text in _caps(constraints, names):
-        stuck = _unmatched(reach[level][members], most)
+    for cap in rules.caps:
+        members = np.flatnonzero(cap.members)
+        stuck = _unmatched(reach[cap.level][members], cap.most)
         if stuck:
-            tables = [members[i] for i in stuck]
-            places = np.flatnonzero(reach[level][tables].any(axis=0))
+            places = np.flatnonzero(reach[cap.level][members[stuck]].any(axis=0))
             problems.append(
-                f"constraint {text}: {_named(tables, names)} need more than the {len(places)} "
-                f"{level}s {places[:8].tolist()} that they may use; allow more {level}s, or drop "
-                "tables from the rule"
+                f"constraint {cap.text}: {_named(members[stuck], names)} need more than the "
+                f"{len(places)} {cap.level}s {places[:8].tolist()} that they may use; allow more "
+                f"{cap.level}s, or drop tables from the rule"
             )
     return problems
 
@@ -93,44 +95,6 @@ def _group_problems(word: str, group: TableGroup, names: Sequence[str]) -> list[
 
 def _only(pattern: str) -> TableGroup:
     return TableGroup(patterns=(pattern,))
-
-
-def _against_each_other(
-    constraints: Constraints, names: Sequence[str], topology: Topology
-) -> Iterator[str]:
-    """Lines for tables kept together that another rule keeps apart, or limits to fewer."""
-    for group in constraints.together:
-        members = [n for n in names if group.matches(n)]
-        for other in constraints.apart:
-            both = [n for n in members if other.matches(n)]
-            wider = group.level is Level.RANK or other.level is Level.HOST
-            if len(both) > 1 and (wider or topology.local_world_size == 1):
-                yield (
-                    f"constraints together {_show(group.patterns)} (on: {group.level}) and apart "
-                    f"{_show(other.patterns)} (on: {other.level}) both name {both[0]!r} and "
-                    f"{both[1]!r}; drop them from one of the two"
-                )
-        for c in constraints.counts:
-            counted = sum(c.matches(n) for n in members)
-            if counted > c.most and (group.level is Level.RANK or c.level is Level.HOST):
-                yield (
-                    f"constraints together {_show(group.patterns)} and {_count(c)}: "
-                    f"{counted} tables have to share one {c.level}; raise the limit or split the "
-                    "group"
-                )
-
-
-def _caps(
-    constraints: Constraints, names: Sequence[str]
-) -> Iterator[tuple[Level, int, list[int], str]]:
-    rules: list[tuple[TableGroup | CountLimit, int, str]] = [
-        *((g, 1, f"apart {_show(g.patterns)}") for g in constraints.apart),
-        *((c, c.most, _count(c)) for c in constraints.counts),
-    ]
-    for rule, most, text in rules:
-        members = [i for i, n in enumerate(names) if rule.matches(n)]
-        if members and most >= 1:
-            yield rule.level, most, members, text
 
 
 def _unmatched(reach: BoolArray, most: int) -> list[int]:
@@ -166,11 +130,7 @@ def _unmatched(reach: BoolArray, most: int) -> list[int]:
     return []
 
 
-def _count(c: CountLimit) -> str:
-    return f"max_{'shards' if c.counts_shards else 'tables'}_per_{c.level}: {c.most}"
-
-
-def _named(members: Sequence[int], names: Sequence[str]) -> str:
+def _named(members: IntArray, names: Sequence[str]) -> str:
     shown = ", ".join(repr(names[i]) for i in members[:4])
     return shown if len(members) <= 4 else f"{shown} and {len(members) - 4} more"
 

@@ -82,7 +82,7 @@ def table_limits(problem: PlanningProblem) -> tuple[TableLimits, ...]:
         allowed = np.zeros((len(names), problem.topology.world_size), dtype=bool)
         for row, limit in zip(allowed, limits, strict=True):
             row[list(limit.ranks)] = True
-        problems = contradictions(problem.constraints, names, allowed, problem.topology)
+        problems = contradictions(rules, names, allowed)
     if problems:
         raise InvalidInputError(problems)
     return tuple(limits)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from costmodels import units as si
 from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
-from planner.profiling.base import Chunk, arrow, check_indices, is_list
+from planner.profiling.readers import Chunk, arrow, check_indices, is_list
 
 REUSE_BINS: Final = 17
 MEASURED_SAMPLES: Final = 2**24

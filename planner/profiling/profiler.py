@@ -1,35 +1,44 @@
-"""Profiles raw indices: from the paths of files to ``stats.json``."""
+"""Profiles raw indices: finds readers of files, chooses samples, counts, writes ``stats.json``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from costmodels import units as si
 from planner.errors import InvalidInputError
-from planner.profiling.base import AbstractReader
 from planner.profiling.indices import Indices, open_indices
-from planner.profiling.sources import (
-    ByFeature,
-    Selection,
-    Source,
-    build_table_map,
-    default_readers,
-    find_sources,
-    select,
-)
+from planner.profiling.readers import CHUNK_SAMPLES, READERS, AbstractReader, Block, read_head
 from planner.profiling.statistics import TableWork, table_stats
-from planner.profiling.stats import KIND, Stats, TableStats, stats_text
+from planner.profiling.stats import KIND, Stats, TableStats, some_names, stats_text
 from planner.profiling.stats import Source as SourceStats
 from planner.support.files import is_stream, write_text_atomic
+
+_NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
+BLOCK_SAMPLES: Final = CHUNK_SAMPLES
+"""Most samples of a block where samples are spread over the data."""
+_LEAST_BLOCKS: Final = 8
+"""So many blocks there are, in all files together, however few samples are asked for."""
+
 
 DEFAULT_BATCH_SIZES: Final = (2048, 16384)
 DEFAULT_MEMORY_BYTES: Final = 2.0 * si.GIB
 
 Progress = Callable[[str, float, float], None]
 """Called with what is being done, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByFeature:
+    """The table of each feature that is named, and the rows of tables whose size is known."""
+
+    tables: Mapping[str, str]
+    num_embeddings: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +52,9 @@ class ProfileOptions:
         batch_sizes: samples per batch, for distinct rows and reuse.
         max_ind_range: ids are taken modulo this number, or modulo the table's rows if those are
             known and fewer; None to take them as they are.
-        selection: which samples are read.
+        first_samples: number of samples to read from the start; None for all.
+        sample_rows: about how many samples to read, in blocks spread evenly over the data; None for
+            all.
         memory_bytes: memory for counting; beyond it, DuckDB works on the disk of the output. At
             least 256 MiB are used.
         jobs: number of threads.
@@ -54,7 +65,8 @@ class ProfileOptions:
     by_feature: ByFeature | None = None
     batch_sizes: tuple[int, ...] = DEFAULT_BATCH_SIZES
     max_ind_range: int | None = None
-    selection: Selection = field(default_factory=Selection)
+    first_samples: int | None = None
+    sample_rows: int | None = None
     memory_bytes: float = DEFAULT_MEMORY_BYTES
     jobs: int = 1
 
@@ -64,8 +76,8 @@ def profile_files(
     output: Path,
     options: ProfileOptions,
     *,
-    readers: Sequence[AbstractReader] | None = None,
-    progress: Progress | None = None,
+    readers: Sequence[AbstractReader] = READERS,
+    progress: Progress = lambda *_: None,
 ) -> Stats:
     """Read raw indices and write their statistics.
 
@@ -82,31 +94,31 @@ def profile_files(
     Raises:
         InvalidInputError: the data, the options or the output are not valid.
     """
-    tell = progress or _ignore
     check_output(output)
-    sources = find_sources(paths, readers or default_readers(), options.format_name)
-    first = sources[0]
-    names, others = first.reader.feature_names(first.path), first.reader.left_out(first.path)
-    table_map = build_table_map(names, options.features, options.by_feature, left_out=others)
-    features = [name for _, group in table_map.tables for name in group]
+    sources = find_sources(paths, readers, options.format_name)
+    first, by_feature = sources[0], options.by_feature
+    others = first.reader.left_out(first.path)
+    groups = build_table_map(first.names, options.features, by_feature, left_out=others)
+    known = {} if by_feature is None else by_feature.num_embeddings
+    features = [name for group in groups.values() for name in group]
     hashed = any(s.reader.ids_are_hashes for s in sources) and not options.max_ind_range
     place = next(parent for parent in output.absolute().parents if parent.exists())
     tables: dict[str, TableStats] = {}
     with open_indices(features, place, options.memory_bytes, options.jobs) as indices:
-        _read(sources, options.selection, features, indices, tell)
-        for table, group in table_map.tables:
-            tell("summing up", float(len(tables)), float(len(table_map.tables)))
-            known = table_map.num_embeddings.get(table)
-            tables[table] = _table(table, group, known, indices, options, hashed=hashed)
-        tell("summing up", float(len(tables)), float(len(tables)))
+        _read(sources, options, features, indices, progress)
+        for table, group in groups.items():
+            progress("summing up", len(tables), len(groups))
+            rows = known.get(table)
+            tables[table] = _table(table, group, rows, indices, options, hashed=hashed)
+        progress("summing up", len(tables), len(tables))
         num_samples = indices.num_samples
     source = SourceStats(
         formats=sorted({s.reader.name for s in sources}),
         files=[s.path.name for s in sources],
         num_bytes=sum(s.path.stat().st_size for s in sources),
         num_samples=num_samples,
-        first_samples=options.selection.first_samples,
-        sample_rows=options.selection.sample_rows,
+        first_samples=options.first_samples,
+        sample_rows=options.sample_rows,
         max_ind_range=options.max_ind_range,
         empty_is_zero=any(getattr(s.reader, "empty_is_zero", False) for s in sources),
         left_out=[] if options.features else list(others),
@@ -141,30 +153,25 @@ def check_output(output: Path) -> None:
 
 def _read(
     sources: Sequence[Source],
-    selection: Selection,
+    options: ProfileOptions,
     features: Sequence[str],
     indices: Indices,
     tell: Progress,
 ) -> None:
-    """Read the chosen samples of all files."""
-    blocks = select(sources, selection)
-    total = float(sum(source.path.stat().st_size for source in sources))
-    parts = {s.path: sum(source is s for source, _ in blocks) for s in sources}
-    done = 0.0
-    tell("reading", done, total)
+    """Read the chosen samples of all files; progress is counted in samples, by estimates."""
+    first, spread = options.first_samples, options.sample_rows
+    blocks = [(s, Block()) for s in sources] if spread is None else _spread(sources, spread)
+    total = spread or first or sum(source.num_samples for source in sources)
+    tell("reading", 0, total)
     for source, block in blocks:
-        left = source.path.stat().st_size / parts[source.path]
-        if selection.first_samples is not None:
-            block = replace(block, limit=selection.first_samples - indices.num_samples)
+        if first is not None:
+            block = replace(block, limit=first - indices.num_samples)
             if not block.limit:
                 break
         for chunk in source.reader.read(source.path, block, features):
             if chunk.num_samples:
                 indices.add(chunk)
-            step = min(left, float(chunk.num_bytes))
-            done, left = done + step, left - step
-            tell("reading", done, total)
-        done += left
+            tell("reading", min(indices.num_samples, total), total)
     tell("reading", total, total)
 
 
@@ -205,5 +212,187 @@ def _table(
     )
 
 
-def _ignore(what: str, done: float, total: float) -> None:
-    del what, done, total
+# ------------------------------------------------------------------ files and their samples
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file, the reader of its format, the names of its features, and its number of samples."""
+
+    path: Path
+    reader: AbstractReader
+    names: tuple[str, ...]
+    num_samples: int
+
+
+def find_sources(
+    paths: Sequence[Path], readers: Sequence[AbstractReader], name: str = "auto"
+) -> tuple[Source, ...]:
+    """Files with their readers; of a folder, its files of known formats, in natural order.
+
+    Files that hold no samples are passed over, unless none holds any.
+
+    Raises:
+        InvalidInputError: a path does not exist, or its format is not known.
+    """
+    if name != "auto":
+        readers = [reader for reader in readers if reader.name == name]
+    problems: list[str] = []
+    found: list[tuple[Path, AbstractReader]] = []
+    for path in paths:
+        try:
+            found += _in_folder(path, readers) if path.is_dir() else [_known(path, readers)]
+        except InvalidInputError as error:
+            problems += error.problems
+    if problems:
+        raise InvalidInputError(problems)
+    sources = [Source(p, r, r.feature_names(p), r.num_samples(p)) for p, r in found]
+    full = [source for source in sources if source.num_samples]
+    if not full:
+        message = f"{sources[0].path}: has no rows"
+        raise InvalidInputError(message)
+    _check_same_features(full)
+    return tuple(full)
+
+
+def _known(path: Path, readers: Sequence[AbstractReader]) -> tuple[Path, AbstractReader]:
+    if not path.exists():
+        message = f"{path}: no such file"
+        raise InvalidInputError(message)
+    head = read_head(path)
+    reader = readers[0] if len(readers) == 1 else _recognise(path, head, readers)
+    if reader is None:
+        known = ", ".join(reader.name for reader in readers)
+        message = (
+            f"{path}: not recognised as any of {known}; 'shardplan profile --format' names one"
+        )
+        raise InvalidInputError(message)
+    return path, reader
+
+
+def _recognise(path: Path, head: bytes, readers: Sequence[AbstractReader]) -> AbstractReader | None:
+    return next((reader for reader in readers if reader.matches(path, head)), None)
+
+
+def _in_folder(
+    folder: Path, readers: Sequence[AbstractReader]
+) -> list[tuple[Path, AbstractReader]]:
+    """Files of a folder that a reader knows, without those whose name says that they are others."""
+    found = []
+    for path in sorted(folder.iterdir(), key=_natural):
+        if _NOT_INDICES.search(path.name) or not path.is_file() or not path.stat().st_size:
+            continue
+        reader = _recognise(path, read_head(path), readers)
+        if reader is not None:
+            found.append((path, reader))
+    if not found:
+        message = "; ".join((f"{folder}: holds no file of raw indices", *_passed_over(folder)))
+        raise InvalidInputError(message)
+    return found
+
+
+def folders_inside(paths: Sequence[Path]) -> tuple[str, ...]:
+    """One line for each folder among the paths with folders inside, which are not read."""
+    found = ((path, _folders(path)) for path in paths if path.is_dir())
+    return tuple(f"{path}: {words}" for path, words in found if words)
+
+
+def _passed_over(folder: Path) -> list[str]:
+    """What is in a folder without files of indices, if it may be what the user meant."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    kept = [name for name in names if _NOT_INDICES.search(name)]
+    words = "files of dense parts and labels, and hidden ones, are not read"
+    told = [f"{words}: {some_names(kept)}; name them to read them"] if kept else []
+    return [*filter(None, [_folders(folder)]), *told]
+
+
+def _folders(folder: Path) -> str:
+    """The names of the folders in a folder; hidden ones only if there are no others."""
+    inside = sorted(folder.iterdir(), key=_natural)
+    folders = [path.name for path in inside if path.is_dir()]
+    shown = [name for name in folders if not name.startswith((".", "_"))]
+    names = shown or (folders if len(folders) == len(inside) else [])
+    return f"folders in it are not read: {some_names(names)}; name them too" if names else ""
+
+
+def _natural(path: Path) -> tuple[tuple[int, str], ...]:
+    """A sort key with which ``day_2`` comes before ``day_10``."""
+    parts = re.split(r"(\d+)", path.name)
+    return tuple((int(p), "") if p.isdecimal() else (-1, p) for p in parts)
+
+
+def _check_same_features(sources: Sequence[Source]) -> None:
+    places = Counter(source.path.resolve() for source in sources)
+    twice = [source.path for source in sources if places[source.path.resolve()] > 1]
+    if twice:
+        message = f"{twice[0]}: is named twice; its accesses would count twice"
+        raise InvalidInputError(message)
+    first = set(sources[0].names)
+    for source in sources[1:]:
+        if differing := ", ".join(sorted(first ^ set(source.names))[:6]):
+            message = f"{source.path}: has other features than {sources[0].path}: {differing}"
+            raise InvalidInputError(message)
+
+
+def unspread_remark(sources: Sequence[Source], count: int) -> str | None:
+    """Of which files a sample of ``count`` has the beginning, such as compressed ones; or None."""
+    cut = {source.path for source, block in _spread(sources, count) if block.limit}
+    packed = [s.path.name for s in sources if s.path in cut and not s.reader.can_seek(s.path)]
+    if not packed:
+        return None
+    return (
+        f"{some_names(packed)}: can only be read from the start, so that the sample has the first "
+        "samples, which --sample-rows would spread"
+    )
+
+
+def _spread(sources: Sequence[Source], count: int) -> list[tuple[Source, Block]]:
+    """Blocks at even distances; each file gives samples in proportion to its size."""
+    total = sum(source.num_samples for source in sources)
+    found = []
+    for source in sources:
+        size = source.num_samples
+        share = -(-count * size // total)
+        if share >= size:
+            found.append((source, Block()))
+            continue
+        blocks = max(-(-share // BLOCK_SAMPLES), min(share, -(-_LEAST_BLOCKS * size // total)))
+        blocks = blocks if source.reader.can_seek(source.path) else 1
+        edges = [size * i // blocks for i in range(blocks + 1)]
+        taken = [share * i // blocks for i in range(blocks + 1)]
+        for (start, stop), (before, after) in zip(pairwise(edges), pairwise(taken), strict=True):
+            found.append((source, Block(start, stop, after - before)))
+    return found
+
+
+def build_table_map(
+    names: Sequence[str],
+    wanted: Sequence[str],
+    by_feature: ByFeature | None,
+    *,
+    left_out: Sequence[str] = (),
+) -> dict[str, tuple[str, ...]]:
+    """The features of each table, in the data's order; without a map one table for each feature.
+
+    Raises:
+        InvalidInputError: the data do not have some feature.
+    """
+    mapping = by_feature or ByFeature({})
+    unknown = [name for name in wanted if name not in names]
+    missing = [name for name in mapping.tables if name not in names]
+    shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
+    if left_out:
+        shown += f", and without indices {', '.join(left_out[:12])}"
+    problems = []
+    if unknown:
+        problems.append(f"--features: the data has no {', '.join(unknown[:6])}; it has {shown}")
+    if missing:
+        problems.append(f"--table-map: the data has no {', '.join(missing[:6])}; it has {shown}")
+    if problems:
+        raise InvalidInputError(problems)
+    grouped: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        if not wanted or name in wanted:
+            table = mapping.tables.get(name, name)
+            grouped[table] = (*grouped.get(table, ()), name)
+    return grouped

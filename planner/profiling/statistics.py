@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._hot_share import (
+from costmodels.distribution._samples import (
     HOTTEST_RATIO,
+    LOW_COUNT,
+    Smoothed,
     draws_needed,
     hot_share_range,
+    smooth,
+    smooth_ranges,
     tells,
 )
-from costmodels.distribution._mixture import LOW_COUNT, Smoothed, smooth, smooth_ranges
 from costmodels.distribution.empirical import Empirical
+from costmodels.distribution.zipf import Zipf
 from planner.profiling import stats as schema
 from planner.profiling.indices import BatchSums, TableSums
-from planner.profiling.zipf_fit import fit_zipf
 
 NUM_RANGES: Final = 64
 LARGEST_TABLE: Final = 2**48
@@ -121,7 +124,7 @@ def _with_law(
     zipf = fit_zipf(law, table.num_indices, (table.num_unique_rows, drawn, num_rows, *more))
     return table.model_copy(
         update={
-            "zipf": None if zipf is None else schema.ZipfStats(**asdict(zipf)),
+            "zipf": zipf,
             "batches": [
                 _batch(size, sums, shown.pooling.mean, law)
                 for size, sums in sorted(work.sums.batches.items())
@@ -314,4 +317,75 @@ def _batch(size: int, sums: BatchSums, pooling_factor: float, law: Empirical) ->
         mean_unique_rows=sums.num_unique / sums.num_batches,
         reuse_histogram_ratio=[rows / unique for rows in sums.reuse],
         next_batch_ratio=sums.num_shared / sums.num_followed if sums.num_followed else None,
+    )
+
+
+# ------------------------------------------------------------------ the nearest Zipf law
+
+_EDGES: Final = 80
+_FEWEST_RANKS: Final = 4
+_STARTS: Final = ((1.0, 0.0), (1.5, 3.0))
+"""Points to start from: exponent s, and ln(1 + q) of the shift q."""
+_LARGEST_EXPONENT: Final = 8.0
+_TOLERANCES: Final = {"xatol": 1e-5, "fatol": 1e-13}
+
+
+def fit_zipf(law: Empirical, num_indices: int, num_ranks: Sequence[int]) -> schema.ZipfStats | None:
+    """Fit a law by maximum likelihood over log-spaced bins of ranks; None for very few rows.
+
+    p_k is proportional to (k + shift)^-exponent for k = 1..num_ranks. A sample cannot tell which
+    rows are hotter among those expected less than once in it. These rows are one bin together. The
+    number of ranks is the candidate that fits best.
+
+    Args:
+        law: the measured law, smoothed.
+        num_indices: size of the sample behind it.
+        num_ranks: candidates for the number of rows that are drawn at all.
+    """
+    rows, probability = law.frequency_bins()
+    known = float(rows[probability * num_indices >= 1.0].sum())
+    if min(num_ranks) < _FEWEST_RANKS:
+        return None
+    found = []
+    for last in sorted(set(num_ranks)):
+        edges = np.round(np.geomspace(1.0, min(max(known, 2.0), last), _EDGES))
+        edges = np.unique(np.append(edges, last))
+        seen = _mass_until(edges, rows, probability)
+        found.append(_nearest(last, edges, seen / seen[-1]))
+    return min(found, key=lambda pair: pair[0])[1]
+
+
+def _mass_until(edges: FloatArray, rows: FloatArray, probability: FloatArray) -> FloatArray:
+    """Probability of the hottest ranks up to each edge, from frequency bins."""
+    ranks, mass = (np.concatenate([[0.0], np.cumsum(x)]) for x in (rows, rows * probability))
+    return np.asarray(np.interp(edges, ranks, mass))
+
+
+def _nearest(num_ranks: int, edges: FloatArray, seen: FloatArray) -> tuple[float, schema.ZipfStats]:
+    """The law with ``num_ranks`` ranks of the least Kullback-Leibler distance, and the distance."""
+    from scipy.optimize import minimize
+
+    mass = np.diff(seen, prepend=0.0)
+    own = float(mass @ np.log(np.maximum(mass, 1e-300)))
+
+    def until(point: FloatArray) -> FloatArray:
+        shift = float(np.expm1(point[1]))
+        zipf = Zipf(num_embeddings=num_ranks, exponent=float(point[0]), shift=shift)
+        return _mass_until(edges, *zipf.frequency_bins())
+
+    def distance(point: FloatArray) -> float:
+        model = np.diff(until(point), prepend=0.0)
+        return own - float(mass @ np.log(np.maximum(model, 1e-300)))
+
+    limits = ((0.0, _LARGEST_EXPONENT), (0.0, float(np.log1p(10.0 * num_ranks))))
+    tried = [
+        minimize(distance, start, method="Nelder-Mead", bounds=limits, options=_TOLERANCES)
+        for start in _STARTS
+    ]
+    best = min(tried, key=lambda one: one.fun)
+    return best.fun, schema.ZipfStats(
+        exponent=float(best.x[0]),
+        shift=float(np.expm1(best.x[1])),
+        num_ranks=num_ranks,
+        ks_ratio=float(np.abs(until(best.x) - seen).max()),
     )

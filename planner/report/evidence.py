@@ -14,8 +14,7 @@ from markupsafe import Markup
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.traffic import output_traffic_bytes
-from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED
+from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED, output_traffic_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf

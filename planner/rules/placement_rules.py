@@ -32,7 +32,7 @@ from planner.problem import (
     TableConstraint,
     TableGroup,
 )
-from planner.rules.moved_bytes import MOVED_BYTES, MoveBudget
+from planner.rules.moved_bytes import MoveBudget
 
 # ------------------ words
 #
@@ -379,101 +379,6 @@ class Usage:
             if cap.members[table] and cap.level is Level.HOST and not cap.distinct:
                 allowed &= load + local <= cap.most
         return allowed
-
-    def relocations(self, tables: IntArray, pieces: IntArray, rank: int) -> BoolArray:
-        """``[S, W]`` ranks that each shard on ``rank``, named by table and piece, may move to."""
-        allowed = np.ones((len(tables), self.rules.world_size), dtype=bool)
-        for table in np.unique(tables) if self.rules.caps or self.rules.unions else ():
-            before = self.counts[table].copy()
-            without = before.copy()
-            without[rank] -= 1
-            self._set(int(table), without)
-            allowed[tables == table] = self.ranks_for(int(table))
-            self._set(int(table), before)
-        if self.rules.budget is not None:
-            change = self._received(tables, pieces)
-            change = change - change[:, rank][:, None]
-            allowed &= self._affords(self.moved[tables][:, None], change, 0.0, np.zeros(1))
-        return allowed
-
-    def swaps(
-        self,
-        mine: tuple[IntArray, IntArray],
-        rank: int,
-        others: tuple[IntArray, IntArray],
-        there: IntArray,
-    ) -> BoolArray:
-        """``[A, B]`` whether a shard on ``rank`` and one elsewhere may change places.
-
-        Args:
-            mine: ``[A]`` table and ``[A]`` piece of each shard on ``rank``.
-            rank: the rank of these shards.
-            others: ``[B]`` table and ``[B]`` piece of each shard elsewhere.
-            there: ``[B]`` the rank of each shard elsewhere.
-        """
-        allowed = np.ones((len(mine[0]), len(others[0])), dtype=bool)
-        for cap, load in zip(self.rules.caps, self._loads, strict=True):
-            allowed &= self._swaps_under(cap, load, mine[0], rank, others[0], there)
-        for union in self.rules.unions:
-            step = self._step(union.level)
-            inside = union.members[mine[0]][:, None] | union.members[others[0]][None]
-            allowed &= ~inside | (there // step == rank // step)[None]
-        if self.rules.budget is not None:
-            out, back = self._received(*mine), self._received(*others)
-            at = np.arange(len(there))
-            allowed &= self._affords(
-                self.moved[mine[0]][:, None],
-                out[:, there] - out[:, rank][:, None],
-                self.moved[others[0]][None],
-                (back[:, rank] - back[at, there])[None],
-            )
-        return allowed
-
-    def _swaps_under(
-        self, cap: Cap, load: IntArray, mine: IntArray, rank: int, others: IntArray, there: IntArray
-    ) -> BoolArray:
-        # ``far`` are the places of the others, ``[B]``; ``more_far`` and ``more_here`` are what the
-        # place of the other and the own place gain of the cap by each exchange, ``[A, B]``.
-        step = self._step(cap.level)
-        here, far = rank // step, there // step
-        counts = self.rules.at(cap.level, self.counts)
-        a, b = cap.members[mine][:, None], cap.members[others][None]
-        more_far = a.astype(np.int64) - b
-        more_here = -more_far
-        if cap.distinct:
-            come_far = a & (counts[mine][:, far] == 0)
-            go_far = b & (counts[others, far] == 1)[None]
-            come_here = b & (counts[others, here] == 0)[None]
-            go_here = a & (counts[mine, here] == 1)[:, None]
-            more_far = come_far.astype(np.int64) - go_far
-            more_here = come_here.astype(np.int64) - go_here
-        fits = (load[far][None] + more_far <= cap.most) | (more_far <= 0)
-        fits &= (load[here] + more_here <= cap.most) | (more_here <= 0)
-        return np.asarray(fits | (far == here)[None])
-
-    def _affords(
-        self, one: FloatArray, change: FloatArray, two: FloatArray | float, other: FloatArray
-    ) -> BoolArray:
-        """Whether two tables that moved ``one`` and ``two`` bytes may each move that much more."""
-        budget = self.rules.budget
-        if budget is None:
-            return np.ones(change.shape, dtype=bool)
-        count = int((self.moved > MOVED_BYTES).sum())
-        flips = np.greater(one + change, MOVED_BYTES).astype(np.int64) - (one > MOVED_BYTES)
-        flips = flips + np.greater(two + other, MOVED_BYTES) - np.greater(two, MOVED_BYTES)
-        grown = change + other
-        few = (count + flips <= budget.max_tables) | (flips <= 0)
-        return np.asarray(few & ((self.moved.sum() + grown <= budget.max_bytes) | (grown <= 0)))
-
-    def _received(self, tables: IntArray, pieces: IntArray) -> FloatArray:
-        """``[S, W]`` bytes that each rank would receive to hold each shard."""
-        received = np.zeros((len(tables), self.rules.world_size))
-        budget = self.rules.budget
-        for i, (table, piece) in enumerate(zip(tables, pieces, strict=True)):
-            item = self.placed[int(table)]
-            if item is not None and budget is not None:
-                received[i] = budget.piece_bytes(item[0])[int(piece)]
-        return received
 
     def _set(self, table: int, counts: IntArray | int) -> None:
         for cap, load in zip(self.rules.caps, self._loads, strict=True):

@@ -10,6 +10,7 @@ import numpy as np
 
 from costmodels.sharding import ShardingType
 from planner.search.base import (
+    OPTIMALITY_GAP,
     AbstractStrategy,
     ProgressCallback,
     Record,
@@ -18,15 +19,17 @@ from planner.search.base import (
 )
 from planner.search.bounds.proofs import Proofs
 from planner.search.bounds.quick import price_all_above_floor
+from planner.search.common.home import home_choices
 from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL, Schedule
 from planner.search.construct.greedy import offer_first
 from planner.search.construct.handed import HandedPlan, offered
+from planner.search.construct.packing import is_tight, offer_exact_packing, offer_packings
 from planner.search.construct.walk import can_price_all
 from planner.search.improve.improving import Improver
 from planner.search.improve.second_search import SecondSearch
-from planner.search.improve.under_rules import finish_under_rules, start_under_rules
+from planner.search.improve.single_changes import follow_chain
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _COLUMNS: Final = frozenset({ShardingType.COLUMN_WISE})
@@ -75,11 +78,11 @@ class Auto(AbstractStrategy):
         if has_all and can_price_all(space, evaluate.meter.left_s, schedule):
             price_all_above_floor(space, record)
         else:
-            start_under_rules(space, record, seed=seed, schedule=schedule)
+            _start_under_rules(space, record, schedule=schedule)
             if SearchPart.GREEDY not in self._without:
                 offer_first(space, record)
             _Run(space, record, seed, self._without, self._handed, schedule).search()
-            finish_under_rules(space, record, seed=seed, schedule=schedule)
+            _finish_under_rules(space, record, seed=seed)
         return record.outcome(proves=True)
 
 
@@ -135,7 +138,6 @@ class _Run:
         return (
             self.proofs.limit_moves,  # the bound under a limit on moves
             self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
-            self.proofs.begin_patterns,  # the bound by patterns, in another process
             self._first_cycles,  # ruin and recreate from the best plan of each set of types
             self._improve_waiting,  # descents from greedy and rounded plans
             self._pack,  # the bound by how shards share ranks, and plans from it
@@ -154,7 +156,6 @@ class _Run:
             if not self.proofs.none_fits:
                 for phase in self._plans_and_bounds:
                     phase()
-            self.proofs.collect_patterns()
             if self.second is not None and not self.record.proven:
                 plan = self.second.plan(lambda: self.record.cut)
                 if plan is not None:
@@ -162,7 +163,6 @@ class _Run:
         finally:
             if self.second is not None:
                 self.second.close()
-            self.proofs.close()
 
     # -- until every set of sharding types has its bound ------------------------------------------
 
@@ -182,7 +182,7 @@ class _Run:
             self.second = SecondSearch(strategy, self.record.evaluate, self.seed)
 
     def _limit_moves_early(self) -> None:
-        if self.meter.planned_s > self.schedule.long_search_s:
+        if self.meter.planned_s > self.schedule.further_s:
             self.proofs.limit_moves()
 
     def _early_plans(self) -> None:
@@ -191,7 +191,7 @@ class _Run:
         The better start comes first. A cycle follows if the descent has led to a new best plan, or
         if its start was the best plan already.
         """
-        if self.proofs.none_fits:
+        if self.proofs.none_fits or self.record.stopped:
             return
         value, record = self.record.evaluate.value, self.record
         starts = [] if record.best is None else [record.best]
@@ -201,7 +201,7 @@ class _Run:
             if relaxed[_COLUMNS].shares is not None:
                 made = self.starts.round(relaxed[_COLUMNS])
                 starts += sorted(made, key=value)[:1]
-        share = math.inf if self.second is None else self.schedule.early_share
+        share = math.inf if self.second is None else self.schedule.turn_share
         most_s = self.meter.spent_s + share * self.meter.planned_s
         for start in sorted(starts, key=value):
             if self.meter.spent_s >= most_s:
@@ -210,7 +210,7 @@ class _Run:
             self.improver.improve([start])
             best, has_time = record.best, self.meter.spent_s < most_s
             if best is not None and has_time and (best != before or best == start):
-                cycle_s = self.schedule.early_cycle_share * self.meter.left_s
+                cycle_s = self.schedule.start_share * self.meter.planned_s
                 self.improver.short_cycle(best, cycle_s)
         relaxed.pop(_COLUMNS, None)  # plans of columns get a bound within their set of types
 
@@ -218,10 +218,10 @@ class _Run:
 
     def _make_starts(self) -> None:
         planned_s, schedule = self.meter.planned_s, self.schedule
-        self.waiting += self.starts.greedy(schedule.greedy_share * planned_s)
-        most_s = schedule.rounding_share * planned_s
+        self.waiting += self.starts.greedy(schedule.start_share * planned_s)
+        most_s = schedule.start_share * planned_s
         self.waiting += self.starts.promising(self.proofs.relaxed.values(), most_s)
-        self.waiting += self.proofs.split_boxes(most_s=schedule.first_boxes_share * planned_s)
+        self.waiting += self.proofs.split_boxes(most_s=schedule.start_share * planned_s)
 
     def _improve_waiting(self) -> None:
         self.improver.improve(self.waiting)
@@ -234,16 +234,13 @@ class _Run:
         """
         schedule, starts = self.schedule, []
         for start in self.improver.families(self.starts.found):
-            most_s = schedule.first_cycle_share * self.meter.left_s
-            self.improver.cycle(start, schedule.other_cycle_effort, most_s=most_s)
-            left_s = schedule.boxes_share * self.meter.spent_s - self.proofs.boxes_s
+            most_s = schedule.turn_share * self.meter.left_s
+            self.improver.cycle(start, schedule.least_effort, most_s=most_s)
+            left_s = schedule.turn_share * self.meter.spent_s - self.proofs.boxes_s
             starts += self.proofs.split_boxes(most_s=left_s)
-            self.proofs.begin_patterns()
         self.improver.improve(starts)
-        if self.proofs.boxes_in_a_row < schedule.few_boxes:
-            self._split_and_improve()
         if self.second is None or not self.proofs.has_boxes:
-            effort = schedule.first_samples_effort if self.second is None else 1.0
+            effort = schedule.most_effort if self.second is None else 1.0
             self.improver.explore(effort)
 
     def _pack(self) -> None:
@@ -254,7 +251,7 @@ class _Run:
                 made = self.starts.place(choice)
                 if made:
                     best = min(made, key=self.record.evaluate.value)
-                    self.improver.cycle(best, self.schedule.other_cycle_effort)
+                    self.improver.cycle(best, self.schedule.least_effort)
             plans = [plan for choice in packing.choices for plan in self.starts.place(choice)]
         self.improver.improve(plans)
 
@@ -273,18 +270,14 @@ class _Run:
         schedule = self.schedule
         ways = (self.improver.around, self.improver.explore)
         efforts = [1.0] * len(ways)
-        beside = self.second is not None and self.proofs.has_boxes
-        most = schedule.idle_rounds_beside if beside else schedule.idle_rounds
-        idle = most if SearchPart.RESTARTS in self.without else 0
-        while idle < most and not self.improver.done:
+        idle = schedule.idle_rounds if SearchPart.RESTARTS in self.without else 0
+        while idle < schedule.idle_rounds and not self.improver.done:
             helped = []
             for way, effort in zip(ways, efforts, strict=True):
                 value = self.record.value
                 way(effort)
-                helped.append(self.record.value < value * (1 - schedule.gain_ratio))
-                if self.proofs.boxes_in_a_row < schedule.few_boxes or way == ways[-1]:
-                    self._split_and_improve()
-                self.proofs.begin_patterns()
+                helped.append(self.record.value < value * (1 - OPTIMALITY_GAP))
+                self._split_and_improve()
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
                 factor = schedule.effort_factor
@@ -293,7 +286,7 @@ class _Run:
 
     def _pack_again(self) -> None:
         if self.record.evaluate.objective.prices is not None:
-            for _ in range(self.schedule.packing_rounds):
+            for _ in range(self.schedule.fresh_starts):
                 self._pack()
                 self._refine()
 
@@ -303,8 +296,50 @@ class _Run:
             return
         for _ in range(self.schedule.fresh_starts):
             gap = self.record.gap_ratio
-            if self.improver.done or gap is None or gap < self.schedule.fresh_start_gap_ratio:
+            if self.improver.done or gap is None or gap < self.schedule.wide_gap_ratio:
                 break
             self.improver.forget()
-            self.improver.explore(self.schedule.first_samples_effort)
+            self.improver.explore(self.schedule.most_effort)
             self._refine()
+
+
+def _start_under_rules(space: SearchSpace, record: Record, *, schedule: Schedule = USUAL) -> None:
+    """Look for plans that keep the rules, before the search proper.
+
+    The plan in use is offered, also if nothing limits moves away from it. Under a limit on moves,
+    a chain of moves from it follows. If there are rules, or memory is tight, packings follow.
+
+    Args:
+        space: options, places and rules.
+        record: is offered every plan.
+        schedule: how much work each part may take.
+    """
+    home = home_choices(space)
+    if home is not None:
+        known = [c for c in home if c is not None]
+        if len(known) == space.num_tables:
+            start = Assignment(
+                options=tuple(o for o, _ in known), places=tuple(p for _, p in known)
+            )
+            record.consider(start, "plan in use")
+            if space.rules.budget is not None:
+                meter = record.evaluate.meter
+                until_s = meter.spent_s + schedule.turn_share * meter.planned_s
+                follow_chain(space, record, start, until_s=until_s)
+    if not (space.rules or is_tight(space)):
+        return
+    offer_packings(space, record, share=schedule.start_share, first_only=not space.rules)
+
+
+def _finish_under_rules(space: SearchSpace, record: Record, *, seed: int) -> None:
+    """If the search has found no plan, look for packings, and ask CP-SAT if there are none either.
+
+    Args:
+        space: options, places and rules.
+        record: is offered every plan.
+        seed: of the random numbers.
+    """
+    if record.best is None and not (record.bound is not None and np.isinf(record.bound)):
+        offer_packings(space, record)
+        if record.best is None:
+            offer_exact_packing(space, record, seed=seed)

@@ -32,9 +32,8 @@ from planner.rules.placement_rules import rule_names, unmet_rules
 from planner.search.base import OPTIMALITY_GAP, SearchOutcome, Termination
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
-from planner.search.improve.simplify import EQUAL, simplified
+from planner.search.improve.afterwards import EQUAL, simplified, staying
 from planner.search.improve.single_changes import single_changes
-from planner.search.improve.staying import staying
 from planner.settings import SearchSettings
 from planner.solving.prepare import objective_value, searched_options, with_context
 from planner.space.budget import Deadline
@@ -42,7 +41,7 @@ from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.status import Status
 from planner.support.text import counted, significant
-from planner.torchrec_terms.options import ColumnMaxima
+from planner.torchrec_terms.space import ColumnMaxima
 
 Point = tuple[float, Assignment]
 """A plan with its value."""
@@ -154,12 +153,16 @@ def _with_best(outcome: SearchOutcome, evaluate: Evaluator, best: Assignment) ->
 
 
 def _descended(outcome: SearchOutcome, evaluate: Evaluator, deadline: Deadline) -> SearchOutcome:
-    """The outcome after changes of single tables, unless it is optimal or moves count."""
-    moves = evaluate.space.problem.move_limit is not None
+    """The outcome after changes of single tables, unless it is optimal or all moves are allowed.
+
+    A plan that replaces another one moves no table for a small gain.
+    """
+    space = evaluate.space
+    moves = space.problem.move_limit is not None and space.rules.budget is None
     if moves or not outcome.assignments or outcome.termination is Termination.OPTIMAL:
         return outcome
     best = outcome.assignments[0]
-    better = single_changes(evaluate.space, evaluate, best, lambda: not deadline.can_price)
+    better = single_changes(space, evaluate, best, lambda: not deadline.can_price)
     return _with_best(outcome, evaluate, better)
 
 

@@ -112,7 +112,10 @@ _RANGES: Final = {
 
 
 def priced_assumptions(
-    problem: PlanningProblem, plan: Plan, assumed: Mapping[str, Iterable[str]]
+    problem: PlanningProblem,
+    plan: Plan,
+    assumed: Mapping[str, Iterable[str]],
+    has_time: Callable[[], bool] = lambda: True,
 ) -> tuple[Assumed, ...]:
     """What was assumed, and the step of the plan under another value of each.
 
@@ -120,8 +123,13 @@ def priced_assumptions(
         problem: as it was planned.
         plan: the plan.
         assumed: see :func:`assumptions`.
+        has_time: asked before each price; where it says False, what was assumed has no price.
     """
-    return assumptions(problem.workload, assumed, lambda other: _time_s(problem, plan, other))
+
+    def price(other: Workload) -> float | None:
+        return _time_s(problem, plan, other) if has_time() else None
+
+    return assumptions(problem.workload, assumed, price)
 
 
 def assumptions(

@@ -164,7 +164,7 @@ def search_objective(
 def with_context(space: SearchSpace, result: PlanningResult) -> PlanningResult:
     """The result with the move from the plan in use and the time in each scenario added."""
     problem, pipeline = result.problem, space.pipeline
-    if isinstance(pipeline, TorchrecPipeline) and pipeline.torchrec_figures:
+    if isinstance(pipeline, TorchrecPipeline) and pipeline.asked.torchrec_figures:
         result = replace(result, solver=replace(result.solver, torchrec_defaults=True))
     if problem.move_limit is not None:
         limit = problem.move_limit

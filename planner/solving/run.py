@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import planner.search as strategies
 from costmodels import discovery
 from costmodels.fields import is_in
-from costmodels.sharding import Plan, Spread
+from costmodels.sharding import Plan
 from planner.errors import InvalidInputError
 from planner.options.cuts import ListingProgress
 from planner.problem import PlanningProblem
@@ -27,11 +26,10 @@ from planner.solving.answer import (
     Point,
     answer,
     answer_without_tables,
-    candidate,
 )
 from planner.solving.prepare import search_objective, search_space
 from planner.space.budget import Deadline, default_evaluations
-from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.kinds import require_kind
 from planner.support.processes import collector_paused
@@ -185,7 +183,7 @@ class Run:
 
     def _evaluator(self, space: SearchSpace) -> Evaluator:
         settings = self.settings
-        limit_s = self.deadline.for_search(partial(candidate, space, _any(space), "probe"))
+        limit_s = self.deadline.for_search(space)
         most = settings.max_evaluations or default_evaluations(space, settings.time_limit_s)
         return Evaluator(
             space,
@@ -213,16 +211,3 @@ def _listing_progress(progress: Callable[[SearchProgress], None] | None) -> List
         )
 
     return tell
-
-
-def _any(space: SearchSpace) -> Assignment:
-    """Some plan, to measure how long pricing takes: first options, pieces on ranks in turn.
-
-    It need not fit in memory.
-    """
-    places = []
-    for t in range(space.num_tables):
-        option = space.option(t, 0)
-        count = space.num_hosts if option.spread is Spread.HOSTS else space.world_size
-        places.append(tuple((t + piece) % count for piece in range(option.num_pieces)))
-    return Assignment(options=(0,) * space.num_tables, places=tuple(places))

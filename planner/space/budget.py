@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Final
 
 from costmodels.pipeline import CostPipeline
@@ -46,7 +45,7 @@ _BASELINE_WORK_S: Final = 1.0
 _BASELINE_LIMIT_S: Final = 1.0
 _BASELINE_SHARE: Final = 0.02
 """The most time that one baseline gets: in seconds, and as a share of the time limit."""
-_LEAST_SEARCH_SHARE: Final = 0.2
+_LEAST_SEARCH_SHARE: Final = 0.05
 """The search gets at least this share of the time limit, however long the rest takes."""
 _SHORT_SHARE: Final = 0.5
 """Share of the time limit below which the time of a search is worth a warning."""
@@ -107,17 +106,17 @@ class Deadline:
             return math.inf
         return self.limit_s - self._kept_s - (time.perf_counter() - self._started)
 
-    def for_search(self, price_one: Callable[[], object]) -> float | None:
+    def for_search(self, space: SearchSpace) -> float | None:
         """Seconds that the search may take by the clock; None without a time limit.
 
         From the time that is left, this keeps back what the baselines and the pricing of all plans
-        will take. It prices one plan to see how long pricing takes.
+        will take. A plan has one option of each table, so that it is priced in about the part of
+        the time that listing the options took.
         """
         if self.limit_s is None:
             return None
-        begun = time.perf_counter()
-        price_one()
-        self._pricing_s = time.perf_counter() - begun
+        listing_s = time.perf_counter() - self._started
+        self._pricing_s = listing_s * space.num_tables / len(space.options)
         share = _BASELINE_SHARE * self._baselines * self.limit_s
         kept_s = self._plans * self._pricing_s + min(share, _BASELINE_LIMIT_S * self._baselines)
         self.search_s = max(self.left_s - kept_s, _LEAST_SEARCH_SHARE * self.limit_s)

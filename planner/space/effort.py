@@ -36,19 +36,6 @@ _PLACING_RANK_S: Final = 2e-7
 _NEIGHBOURS_S: Final = 6e-4
 _NEIGHBOURS_ENTRY_S: Final = 4e-7
 """Looking at all moves from some ranks: for each time, and for each number that is compared."""
-_PATTERN_S: Final = 4e-3
-_PATTERN_PIECE_S: Final = 6e-5
-_PATTERN_NODE_S: Final = 2.5e-4
-"""Proving how much pieces on one rank can be worth: for each time, for each piece to choose from,
-and for each node of the search tree."""
-_BEAM_S: Final = 2e-3
-_BEAM_PIECE_S: Final = 1.2e-4
-"""Looking for pieces that are worth much on one rank: for each time, and for each piece to choose
-from."""
-_AGAIN_S: Final = 2e-4
-_AGAIN_VARIABLE_S: Final = 1.5e-6
-"""Solving a linear program again with other limits: for each time, and for each variable, in
-addition to its pivots."""
 _LEAST_LEFT_SHARE: Final = 0.1
 """A search goes on counting on this share of its planned work until its limit is reached."""
 
@@ -92,36 +79,6 @@ def placing_s(tables: int, ranks: int) -> float:
 def neighbours_s(entries: int) -> float:
     """Nominal seconds of looking at the moves from the fullest ranks."""
     return _NEIGHBOURS_S + _NEIGHBOURS_ENTRY_S * entries
-
-
-def again_s(variables: int, rows: int, pivots: int) -> float:
-    """Nominal seconds of solving a linear program again, from the last basis.
-
-    Args:
-        variables: of the program.
-        rows: its constraints.
-        pivots: pivots of the simplex method.
-    """
-    return _AGAIN_S + _AGAIN_VARIABLE_S * variables + _PIVOT_ROW_S * pivots * rows
-
-
-def pattern_s(pieces: int, nodes: int) -> float:
-    """Nominal seconds of proving how much pieces on one rank can be worth.
-
-    Args:
-        pieces: to choose from.
-        nodes: nodes of the search tree.
-    """
-    return _PATTERN_S + _PATTERN_PIECE_S * pieces + _PATTERN_NODE_S * nodes
-
-
-def beam_s(pieces: int) -> float:
-    """Nominal seconds of looking for pieces that are worth much on one rank.
-
-    Args:
-        pieces: to choose from.
-    """
-    return _BEAM_S + _BEAM_PIECE_S * pieces
 
 
 class Meter:

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -130,6 +131,11 @@ class SearchSpace:
     def num_tables(self) -> int:
         """Number of tables."""
         return len(self.tables)
+
+    @cached_property
+    def type_choices(self) -> frozenset[frozenset[ShardingType]]:
+        """The different sets of sharding types that tables may choose from."""
+        return frozenset(frozenset(o.sharding_type for o in t.options) for t in self.tables)
 
     def option(self, table: int, index: int) -> ShardingOption:
         """Option ``index`` of a table."""

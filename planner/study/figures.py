@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Final
 
 import numpy as np
+from pydantic import Field, FiniteFloat
 
 from costmodels import units
 from costmodels.datatypes import FloatArray
 from planner.errors import InvalidInputError
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult, usd_per_billion_samples
-from planner.support.kinds import check_fields
 from planner.support.text import significant
 
 
@@ -78,6 +78,10 @@ def with_checkpoints(result: PlanningResult, mtbf_s: float) -> PlanningResult:
     return replace(result, checkpoint_interval_s=every_s)
 
 
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A number of 0 or more, as what reads a journal checks."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """The figures of a setup: those of its plan, or bounds that no plan under it can better.
@@ -94,30 +98,15 @@ class Figures:
         high_s: upper end of it.
     """
 
-    time_s: float
-    samples_per_s: float
-    free_bytes: float
-    usd_per_billion_samples: float | None = None
-    usd_per_hour: float | None = None
-    availability_ratio: float = 1.0
-    checkpoint_interval_s: float | None = None
-    low_s: float | None = None
-    high_s: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The figures as a dictionary that JSON can store."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Figures:
-        """The inverse of :meth:`to_json`.
-
-        Raises:
-            TypeError, ValueError: a value is not one of such a figure.
-        """
-        figures = cls(**values)
-        check_fields(figures, signed=("free_bytes",))
-        return figures
+    time_s: Amount
+    samples_per_s: Amount
+    free_bytes: FiniteFloat
+    usd_per_billion_samples: Amount | None = None
+    usd_per_hour: Amount | None = None
+    availability_ratio: Amount = 1.0
+    checkpoint_interval_s: Amount | None = None
+    low_s: Amount | None = None
+    high_s: Amount | None = None
 
 
 def figures_of(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from costmodels.datatypes import FloatArray
 from costmodels.sharding import Plan
@@ -460,7 +461,9 @@ class Study:
         for family in families:
             kept = attributes.get(_name(family), 0)
             if kept != 0:
-                self.floors[family] = None if kept is None else _floor(**kept)
+                self.floors[family] = (
+                    None if kept is None else TypeAdapter(Floor).validate_python(kept)
+                )
             elif family not in self.floors:
                 try:
                     problems.append(self.space.restricted(family))
@@ -671,10 +674,6 @@ class Study:
             taken = self._trials.taken
             self._search([t for t in tasks if t and (t.setup, t.handed_hash) not in taken])
         return None
-
-
-def _floor(*, value: float, free_bytes: float) -> Floor:
-    return Floor(value=float(value), free_bytes=float(free_bytes))
 
 
 def _name(family: Setup) -> str:

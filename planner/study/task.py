@@ -14,7 +14,9 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Annotated, Any, Final, final
+
+from pydantic import Field, TypeAdapter
 
 from costmodels.system_models import sync_time_s
 from planner import api
@@ -35,10 +37,9 @@ from planner.search.common.leave_out import SearchPart
 from planner.search.construct.handed import HandedPlan, offered
 from planner.settings import SearchSettings
 from planner.space.evaluation import Evaluator, SearchSpace
-from planner.study.figures import Figures, Operation, figures_of, saved_bytes
+from planner.study.figures import Amount, Figures, Operation, figures_of, saved_bytes
 from planner.study.space import Setup
 from planner.support.dask_cluster import WorkerError
-from planner.support.kinds import check_fields
 from planner.support.processes import ProcessDiedError, WorkerPool
 from planner.support.status import Status
 
@@ -80,9 +81,9 @@ class SetupResult:
     figures: Figures | None = None
     reason: str = ""
     number: int = -1
-    bound_s: float | None = None
-    sync_s: float = 0.0
-    evaluations: int = 0
+    bound_s: Amount | None = None
+    sync_s: Amount = 0.0
+    evaluations: Annotated[int, Field(ge=0)] = 0
     is_cut: bool = False
     waits_for: str = ""
     handed: HandedPlan | None = None
@@ -98,11 +99,8 @@ class SetupResult:
 
     def to_json(self) -> dict[str, Any]:
         """The result as values that JSON can store, without setup, number and plan."""
-        kept = {name: getattr(self, name) for name in self.__slots__[1:]}
-        figures, handed = kept["figures"], kept["handed"]
-        kept["figures"] = None if figures is None else figures.to_json()
-        kept["handed"] = None if handed is None else handed.to_json()
-        return {name: value for name, value in kept.items() if name not in ("number", "plan")}
+        kept = TypeAdapter(SetupResult).dump_python(self, exclude={"setup", "number", "plan"})
+        return {**kept, "handed": None if self.handed is None else self.handed.to_json()}
 
     @classmethod
     def from_json(cls, setup: Setup, values: dict[str, Any], number: int) -> SetupResult:
@@ -111,13 +109,10 @@ class SetupResult:
         Raises:
             LookupError, TypeError, ValueError: the values are not those of a result.
         """
-        figures, handed = values["figures"], values["handed"]
-        own = {
-            "figures": None if figures is None else Figures.from_json(figures),
-            "handed": None if handed is None else HandedPlan.from_json(handed),
-        }
-        found = cls(setup=setup, number=number, **{**values, **own})
-        check_fields(found)
+        handed = values["handed"]
+        handed = None if handed is None else HandedPlan.from_json(handed)
+        told = {**values, "handed": handed, "setup": setup, "number": number}
+        found = TypeAdapter(SetupResult).validate_python(told)
         if found.status == DONE and (found.figures is None or not found.figures.time_s > 0):
             message = "a setup with a plan has times above 0"
             raise ValueError(message)

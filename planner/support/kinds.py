@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Container
 from numbers import Integral, Real
 from pathlib import Path
-from types import UnionType
-from typing import Union, get_args, get_origin, get_type_hints
 
 from costmodels.fields import shown
 from planner.errors import InvalidInputError
@@ -48,36 +45,6 @@ def require_amount(name: str, value: object, *, whole: bool = False) -> None:
     wanted = "whole number" if whole else "finite number"
     message = f"{name} must be a {wanted} of 0 or more, or None, got {shown(value)}"
     raise InvalidInputError(message)
-
-
-def check_fields(values: object, *, signed: Container[str] = ()) -> None:
-    """Refuse fields of a dataclass that no file of ours has; ints may stand for floats.
-
-    Args:
-        values: an instance whose fields were read from a file.
-        signed: the names of numbers that may be below 0.
-
-    Raises:
-        TypeError: a field is of another class than its type hint.
-        ValueError: a number is not finite, or below 0.
-    """
-    for name, hint in get_type_hints(type(values)).items():
-        value = getattr(values, name)
-        kinds = [get_origin(k) or k for k in (get_args(hint) if _is_union(hint) else (hint,))]
-        kinds += [int] if float in kinds else []
-        if not isinstance(value, tuple(kinds)) or (isinstance(value, bool) and bool not in kinds):
-            message = f"{name} is {shown(value)}"
-            raise TypeError(message)
-        parts = value if isinstance(value, tuple) else (value,)
-        for part in parts:
-            is_number = isinstance(part, int | float)
-            if is_number and not (math.isfinite(part) and (part >= 0 or name in signed)):
-                message = f"{name} is {shown(value)}"
-                raise ValueError(message)
-
-
-def _is_union(hint: object) -> bool:
-    return get_origin(hint) in (Union, UnionType)
 
 
 def require_function(name: str, value: object, *, optional: bool = True) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -41,7 +40,20 @@ _KINDS: Final = tuple(t for t in ShardingType if SPREAD[t] is not Spread.UNIFORM
 
 @dataclass(frozen=True, slots=True)
 class TorchrecPricing:
-    """Makes a :class:`TorchrecPipeline`, which explains the fields."""
+    """Makes a :class:`TorchrecPipeline`.
+
+    Attributes:
+        by_phase: whether the phases of TorchRec's critical path have columns of their own.
+        torchrec_figures: whether to use TorchRec's default bandwidths and memories, not the
+            system's.
+        is_reserved: whether a storage reservation has already been taken off the system's memory.
+            Then only the workload's ``reserved_bytes`` are taken off; otherwise TorchRec's default
+            reservation is.
+        machine: bandwidths and groups of TorchRec's topology, which replace those of the system;
+            memories are always the system's.
+        inputs: TorchRec's counts of the inputs of some tables, by name; tables that are not named
+            have those of the workload.
+    """
 
     by_phase: bool = False
     torchrec_figures: bool = False
@@ -50,19 +62,10 @@ class TorchrecPricing:
     inputs: tuple[tuple[str, TorchrecInputs], ...] = ()
 
     def __call__(
-        self, workload: Workload, topology: Topology, models: CostModels
+        self, workload: Workload, topology: Topology, models: CostModels | None = None
     ) -> TorchrecPipeline:
         """The pipeline of a workload on a system."""
-        return TorchrecPipeline(
-            workload,
-            topology,
-            models,
-            by_phase=self.by_phase,
-            torchrec_figures=self.torchrec_figures,
-            is_reserved=self.is_reserved,
-            machine=self.machine,
-            inputs=self.inputs,
-        )
+        return TorchrecPipeline(workload, topology, models, self)
 
 
 class TorchrecPipeline(CostPipeline):
@@ -78,13 +81,8 @@ class TorchrecPipeline(CostPipeline):
         self,
         workload: Workload,
         topology: Topology,
-        models: CostModels | None = None,
-        *,
-        by_phase: bool = False,
-        torchrec_figures: bool = False,
-        is_reserved: bool = False,
-        machine: TorchrecMachine | None = None,
-        inputs: Sequence[tuple[str, TorchrecInputs]] = (),
+        models: CostModels | None,
+        asked: TorchrecPricing,
     ) -> None:
         """Read the tables as TorchRec's estimators do.
 
@@ -92,37 +90,26 @@ class TorchrecPipeline(CostPipeline):
             workload: the tables.
             topology: the system.
             models: the models that price the plans that are found.
-            by_phase: whether the phases of TorchRec's critical path have columns of their own.
-            torchrec_figures: whether to use TorchRec's default bandwidths and memories, not the
-                system's.
-            is_reserved: whether a storage reservation has already been taken off the system's
-                memory. Then only the workload's ``reserved_bytes`` are taken off; otherwise
-                TorchRec's default reservation is.
-            machine: bandwidths and groups of TorchRec's topology, which replace those of the
-                system; memories are always the system's.
-            inputs: TorchRec's counts of the inputs of some tables, by name; tables that are not
-                named have those of the workload.
+            asked: what to count, and by which figures.
         """
         super().__init__(workload, topology, models)
-        self.by_phase = by_phase
-        self.is_reserved = is_reserved
-        self.torchrec_figures = torchrec_figures
-        own = TorchrecMachine.of(topology, torchrec_figures=torchrec_figures)
-        self.machine = own if machine is None else own.moved_to(machine)
+        self.asked = asked
+        own = TorchrecMachine.of(topology, torchrec_figures=asked.torchrec_figures)
+        self.machine = own if asked.machine is None else own.moved_to(asked.machine)
         self.torchrec_tables = {t.name: TorchrecTable.of(t, workload) for t in workload.tables}
-        for name, own_inputs in inputs:
-            self.torchrec_tables[name] = own_inputs.read(self.torchrec_tables[name])
+        for name, inputs in asked.inputs:
+            self.torchrec_tables[name] = inputs.read(self.torchrec_tables[name])
         self._tables = {t.name: t for t in workload.tables}
         modules = list(dict.fromkeys(t.module for t in workload.tables))
         self._modules = {module: i for i, module in enumerate(modules)}
         groups = len(modules) * len(_KINDS)
-        self.num_features = COMMS + 2 * groups if by_phase else TIMES + 1
+        self.num_features = COMMS + 2 * groups if asked.by_phase else TIMES + 1
         self._perfs: dict[tuple[object, ...], ShardPerf] = {}
 
     @cached_property
     def device_limits(self) -> FloatArray:
         """Device bytes that TorchRec's planner leaves for tables, ``[W]``."""
-        if self.is_reserved:
+        if self.asked.is_reserved:
             return self.topology.hbm_capacities() - self.workload.reserved_bytes
         return np.array(self.machine.device_limits_bytes(self.workload))
 
@@ -218,7 +205,7 @@ class TorchrecPipeline(CostPipeline):
         )
         row = np.zeros(self.num_features)
         row[HBM], row[DDR] = storage.hbm_bytes, storage.ddr_bytes
-        if not self.by_phase:
+        if not self.asked.by_phase:
             row[TIMES] = perf.total_s
             return row
         row[FORWARD], row[BACKWARD] = perf.fwd_compute_s, perf.bwd_compute_s

@@ -1,8 +1,13 @@
 """The space of plans for TorchRec's objectives: every option that can be part of the best plan.
 
 A bound has to hold over all options that TorchRec's enumerator would try. With kernels in host
-memory these are about a hundred for each table. Most of them are ruled out here, before their work
-is counted, by comparing a lower bound with the value of a plan that is quick to find.
+memory these are about a hundred for each table. Most of them are ruled out here, before a search
+begins, by comparing a lower bound with the value of a plan that is quick to find.
+
+What TorchRec's two objectives have in common is here too: they are sums of maxima over ranks. Each
+is a weighted sum over columns of the work of
+:class:`planner.torchrec_terms.pipeline.TorchrecPipeline`, of which the largest rank counts. The
+phases are these columns themselves, so that cuts have no error.
 
 The bound: for an option, let ``c`` be the seconds of all its shards and ``b`` their device bytes.
 Let ``B`` be the device bytes of all W ranks together, and ``y >= 0`` any price of a byte, in
@@ -19,22 +24,24 @@ options that are left include all those of the known plan, and of every plan tha
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 
-from costmodels.datatypes import FloatArray, IntArray
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from planner.errors import InvalidInputError
 from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import Pressure, place_options
-from planner.space.evaluation import Assignment, SearchSpace
-from planner.torchrec_terms.options import ColumnMaxima, EveryOption
-from planner.torchrec_terms.pipeline import TorchrecPipeline
+from planner.space.evaluation import FITTING, Assignment, SearchSpace
+from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork, MakePipeline
+from planner.torchrec_terms.pipeline import DDR, HBM, TIMES, TorchrecPipeline, TorchrecPricing
 
 _POWER: Final = 16.0
 _CEILINGS: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
@@ -56,24 +63,21 @@ def torchrec_space(
 ) -> SearchSpace:
     """The space of every option that can be part of a plan at least as good as a quick one.
 
-    If rules couple tables, or no quick plan is found, no option is ruled out in this way.
+    If rules couple tables, or no plan can fit, no option is ruled out in this way.
 
     Args:
         problem: workload, system and constraints.
         pipeline: counts work in TorchRec's estimates, for one of its objectives.
-        every_kernel: as in :func:`planner.options.enumeration.enumerate_options`; used if no
-            options are ruled out.
+        every_kernel: as in :func:`planner.options.enumeration.enumerate_options`.
 
     Raises:
         InvalidInputError: in the cases of :func:`planner.options.enumeration.enumerate_options`.
     """
-    if not problem.has_rules:
-        left = _Pruning(problem, pipeline).left()
-        if left is not None:
-            return left
-    return SearchSpace(
-        problem, pipeline, enumerate_options(problem, pipeline, every_kernel=every_kernel)
-    )
+    listing = enumerate_options(problem, pipeline, every_kernel=every_kernel)
+    space = SearchSpace(problem, pipeline, listing)
+    if problem.has_rules or not all(t.options for t in space.tables):
+        return space
+    return _Pruning(space, pipeline).left() or space
 
 
 class _Quick(NamedTuple):
@@ -89,47 +93,75 @@ _value = attrgetter("value")
 class _Pruning:
     """Rules options out by comparing a quick plan with the bound ``L(y)`` of the module."""
 
-    def __init__(self, problem: PlanningProblem, pipeline: TorchrecPipeline) -> None:
-        self._problem = problem
-        self._pipeline = pipeline
-        self._every = EveryOption(problem, pipeline)
-        self._columns = self._every.columns
-        self._ranks = problem.topology.world_size
+    def __init__(self, space: SearchSpace, pipeline: TorchrecPipeline) -> None:
+        self._space = space
+        self._ranks = space.world_size
         # At least one byte, because prices are divided by it; more room only weakens the bound.
         self._room = max(float(pipeline.device_limits.sum()), 1.0)
-        self._fits = self._columns.fullest_bytes <= float(pipeline.device_limits.max())
-        self._fits &= self._columns.host_bytes <= max(pipeline.machine.ddr_limits_bytes)
+        self._total_s = self._ranks * space.mean_work[:, TIMES:].sum(axis=1)
+        self._largest_s, host = (
+            np.maximum.reduceat(values, space.pool_first)
+            for values in (space.pool[:, TIMES:].sum(axis=1), space.pool[:, DDR])
+        )
+        self._bytes = self._ranks * space.mean_work[:, HBM]
+        self._fits = host <= max(pipeline.machine.ddr_limits_bytes)
 
     def left(self) -> SearchSpace | None:
         """The space of options that are not ruled out; None if no plan can fit.
 
         If no quick plan is found, its value is infinite, and every option is left.
         """
-        if not np.logical_or.reduceat(self._fits, self._every.first[:-1]).all():
+        if not np.logical_or.reduceat(self._fits, self._space.first[:-1]).all():
             return None
         price = self._best_price()
         if price is None:
             return None
         found = self._quick_plan(price)
         known = found.value
-        keep = self._columns.largest_s <= known * (1 + _ROUNDING)
+        keep = self._largest_s <= known * (1 + _ROUNDING)
         for y in {0.0, price}:
             prices = self._priced(y)
             slack = self._ranks * (known * (1 + _ROUNDING) - self._bound(y))
-            keep &= prices - self._every.each_table(prices) <= slack
-        space = SearchSpace(self._problem, self._pipeline, self._every.chosen(keep))
+            keep &= prices - np.repeat(self._least(prices), np.diff(self._space.first)) <= slack
+        space = self._chosen(keep)
         if found.plan is not None:
             space.known = _known_in(space, *found.plan)
         return space
 
+    def _chosen(self, keep: BoolArray) -> SearchSpace:
+        """The space of the options for which ``keep [n]`` is True."""
+        whole = self._space
+        tables = tuple(
+            replace(
+                table,
+                options=tuple(itertools.compress(table.options, keep[a:b])),
+                works=tuple(itertools.compress(table.works, keep[a:b])),
+            )
+            for table, (a, b) in zip(whole.tables, itertools.pairwise(whole.first), strict=True)
+        )
+        is_pruned = not keep.all()
+        listing = replace(whole.listing, tables=tables, is_pruned=is_pruned)
+        return SearchSpace(whole.problem, whole.pipeline, listing)
+
+    def _least(self, values: FloatArray) -> FloatArray:
+        """``[T]`` the least of ``values [n]`` over the options of each table."""
+        return np.minimum.reduceat(values, self._space.first[:-1])
+
+    def _of_least(self, values: FloatArray) -> IntArray:
+        """``[T]`` number of the option with the least value of each table; the first in a tie."""
+        counts = np.diff(self._space.first)
+        at = np.flatnonzero(values == np.repeat(self._least(values), counts))
+        _, firsts = np.unique(self._space.table_of[at], return_index=True)
+        return np.asarray(at[firsts])
+
     def _priced(self, price: float) -> FloatArray:
         """``c + y b`` of each option."""
-        return np.asarray(self._columns.total_s + price * self._columns.device_bytes)
+        return np.asarray(self._total_s + price * self._bytes)
 
     def _bound(self, price: float) -> float:
         """``L(y)`` in seconds."""
-        least = np.minimum.reduceat(self._priced(price), self._every.first[:-1]).sum()
-        return (float(least) - price * self._room) / self._ranks
+        least = float(self._least(self._priced(price)).sum())
+        return (least - price * self._room) / self._ranks
 
     def _cheapest(self, price: float, largest_s: float = math.inf) -> IntArray:
         """``[T]`` number of each table's cheapest option among those that fit on a device.
@@ -138,9 +170,9 @@ class _Pruning:
         """
         prices = self._priced(price)
         far = float(prices.max()) * len(prices) + 1.0
-        shown = np.where(self._columns.largest_s <= largest_s, prices, prices + far)
+        shown = np.where(self._largest_s <= largest_s, prices, prices + far)
         shown = np.where(self._fits, shown, np.inf)
-        return self._every.cheapest(shown)
+        return self._of_least(shown)
 
     def _best_price(self) -> float | None:
         """Seconds per byte at which ``L`` is greatest; None if the smallest options do not fit.
@@ -148,12 +180,12 @@ class _Pruning:
         ``L`` is concave. It rises with the price as long as the cheapest options take more bytes
         than there are, and falls from there on, so that bisection finds the price.
         """
-        bytes_ = self._columns.device_bytes
+        bytes_ = self._bytes
 
         def overfull(rows: IntArray) -> bool:
             return float(bytes_[rows].sum()) > self._room
 
-        if overfull(self._every.cheapest(np.where(self._fits, bytes_, np.inf))):
+        if overfull(self._of_least(np.where(self._fits, bytes_, np.inf))):
             return None
         if not overfull(self._cheapest(0.0)):
             return 0.0
@@ -178,9 +210,9 @@ class _Pruning:
         for tried in self._prices(price):
             mean = max(self._bound(tried), bound)
             choices = [self._cheapest(tried, ceiling * mean) for ceiling in _CEILINGS]
-            keep = np.zeros(len(self._columns.total_s), dtype=bool)
+            keep = np.zeros(len(self._total_s), dtype=bool)
             keep[np.concatenate(choices)] = True
-            space = SearchSpace(self._problem, self._pipeline, self._every.chosen(keep))
+            space = self._chosen(keep)
             if len(space.options) < keep.sum():
                 continue
             model = LinearModel(space, ColumnMaxima(space))
@@ -217,3 +249,99 @@ def _known_in(space: SearchSpace, other: SearchSpace, plan: Assignment) -> Assig
     options = [other.option(t, i) for t, i in enumerate(plan.options)]
     found = tuple(t.options.index(o) for t, o in zip(space.tables, options, strict=True))
     return replace(plan, options=found)
+
+
+_SAME_RATIO: Final = 1e-12
+
+
+class ColumnMaxima(AbstractNamedObjective):
+    """``sum_k weight[k] max_r work[r, column k]``; infinite if the DDR of a rank is overfull.
+
+    Searches check host memory for each host, which is weaker than TorchRec's limit for each rank,
+    so that this objective checks the latter.
+    """
+
+    name = "torchrec"
+    unit = "s"
+    asks_models = False
+    by_phase: ClassVar[bool]
+    """Whether forward compute, backward compute and exchanges have columns of their own."""
+
+    @classmethod
+    def of(cls, space: SearchSpace | JudgedWork) -> Self:
+        """The objective over the columns that differ between options of the space."""
+        return cls(space)
+
+    @classmethod
+    def priced_by(cls, make_pipeline: MakePipeline) -> MakePipeline:
+        """What makes a pipeline with TorchRec's estimates; the caller's own if it is one."""
+        known = make_pipeline if isinstance(make_pipeline, TorchrecPricing) else TorchrecPricing()
+        return replace(known, by_phase=cls.by_phase)
+
+    def __init__(self, space: SearchSpace | JudgedWork) -> None:
+        """Choose the columns; one that is a multiple of another on all shards joins its phase.
+
+        Raises:
+            InvalidInputError: the work is not in TorchRec's estimates.
+        """
+        pipeline = space.pipeline
+        if not isinstance(pipeline, TorchrecPipeline):
+            msg = (
+                f"objective {self.name!r} needs work counted in TorchRec's estimates; plan with "
+                f"'shardplan plan --objective {self.name}' or planner.api.plan"
+            )
+            raise InvalidInputError(msg)
+        if pipeline.workload.batch_share_ratio:
+            msg = (
+                f"batch_shares contradict objective {self.name!r}: TorchRec's planner knows one "
+                "batch size for all ranks; remove one of them"
+            )
+            raise InvalidInputError(msg)
+        self._ddr_limits = np.array(pipeline.machine.ddr_limits_bytes) * FITTING
+        self._columns, self._weights = _phases(space.pool[..., TIMES:])
+        self._gradient = np.zeros((len(self._columns), pipeline.num_features))
+        self._gradient[np.arange(len(self._columns)), TIMES + self._columns] = 1.0
+
+    @property
+    def weights(self) -> FloatArray:
+        """``[K]`` how often the largest rank of each column counts."""
+        return self._weights
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """``[...]`` seconds of each plan."""
+        largest = work[..., TIMES + self._columns].max(axis=-2) @ self._weights
+        fits = (work[..., DDR] <= self._ddr_limits).all(axis=-1)
+        return np.asarray(np.where(fits, largest, np.inf))
+
+    def gradient(self, row: FloatArray) -> FloatArray:
+        """``[K, F]``: the same everywhere, because columns are linear in work."""
+        del row
+        return self._gradient
+
+    @property
+    def prices(self) -> FloatArray:
+        """``[F]`` the sum of all columns by weight."""
+        return np.asarray(self._weights @ self._gradient)
+
+    def always(self) -> Cut:
+        """A cut that is exact: the value is the weighted sum of the largest phases."""
+        return Cut(base=0.0, slopes=self._weights)
+
+
+def _phases(times: FloatArray) -> tuple[np.ndarray, FloatArray]:
+    """The columns to use, with their weights; columns that are multiples of another are merged."""
+    kept: list[int] = []
+    weights: list[float] = []
+    for column in np.flatnonzero(times.any(axis=0)):
+        values = times[:, column]
+        for i, known in enumerate(kept):
+            ratio = float(values.max() / times[:, known].max())
+            if np.allclose(values, ratio * times[:, known], rtol=_SAME_RATIO, atol=0.0):
+                weights[i] += ratio
+                break
+        else:
+            kept.append(int(column))
+            weights.append(1.0)
+    if not kept:
+        return np.zeros(1, dtype=np.int64), np.ones(1)
+    return np.array(kept, dtype=np.int64), np.array(weights)

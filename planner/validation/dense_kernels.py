@@ -7,7 +7,7 @@ without copies. That of a DLRM includes its lookups, whose price by the shipped 
 of the dense part. Products and interactions were timed by events, which add ``_EVENT_S`` to each
 time.
 
-The constants of :class:`costmodels.dense._constants.KernelConstants` are fitted to all of these, or
+The constants of :class:`costmodels.dense._kernels.KernelConstants` are fitted to all of these, or
 to all but one family.
 """
 
@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import DataType, FloatArray
-from costmodels.dense._constants import KERNELS, PRIOR, KernelConstants
+from costmodels.dense._kernels import KERNELS, PRIOR, KernelConstants
 from costmodels.dense.roofline import Roofline, interaction_s, product_s
 from costmodels.errors import require
 from costmodels.estimates import Z90, Estimate

@@ -11,9 +11,9 @@ import pytest
 import costmodels.collective
 import costmodels.dense
 import costmodels.distribution
-import costmodels.iteration
 import costmodels.lookup
 from costmodels import discovery
+from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.errors import (
     CostModelError,
     InvalidValueError,
@@ -22,9 +22,8 @@ from costmodels.errors import (
     UnknownNameError,
     require,
 )
-from costmodels.iteration.base import AbstractPipeline
+from costmodels.iteration.pipelines import PIPELINES
 from costmodels.lookup.base import AbstractLookupModel
-from costmodels.pipeline import pipeline_named
 from costmodels.workload import Pipeline
 
 
@@ -35,7 +34,6 @@ from costmodels.workload import Pipeline
         (costmodels.collective, {"alpha_beta"}),
         (costmodels.dense, {"roofline"}),
         (costmodels.distribution, {"uniform", "zipf"}),
-        (costmodels.iteration, {p.value for p in Pipeline}),
     ],
     ids=lambda value: value.__name__ if isinstance(value, ModuleType) else "",
 )
@@ -61,9 +59,9 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 
 def test_private_files_and_the_interface_cannot_be_asked_for() -> None:
-    for name in ("base", "_events"):
+    for name in ("base", "_law"):
         with pytest.raises(UnknownNameError):
-            discovery.load(costmodels.iteration, name, AbstractPipeline)
+            discovery.load(costmodels.collective, name, AbstractCollectiveModel)
 
 
 def test_a_file_without_a_model_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,24 +69,24 @@ def test_a_file_without_a_model_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "empty.py").write_text(
-        "from costmodels.iteration.base import AbstractPipeline\n"
-        "from costmodels.iteration.none import Unpipelined\n"
-        "class Half(AbstractPipeline):\n    pass\n"
+        "from costmodels.lookup.base import AbstractLookupModel\n"
+        "from costmodels.lookup.roofline import Roofline\n"
+        "class Half(AbstractLookupModel):\n    pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     package = __import__("planted_models")
     try:
         assert discovery.names(package) == ("empty",)
-        with pytest.raises(UnknownNameError, match="empty defines no AbstractPipeline"):
-            discovery.load(package, "empty", AbstractPipeline)
+        with pytest.raises(UnknownNameError, match="empty defines no AbstractLookupModel"):
+            discovery.load(package, "empty", AbstractLookupModel)
     finally:
         for name in [n for n in sys.modules if n.startswith("planted_models")]:
             del sys.modules[name]
 
 
 @pytest.mark.parametrize("kind", list(Pipeline))
-def test_every_named_pipeline_has_a_file(kind: Pipeline) -> None:
-    assert isinstance(pipeline_named(kind.value), AbstractPipeline)
+def test_every_named_pipeline_has_an_order_of_steps(kind: Pipeline) -> None:
+    assert PIPELINES[kind].order
 
 
 # ------------------------------------------------------------------ errors

@@ -9,16 +9,16 @@ import pytest
 
 from costmodels.datatypes import FloatArray
 from costmodels.floors.overlap import SlowedTop, TopOverlap, top_overlap
-from costmodels.iteration._events import simulate
 from costmodels.iteration.base import FamilyTimes, Program, StageTimes
-from costmodels.iteration.none import Unpipelined
-from costmodels.iteration.prefetch_sparse_dist import PrefetchSparseDist
-from costmodels.iteration.sparse_dist import SparseDist
+from costmodels.iteration.pipelines import PIPELINES as ALL
+from costmodels.workload import Pipeline
+from tests.costmodels.iteration.events import simulate
 from tests.costmodels.iteration.programs import family, stage_times
 
 TOP = "interaction and top MLP"
 RANKS = 3
-PIPELINES = (SparseDist(), PrefetchSparseDist(), Unpipelined())
+SPARSE_DIST = ALL[Pipeline.SPARSE_DIST]
+PIPELINES = (SPARSE_DIST, ALL[Pipeline.PREFETCH_SPARSE_DIST], ALL[Pipeline.NONE])
 
 
 def _drawn(rng: np.random.Generator) -> StageTimes:
@@ -101,7 +101,7 @@ def test_chains_say_more_than_a_program_without_slow_down() -> None:
     for number in range(1500):
         rng = np.random.default_rng([78, number])
         times = _drawn(rng)
-        program = SparseDist().program(times)
+        program = SPARSE_DIST.program(times)
         known = _known(times, program)
         first = simulate(replace(program, overlap_slowdown_ratio=0.0), RANKS)
         plain_s = float(first.start_s[known.forward].max()) + known.forward_s + known.backward_s
@@ -136,7 +136,7 @@ def test_a_chain_by_hand() -> None:
         bucket_s=(np.array([1.5]), np.array([1.5])),
         overlap_slowdown_ratio=0.1,
     )
-    known = _known(times, SparseDist().program(times))
+    known = _known(times, SPARSE_DIST.program(times))
     assert (known.forward_s, known.backward_s) == (3.0, 3.0)
     assert known.all_reduces_s == pytest.approx(2.0)
     chain = known.slowed(7.0, 0.5, 10.0)

@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.errors import InvalidValueError
-from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement, row_blocks
-from costmodels.shards import Shard, Shards, tiling_problem
+from costmodels.sharding import (
+    ComputeKernel,
+    Plan,
+    Shard,
+    ShardingType,
+    Shards,
+    TablePlacement,
+    row_blocks,
+    tiling_problem,
+)
 from tests.strategies import make_placement, make_table, make_topology
 
 numbers = st.integers(-3, 12)

@@ -26,7 +26,6 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
-from costmodels.iteration._events import simulate
 from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread, TablePlacement
@@ -34,6 +33,7 @@ from costmodels.topology import Link, Topology, with_host_factor
 from costmodels.workload import DataType, Workload
 from planner.objectives.iteration import IterationTime
 from planner.search.bounds.boxes import Box, HiddenExchange
+from tests.costmodels.iteration.events import simulate
 from tests.differential.case import Case, limited_topology, models_on
 from tests.differential.drawing.options import placements
 from tests.differential.judging.descent import FEW

@@ -28,7 +28,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from costmodels.pipeline import CostPipeline
-from planner.integrations.drop_in.headroom import Mover
+from planner.integrations.drop_in.search import emptier, host_bytes
 from planner.integrations.torchrec_planner import ShardPlanner
 
 GB: Final = 2**30
@@ -71,19 +71,33 @@ class Drawn:
 
     def reserve(self) -> StorageReservation | None:
         """A new reservation; both planners keep what they have counted in theirs."""
-        kind, share = self.reservation
-        hbm = self.arguments["topology"].devices[0].storage.hbm
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            if kind == "percentage":
-                return reservations.FixedPercentageStorageReservation(share)
-            if kind == "absolute":
-                return reservations.FixedAbsoluteStorageReservation(int(share * hbm))
-            if kind == "heuristical":
-                return reservations.HeuristicalStorageReservation(share)
-            if kind == "inference":
-                return reservations.InferenceStorageReservation(share)
-        return None
+        return made_reservation(*self.reservation, self.arguments["topology"])
+
+
+Kind = tuple[str, float]
+"""The kind of a storage reservation, and the share of a device that it keeps."""
+
+
+def made_reservation(kind: str, share: float, topology: Topology) -> StorageReservation | None:
+    """A new reservation of a kind; None for TorchRec's default."""
+    hbm = topology.devices[0].storage.hbm
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        if kind == "percentage":
+            return reservations.FixedPercentageStorageReservation(share)
+        if kind == "absolute":
+            return reservations.FixedAbsoluteStorageReservation(int(share * hbm))
+        if kind == "heuristical":
+            return reservations.HeuristicalStorageReservation(share)
+        if kind == "inference":
+            return reservations.InferenceStorageReservation(share)
+    return None
+
+
+def drawn_reservation(rng: np.random.Generator) -> Kind:
+    """The kind and the share of a reservation."""
+    kinds = ["default", "default", "percentage", "percentage", "absolute", "heuristical"]
+    return str(rng.choice([*kinds, "inference"])), float(rng.uniform(0.05, 0.4))
 
 
 def drawn(seed: int) -> Drawn:
@@ -98,25 +112,24 @@ def drawn(seed: int) -> Drawn:
     model, names = nn.Module(), list[str]()
     most = 0.6 if rng.random() < 0.7 else 1.5
     room = hbm * world * rng.uniform(0.02, most)
-    model.bags = _bags(rng, names, room)
+    model.bags = drawn_bags(rng, names, room)
     if rng.random() < 0.25:
-        model.sequences = _sequences(rng, names)
+        model.sequences = drawn_sequences(rng, names)
     width = int(rng.choice([64, 1024, 8192, 16384]))
     model.over = nn.Sequential(nn.Linear(width, width, device=META), nn.ReLU())
     if rng.random() < 0.7:
         _optimize(rng, model)
     fused = {"cache_load_factor": 0.3} if rng.random() < 0.1 else None
-    kinds = ["default", "default", "percentage", "percentage", "absolute", "heuristical"]
     return Drawn(
         model=model,
         sharders=[EmbeddingBagCollectionSharder(fused), EmbeddingCollectionSharder()],
         arguments={
             "topology": topology,
             "batch_size": int(rng.choice([64, 256, 512, 2048, 8192])),
-            "constraints": _constraints(rng, names) or None,
+            "constraints": drawn_constraints(rng, names) or None,
             "stats": [],
         },
-        reservation=(str(rng.choice([*kinds, "inference"])), float(rng.uniform(0.05, 0.4))),
+        reservation=drawn_reservation(rng),
     )
 
 
@@ -124,7 +137,7 @@ def _rows(rng: np.random.Generator, dim: int, room: float) -> int:
     return int(min(10 ** rng.uniform(2, 8.2), room / (4 * dim)))
 
 
-def _bags(rng: np.random.Generator, names: list[str], room: float) -> EmbeddingBagCollection:
+def drawn_bags(rng: np.random.Generator, names: list[str], room: float) -> EmbeddingBagCollection:
     tables = []
     count = int(rng.integers(1, 13))
     mean = rng.random() < 0.15
@@ -144,13 +157,16 @@ def _bags(rng: np.random.Generator, names: list[str], room: float) -> EmbeddingB
     return EmbeddingBagCollection(tables, is_weighted=bool(rng.random() < 0.1), device=META)
 
 
-def _sequences(rng: np.random.Generator, names: list[str]) -> EmbeddingCollection:
+def drawn_sequences(
+    rng: np.random.Generator, names: list[str], most_rows: float = 7.0
+) -> EmbeddingCollection:
+    """Unpooled tables of up to ``10 ** most_rows`` rows."""
     count = int(rng.integers(1, 4))
     names += [f"s{i}" for i in range(count)]
     tables = [
         EmbeddingConfig(
             name=f"s{i}",
-            num_embeddings=int(10 ** rng.uniform(2, 7)),
+            num_embeddings=int(10 ** rng.uniform(2, most_rows)),
             embedding_dim=64,
             feature_names=[f"h{i}"],
         )
@@ -168,7 +184,9 @@ def _optimize(rng: np.random.Generator, model: nn.Module) -> None:
             apply_optimizer_in_backward(kind, [parameter], {"lr": 0.01})  # type: ignore[arg-type]
 
 
-def _constraints(rng: np.random.Generator, names: list[str]) -> dict[str, ParameterConstraints]:
+def drawn_constraints(
+    rng: np.random.Generator, names: list[str]
+) -> dict[str, ParameterConstraints]:
     found = {}
     for name in names:
         if rng.random() < 0.4:
@@ -226,7 +244,6 @@ def _has_room(planner: ShardPlanner) -> bool:
     result = planner.result
     if result is None:
         return True
-    problem = result.problem
-    pipeline = CostPipeline(problem.workload, problem.topology)
-    mover = Mover(pipeline=pipeline, constraints=problem.constraints, most_s=math.inf)
-    return mover.nearer(result.plan) != result.plan
+    pipeline = CostPipeline(result.problem.workload, result.problem.topology)
+    found = emptier(result.plan, result.problem, CostPipeline, math.inf)
+    return host_bytes(pipeline, found) < host_bytes(pipeline, result.plan)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.iteration._events import simulate
 from costmodels.iteration.base import StageTimes
-from costmodels.iteration.hugectr import HugeCtr
+from costmodels.iteration.pipelines import PIPELINES
+from tests.costmodels.iteration.events import simulate
 from tests.costmodels.iteration.programs import stage_times
 
 HOST = (
@@ -37,11 +37,11 @@ def test_indices_that_leave_sooner_travel_beside_the_lookup() -> None:
     idle = dict.fromkeys((*HOST, *DEVICE, "cache_fetch_s", "input_splits_s"), 0.0)
     busy = {"collective_host_s": 2.0, "lookup_forward_s": [4.0, 4.0]}
     times = stage_times(**{**idle, **busy}, overlap_slowdown_ratio=0.1)
-    steps = [simulate(HugeCtr().program(t), 2) for t in (times, halved(times))]
+    steps = [simulate(PIPELINES["hugectr"].program(t), 2) for t in (times, halved(times))]
     assert [s.iteration_time_s for s in steps] == pytest.approx([10.0, 10.2])
     assert [s.finish_s[1, 0] for s in steps] == pytest.approx([4.0, 4.2])
     alone = replace(times, overlap_slowdown_ratio=0.0)
-    steps = [simulate(HugeCtr().program(t), 2) for t in (alone, halved(alone))]
+    steps = [simulate(PIPELINES["hugectr"].program(t), 2) for t in (alone, halved(alone))]
     assert [s.iteration_time_s for s in steps] == pytest.approx([10.0, 10.0])
 
 
@@ -52,12 +52,12 @@ def test_a_step_is_never_longer_by_more_than_overlap_costs(seed: int) -> None:
     drawn = {name: rng.choice([0.0, 1.0, 2.0, 4.0, 6.0], size=1) for name in HOST}
     drawn |= {name: rng.choice([0.0, 1.0, 2.0, 4.0, 8.0], size=2) for name in DEVICE}
     alone = stage_times(**drawn)
-    whole = simulate(HugeCtr().program(alone), 2).iteration_time_s
-    faster = simulate(HugeCtr().program(halved(alone)), 2).iteration_time_s
+    whole = simulate(PIPELINES["hugectr"].program(alone), 2).iteration_time_s
+    faster = simulate(PIPELINES["hugectr"].program(halved(alone)), 2).iteration_time_s
     assert faster <= whole + 1e-9
     slowed = replace(alone, overlap_slowdown_ratio=0.1)
-    before = simulate(HugeCtr().program(slowed), 2).iteration_time_s
-    program = HugeCtr().program(halved(slowed))
+    before = simulate(PIPELINES["hugectr"].program(slowed), 2).iteration_time_s
+    program = PIPELINES["hugectr"].program(halved(slowed))
     moved_s = sum(float(np.max(step.duration_s)) for step in program.steps if step.collective)
     after = simulate(program, 2).iteration_time_s
     assert after <= before + 0.1 * 2 * moved_s + 1e-9  # on each of the two ranks

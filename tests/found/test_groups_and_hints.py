@@ -95,7 +95,7 @@ def test_inputs_have_to_be_a_function() -> None:
 @pytest.mark.parametrize(
     "door",
     [
-        *("group_choices", "load_reshard", "PlanFileLoader", "WorkloadHints", "PredictedCosts"),
+        *("group_choices", "load_reshard", "WorkloadHints", "PredictedCosts"),
         *("PredictedIteration", "ImprovedPlan", "DistributionStatistics", "with_cache_statistics"),
     ],
 )

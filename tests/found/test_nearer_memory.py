@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,10 +13,10 @@ from torchrec.distributed.planner.types import ParameterConstraints, Topology
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.integrations.drop_in.headroom import Mover, host_bytes
+from planner.integrations.drop_in.search import emptier, host_bytes
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.options.runtime_warnings import pooling_problems
-from planner.problem import Constraints, TableConstraint
+from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem, TableConstraint
 from tests.found.drawn_torchrec import slower_memories
 from tests.integration.builders import make_table, make_topology, placed
 from tests.integration.models import Model, bags
@@ -73,10 +72,14 @@ def far_plan(kernel: ComputeKernel, **changes: object) -> tuple[Plan, CostPipeli
     return Plan(placements=(*far, full)), CostPipeline(workload, topology)
 
 
-def nearer(plan: Plan, pipeline: CostPipeline, **limits: Any) -> Plan:
+def nearer(
+    plan: Plan, pipeline: CostPipeline, most_s: float = 1.0, rules: Constraints = NO_CONSTRAINTS
+) -> Plan:
     """The plan after its tables have gone to device memory."""
-    asked = {"constraints": Constraints(), "most_s": 1.0, **limits}
-    return Mover(pipeline=pipeline, **asked).nearer(plan)
+    problem = PlanningProblem(
+        workload=pipeline.workload, topology=pipeline.topology, constraints=rules
+    )
+    return emptier(plan, problem, CostPipeline, most_s)
 
 
 @pytest.mark.parametrize("kernel", FAR)
@@ -91,9 +94,8 @@ def test_constraints_times_and_means_are_kept() -> None:
     plan, pipeline = far_plan(ComputeKernel.FUSED_UVM)
     rule = TableConstraint(pattern="a", kernels=(ComputeKernel.FUSED_UVM,))
     limited = Constraints(tables=(rule,))
-    found = nearer(plan, pipeline, constraints=limited)
-    assert [p.kernel.value for p in found.placements] == ["fused_uvm", "fused", "fused"]
-    assert nearer(plan, pipeline, fixed={"a", "b"}) == plan
+    found = nearer(plan, pipeline, rules=limited)
+    assert [p.kernel in FAR for p in found.placements] == [True, False, False]
     assert nearer(plan, pipeline, most_s=0.0) == plan
     plan, pipeline = far_plan(ComputeKernel.FUSED_UVM, pooling="mean")
     found = nearer(plan, pipeline)

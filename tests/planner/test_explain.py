@@ -78,8 +78,8 @@ def test_options_priced_a_few_at_a_time_are_told_alike(
     """Large problems have too much work for all options at once."""
     name = explainer.plan.placements[0].table
     together = explainer.table(name)
-    monkeypatch.setattr("planner.explain.placing._FEWEST", 3)
-    monkeypatch.setattr("planner.explain.placing._MOST_NUMBERS", 1)
+    monkeypatch.setattr("planner.search.improve.best_place._FEWEST", 3)
+    monkeypatch.setattr("planner.search.improve.best_place._MOST_NUMBERS", 1)
     assert explainer.table(name) == together
 
 

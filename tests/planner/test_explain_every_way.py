@@ -13,8 +13,8 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacemen
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.explain import Explainer, OptionCost
-from planner.explain.placing import Placer, _Begun
 from planner.problem import Constraints, PlanningProblem
+from planner.search.improve.best_place import Placed
 from tests.planner import cases
 from tests.strategies import make_placement
 
@@ -122,7 +122,7 @@ def test_pieces_are_tried_in_every_way_where_there_are_64_at_most(
     whole = next(o for o in explainer.space.options if not o.is_uniform)
     cut = replace(whole, sharding_type=ShardingType.COLUMN_WISE, column_widths=widths)
     none = np.zeros(0)
-    found = placer._every_way(0, _Begun(option=cut, pieces=none, work=none))
+    found = placer._every_way(Placed(table=0, index=0, option=cut, pieces=none, work=none))
     assert len(found) == count
     ways = {tuple(sorted(zip(widths, way, strict=True))) for way in found}
     every = itertools.product(range(ranks), repeat=len(widths))
@@ -132,11 +132,6 @@ def test_pieces_are_tried_in_every_way_where_there_are_64_at_most(
         if count and len(set(zip(widths, way, strict=True))) == len(set(way))
     }
     assert ways == expected
-
-
-def test_plans_are_priced_in_groups_of_two_million_numbers_and_64_plans_at_least() -> None:
-    sizes = {(4, 5): 100_000, (100, 200): 100, (1000, 100): 64}
-    assert {shape: Placer._at_once(np.zeros(shape)) for shape in sizes} == sizes
 
 
 def options_of(workload: Workload, topology: Topology, plan: Plan) -> dict[object, OptionCost]:

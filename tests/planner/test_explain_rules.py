@@ -13,7 +13,7 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacemen
 from planner.api import estimate
 from planner.errors import InvalidInputError
 from planner.explain import Change, Explainer
-from planner.explain.placing import least_moved
+from planner.explain.explainer import least_moved
 from planner.problem import (
     Constraints,
     CountLimit,
@@ -147,7 +147,7 @@ def test_one_of_several_pieces_moves_wherever_a_limit_on_shards_lets_it(
     located = explainer.space.located(0, start)
     assert located is not None
     rest = explainer._without("t")
-    found = [way.places for way in explainer._placer.moved(0, *located, rest)]
+    found = [way.places for way in explainer._placer.moved((0, located[0]), located[1], rest)]
     per_place = 1 if level is Level.RANK else 3
     every = [(*own[:i], at, *own[i + 1 :]) for i in range(3) for at in range(6) if at != own[i]]
     kept = [w for w in every if max(Counter(at // per_place for at in w).values()) <= most]

@@ -148,7 +148,7 @@ def test_a_second_process_finds_the_class_too(
     model_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second search runs in a process of its own."""
-    always = Auto(schedule=Schedule(second_size=0, second_work_s=0.0))
+    always = Auto(schedule=Schedule(second_size=0, further_s=0.0))
     found: list[Assignment | None] = []
     honest = SecondSearch.plan
 

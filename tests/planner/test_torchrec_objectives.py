@@ -20,17 +20,16 @@ from costmodels.torchrec_estimates import (
     shard_storage,
 )
 from costmodels.units import GIB
-from costmodels.workload import Pooling, Workload
+from costmodels.workload import Workload
 from planner import api
 from planner.errors import InvalidInputError
 from planner.objectives import objective_named
 from planner.options.cuts import torchrec_widths
-from planner.options.enumeration import Listing
+from planner.options.enumeration import Listing, enumerate_options
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.space.evaluation import SearchSpace
 from planner.torchrec_terms import space as torchrec_space_module
-from planner.torchrec_terms.options import EveryOption
-from planner.torchrec_terms.pipeline import TorchrecPipeline
+from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
 from planner.torchrec_terms.space import torchrec_space
 from tests.planner import cases
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
@@ -53,7 +52,7 @@ def problem_of(num_hosts: int = 1, hbm_gib: float = 40.0) -> PlanningProblem:
 def pipeline_of(problem: PlanningProblem, name: str) -> TorchrecPipeline:
     models = default_models(problem.topology)
     by_phase = name == NAMES[1]
-    return TorchrecPipeline(problem.workload, problem.topology, models, by_phase=by_phase)
+    return TorchrecPricing(by_phase=by_phase)(problem.workload, problem.topology, models)
 
 
 def priced(plan: Plan, workload: Workload, topology: Topology) -> dict[str, float]:
@@ -83,8 +82,7 @@ def priced(plan: Plan, workload: Workload, topology: Topology) -> dict[str, floa
 
 
 def all_options(problem: PlanningProblem, pipeline: TorchrecPipeline) -> Listing:
-    every = EveryOption(problem, pipeline)
-    return every.chosen(np.ones(len(every.columns.total_s), dtype=bool))
+    return enumerate_options(problem, pipeline, every_kernel=True)
 
 
 def least(space: SearchSpace, name: str) -> float:
@@ -120,26 +118,6 @@ def test_options_left_out_are_in_no_better_plan(name: str, num_hosts: int, hbm_g
     pruned = torchrec_space(problem, pipeline)
     assert len(pruned.options) < len(whole.options)
     assert least(pruned, name) == pytest.approx(least(whole, name), rel=1e-12)
-
-
-@pytest.mark.parametrize(("num_hosts", "is_pooled"), [(1, True), (2, True), (2, False)])
-def test_columns_are_the_sums_of_the_work(num_hosts: int, is_pooled: bool) -> None:
-    problem = problem_of(num_hosts)
-    pooling = Pooling.SUM if is_pooled else Pooling.NONE
-    tables = [replace(t, pooling=pooling) for t in problem.workload.tables]
-    tables.append(make_table("tiny", num_embeddings=3, embedding_dim=20))
-    problem = replace(problem, workload=replace(problem.workload, tables=tuple(tables)))
-    pipeline = pipeline_of(problem, NAMES[0])
-    every = EveryOption(problem, pipeline)
-    works = [w.full for t in every.chosen(every.columns.total_s > 0).tables for w in t.works]
-    flat = [w.reshape(-1, pipeline.num_features) for w in works]
-    columns = every.columns
-    assert len(works) == len(columns.total_s)
-    assert columns.total_s == pytest.approx([w[:, 2].sum() for w in flat], rel=1e-12)
-    assert columns.largest_s == pytest.approx([w[:, 2].max() for w in flat], rel=1e-12)
-    assert columns.device_bytes == pytest.approx([w[:, 0].sum() for w in flat], rel=1e-12)
-    assert columns.fullest_bytes == pytest.approx([w[:, 0].max() for w in flat], rel=1e-12)
-    assert columns.host_bytes == pytest.approx([w[:, 1].max() for w in flat], rel=1e-12)
 
 
 def test_every_option_is_left_where_no_quick_plan_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,14 +176,14 @@ def stats_of(path: Path, workload: Workload) -> Stats:
     """
     from planner.errors import InvalidInputError
     from planner.integrations.measure.torch_indices import TorchReader
-    from planner.profiling.profiler import ProfileOptions, profile_files
-    from planner.profiling.sources import ByFeature, default_readers, find_sources
+    from planner.profiling.profiler import ByFeature, ProfileOptions, find_sources, profile_files
+    from planner.profiling.readers import READERS
     from planner.profiling.stats import load_stats, some_names
 
     if path.suffix == ".json":
         return load_stats(path)
-    readers = (TorchReader(), *default_readers())
-    names = {n for s in find_sources([path], readers) for n in s.reader.feature_names(s.path)}
+    readers = (TorchReader(), *READERS)
+    names = {name for source in find_sources([path], readers) for name in source.names}
     tables = {f.name: t.name for t in workload.tables for f in t.features if f.name in names}
     by_name = {t.name: t.name for t in workload.tables if t.name in names}
     if not tables and not by_name:

@@ -117,7 +117,7 @@ def nccl_matrix(
     nccl-tests' alltoallv_perf can replay this matrix, to check the communication model on your
     cluster. The command is printed.
     """
-    from costmodels.shard_work.traffic import output_traffic_bytes
+    from costmodels.shard_work.work import output_traffic_bytes
     from planner.trace.kineto import buffer_bytes, matrix_text
 
     pipeline, loaded = _priced(workload, plan, flags, output)

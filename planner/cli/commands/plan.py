@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -169,6 +170,8 @@ def command(
             robust=ScenarioRule(more.robust or ScenarioRule.WORST),
             kept_s=_kept_s(asked.problem, more.output, start_s),
         )
+        limit_s = math.inf if search.time_limit_s is None else search.time_limit_s
+        until_s = time.perf_counter() + limit_s - steered.kept_s
         more.check_figures(search.objective)
         with live_progress(settings, search.objective) as progress:
             result = api.solve(
@@ -179,7 +182,7 @@ def command(
                 should_stop=stop,
             )
         stop.keeps = True
-        result = _completed(result, asked, steered, stop, more)
+        result = _completed(result, asked, steered, stop, more, until_s)
         if more.mtbf_s is not None:
             result = with_checkpoints(result, more.mtbf_s)
         _deliver(settings, result, more.output)
@@ -220,15 +223,16 @@ def _completed(
     search: SearchSettings,
     stop: StopOnInterrupt,
     more: PlanFlags,
+    until_s: float,
 ) -> PlanningResult:
     """With the remarks on the inputs and, where asked, what each number of moved tables gives."""
     from planner.cli.inputs import with_assumptions
     from planner.solving.prepare import pricing_of
 
     result = replace(result, warnings=(*asked.warnings, *result.warnings))
-    result = with_assumptions(result, asked)
+    result = with_assumptions(result, asked, until_s)
     if not stop() and search.objective == "iteration":
-        result = _with_wider_price(result, search, stop)
+        result = _with_wider_price(result, search, stop, until_s)
     if stop() or not more.curve:
         return result
     from planner.drift.move_curve import with_curve
@@ -238,7 +242,7 @@ def _completed(
 
 
 def _with_wider_price(
-    result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt
+    result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt, until_s: float
 ) -> PlanningResult:
     """With the price of the next widths, where FBGEMM's rule lets tables only be copied.
 
@@ -249,11 +253,11 @@ def _with_wider_price(
     from planner.errors import PlannerError
     from planner.options.odd_widths import odd_tables, priced_remark, widened
 
-    problem, left_s = result.problem, search.time_limit_s
+    problem, left_s = result.problem, None
     if not odd_tables(problem.workload) or problem.scenarios:
         return result
-    if left_s is not None:
-        left_s -= search.kept_s + result.solver.seconds
+    if math.isfinite(until_s):
+        left_s = until_s - time.perf_counter()
         if left_s < 1.0:
             return result
     short = replace(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodels import discovery
 from planner.cli.console import (
     Settings,
     remark,
@@ -23,7 +22,6 @@ from planner.cli.console import (
 from planner.cli.flags import is_given, output_options, usage
 from planner.cli.interrupt import interrupt_in
 from planner.cli.types import FILE, Parsed, count, quantity
-from planner.profiling import readers as readers_package
 from planner.support.cores import usable_cores
 from planner.support.text import significant
 
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from planner.report.base import Cell
 
 NUMBER = count(2**48)
-FORMATS = ("auto", *discovery.names(readers_package), "torch")
+FORMATS = ("auto", "criteo_tsv", "npy", "npz", "parquet", "torch")
 
 
 def _batch_sizes(text: str) -> tuple[int, ...]:
@@ -117,13 +115,17 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     After Ctrl-C or SIGTERM the exit code is 4, and nothing is left behind.
     """
     from planner.profiling.indices import LEAST_MEMORY_BYTES
-    from planner.profiling.profiler import profile_files
-    from planner.profiling.readers.criteo_tsv import CriteoTsvReader
-    from planner.profiling.sources import find_sources, folders_inside, unspread_remark
+    from planner.profiling.profiler import (
+        find_sources,
+        folders_inside,
+        profile_files,
+        unspread_remark,
+    )
+    from planner.profiling.readers import CriteoTsvReader
     from planner.profiling.stats import left_out_remark, undersampled_remark
 
     options = _options(flags)
-    readers = _readers(skip_empty=flags["empty"] == "skip", jobs=options.jobs)
+    readers = _readers(skip_empty=flags["empty"] == "skip")
     try:
         with _progress(settings) as progress:
             stats = profile_files(data, output, options, readers=readers, progress=progress)
@@ -134,7 +136,7 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
         interrupt.add_note("nothing was written")
         raise interrupt from None
     remarks = [left_out_remark(stats.source), undersampled_remark(stats.tables)]
-    if (sampled := options.selection.sample_rows) is not None:
+    if (sampled := options.sample_rows) is not None:
         sources = find_sources(data, readers, options.format_name)
         remarks.append(unspread_remark(sources, sampled))
     told = [*folders_inside(data), *(text for text in remarks if text is not None)]
@@ -156,7 +158,6 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
 def _options(flags: dict[str, Any]) -> ProfileOptions:
     from planner.io.table_map import parse_table_map
     from planner.profiling.profiler import ProfileOptions
-    from planner.profiling.sources import Selection
 
     if flags["rows"] is not None and flags["sample_rows"] is not None:
         message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
@@ -167,28 +168,26 @@ def _options(flags: dict[str, Any]) -> ProfileOptions:
         by_feature=parse_table_map(flags["table_map"]),
         batch_sizes=flags["batch_sizes"],
         max_ind_range=flags["max_ind_range"],
-        selection=Selection(first_samples=flags["rows"], sample_rows=flags["sample_rows"]),
+        first_samples=flags["rows"],
+        sample_rows=flags["sample_rows"],
         memory_bytes=flags["memory_bytes"],
         jobs=flags["jobs"] or usable_cores(),
     )
 
 
-def _readers(*, skip_empty: bool, jobs: int) -> tuple[Any, ...]:
+def _readers(*, skip_empty: bool) -> tuple[Any, ...]:
     """All formats; the one that needs torch too, which imports it only when it meets a file."""
     from planner.integrations.measure.torch_indices import TorchReader
-    from planner.profiling.readers.criteo_tsv import CriteoTsvReader
-    from planner.profiling.sources import default_readers
+    from planner.profiling.readers import READERS, CriteoTsvReader
 
-    chosen = CriteoTsvReader(empty_is_zero=not skip_empty, jobs=jobs)
-    found = (chosen if isinstance(r, CriteoTsvReader) else r for r in default_readers())
-    return (TorchReader(), *found)
+    return (TorchReader(), CriteoTsvReader(empty_is_zero=not skip_empty), *READERS[1:])
 
 
 @contextmanager
-def _progress(settings: Settings) -> Iterator[Callable[[str, float, float], None] | None]:
-    """A bar on stderr, or None when progress is not shown."""
+def _progress(settings: Settings) -> Iterator[Callable[[str, float, float], None]]:
+    """A bar on stderr, or nothing where progress is not shown."""
     if not settings.shows_progress:
-        yield None
+        yield lambda *_: None
         return
     from rich.progress import Progress
 

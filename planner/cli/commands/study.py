@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -566,7 +566,7 @@ def _rows(study: Study) -> list[dict[str, Any]]:
 
 
 def _row(result: SetupResult, *, is_best: bool) -> dict[str, Any]:
-    figures = {} if result.figures is None else result.figures.to_json()
+    figures = {} if result.figures is None else asdict(result.figures)
     time_s = figures.pop("time_s", None)
     told = {"iteration_time_s": time_s, **figures, "bound_s": result.bound_s}
     kept = {"sync_s": result.sync_s, "waits_for": result.waits_for, "reason": result.reason}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,6 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingType
 
 from costmodels.sharding import ComputeKernel, Plan, row_blocks
-from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
@@ -45,7 +44,6 @@ from planner.integrations.translate.pricing import KeyValuePipeline
 from planner.integrations.translate.private_names import last_options
 from planner.integrations.translate.settings import KEY_VALUE_KERNELS, Request, ShardPlannerError
 from planner.io.documents import read_json
-from planner.io.plan.plan_file import extent_text, shape_text
 from planner.options.broken_constraints import broken_constraints
 from planner.options.runtime_warnings import pooling_problems, width_problems
 from planner.options.torchrec_rules import layout_problems
@@ -265,33 +263,23 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Sharding spec not found for ")
 
 
-_NOISY: Final = "torchrec.distributed.planner"
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """A context without logs of TorchRec's planner, which writes lines for each proposal.
 
     To the root logger it writes that each replicated table has no sharding spec, as it should.
     """
-    known = [
-        logger
-        for name, logger in logging.root.manager.loggerDict.items()
-        if isinstance(logger, logging.Logger) and name.startswith(_NOISY)
-    ]
-    before = [one.disabled for one in known]
-    for one in known:
-        one.disabled = True
+    noisy = logging.getLogger("torchrec.distributed.planner")
+    before = noisy.level
+    noisy.setLevel(logging.CRITICAL + 1)
     logging.root.addFilter(_is_news)
     try:
         yield
     finally:
         logging.root.removeFilter(_is_news)
-        for one, disabled in zip(known, before, strict=True):
-            one.disabled = disabled
+        noisy.setLevel(before)
 
 
-_MOST_LINES = 20
 _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError", ())
 """TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
 
@@ -321,25 +309,21 @@ def load_for_model(
     try:
         if theirs := _load_by_torchrec(path, model, topology):
             return theirs
-        loaded = io.load_plan(path, model.workload)
-    except (OSError, InvalidInputError) as error:
-        raise _refused(path, [str(error)]) from error
-    world = loaded.world_size
-    if world is not None and world != topology.world_size:
-        line = f"made for {world} ranks, the job has {topology.world_size}; plan again for this job"
-        raise _refused(path, [line])
-    problems = table_differences(loaded.plan, model) or [
-        *layout_problems(loaded.plan, model.workload, topology, device=device),
-        *width_problems(loaded.plan, model.workload).values(),
+        plan = io.load_plan(path, model.workload, topology).plan
+    except InvalidInputError as error:
+        raise _refused(path, error.problems) from error
+    problems = [
+        *layout_problems(plan, model.workload, topology, device=device),
+        *width_problems(plan, model.workload).values(),
     ]
     if problems:
         raise _refused(path, problems)
     for line in (
-        *_broken(loaded.plan, model, topology, constraints or {}),
-        *_overfull(loaded.plan, model, topology),
+        *_broken(plan, model, topology, constraints or {}),
+        *_overfull(plan, model, topology),
     ):
         logger.warning("the plan %s is used, although %s", path, line)
-    return loaded.plan
+    return plan
 
 
 def _broken(
@@ -363,9 +347,7 @@ def _broken(
 
 def _overfull(plan: Plan, model: ModelDescription, topology: Topology) -> list[str]:
     """A line if a rank needs more device memory than is left for tables."""
-    pipeline = KeyValuePipeline(
-        model.workload, topology, default_models(topology), key_values=model.key_values
-    )
+    pipeline = KeyValuePipeline(model.workload, topology, key_values=model.key_values)
     fullest = pipeline.memory(plan).fullest
     if fullest.headroom_bytes >= 0:
         return []
@@ -466,31 +448,6 @@ def stored_options(
     return extract_plan(search_space=search_space, loaded_sharding_options=loaded)
 
 
-def table_differences(plan: Plan, model: ModelDescription) -> list[str]:
-    """One line for each table that only the plan or the model has, or that differs in shape."""
-    planned = {p.table: p for p in plan.placements}
-    expected = {t.name: t for t in model.workload.tables}
-    lines = [
-        f"- {name} ({extent_text(p)}): in the plan, not in the model"
-        for name, p in planned.items()
-        if name not in expected
-    ]
-    lines += [
-        f"+ {name} ({shape_text(t)}, module {t.module!r}): in the model, not in the plan"
-        for name, t in expected.items()
-        if name not in planned
-    ]
-    lines += [
-        f"~ {name}: {extent_text(planned[name])} in the plan, {shape_text(t)} in the model"
-        for name, t in expected.items()
-        if name in planned and extent_text(planned[name]) != shape_text(t)
-    ]
-    return lines
-
-
-def _refused(path: Path, lines: list[str]) -> ShardPlannerError:
-    shown = lines[:_MOST_LINES]
-    if len(lines) > len(shown):
-        shown.append(f"... and {len(lines) - len(shown)} more")
-    message = "\n".join([f"the plan {path} does not fit this job:", *shown])
+def _refused(path: Path, lines: Sequence[str]) -> ShardPlannerError:
+    message = "\n".join([f"the plan {path} does not fit this job:", *lines])
     return ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)

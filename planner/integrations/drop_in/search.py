@@ -3,19 +3,19 @@
 A job that TorchRec can plan must not fail here because we count more memory. If nothing fits by our
 count, the search runs again by TorchRec's count, with a warning that says what this leaves out.
 
-Finds plans under which TorchRec computes what the module computes.
-
-**Mean pooling.** Under some plans TorchRec divides too often or not often enough
-(:mod:`planner.options.mean_pooling`). Therefore modules with mean-pooled tables are searched in two
-ways that are both correct: no such table is cut by rows, or all tables of the module are.
+Finds plans under which TorchRec computes what the module computes. Means that it would divide too
+often, and unpooled tables in columns of several widths, are kept out by every search
+(:mod:`planner.solving.runnable`); TorchRec's own plan is not used if it has them.
 
 **Outputs that are not fp32.** The tables of a module with the same sharding type share an exchange.
 A rank sends and expects the output type of its own tables, or fp32 if it has none of them. Training
 fails if ranks expect different types. Such a module is then searched again, with only those
 sharding types under which every rank has a part of its tables.
 
-**Column pieces of unpooled tables** have one width in the plans of a search
-(:mod:`planner.solving.runnable`). TorchRec's own plan is not used if they differ.
+**Memory.** The search minimises time alone. Its plan can fill one rank with tables that would cost
+the same time on another rank, or as a single copy instead of many. Predictions of lookups in host
+memory have an error of their own, so that a plan with tables there may be predicted a little faster
+than one without. :func:`roomiest` moves such tables.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError as TorchrecPlannerError
 from torchrec.distributed.planner.types import PlannerErrorType, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
+from costmodels.datatypes import FloatArray
 from costmodels.errors import CostModelError
 from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
-from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
 from planner import api
-from planner.errors import InfeasibleError, NoPlanFoundError, PlannerError
-from planner.integrations.drop_in.headroom import RIVAL, TIME, roomiest, with_memory
+from planner.errors import InfeasibleError, InvalidInputError, PlannerError
 from planner.integrations.torchrec_topology import topology_from_torchrec
-from planner.integrations.translate.constraints import refused_types
 from planner.integrations.translate.pricing import (
-    AS_THE_WORKLOAD,
     MARGIN_RATIO,
     KeyValuePipeline,
     KeyValueTable,
     LeftToOurCount,
-    TheirCount,
     TorchrecMemoryPipeline,
     described,
     is_shortage,
 )
 from planner.integrations.translate.settings import Request, ShardPlannerError
-from planner.models import models_of
-from planner.options.cuts import pooled_alike, without_types
-from planner.options.runtime_warnings import runtime_warnings, width_problems
+from planner.models import pipeline_of
+from planner.options.cuts import without_types
+from planner.options.runtime_warnings import runtime_warnings
 from planner.problem import Constraints, PlanningProblem
 from planner.result import Candidate, PlanningResult
-from planner.search.base import SearchProgress
+from planner.scenarios import ScenarioRule
+from planner.search.improve.single_changes import single_changes
 from planner.settings import SearchSettings
-from planner.solving.prepare import objective_value
+from planner.solving.prepare import objective_value, search_objective, search_space
+from planner.solving.runnable import runs
 from planner.space.budget import default_work_s, priced_plans
+from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
 from planner.support.text import counted
 from planner.torchrec_terms.pipeline import TorchrecPricing
@@ -98,20 +98,6 @@ def planning_work_s(num_tables: int, world_size: int) -> float:
     return min(max(work_s, _LEAST_WORK_S), default_work_s(num_tables, world_size, None))
 
 
-def planning_evaluations(
-    workload: Workload, topology: Topology, make_pipeline: MakePipeline
-) -> int:
-    """The budget of a search in priced plans, which is how a search counts its work.
-
-    Args:
-        workload: the workload.
-        topology: the system.
-        make_pipeline: makes what prices the plans.
-    """
-    work_s = planning_work_s(len(workload.tables), topology.world_size)
-    return priced_plans(work_s, make_pipeline(workload, topology, default_models(topology)))
-
-
 def evaluations_within(
     limit_s: float | None, workload: Workload, topology: Topology, make_pipeline: MakePipeline
 ) -> int:
@@ -125,7 +111,8 @@ def evaluations_within(
         make_pipeline: makes what prices the plans.
     """
     work_s = default_work_s(len(workload.tables), topology.world_size, limit_s)
-    return priced_plans(work_s, make_pipeline(workload, topology, default_models(topology)))
+    problem = PlanningProblem(workload=workload, topology=topology)
+    return priced_plans(work_s, pipeline_of(problem, make_pipeline))
 
 
 _DRAW_RATIO: Final = 1e-6
@@ -145,7 +132,6 @@ class Memories:
         headroom_ratio: the share that the user keeps free; it is already taken off all of them.
         reserved_bytes: what a reservation that the user chose keeps of a device, for all that is
             not a table; None if our count decides that.
-        theirs: how TorchRec's count of memory differs from ours.
     """
 
     ledger: Topology
@@ -155,7 +141,6 @@ class Memories:
     whole: Topology | None = None
     headroom_ratio: float = 0.0
     reserved_bytes: float | None = None
-    theirs: TheirCount = AS_THE_WORKLOAD
 
     def for_the_rest(self, workload: Workload) -> tuple[Workload, Memories]:
         """The workload, and memories from which its dense part is not taken off a second time.
@@ -259,7 +244,6 @@ class Question:
         key_values: how key-value tables are run, by name.
         knows_optimizer: whether the cost of each table's optimizer is known.
         rating: makes the pipeline for one of TorchRec's objectives.
-        beaten_by: the value of a known plan; a search ends when its bound is above that.
     """
 
     workload: Workload
@@ -271,7 +255,6 @@ class Question:
     key_values: Mapping[str, KeyValueTable] = field(default_factory=dict)
     knows_optimizer: bool = True
     rating: TorchrecPricing = field(default_factory=TorchrecPricing)
-    beaten_by: float = math.inf
 
     @property
     def make_pipeline(self) -> partial[KeyValuePipeline]:
@@ -305,7 +288,7 @@ def best_plan(question: Question) -> PlanningResult:
         raise _nothing_fits(strict, question, workload, memories.ledger) from strict
     lighter = replace(workload, reserved_bytes=memories.kept_bytes)
     by_their_count = partial(
-        TorchrecMemoryPipeline, theirs=memories.theirs, **question.make_pipeline.keywords
+        TorchrecMemoryPipeline, rating=question.rating, **question.make_pipeline.keywords
     )
     try:
         result = _roomiest(question, lighter, memories.torchrec, by_their_count)
@@ -313,49 +296,32 @@ def best_plan(question: Question) -> PlanningResult:
         raise _nothing_fits(error, question, lighter, memories.torchrec) from error
     logger.warning(
         "by our count %s; the plan fits by TorchRec's count, which leaves out a second batch of "
-        "inputs, gradients of outputs, received embeddings%s: it may run out of memory",
+        "inputs, gradients of outputs, received embeddings and the state of optimizers among "
+        "fused_params, and counts outputs of narrow weights as narrow: it may run out of memory",
         strict,
-        memories.theirs.words,
     )
     return result
 
 
 def _roomiest(
-    question: Question,
-    workload: Workload,
-    topology: Topology,
-    make_pipeline: Callable[..., CostPipeline],
+    question: Question, workload: Workload, topology: Topology, make_pipeline: MakePipeline
 ) -> PlanningResult:
     """The best plan by one count of memory, moved to emptier memory where that costs little."""
     result = _searched(question, workload, topology, make_pipeline)
-    return roomiest(
-        _against(question.rival, result, make_pipeline), make_pipeline, question.key_values
-    )
+    return roomiest(_against(question.rival, result, make_pipeline), make_pipeline)
 
 
 def _searched(
-    question: Question,
-    workload: Workload,
-    topology: Topology,
-    make_pipeline: Callable[..., CostPipeline],
+    question: Question, workload: Workload, topology: Topology, make_pipeline: MakePipeline
 ) -> PlanningResult:
     """Run one search, with the user's budget of work or one that follows from the size."""
     chosen = dict(question.asked())
-    proven = -math.inf
-
-    def note(step: SearchProgress) -> None:
-        nonlocal proven
-        proven = max(proven, -math.inf if step.bound is None else step.bound)
-
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=question.limits)
     if chosen.get("max_evaluations") is None:
-        chosen["max_evaluations"] = planning_evaluations(workload, topology, make_pipeline)
-    return api.solve(
-        PlanningProblem(workload=workload, topology=topology, constraints=question.limits),
-        search=SearchSettings(with_baselines=False, **chosen),
-        make_pipeline=make_pipeline,
-        progress=note,
-        should_stop=lambda: proven > question.beaten_by,
-    )
+        work_s = planning_work_s(len(workload.tables), topology.world_size)
+        chosen["max_evaluations"] = priced_plans(work_s, pipeline_of(problem, make_pipeline))
+    search = SearchSettings(with_baselines=False, **chosen)
+    return api.solve(problem, search=search, make_pipeline=make_pipeline)
 
 
 def _best_by_torchrec(question: Question) -> PlanningResult:
@@ -400,13 +366,12 @@ def require_room(
 
 
 def _against(
-    rival: Plan | None, result: PlanningResult, make_pipeline: Callable[..., CostPipeline]
+    rival: Plan | None, result: PlanningResult, make_pipeline: MakePipeline
 ) -> PlanningResult:
     """The result with TorchRec's plan for comparison, or in place of ours if it is as fast."""
     if rival is None:
         return result
-    problem = result.problem
-    pipeline = make_pipeline(problem.workload, problem.topology, models_of(problem))
+    pipeline = pipeline_of(result.problem, make_pipeline)
     try:
         estimate = pipeline.estimate(rival)
     except CostModelError as error:
@@ -446,8 +411,8 @@ def _against_by_torchrec(
 def _nothing_fits(
     error: InfeasibleError, question: Question, workload: Workload, topology: Topology
 ) -> ShardPlannerError:
-    models, memories = default_models(topology), question.memories
-    pipeline = TorchrecMemoryPipeline(workload, topology, models, key_values=question.key_values)
+    memories, told = question.memories, question.make_pipeline.keywords
+    pipeline = TorchrecMemoryPipeline(workload, topology, rating=question.rating, **told)
     short = is_shortage(pipeline)
     kind = PlannerErrorType.INSUFFICIENT_STORAGE if short else PlannerErrorType.STRICT_CONSTRAINTS
     left = format_bytes(float(pipeline.device_limits.min()))
@@ -474,16 +439,12 @@ def soundest_plan(question: Question) -> PlanningResult:
     Raises:
         ShardPlannerError: there is no plan, even without the rules of this module.
     """
-    rival, workload = question.rival, question.workload
-    best = _best_pooling(question)
-    if rival and best.plan == rival and width_problems(rival, workload):
-        with contextlib.suppress(ShardPlannerError, NoPlanFoundError):
-            best = _best_pooling(replace(question, rival=None))
+    workload, best = question.workload, best_plan(question)
     uneven = question.uneven_outputs(best.plan)
     everywhere = _on_every_rank(workload, question.limits, uneven)
     if everywhere != question.limits:
         with contextlib.suppress(ShardPlannerError):
-            best = _best_pooling(replace(question, limits=everywhere, rival=None))
+            best = best_plan(replace(question, limits=everywhere, rival=None))
             uneven = question.uneven_outputs(best.plan)
     if uneven:
         logger.warning(
@@ -496,44 +457,6 @@ def soundest_plan(question: Question) -> PlanningResult:
         if line not in best.warnings:
             logger.warning(line)
     return best
-
-
-def _best_pooling(question: Question) -> PlanningResult:
-    """The better plan of the two ways to pool means; its bound is the lower one of both.
-
-    The second search ends as soon as its bound is above the value of the first plan.
-    """
-    limits, rival = question.limits, question.rival
-    pooled = (
-        replace(limits, tables=pooled_alike(question.workload, limits.tables, by_rows=by_rows))
-        for by_rows in (False, True)
-    )
-    ways = list(dict.fromkeys(pooled))
-    results: list[PlanningResult] = []
-    is_proven = True
-    for way in ways:
-        against = rival if rival and not refused_types(way, rival) else None
-        known = _value(results[0]) if results else math.inf
-        try:
-            results.append(best_plan(replace(question, limits=way, rival=against, beaten_by=known)))
-        except (ShardPlannerError, NoPlanFoundError) as error:
-            if ways == [limits]:
-                raise
-            is_proven &= bool(results) or isinstance(error, ShardPlannerError)
-    if not results:
-        return best_plan(question)
-    if ways == [limits]:
-        return results[0]
-    # If both have the same value, TorchRec's own plan is taken.
-    best = min(results, key=lambda r: (_value(r), r.best.name != RIVAL))
-    bounds = [r.solver.bound for r in results if r.solver.bound is not None]
-    is_proven &= len(bounds) == len(results)
-    return replace(best, solver=replace(best.solver, bound=min(bounds) if is_proven else None))
-
-
-def _value(result: PlanningResult) -> float:
-    is_time = result.solver.objective == TIME
-    return result.estimate.time.time_s if is_time else result.solver.value
 
 
 def uneven_outputs(
@@ -575,3 +498,161 @@ def _on_every_rank(workload: Workload, limits: Constraints, modules: Sequence[st
         for table, rule in zip(workload.tables, limits.tables, strict=True)
     )
     return limits if rules == limits.tables else replace(limits, tables=rules)
+
+
+# ------------------------------------------------------------------ memory
+
+RIVAL: Final = "torchrec"
+"""The name of TorchRec's own plan among the baselines of a result."""
+TIME: Final = "iteration"
+"""The objective whose values are predicted iteration times."""
+_SLOWER_RATIO: Final = 0.01
+"""A plan that leaves more memory free on its fullest rank may be slower by this share."""
+_LEAST_GAIN_RATIO: Final = 0.01
+"""Another plan is used only if it frees at least this share of a device on the fullest rank."""
+_FINEST_RATIO: Final = 1e-3
+"""Share of a device by which a single change has to lower the norm of how full ranks are."""
+_POWER: Final = 8
+"""Power of that norm, in which the fullest ranks count most."""
+_FAR: Final = 1e6
+"""Weight of bytes in host memory beside that norm."""
+_MOST_SHARDS: Final = 20_000
+"""Single tables are moved only if tables times ranks are at most this many."""
+_LOOKING_S, _LOOKING_ENTRY_S = 5e-5, 2e-9
+"""Nominal seconds to look at the memory of some plans, and for each number of their work."""
+_MOST_LOOKING_S: Final = 1.0
+"""Nominal seconds after which no further table is moved."""
+
+
+def with_memory(topology: Topology, *, ratio: float = 1.0, more_bytes: float = 0.0) -> Topology:
+    """The topology with a share of the memory of its devices, and so many bytes more on each."""
+    capacity = topology.device.hbm_capacity_bytes * ratio + more_bytes
+    by_rank = tuple(c * ratio + more_bytes for c in topology.hbm_capacity_by_rank_bytes)
+    return replace(
+        topology,
+        device=replace(topology.device, hbm_capacity_bytes=capacity),
+        hbm_capacity_by_rank_bytes=by_rank,
+    )
+
+
+def host_bytes(pipeline: CostPipeline, plan: Plan) -> float:
+    """Bytes of tables in host memory, over all hosts."""
+    return float(pipeline.host_bytes(pipeline.plan_work(plan)).sum())
+
+
+def fullest_ratio(pipeline: CostPipeline, plan: Plan) -> float:
+    """Share of its memory for tables that the fullest rank uses."""
+    return float(_shares(pipeline, pipeline.plan_work(plan)).max())
+
+
+def _shares(pipeline: CostPipeline, work: FloatArray) -> FloatArray:
+    """``[..., W]`` share of its memory for tables that each rank uses."""
+    return np.asarray(pipeline.device_bytes(work) / np.maximum(pipeline.device_limits, 1.0))
+
+
+def _fullness(pipeline: CostPipeline, work: FloatArray) -> FloatArray:
+    """``[...]`` how far and how full the memory of plans is: a norm over ranks, and host bytes."""
+    norm = (_shares(pipeline, work) ** _POWER).sum(axis=-1) ** (1.0 / _POWER)
+    room = max(float(pipeline.device_limits.sum()), 1.0)
+    far = pipeline.host_bytes(work).sum(axis=-1) / room
+    return np.asarray(_FAR * far + _FINEST_RATIO * np.ceil(norm / _FINEST_RATIO))
+
+
+class _Fullness(Evaluator):
+    """Values plans by their memory in the place of their time.
+
+    Infinite are those of plans that take longer than ``most_s``, that TorchRec does not run, and
+    that are no better than the best plan so far.
+    """
+
+    def __init__(self, space: SearchSpace, most_s: float) -> None:
+        super().__init__(space, search_objective(TIME, space, ScenarioRule.WORST), Budget())
+        self._most_s, self._least = most_s, math.inf
+
+    def values(self, work: FloatArray) -> FloatArray:
+        """``[...]`` how full memories are; only plans that are better than the best are priced."""
+        self.meter.spend(_LOOKING_S + _LOOKING_ENTRY_S * work.size)
+        found = _fullness(self.space.pipeline, work)
+        found = np.where(found < self._least, found, np.inf)
+        better = np.isfinite(found)
+        if better.any():
+            fast = super().values(work[better]) <= self._most_s
+            found[better] = np.where(fast, found[better], np.inf)
+        return found
+
+    def value(self, assignment: Assignment) -> float:
+        """How full memories are; infinite if the plan breaks a rule, also one of TorchRec's."""
+        if assignment not in self._known:
+            value = super().value(assignment)
+            if not runs(self.space.plan(assignment), self.space.problem.workload):
+                value = self._known[assignment] = math.inf
+            self._least = min(self._least, value)
+        return self._known[assignment]
+
+
+def emptier(
+    plan: Plan, problem: PlanningProblem, make_pipeline: MakePipeline, most_s: float
+) -> Plan:
+    """The plan after changes of single tables to nearer and emptier memory.
+
+    Args:
+        plan: a plan that fits.
+        problem: the problem of the plan; its constraints are kept.
+        make_pipeline: makes what prices the plans.
+        most_s: predicted iteration time that no plan may exceed, in seconds.
+    """
+    if len(plan.placements) * problem.topology.world_size > _MOST_SHARDS:
+        return plan
+    for every_kernel in (False, True):
+        space = search_space(problem, make_pipeline, every_kernel=every_kernel)
+        with contextlib.suppress(InvalidInputError):
+            start = space.assignment(plan)
+            evaluate = _Fullness(space, most_s)
+            if not math.isfinite(evaluate.value(start)):
+                return plan
+            most = _MOST_LOOKING_S
+            return space.plan(single_changes(space, evaluate, start, lambda: False, most_s=most))
+    return plan
+
+
+def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningResult:
+    """The result with the plan in the nearest and emptiest memory, among those about as fast.
+
+    These are plans that are at most 1 % slower than the best one, and not slower than TorchRec's.
+    Of these, the one with the fewest bytes in host memory is taken; its tables go from there to
+    device memory if they have room; and then it is made to leave most device memory free.
+
+    Args:
+        result: the result of a search.
+        make_pipeline: makes what prices the plans.
+    """
+    if result.solver.objective != TIME:
+        return result
+    problem, best = result.problem, result.best
+    pipeline = pipeline_of(problem, make_pipeline)
+    theirs = [c.estimate.time.time_s for c in result.baselines if c.name == RIVAL]
+    most_s = min([best.estimate.time.time_s * (1.0 + _SLOWER_RATIO), *theirs])
+    near = [c for c in (*result.runners_up, *result.baselines) if c.estimate.time.time_s <= most_s]
+    start = min(
+        (best, *(c for c in near if runs(c.plan, problem.workload))),
+        key=lambda c: float(_fullness(pipeline, pipeline.plan_work(c.plan))),
+    )
+    found = emptier(start.plan, problem, make_pipeline, most_s)
+    filled, far = fullest_ratio(pipeline, best.plan), host_bytes(pipeline, best.plan)
+    now, kept = fullest_ratio(pipeline, found), host_bytes(pipeline, found)
+    if kept >= far and filled - now < _LEAST_GAIN_RATIO:
+        return result
+    estimate = pipeline.estimate(found)
+    slower = estimate.time.time_s / best.estimate.time.time_s - 1
+    pace = f"{slower:.2%} slower" if slower >= 0 else f"{-slower:.2%} faster"
+    why = f"its fullest rank uses {now:.0%} of the memory for embeddings instead of {filled:.0%}"
+    if kept < far:
+        why = f"it has {format_bytes(kept)} of tables in host memory instead of {format_bytes(far)}"
+    return replace(
+        result,
+        best=replace(start, plan=found, estimate=estimate, memory=pipeline.memory(found)),
+        warnings=(
+            *result.warnings,
+            f"a plan predicted {pace} than the fastest one was taken, because {why}",
+        ),
+    )

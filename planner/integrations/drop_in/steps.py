@@ -21,8 +21,8 @@ from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import Workload
-from planner.integrations.drop_in.headroom import RIVAL
 from planner.integrations.drop_in.others import Rival
+from planner.integrations.drop_in.search import RIVAL
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.constraints import (
     narrowed_to_options,

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import platform
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -45,9 +44,8 @@ from costmodels.calibration.points import CollectivePoint
 from costmodels.distribution.zipf import Zipf
 from costmodels.units import KIB, MIB, US
 from planner.integrations.host_calls import measure_host
-from planner.integrations.measure.calibrate import machine_name
+from planner.integrations.measure.calibrate import machine_name, memory_bytes
 from planner.integrations.measure.gloo_ranks import rendezvous
-from planner.integrations.measure.microbench_collective import collective_call
 from planner.integrations.measure.synthetic_indices import IndexSampler
 from planner.support.cores import usable_cores
 
@@ -59,7 +57,7 @@ _HOLD_S: Final = 1.5e-3
 _LONGEST_HOLD_S: Final = 0.1
 _SLEEP_CYCLES: Final = 1_000_000
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
-_PACKAGES: Final = (("fbgemm", ("fbgemm-gpu", "fbgemm-gpu-cpu")), ("torchrec", ("torchrec",)))
+_PACKAGES: Final = {"fbgemm-gpu-cpu": "fbgemm", "fbgemm-gpu": "fbgemm", "torchrec": "torchrec"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +68,18 @@ class Timed:
     is_held: bool
 
 
-class AbstractAccelerator(ABC):
-    """A device, the seconds of its work, and its description."""
+class Cores:
+    """The core of this process; calls have ended when they return, so nothing is held."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Remember the device."""
-        self.device = device
+    def __init__(self) -> None:
+        """Take the CPU."""
+        self.device = torch.device("cpu")
 
     @property
-    @abstractmethod
     def memory_bytes(self) -> float:
-        """Memory that points may use."""
+        """Memory that points may use: that of the machine."""
+        return memory_bytes()
 
-    @abstractmethod
     def timed(
         self, steps: Sequence[Step], *, repeats: int, warm_up: int = 3, is_held: bool = True
     ) -> Timed:
@@ -95,36 +92,6 @@ class AbstractAccelerator(ABC):
             is_held: whether to keep the device from starting until the host has queued all steps.
                 Copies of pageable memory wait for the device and cannot be held.
         """
-
-    @abstractmethod
-    def synchronize(self) -> None:
-        """Wait until the device has done everything."""
-
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """What the first row of a file says of the device and its software."""
-
-    def tidy(self) -> None:
-        """Give freed memory back."""
-        gc.collect()
-
-
-class Cores(AbstractAccelerator):
-    """The core of this process; calls have ended when they return, so nothing is held."""
-
-    def __init__(self) -> None:
-        """Take the CPU."""
-        super().__init__(torch.device("cpu"))
-
-    @property
-    def memory_bytes(self) -> float:
-        """Physical memory of the machine."""
-        return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
-
-    def timed(
-        self, steps: Sequence[Step], *, repeats: int, warm_up: int = 3, is_held: bool = True
-    ) -> Timed:
-        """Seconds by the clock of this machine; see the base class."""
         del is_held
         times: list[list[float]] = []
         for i in range(warm_up + repeats):
@@ -135,21 +102,22 @@ class Cores(AbstractAccelerator):
             times.append([b - a for a, b in pairwise(marks)])
         return Timed(each_s=tuple(zip(*times[warm_up:], strict=True)), is_held=True)
 
-    def synchronize(self) -> None:
-        """Return at once."""
+    def tidy(self) -> None:
+        """Give freed memory back."""
+        gc.collect()
 
     def facts(self) -> dict[str, Any]:
-        """Processor and software."""
+        """What the first row of a file says of the device and its software."""
         return {"cpu": machine_name(), **_software()}
 
 
-class Cuda(AbstractAccelerator):
+class Cuda(Cores):
     """A CUDA device: events on its stream, and a sleep that holds it while the host queues."""
 
     def __init__(self, index: int) -> None:
         """Take the device and time its sleep."""
         torch.cuda.set_device(index)
-        super().__init__(torch.device("cuda", index))
+        self.device = torch.device("cuda", index)
         self._cycles_per_s = self._cycle_rate()
         self._hold_s = _HOLD_S
 
@@ -165,7 +133,7 @@ class Cuda(AbstractAccelerator):
         for i in range(warm_up):
             for step in steps:
                 step(i)
-        self.synchronize()
+        torch.cuda.synchronize(self.device)
         times, was_held, turns = [], is_held, count(warm_up)
         for _ in range(repeats):
             marks, queued_in_time = self._once(steps, next(turns), is_held=is_held)
@@ -191,7 +159,7 @@ class Cuda(AbstractAccelerator):
             step(turn)
             mark.record()
         queued_in_time = not marks[0].query()
-        self.synchronize()
+        torch.cuda.synchronize(self.device)
         return marks, queued_in_time
 
     def _cycle_rate(self) -> float:
@@ -203,10 +171,6 @@ class Cuda(AbstractAccelerator):
             ended.record()
             torch.cuda.synchronize()
         return _SLEEP_CYCLES / max(1e-3 * begun.elapsed_time(ended), US)
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-        torch.cuda.synchronize(self.device)
 
     def tidy(self) -> None:
         """Give freed memory back to the device."""
@@ -226,11 +190,6 @@ class Cuda(AbstractAccelerator):
             "driver": _driver(),
             **_software(),
         }
-
-
-def accelerator(kind: str, index: int = 0) -> AbstractAccelerator:
-    """The device of a rank: ``cuda`` number ``index`` of this machine, or ``cpu``."""
-    return Cuda(index) if kind == "cuda" else Cores()
 
 
 def _driver() -> str:
@@ -256,18 +215,10 @@ def _software() -> dict[str, Any]:
         "cpus": usable_cores(),
         "measured": datetime.now(UTC).date().isoformat(),
     }
-    for key, names in _PACKAGES:
-        versions = [v for v in map(_version, names) if v]
-        if versions:
-            found[key] = versions[0]
+    for package, key in _PACKAGES.items():
+        with suppress(metadata.PackageNotFoundError):
+            found[key] = metadata.version(package)
     return found
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 _FEW: Final = 8
@@ -320,7 +271,7 @@ class _Rows:
 
 def measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
     """Measure as one of the ranks: collectives together, everything else by rank 0 alone."""
-    device = accelerator(job.kind, rank)
+    device = Cuda(rank) if job.kind == "cuda" else Cores()
     rows = _Rows(Path(job.path) if rank == 0 else None)
     rows.add({"block": "ceilings", "what": "env", "ranks": world_size, **device.facts()})
     try:
@@ -332,7 +283,7 @@ def measure_device(rank: int, world_size: int, job: DeviceJob) -> None:
         rows.add({"block": "ceilings", "what": "rest", "error": "the device failed; not measured"})
 
 
-def _measure_alone(device: AbstractAccelerator, rows: _Rows, job: DeviceJob) -> None:
+def _measure_alone(device: Cores, rows: _Rows, job: DeviceJob) -> None:
     """Everything that needs one device only."""
     effort, rng = job.effort, np.random.default_rng(job.seed)
     size = effort.size_ratio
@@ -341,18 +292,16 @@ def _measure_alone(device: AbstractAccelerator, rows: _Rows, job: DeviceJob) -> 
         partial(_kernel_gap, device, effort.repeats),
     )
     _measure_host(device, rows)
-    for row in copy_rows(size_ratio=size):
-        rows.measured(row, partial(_copied, device, row, effort.repeats))
-    for row in link_rows(size_ratio=size):
-        rows.measured(row, partial(_linked, device, row, effort.repeats))
-    for row in product_rows(effort.num_products, rng, size_ratio=size):
-        rows.measured(row, partial(_multiplied, device, row, effort.repeats))
+    products = product_rows(effort.num_products, rng, size_ratio=size)
+    for row in (*copy_rows(size_ratio=size), *link_rows(size_ratio=size), *products):
+        measure = {"link": _linked, "d2d": _copied, "add": _copied}.get(row["what"], _multiplied)
+        rows.measured(row, partial(measure, device, row, effort.repeats))
     for mb in operator_sizes(size_ratio=size):
         _measure_operators(device, rows, mb, effort.repeats)
     _measure_lookups(device, rows, effort, rng)
 
 
-def _kernel_gap(device: AbstractAccelerator, repeats: int) -> Row:
+def _kernel_gap(device: Cores, repeats: int) -> Row:
     few = torch.zeros(_FEW, device=device.device)
 
     def run(_: int) -> None:
@@ -362,7 +311,7 @@ def _kernel_gap(device: AbstractAccelerator, repeats: int) -> Row:
     return {"us_each": _typical_us(device, [run], repeats)["us"] / _IN_A_ROW}
 
 
-def _measure_host(device: AbstractAccelerator, rows: _Rows) -> None:
+def _measure_host(device: Cores, rows: _Rows) -> None:
     """Calls of the host, issued back to back."""
     try:
         calls = measure_host(device.device)
@@ -375,7 +324,7 @@ def _measure_host(device: AbstractAccelerator, rows: _Rows) -> None:
 
 
 def _typical_us(
-    device: AbstractAccelerator, steps: Sequence[Step], repeats: int, names: Sequence[str] = ("us",)
+    device: Cores, steps: Sequence[Step], repeats: int, names: Sequence[str] = ("us",)
 ) -> Row:
     """The median microseconds of each step by name, and a remark if the host was in them."""
     timed = device.timed(steps, repeats=repeats)
@@ -392,7 +341,7 @@ def _us(seconds: float) -> float:
     return float(f"{seconds / US:.6g}")
 
 
-def _copied(device: AbstractAccelerator, row: Row, repeats: int) -> Row:
+def _copied(device: Cores, row: Row, repeats: int) -> Row:
     source = torch.ones(int(row["mb"]) * MIB // 4, device=device.device)
     target = torch.empty_like(source)
     if row["what"] == "d2d":
@@ -400,23 +349,23 @@ def _copied(device: AbstractAccelerator, row: Row, repeats: int) -> Row:
     return _typical_us(device, [lambda _: torch.add(source, source, out=target)], repeats)
 
 
-def _linked(device: AbstractAccelerator, row: Row, repeats: int) -> Row:
+def _linked(device: Cores, row: Row, repeats: int) -> Row:
     size, on_gpu = int(row["kb"]) * KIB, device.device.type == "cuda"
     near = torch.empty(size, dtype=torch.uint8, pin_memory=bool(row["pinned"]) and on_gpu).fill_(7)
     far = torch.empty(size, dtype=torch.uint8, device=device.device)
     found = {}
     for name, target, source in (("h2d_us", far, near), ("d2h_us", near, far)):
-        step = _copy_step(target, source)
-        timed = device.timed([step], repeats=repeats, is_held=bool(row["pinned"]))
+        copy = partial(_copy, target, source)
+        timed = device.timed([copy], repeats=repeats, is_held=bool(row["pinned"]))
         found[name] = _us(median(timed.each_s[0]))
     return found
 
 
-def _copy_step(target: torch.Tensor, source: torch.Tensor) -> Step:
-    return lambda _: target.copy_(source, non_blocking=True)
+def _copy(target: torch.Tensor, source: torch.Tensor, _: int) -> None:
+    target.copy_(source, non_blocking=True)
 
 
-def _multiplied(device: AbstractAccelerator, row: Row, repeats: int) -> Row:
+def _multiplied(device: Cores, row: Row, repeats: int) -> Row:
     precision = row["prec"] if row["what"] == "gemm" else row["dtype"]
     m, inner, n = (row["n"],) * 3 if row["what"] == "gemm" else (row["M"], row["K"], row["N"])
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
@@ -430,7 +379,7 @@ def _multiplied(device: AbstractAccelerator, row: Row, repeats: int) -> Row:
         torch.set_float32_matmul_precision(before)
 
 
-def _measure_operators(device: AbstractAccelerator, rows: _Rows, mb: int, repeats: int) -> None:
+def _measure_operators(device: Cores, rows: _Rows, mb: int, repeats: int) -> None:
     """Operators whose time is that of memory, on ``mb`` MiB of fp32 elements."""
     elements = mb * MIB // 4
     point: Row = {"block": "codec", "mb": mb, "elements": elements}
@@ -480,7 +429,7 @@ def _operator_cases(elements: int, device: torch.device) -> dict[str, tuple[Row,
 
 
 def _measure_lookups(
-    device: AbstractAccelerator, rows: _Rows, effort: DeviceEffort, rng: np.random.Generator
+    device: Cores, rows: _Rows, effort: DeviceEffort, rng: np.random.Generator
 ) -> None:
     """Lookups of all blocks that this device and its software have."""
     if find_spec("fbgemm_gpu") is None:
@@ -492,19 +441,14 @@ def _measure_lookups(
         if block.startswith("uvm") and not on_gpu:
             rows.add({"block": block, "error": "CPU cores have no memory of their own"})
             continue
-        points = lookup_rows(
-            block,
-            num_points,
-            rng,
-            memory_bytes=device.memory_bytes,
-            size_ratio=effort.size_ratio,
-        )
-        for point in points:
+        for point in lookup_rows(
+            block, num_points, rng, memory_bytes=device.memory_bytes, size_ratio=effort.size_ratio
+        ):
             rows.measured(point, partial(_looked_up, device, point, effort.repeats))
             device.tidy()
 
 
-def _looked_up(device: AbstractAccelerator, point: Row, repeats: int) -> Row:
+def _looked_up(device: Cores, point: Row, repeats: int) -> Row:
     """Forward, and backward with the update, of one fused call."""
     from planner.integrations.measure.microbench_lookup import fused_tables
 
@@ -562,7 +506,7 @@ def _num_distinct(indices: torch.Tensor, num_tables: int) -> int:
 
 
 def _measure_collectives(
-    device: AbstractAccelerator, rows: _Rows, rank: int, world_size: int, effort: DeviceEffort
+    device: Cores, rows: _Rows, rank: int, world_size: int, effort: DeviceEffort
 ) -> None:
     """Collectives of all ranks, balanced and not; the slowest rank counts."""
     for case in exchange_points(world_size, size_ratio=effort.size_ratio):
@@ -577,7 +521,7 @@ def _measure_collectives(
         rows.measured(point, partial(_exchanged, device, case, rank, effort.repeats))
 
 
-def _exchanged(device: AbstractAccelerator, case: CollectivePoint, rank: int, repeats: int) -> Row:
+def _exchanged(device: Cores, case: CollectivePoint, rank: int, repeats: int) -> Row:
     """The microseconds of one of several collectives that follow each other."""
     call = _ready_call(case, rank, device.device)
 
@@ -613,3 +557,40 @@ def _of_all_ranks(value: Any, case: CollectivePoint) -> list[Any]:
     found: list[Any] = [None] * case.world_size
     dist.all_gather_object(found, value)
     return found
+
+
+def collective_call(
+    case: CollectivePoint, rank: int, device: torch.device | None = None
+) -> Callable[[], None]:
+    """A function that runs the collective of a case, with its buffers allocated on a device.
+
+    All-to-all sends ``sent_bytes[rank]`` in equal parts to the other ranks. All-reduce works on a
+    buffer of the kept bytes, other collectives on one of ``world_size`` times the kept bytes.
+    """
+    world = case.world_size
+    if case.operation == "all_to_all":
+        return _all_to_all(case, rank, device)
+    part = torch.ones(max(1, int(case.kept_bytes[rank]) // 4), device=device)
+    whole = torch.ones(part.numel() * world, device=device)
+    if case.operation == "reduce_scatter":
+        return lambda: dist.reduce_scatter_tensor(part, whole)
+    if case.operation == "all_gather":
+        return lambda: dist.all_gather_into_tensor(whole, part)
+    return lambda: dist.all_reduce(part)
+
+
+def _all_to_all(
+    case: CollectivePoint, rank: int, device: torch.device | None
+) -> Callable[[], None]:
+    world = case.world_size
+
+    def elements(source: int, target: int) -> int:
+        if source == target:
+            return int(case.kept_bytes[source]) // 4
+        return int(case.sent_bytes[source] / max(world - 1, 1)) // 4
+
+    leaving = [elements(rank, r) for r in range(world)]
+    arriving = [elements(r, rank) for r in range(world)]
+    source = torch.ones(sum(leaving), device=device)
+    target = torch.empty(sum(arriving), device=device)
+    return lambda: dist.all_to_all_single(target, source, arriving, leaving)

@@ -23,8 +23,13 @@ from costmodels.calibration.points import (
     StepPoint,
 )
 from costmodels.measured.cpu_constants import CpuKernel
-from planner.integrations.measure.gloo_ranks import NETWORK_QUANTILE
-from planner.integrations.measure.microbench_collective import measure_collectives
+from planner.integrations.measure.device_rows import collective_call
+from planner.integrations.measure.gloo_ranks import (
+    NETWORK_QUANTILE,
+    network_seconds,
+    own_seconds,
+    rendezvous,
+)
 from planner.integrations.measure.microbench_lookup import measure_lookups
 from planner.integrations.measure.microbench_operators import measure_operators, operator_groups
 from planner.integrations.measure.pace import Pace, Timed
@@ -36,6 +41,7 @@ _TAKING_TURNS = 6
 _GROUP = 6
 _COLLECTIVE_PASSES = 4
 _COLLECTIVE_REPEATS = 5
+_COLLECTIVE_WARM_UP = 3
 _COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", "operators"
 
 
@@ -60,7 +66,7 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
     for turn, part in enumerate(np.array_split(np.arange(len(steps)), effort.num_passes)):
         # All kinds of points take turns, so that a slow minute of the machine spoils none of them.
         if turn % max(1, effort.num_passes // _COLLECTIVE_PASSES) == 0:
-            exchange = partial(measure_collectives, raw, rank, pace, repeats=_COLLECTIVE_REPEATS)
+            exchange = partial(_measure_collectives, raw, rank, pace, repeats=_COLLECTIVE_REPEATS)
             collectives.append(pace.timed(_COLLECTIVES, exchange))
         for start in range(0, len(part), _TAKING_TURNS):
             some = [steps[i] for i in part[start : start + _TAKING_TURNS]]
@@ -93,6 +99,27 @@ def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> Calib
         pace_s=pace.typical_s(_STEPS),
         pace_sigma_ratio=pace.sigma_ratio(),
     )
+
+
+def _measure_collectives(
+    cases: Sequence[CollectivePoint], rank: int, pace: Pace, *, repeats: int
+) -> list[CollectivePoint]:
+    """Measure collectives: medians of this rank's processor time over ``repeats`` rounds."""
+    calls = [collective_call(case, rank) for case in cases]
+    times = np.zeros((len(cases), repeats + _COLLECTIVE_WARM_UP, 2))
+    for i in range(repeats + _COLLECTIVE_WARM_UP):
+        pace.read()
+        rendezvous()
+        calls[0]()  # a small collective takes longer directly after a large one
+        for k, call in enumerate(calls):
+            rendezvous()
+            own, network = own_seconds(), network_seconds()
+            call()
+            times[k, i] = own_seconds() - own, network_seconds() - network
+    # Medians of own seconds count, and low quantiles of those of network threads.
+    own_s, network_s = np.moveaxis(times[:, _COLLECTIVE_WARM_UP:], -1, 0)
+    quiet = np.median(own_s, axis=1) + np.quantile(network_s, NETWORK_QUANTILE, axis=1)
+    return [replace(case, time_s=float(m)) for case, m in zip(cases, quiet, strict=True)]
 
 
 def _quietest(points: Sequence[CollectivePoint]) -> CollectivePoint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -35,22 +35,13 @@ from costmodels.sharding import Plan
 from costmodels.workload import Pooling, Workload
 from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
 from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.integrations.measure.stage_clock import StageClock
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
 from planner.integrations.torchrec_plan import to_sharding_plan
 from planner.validation.tasks import Blocks
 
 _LEARNING_RATE = 0.01
 NUM_BATCHES = 4
-
-
-class Marks(Protocol):
-    """Notes where the stages of an iteration end (:mod:`costmodels.cpu.run_stages`)."""
-
-    def mark(self, stage: str) -> None:
-        """The stage ends now."""
-
-    def follow(self, tensor: torch.Tensor, stage: str) -> None:
-        """The stage ends when the gradient of the tensor has been computed."""
 
 
 @dataclass(slots=True)
@@ -71,7 +62,7 @@ class Model(nn.Module):
     """
 
     def __init__(
-        self, workload: Workload, marks: Marks | None = None, blocks: Blocks | None = None
+        self, workload: Workload, marks: StageClock | None = None, blocks: Blocks | None = None
     ) -> None:
         """Make dense weights on the CPU, and tables without memory."""
         super().__init__()
@@ -120,19 +111,20 @@ class Model(nn.Module):
 
 def _tables(workload: Workload) -> nn.Module:
     """One module with all tables: a collection of bags, or of sequences for unpooled tables."""
-    settings = [
-        {
-            "name": t.name,
-            "embedding_dim": t.embedding_dim,
-            "num_embeddings": t.num_embeddings,
-            "feature_names": [f.name for f in t.features],
-        }
+    collection: Any = EmbeddingBagCollection
+    config: Any = EmbeddingBagConfig
+    if workload.tables[0].pooling is Pooling.NONE:
+        collection, config = EmbeddingCollection, EmbeddingConfig
+    tables = [
+        config(
+            name=t.name,
+            embedding_dim=t.embedding_dim,
+            num_embeddings=t.num_embeddings,
+            feature_names=[f.name for f in t.features],
+        )
         for t in workload.tables
     ]
-    meta = torch.device("meta")
-    if workload.tables[0].pooling is Pooling.NONE:
-        return EmbeddingCollection(device=meta, tables=[EmbeddingConfig(**s) for s in settings])
-    return EmbeddingBagCollection(device=meta, tables=[EmbeddingBagConfig(**s) for s in settings])
+    return cast("nn.Module", collection(device=torch.device("meta"), tables=tables))
 
 
 def _encoder(width: int, blocks: Blocks) -> nn.Module:
@@ -182,7 +174,7 @@ class Training:
         plan: Plan,
         world_size: int,
         seed: int,
-        marks: Marks | None = None,
+        marks: StageClock | None = None,
         blocks: Blocks | None = None,
     ) -> None:
         """Shard the model under the plan, and initialise it."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
-from planner.profiling.base import (
+from planner.profiling.readers import (
     AbstractReader,
     Block,
     Chunk,
@@ -221,7 +221,7 @@ def _from_lengths(
         raise InvalidInputError(message)
     ends = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
     features = {key: bags(flat[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)}
-    chunk = Chunk(int(lengths.shape[1]), features, where, flat.nbytes)
+    chunk = Chunk(int(lengths.shape[1]), features, where)
     check_indices(chunk)
     return chunk
 

@@ -43,7 +43,7 @@ from planner.integrations.translate.private_names import (
     optimizer_classes,
     optimizer_multiplier,
 )
-from planner.integrations.translate.settings import fused_setting
+from planner.integrations.translate.settings import data_type_of, fused_setting
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
 
 if TYPE_CHECKING:
@@ -144,13 +144,16 @@ def torchrec_inputs(
     if isinstance(module, EmbeddingBagCollectionInterface):
         weighted = module.is_weighted()
     fused_prefetch = fused_setting(sharder, "prefetch_pipeline")
-    cache = limit.cache_params
+    cache, width = limit.cache_params, parameter.element_size()
+    if limit.output_dtype is not None:
+        width = data_type_of(limit.output_dtype, "output_dtype").num_bytes
     return TorchrecInputs(
         num_ids=sum(x * n * b for x, n, b in read),
         num_outputs=sum((min(1.0, x) if is_pooled else x) * n * b for x, n, b in read),
         is_weighted=bool(weighted) or _is_processed(name, module),
         prefetches=bool((cache and cache.prefetch_pipeline) or fused_prefetch),
         optimizer_ratio=counted_state_ratio(parameter),
+        output_bytes=float(width),
     )
 
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from pydantic import Field
+
+from costmodels.distribution.uniform import Uniform
 from costmodels.sharding import Plan
-from costmodels.workload import Workload
+from costmodels.workload import Feature, Table, Workload
 from planner.errors import InvalidInputError
-from planner.io.documents import Document, Keys
 from planner.io.plan.plan_file import plan_to_json
-from planner.io.schemas import collect, show
 from planner.io.workload.workload_writer import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
 
 MAX_ROWS: Final = 2**48
 MAX_COLUMNS: Final = 16_384
 MAX_IMPORTED_TABLES: Final = 100_000
+MAX_RANKS: Final = 65_536
 DEFAULT_BATCH: Final = 4096
 """Samples per rank if a file names none; the same as for a CSV list of tables."""
+
+Rows = Annotated[int, Field(ge=1, le=MAX_ROWS)]
+Columns = Annotated[int, Field(ge=1, le=MAX_COLUMNS)]
+TableCount = Annotated[int, Field(ge=1, le=MAX_IMPORTED_TABLES)]
+BatchSize = Annotated[int, Field(ge=1, le=10**8)]
+Size = Annotated[int, Field(ge=1, le=10**6)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +64,21 @@ def assume(assumed: dict[str, str], key: str, text: str) -> None:
     assumed[key] = text if known in (None, text) else f"{known}; {text}"
 
 
-def make_workload(where: str, **values: Any) -> Workload:
-    """Make a workload; errors begin with the place in the file.
+def plain_table(
+    name: str, rows: int, columns: int, features: Iterable[tuple[str, float]], **more: Any
+) -> Table:
+    """A table with pairs of a feature and its indices per sample; uniform indices unless given.
 
     Raises:
-        InvalidInputError: the values are not those of a workload.
+        InvalidValueError: no table can be so.
     """
-    problems: list[str] = []
-    workload = collect(problems, where, partial(Workload, **values))
-    if workload is None:
-        raise InvalidInputError(problems)
-    return workload
+    return Table(
+        name=name,
+        num_embeddings=rows,
+        embedding_dim=columns,
+        features=tuple(Feature(name=n, pooling_factor=float(p)) for n, p in features),
+        **{"distribution": Uniform(num_embeddings=rows), **more},
+    )
 
 
 def imported_text(imported: Imported) -> str:
@@ -106,92 +118,3 @@ def imported_plan_text(imported: Imported) -> str:
         "batch_size_per_rank": imported.workload.batch_size_per_rank,
     }
     return json.dumps(values, indent=1) + "\n"
-
-
-class Reader:
-    """Reads plain values strictly; every error names the file and the key path."""
-
-    def __init__(self, document: Document) -> None:
-        """Keep the document that is read."""
-        self.document = document
-
-    def fail(self, keys: Keys, value: object, rule: str) -> InvalidInputError:
-        """The error for a value that breaks a rule."""
-        return InvalidInputError(f"{self.document.where(keys)}: value {show(value)}: {rule}")
-
-    def mapping(self, value: object, keys: Keys) -> dict[str, Any]:
-        """The value as an object (mapping).
-
-        Raises:
-            InvalidInputError: it is not an object.
-        """
-        if not isinstance(value, dict):
-            raise self.fail(keys, value, "must hold keys and values")
-        return value
-
-    def sequence(self, value: object, keys: Keys, *, length: int | None = None) -> list[Any]:
-        """The value as a list, of a given length if there is one.
-
-        Raises:
-            InvalidInputError: it is not a list, or has another length.
-        """
-        if not isinstance(value, list):
-            raise self.fail(keys, value, "must be a list")
-        if length is not None and len(value) != length:
-            raise self.fail(keys, value, f"must have {length} entries, got {len(value)}")
-        return value
-
-    def whole(self, value: object, keys: Keys, low: int = 1, high: int = MAX_ROWS) -> int:
-        """The value as a whole number within limits.
-
-        Raises:
-            InvalidInputError: it is not a whole number, or outside the limits.
-        """
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.fail(keys, value, "must be a whole number")
-        if not low <= value <= high:
-            raise self.fail(keys, value, f"must be {low} to {high}")
-        return value
-
-    def number(self, value: object, keys: Keys, low: float = 0.0, high: float = 1e6) -> float:
-        """The value as a number within limits.
-
-        Raises:
-            InvalidInputError: it is not a number, or outside the limits.
-        """
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.fail(keys, value, "must be a number")
-        if not low <= value <= high:
-            raise self.fail(keys, value, f"must be {low:g} to {high:g}")
-        return float(value)
-
-    def flag(self, value: object, keys: Keys) -> bool:
-        """The value as true or false.
-
-        Raises:
-            InvalidInputError: it is neither.
-        """
-        if not isinstance(value, bool):
-            raise self.fail(keys, value, "must be true or false")
-        return value
-
-    def text(self, value: object, keys: Keys) -> str:
-        """The value as text.
-
-        Raises:
-            InvalidInputError: it is not text.
-        """
-        if not isinstance(value, str):
-            raise self.fail(keys, value, "must be text")
-        return value
-
-    def required(self, values: dict[str, Any], key: str, keys: Keys) -> Any:
-        """The value of a key that has to be there.
-
-        Raises:
-            InvalidInputError: it is missing.
-        """
-        if key not in values:
-            msg = f"{self.document.where(keys)}: key {key!r} is missing; add it"
-            raise InvalidInputError(msg)
-        return values[key]

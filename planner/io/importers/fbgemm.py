@@ -8,30 +8,30 @@ The keys are those of FBGEMM 1.8 ``tbe/bench/tbe_data_config.py``: ``T`` feature
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
-from costmodels.workload import Feature, Table
+from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
-from planner.io.documents import Document, Keys, read_json
+from planner.io.documents import Document, read_json
 from planner.io.importers.base import (
-    MAX_COLUMNS,
     MAX_IMPORTED_TABLES,
+    BatchSize,
+    Columns,
     Imported,
-    Reader,
-    make_workload,
+    Rows,
+    TableCount,
+    plain_table,
 )
-from planner.io.schemas import collect
+from planner.io.schemas import Loose, PoolingFactor, each, made, present, refusal, validate
 
-_MOST_SAMPLES: Final = 10**8
-_MOST_HEAVY: Final = 100
 _INDEX_BYTES: Final = {"torch.int32": 4, "torch.int64": 8}
 _ASSUMED: Final = {
     "training.optimizer": "the file does not name it",
@@ -39,10 +39,90 @@ _ASSUMED: Final = {
     "tables": "fp32, sum pooling and hot rows scattered over the ids; the file does not say it",
     "dense": "none, for the file holds lookups only",
 }
-_UNUSED: Final = {
-    "batch_params": ("sigma_B", "vbe_num_ranks"),
-    "pooling_params": ("sigma_L",),
-}
+
+
+def _at_most_all(ratios: list[float]) -> list[float]:
+    if sum(ratios) > 1 + 1e-5:
+        message = f"must sum to at most 1, got {sum(ratios):.6g}"
+        raise ValueError(message)
+    return ratios
+
+
+class _Batch(Loose):
+    B: BatchSize | None = None
+    Bs: list[BatchSize] | None = None
+    sigma_B: Any = None  # noqa: N815 - FBGEMM's name
+    vbe_num_ranks: Any = None
+
+
+class _Pooling(Loose):
+    L: PoolingFactor | None = None
+    Ls: list[PoolingFactor] | None = None
+    sigma_L: Any = None  # noqa: N815 - FBGEMM's name
+
+
+class _Law(Loose):
+    """Probabilities of the hottest rows, hottest first, and the power law of the rest.
+
+    The row at position k, counted from 0 over all rows, has a probability proportional to
+    (k + q)^-s (FBGEMM ``tbe/eeg/indices_generator.cpp``: heavy rows shift q by their number). Our
+    law counts from 1, hence q - 1.
+    """
+
+    heavy_hitters: (
+        Annotated[
+            list[Annotated[float, Field(ge=0, le=1)]],
+            Field(max_length=100),
+            AfterValidator(_at_most_all),
+        ]
+        | None
+    ) = None
+    zipf_q: Annotated[float, Field(ge=1e-9, le=1e11)]
+    zipf_s: Annotated[float, Field(ge=0, le=10)]
+    index_dtype: Literal["torch.int32", "torch.int64", "None"] | None = None
+
+    def of(self, rows: int) -> AbstractIndexDistribution:
+        """The law of a table of so many rows."""
+        heavy = np.sort(np.array((self.heavy_hitters or [])[:rows], dtype=float))[::-1]
+        if not len(heavy) or not heavy[0]:
+            if self.zipf_q >= 1 or rows == 1:
+                shift = max(self.zipf_q - 1, 0.0)
+                return Zipf(num_embeddings=rows, exponent=self.zipf_s, shift=shift)
+            heavy = np.array([self._first(rows)])
+        counts, probability = np.ones(len(heavy)), heavy
+        if rows > len(heavy):
+            tail_rows, tail_probability = self._tail(rows, len(heavy)).frequency_bins()
+            mass = max(1.0 - float(heavy.sum()), 0.0)
+            counts = np.concatenate([counts, tail_rows])
+            probability = np.concatenate([heavy, tail_probability * mass])
+        order = np.argsort(-probability, kind="stable")
+        return Empirical.from_bins(counts[order], probability[order], rows)
+
+    def _tail(self, rows: int, num_heavy: int) -> Zipf:
+        shift = self.zipf_q + num_heavy - 1
+        return Zipf(num_embeddings=rows - num_heavy, exponent=self.zipf_s, shift=shift)
+
+    def _first(self, rows: int) -> float:
+        """Probability of the first row if q < 1: the shift of a law here cannot be negative."""
+        second = float(self._tail(rows, 1).frequency_bins()[1][0])
+        others = (1.0 + self.zipf_q) ** -self.zipf_s / second
+        return float(1.0 / (1.0 + others * self.zipf_q**self.zipf_s))
+
+
+class _Config(Loose):
+    T: TableCount
+    E: Rows | list[Rows] | None = None
+    Es: Rows | list[Rows] | None = None
+    D: Columns | list[Columns] | None = None
+    Ds: Columns | list[Columns] | None = None
+    batch_params: _Batch
+    pooling_params: _Pooling
+    indices_params: _Law | None = None
+    indices_params_list: list[_Law] | None = None
+    embedding_specs: list[Annotated[tuple[Rows, Columns], Field(strict=False)]] | None = None
+    feature_table_map: list[Annotated[int, Field(ge=0)]] | None = None
+    weighted: bool = False
+    mixed_dim: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +143,10 @@ def import_fbgemm(path: Path) -> Imported:
     Raises:
         InvalidInputError: a value is missing or out of range; the message names its key path.
     """
-    reader = Reader(Document(path, read_json(path), {}))
-    parts = _parts(reader)
-    read = [_tbe(reader, value, keys, prefix) for value, keys, prefix in parts]
-    tables = [t for part in read for t in _scaled(part, read[0].num_samples)]
+    read: list[_Tbe] = []
+    for document, prefix in _parts(path, read_json(path)):
+        read.append(_tbe(document, prefix, read[0].num_samples if read else None))
+    tables = [table for part in read for table in part.tables]
     if len(tables) > MAX_IMPORTED_TABLES:
         message = f"{path}: {len(tables):,} tables: must be at most {MAX_IMPORTED_TABLES:,}"
         raise InvalidInputError(message)
@@ -74,12 +154,14 @@ def import_fbgemm(path: Path) -> Imported:
     assumed = dict(_ASSUMED)
     if len(widths) != 1:
         assumed["training.index_bytes"] = "8; the file does not say one width for all"
-    workload = make_workload(
+    workload = made(
         str(path),
-        name=path.stem,
-        tables=tuple(tables),
-        batch_size_per_rank=read[0].num_samples,
-        index_bytes=next(iter(widths)) if len(widths) == 1 else 8,
+        lambda: Workload(
+            name=path.stem,
+            tables=tuple(tables),
+            batch_size_per_rank=read[0].num_samples,
+            index_bytes=(widths.pop() if len(widths) == 1 else None) or 8,
+        ),
     )
     return Imported(
         workload=workload,
@@ -89,267 +171,112 @@ def import_fbgemm(path: Path) -> Imported:
     )
 
 
-def _parts(reader: Reader) -> list[tuple[dict[str, Any], Keys, str]]:
-    """Each configuration with its place and the prefix of its tables' names."""
-    value = reader.document.value
+def _parts(path: Path, value: Any) -> list[tuple[Document, str]]:
+    """Each configuration with the prefix of its tables' names."""
+    named: dict[Any, tuple[str, Any]] = {}
     if isinstance(value, list):
-        named: list[tuple[Any, Keys, str]] = [
-            (part, (i,), f"tbe{i}_") for i, part in enumerate(value)
-        ]
-    elif isinstance(value, dict) and "T" not in value and "embedding_specs" not in value:
-        named = [(part, (key,), f"{key}_") for key, part in value.items()]
-        if value and not all(isinstance(part, dict) for part in value.values()):
-            reader.required(value, "T", ())
+        named = {i: (f"tbe{i}_", part) for i, part in enumerate(value)}
+    elif isinstance(value, dict) and all(isinstance(part, dict) for part in value.values()):
+        named = {key: (f"{key}_", part) for key, part in value.items()}
     else:
-        named = [(value, (), "")]
+        return [(Document(path, value, {}), "")]
     if not named:
-        message = f"{reader.document.path}: holds no configuration"
+        message = f"{path}: holds no configuration"
         raise InvalidInputError(message)
-    return [(reader.mapping(part, keys), keys, prefix) for part, keys, prefix in named]
+    return [
+        (Document(path, part, {}, above=(key,)), prefix) for key, (prefix, part) in named.items()
+    ]
 
 
-def _tbe(reader: Reader, config: dict[str, Any], keys: Keys, prefix: str) -> _Tbe:
-    num = reader.whole(reader.required(config, "T", keys), (*keys, "T"), high=MAX_IMPORTED_TABLES)
-    batch = _section(reader, config, "batch_params", keys)
-    samples = _samples(reader, batch, (*keys, "batch_params"), num)
-    factors = _factors(reader, config, keys, num)
-    base = (
-        samples[0]
-        if batch.get("B") is None
-        else reader.whole(batch["B"], (*keys, "batch_params", "B"), high=_MOST_SAMPLES)
-    )
-    factors = [f * n / base for f, n in zip(factors, samples, strict=True)]
-    shapes, owner = _shapes(reader, config, keys, num)
-    is_weighted = reader.flag(config.get("weighted", False), (*keys, "weighted"))
-    laws = _law_params(reader, config, keys, num)
+def _tbe(document: Document, prefix: str, base: int | None) -> _Tbe:
+    """One configuration; its indices per sample are for batches of ``base``, if it is given."""
+    config = validate(_Config, document)
+    num, batch, pooling = config.T, config.batch_params, config.pooling_params
+    own: Any = batch.B if batch.Bs is None else batch.Bs
+    samples = each(present(own, document, ("batch_params", "B")), num, document, ("batch_params",))
+    num_samples = batch.B or samples[0]
+    key = "L" if pooling.Ls is None else "Ls"
+    where = ("pooling_params", key)
+    given = present(getattr(pooling, key), document, where)
+    factors = [
+        factor * n / num_samples * (num_samples / base if base else 1.0)
+        for factor, n in zip(each(given, num, document, where), samples, strict=True)
+    ]
+    shapes, owner = _shapes(document, config)
+    laws = config.indices_params_list
+    if laws is None:
+        laws = [present(config.indices_params, document, ("indices_params",))] * num
+    laws = each(laws, num, document, ("indices_params_list",))
     features_of: list[list[int]] = [[] for _ in shapes]
     for feature, table in enumerate(owner):
         features_of[table].append(feature)
-    tables: list[Table] = []
-    problems: list[str] = []
-    where = reader.document.where(keys)
-    for table, (rows, columns) in enumerate(shapes):
-        name = f"{prefix}t{table}"
-        mine = features_of[table]
-        if not mine:
-            raise reader.fail(
-                (*keys, "feature_table_map"), owner, f"no feature is looked up in table {table}"
+    if [] in features_of:
+        empty = features_of.index([])
+        rule = f"no feature is looked up in table {empty}"
+        raise refusal(document, ("feature_table_map",), owner, rule)
+    tables = made(
+        document.where(()),
+        lambda: tuple(
+            plain_table(
+                f"{prefix}t{number}",
+                rows,
+                columns,
+                [(f"{prefix}f{f}", factors[f]) for f in features_of[number]],
+                distribution=laws[features_of[number][0]].of(rows),
+                is_weighted=config.weighted,
             )
-        build = partial(
-            _table, name, rows, columns, [(f"{prefix}f{f}", factors[f]) for f in mine],
-            laws[mine[0]], is_weighted=is_weighted,
-        )  # fmt: skip
-        made = collect(problems, where, build)
-        tables += [made] if made is not None else []
-    if problems:
-        raise InvalidInputError(problems)
+            for number, (rows, columns) in enumerate(shapes)
+        ),
+    )
+    width = config.indices_params and config.indices_params.index_dtype
     return _Tbe(
-        tables=tuple(tables),
-        num_samples=base,
-        index_bytes=_index_bytes(reader, config, keys),
+        tables=tables,
+        num_samples=num_samples,
+        index_bytes=_INDEX_BYTES.get(width or ""),
         unsaid=_unsaid(config),
     )
 
 
-def _section(reader: Reader, config: dict[str, Any], key: str, keys: Keys) -> dict[str, Any]:
-    return reader.mapping(reader.required(config, key, keys), (*keys, key))
-
-
-def _samples(reader: Reader, batch: dict[str, Any], keys: Keys, num: int) -> list[int]:
-    """Samples of each feature."""
-    if batch.get("Bs") is not None:
-        given = reader.sequence(batch["Bs"], (*keys, "Bs"), length=num)
-        return [reader.whole(n, (*keys, "Bs", i), high=_MOST_SAMPLES) for i, n in enumerate(given)]
-    value = reader.required(batch, "B", keys)
-    return [reader.whole(value, (*keys, "B"), high=_MOST_SAMPLES)] * num
-
-
-def _factors(reader: Reader, config: dict[str, Any], keys: Keys, num: int) -> list[float]:
-    """Indices per sample of each feature."""
-    section = _section(reader, config, "pooling_params", keys)
-    keys = (*keys, "pooling_params")
-    if section.get("Ls") is not None:
-        given = reader.sequence(section["Ls"], (*keys, "Ls"), length=num)
-        return [reader.number(n, (*keys, "Ls", i)) for i, n in enumerate(given)]
-    return [reader.number(reader.required(section, "L", keys), (*keys, "L"))] * num
-
-
-def _shapes(
-    reader: Reader, config: dict[str, Any], keys: Keys, num: int
-) -> tuple[list[tuple[int, int]], list[int]]:
+def _shapes(document: Document, config: _Config) -> tuple[list[tuple[int, int]], list[int]]:
     """Rows and columns of each table, and the table of each feature."""
-    specs, given = config.get("embedding_specs"), config.get("feature_table_map")
-    where = (*keys, "embedding_specs")
+    specs, num, where = config.embedding_specs, config.T, ("feature_table_map",)
+    shapes = specs or [
+        (rows, columns)
+        for rows, columns in zip(
+            _per_feature(document, config, "E"), _per_feature(document, config, "D"), strict=True
+        )
+    ]
+    if config.feature_table_map is None:
+        return each(shapes, num, document, ("embedding_specs",)), list(range(num))
+    owner = each(config.feature_table_map, num, document, where)
+    if max(owner) >= len(shapes):
+        raise refusal(document, where, owner, f"must be below {len(shapes)}, the number of tables")
     if specs is not None:
-        pairs = [
-            reader.sequence(pair, (*where, i), length=2)
-            for i, pair in enumerate(reader.sequence(specs, where))
-        ]
-        shapes = [
-            (
-                reader.whole(rows, (*where, i, 0)),
-                reader.whole(columns, (*where, i, 1), high=MAX_COLUMNS),
-            )
-            for i, (rows, columns) in enumerate(pairs)
-        ]
-    else:
-        rows_of = _per_feature(reader, config, "E", keys, num, 2**48)
-        columns_of = _per_feature(reader, config, "D", keys, num, MAX_COLUMNS)
-        shapes = list(zip(rows_of, columns_of, strict=True))
-    where = (*keys, "feature_table_map")
-    if given is None:
-        if len(shapes) != num:
-            raise reader.fail((*keys, "embedding_specs"), specs, f"must have T = {num} entries")
-        return shapes, list(range(num))
-    listed = reader.sequence(given, where, length=num)
-    if specs is not None:
-        most = len(shapes) - 1
-        return shapes, [reader.whole(t, (*where, i), 0, most) for i, t in enumerate(listed)]
-    owner = [reader.whole(t, (*where, i), 0, num - 1) for i, t in enumerate(listed)]
+        return shapes, owner
     merged: dict[int, tuple[int, int]] = {}
     for feature, table in enumerate(owner):
         if merged.setdefault(table, shapes[feature]) != shapes[feature]:
-            raise reader.fail(
-                (*where, feature), table, "features of one table must agree in E and D"
-            )
+            rule = "features of one table must agree in E and D"
+            raise refusal(document, (*where, feature), table, rule)
     order = sorted(merged)
     return [merged[t] for t in order], [order.index(t) for t in owner]
 
 
-def _per_feature(
-    reader: Reader, config: dict[str, Any], key: str, keys: Keys, num: int, high: int
-) -> list[int]:
+def _per_feature(document: Document, config: _Config, key: str) -> list[int]:
     """``Es`` if it is given, else ``E`` for all features; in older files ``E`` can be a list."""
-    name = f"{key}s" if config.get(f"{key}s") is not None else key
-    value, where = reader.required(config, name, keys), (*keys, name)
-    if isinstance(value, list):
-        listed = reader.sequence(value, where, length=num)
-        return [reader.whole(n, (*where, i), high=high) for i, n in enumerate(listed)]
-    return [reader.whole(value, where, high=high)] * num
+    name = f"{key}s" if getattr(config, f"{key}s") is not None else key
+    value: int | list[int] = present(getattr(config, name), document, (name,))
+    return each(value, config.T, document, (name,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Law:
-    """Probabilities of the hottest rows, hottest first, and the power law of the rest.
-
-    The row at position k, counted from 0 over all rows, has a probability proportional to
-    (k + q)^-s (FBGEMM ``tbe/eeg/indices_generator.cpp``: heavy rows shift q by their number). Our
-    law counts from 1, hence q - 1.
-    """
-
-    heavy: tuple[float, ...]
-    shift: float
-    exponent: float
-
-    def of(self, rows: int) -> AbstractIndexDistribution:
-        """The law of a table of so many rows."""
-        heavy = np.sort(np.array(self.heavy[:rows]))[::-1]
-        if not len(heavy) or not heavy[0]:
-            if self.shift >= 1 or rows == 1:
-                shift = max(self.shift - 1, 0.0)
-                return Zipf(num_embeddings=rows, exponent=self.exponent, shift=shift)
-            heavy = np.array([self._first(rows)])
-        counts, probability = np.ones(len(heavy)), heavy
-        if rows > len(heavy):
-            tail_rows, tail_probability = self._tail(rows, len(heavy)).frequency_bins()
-            mass = max(1.0 - float(heavy.sum()), 0.0)
-            counts = np.concatenate([counts, tail_rows])
-            probability = np.concatenate([heavy, tail_probability * mass])
-        order = np.argsort(-probability, kind="stable")
-        return Empirical.from_bins(counts[order], probability[order], rows)
-
-    def _tail(self, rows: int, num_heavy: int) -> Zipf:
-        shift = self.shift + num_heavy - 1
-        return Zipf(num_embeddings=rows - num_heavy, exponent=self.exponent, shift=shift)
-
-    def _first(self, rows: int) -> float:
-        """Probability of the first row if q < 1: the shift of a law here cannot be negative."""
-        second = float(self._tail(rows, 1).frequency_bins()[1][0])
-        others = (1.0 + self.shift) ** -self.exponent / second
-        return float(1.0 / (1.0 + others * self.shift**self.exponent))
-
-
-def _law_params(reader: Reader, config: dict[str, Any], keys: Keys, num: int) -> list[_Law]:
-    if config.get("indices_params_list") is not None:
-        where = (*keys, "indices_params_list")
-        given = reader.sequence(config["indices_params_list"], where, length=num)
-        return [_law(reader, part, (*where, i)) for i, part in enumerate(given)]
-    where = (*keys, "indices_params")
-    return [_law(reader, reader.required(config, "indices_params", keys), where)] * num
-
-
-def _law(reader: Reader, value: object, keys: Keys) -> _Law:
-    params = reader.mapping(value, keys)
-    where = (*keys, "heavy_hitters")
-    heavy = reader.sequence(params.get("heavy_hitters") or [], where)
-    if len(heavy) > _MOST_HEAVY:
-        raise reader.fail(where, heavy, f"must have at most {_MOST_HEAVY} entries")
-    ratios = tuple(reader.number(p, (*where, i), high=1.0) for i, p in enumerate(heavy))
-    if sum(ratios) > 1 + 1e-5:
-        raise reader.fail(where, heavy, f"must sum to at most 1, got {sum(ratios):.6g}")
-    return _Law(
-        heavy=ratios,
-        shift=reader.number(
-            reader.required(params, "zipf_q", keys), (*keys, "zipf_q"), low=1e-9, high=1e11
-        ),
-        exponent=reader.number(
-            reader.required(params, "zipf_s", keys), (*keys, "zipf_s"), high=10.0
-        ),
-    )
-
-
-def _table(
-    name: str,
-    rows: int,
-    columns: int,
-    features: list[tuple[str, float]],
-    law: _Law,
-    *,
-    is_weighted: bool,
-) -> Table:
-    return Table(
-        name=name,
-        num_embeddings=rows,
-        embedding_dim=columns,
-        features=tuple(Feature(name=n, pooling_factor=p) for n, p in features),
-        distribution=law.of(rows),
-        is_weighted=is_weighted,
-    )
-
-
-def _scaled(part: _Tbe, num_samples: int) -> tuple[Table, ...]:
-    """The tables with their indices per sample of another batch."""
-    ratio = part.num_samples / num_samples
-    if ratio == 1:
-        return part.tables
-    return tuple(
-        replace(
-            t,
-            features=tuple(replace(f, pooling_factor=f.pooling_factor * ratio) for f in t.features),
-        )
-        for t in part.tables
-    )
-
-
-def _index_bytes(reader: Reader, config: dict[str, Any], keys: Keys) -> int | None:
-    params = config.get("indices_params")
-    given = params.get("index_dtype") if isinstance(params, dict) else None
-    if given in (None, "None"):
-        return None
-    if not isinstance(given, str) or given not in _INDEX_BYTES:
-        known = " or ".join(_INDEX_BYTES)
-        raise reader.fail((*keys, "indices_params", "index_dtype"), given, f"must be {known}")
-    return _INDEX_BYTES[given]
-
-
-def _unsaid(config: dict[str, Any]) -> tuple[str, ...]:
-    spread = tuple(
-        f"{section}.{key}: a workload holds means, not their spread"
-        for section, unused in _UNUSED.items()
-        for key in unused
-        if isinstance(config.get(section), dict) and config[section].get(key)
-    )
-    columns = config.get("embedding_specs") or config.get("Ds") or config.get("D")
-    if config.get("mixed_dim") and not isinstance(columns, list):
-        return (*spread, "mixed_dim: the benchmark draws the columns of each table around D")
-    return spread
+def _unsaid(config: _Config) -> tuple[str, ...]:
+    spread = {
+        "batch_params.sigma_B": config.batch_params.sigma_B,
+        "batch_params.vbe_num_ranks": config.batch_params.vbe_num_ranks,
+        "pooling_params.sigma_L": config.pooling_params.sigma_L,
+    }
+    told = [f"{key}: a workload holds means, not their spread" for key, v in spread.items() if v]
+    columns = config.embedding_specs or config.Ds or config.D
+    if config.mixed_dim and not isinstance(columns, list):
+        told.append("mixed_dim: the benchmark draws the columns of each table around D")
+    return tuple(told)

@@ -7,341 +7,173 @@ GPUs by key (HugeCTR, "Embedding" in its layer documentation). Batches are globa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from costmodels.distribution.uniform import Uniform
+from pydantic import AfterValidator, AliasChoices, Field
+
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.workload import (
     DataType,
     DenseArch,
     DenseOptimizer,
-    Feature,
     Interaction,
     InteractionKernel,
     Optimizer,
     Pipeline,
     Pooling,
     Table,
+    Workload,
 )
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import (
-    MAX_COLUMNS,
     MAX_IMPORTED_TABLES,
+    MAX_RANKS,
+    BatchSize,
+    Columns,
     Imported,
-    Reader,
+    Rows,
+    Size,
+    TableCount,
     assume,
-    make_workload,
+    plain_table,
 )
-from planner.io.schemas import collect
+from planner.io.schemas import Loose, PoolingFactor, each, made, present, refusal, validate
 
 _OPTIMIZERS: Final = {
-    "SGD": Optimizer.SGD,
-    "Adam": Optimizer.ADAM,
-    "AdaGrad": Optimizer.ADAGRAD,
-    "Adagrad": Optimizer.ADAGRAD,
-    "MomentumSGD": Optimizer.ADAGRAD,
-    "Nesterov": Optimizer.ADAGRAD,
+    "SGD": (Optimizer.SGD, DenseOptimizer.SGD, 0),
+    "Adam": (Optimizer.ADAM, DenseOptimizer.ADAM, 2),
+    "AdaGrad": (Optimizer.ADAGRAD, DenseOptimizer.ADAGRAD, 1),
+    "Adagrad": (Optimizer.ADAGRAD, DenseOptimizer.ADAGRAD, 1),
+    "MomentumSGD": (Optimizer.ADAGRAD, DenseOptimizer.ADAGRAD, 1),
+    "Nesterov": (Optimizer.ADAGRAD, DenseOptimizer.ADAGRAD, 1),
 }
+"""For each of HugeCTR's names that of the tables, that of the dense part, and states per weight."""
 _SAME_STATE: Final = ("MomentumSGD", "Nesterov")
-_OF_DENSE: Final = {
-    Optimizer.SGD: DenseOptimizer.SGD,
-    Optimizer.ADAGRAD: DenseOptimizer.ADAGRAD,
-    Optimizer.ADAM: DenseOptimizer.ADAM,
-}
-_STATES: Final = {Optimizer.SGD: 0, Optimizer.ADAGRAD: 1, Optimizer.ADAM: 2}
+_UNCOUNTED: Final = (
+    "Data", "ReLU", "Dropout", "Reshape", "Concat", "Slice", "Interaction", "MultiCross",
+    "InnerProduct", "FusedInnerProduct", "MLP", "BinaryCrossEntropyLoss", "CrossEntropyLoss",
+    "MultiCrossEntropyLoss", "Sigmoid", "Add",
+)  # fmt: skip
+"""Layers that are counted elsewhere, or that take almost no time."""
+_DENSE_INPUT: Final = "dense"
+_LOAD_FACTOR: Final = 0.75
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedOptimizer:
-    """An optimizer as the file names it.
+def _as_many_on_each_host(gpus: list[Any]) -> list[Any]:
+    sizes = {len(host) for host in gpus if isinstance(host, list)} or {len(gpus)}
+    hosts = len(gpus) if isinstance((*gpus, 0)[0], list) else 1
+    if len(sizes) != 1 or not 1 <= hosts * max(sizes) <= MAX_RANKS:
+        message = "must name as many GPUs on each host, at least 1"
+        raise ValueError(message)
+    return gpus
 
-    Attributes:
-        kind: HugeCTR's name.
-        optimizer: the optimizer in a workload.
-        states: numbers that HugeCTR keeps for each weight, in the workspace of the table.
-    """
 
-    kind: str
-    optimizer: Optimizer
-    states: int
+class _Optimizer(Loose):
+    type: Literal["SGD", "Adam", "AdaGrad", "Adagrad", "MomentumSGD", "Nesterov"]
+    update_type: Any = None
 
     @property
-    def of_dense(self) -> DenseOptimizer:
-        """The optimizer of the dense part, which HugeCTR updates in one kernel."""
-        return _OF_DENSE[self.optimizer]
+    def states(self) -> int:
+        """Numbers that HugeCTR keeps for each weight, in the workspace of the table."""
+        lazy = self.type == "Adam" and self.update_type == "LazyGlobal"
+        return _OPTIMIZERS[self.type][2] + lazy
 
 
-NO_OPTIMIZER: Final = NamedOptimizer(kind="SGD", optimizer=Optimizer.SGD, states=0)
+class _Solver(Loose):
+    """How the model is trained; defaults are HugeCTR's."""
 
+    gpu: Annotated[list[list[int]] | list[int], AfterValidator(_as_many_on_each_host)] | None = None
+    batchsize: BatchSize
+    mixed_precision: Any = None
+    input_key_type: Any = None
+    cuda_graph: bool = True
+    holistic_cuda_graph: bool = False
+    enable_overlap: bool = False
+    enable_tf32_compute: bool = False
 
-def read_optimizer(
-    reader: Reader, holder: dict[str, Any], keys: Keys, default: NamedOptimizer
-) -> NamedOptimizer:
-    """The optimizer under the key ``optimizer``, or the default if there is no such key.
-
-    Raises:
-        InvalidInputError: the type of the optimizer is unknown.
-    """
-    if "optimizer" not in holder:
-        return default
-    where = (*keys, "optimizer")
-    section = reader.mapping(holder["optimizer"], where)
-    kind = reader.required(section, "type", where)
-    if not isinstance(kind, str) or kind not in _OPTIMIZERS:
-        raise reader.fail((*where, "type"), kind, f"must be one of {', '.join(_OPTIMIZERS)}")
-    optimizer = _OPTIMIZERS[kind]
-    lazy = optimizer is Optimizer.ADAM and section.get("update_type") == "LazyGlobal"
-    return NamedOptimizer(kind=kind, optimizer=optimizer, states=_STATES[optimizer] + lazy)
-
-
-def optimizer_of_tables(
-    found: dict[str, NamedOptimizer], assumed: dict[str, str], *, is_named: bool
-) -> Optimizer:
-    """The optimizer for all tables, of which a workload has only one: that with the most states.
-
-    Args:
-        found: the optimizer of each embedding, by its name.
-        assumed: gets a line if the file names no optimizer, or if tables have different ones.
-        is_named: whether the file names an optimizer.
-    """
-    name, most = max(found.items(), key=lambda item: item[1].states)
-    if not is_named:
-        assumed["training.optimizer"] = "the file does not name it"
-    elif most.kind in _SAME_STATE:
-        assumed["training.optimizer"] = (
-            f"adagrad in place of {most.kind}: both keep one state per value"
-        )
-    others = {n: o.kind for n, o in found.items() if o.kind != most.kind}
-    if others:
-        listed = ", ".join(f"{n} has {kind}" for n, kind in others.items())
-        assumed["training.optimizer"] = f"that of {name}, {most.kind}, for all tables; {listed}"
-    return most.optimizer
-
-
-_MOST_RANKS: Final = 65_536
-_SWITCHES: Final = (
-    ("cuda_graph", True),
-    ("holistic_cuda_graph", False),
-    ("enable_overlap", False),
-    ("enable_tf32_compute", False),
-)
-"""Switches of the solver, with HugeCTR's defaults."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solver:
-    """How the model is trained.
-
-    Attributes:
-        num_hosts: number of hosts.
-        local_world_size: ranks per host.
-        global_batch_size: samples of all ranks.
-        precision: type of matrix products.
-        index_bytes: bytes of one key.
-        has_graph: whether the dense part, or all of a step, is captured as a CUDA graph.
-        has_overlap: whether exchanges overlap the dense part.
-        optimizer: the optimizer of layers that name none of their own.
-    """
-
-    num_hosts: int
-    local_world_size: int
-    global_batch_size: int
-    precision: DataType
-    index_bytes: int
-    has_graph: bool
-    has_overlap: bool
-    optimizer: NamedOptimizer
+    @property
+    def hosts(self) -> list[list[int]]:
+        gpus = self.gpu or [0]
+        return [host for host in gpus if isinstance(host, list)] or [[0] * len(gpus)]
 
     @property
     def world_size(self) -> int:
-        """Ranks of all hosts."""
-        return self.num_hosts * self.local_world_size
+        return len(self.hosts) * len(self.hosts[0])
+
+    @property
+    def precision(self) -> DataType:
+        plain = DataType.TF32 if self.enable_tf32_compute else DataType.FP32
+        return DataType.FP16 if self.mixed_precision else plain
+
+    @property
+    def index_bytes(self) -> int:
+        return 8 if self.input_key_type == "I64" else 4
 
 
-def read_solver(reader: Reader, config: dict[str, Any], assumed: dict[str, str]) -> Solver:
-    """Read the section ``solver``, and the optimizer of all layers.
-
-    Args:
-        reader: reads the values of the file.
-        config: the content of the file.
-        assumed: gets a line for each key that the file leaves open.
-
-    Raises:
-        InvalidInputError: names the key path of what is missing or out of range.
-    """
-    keys: Keys = ("solver",)
-    solver = reader.mapping(reader.required(config, "solver", ()), keys)
-    gpus = solver.get("gpu")
-    if gpus is None:
-        assumed["gpus"] = "1; the solver names none"
-        gpus = [0]
-    listed = reader.sequence(gpus, (*keys, "gpu"))
-    hosts = listed if listed and isinstance(listed[0], list) else [listed]
-    sizes = {len(reader.sequence(h, (*keys, "gpu", i))) for i, h in enumerate(hosts)}
-    if len(sizes) != 1 or not 1 <= max(sizes) * len(hosts) <= _MOST_RANKS:
-        raise reader.fail((*keys, "gpu"), gpus, "must name as many GPUs on each host, at least 1")
-    batch = reader.required(solver, "batchsize", keys)
-    world = max(sizes) * len(hosts)
-    batch = reader.whole(batch, (*keys, "batchsize"), high=10**8)
-    if batch % world:
-        assumed["training.batch_size_per_rank"] = (
-            f"{batch} samples are no multiple of {world} ranks: rounded up"
-        )
-    part, whole, has_overlap, is_tf32 = (
-        reader.flag(solver.get(key, default), (*keys, key)) for key, default in _SWITCHES
-    )
-    if part and not whole:
-        assumed["training.cuda_graph"] = (
-            "true, as HugeCTR does unless cuda_graph is false; that it issues lookups and "
-            "exchanges outside the graph is not counted"
-        )
-    if not has_overlap:
-        assumed["training.pipeline"] = "none, since the solver has no enable_overlap"
-    plain = DataType.TF32 if is_tf32 else DataType.FP32
-    return Solver(
-        num_hosts=len(hosts),
-        local_world_size=max(sizes),
-        global_batch_size=batch,
-        precision=DataType.FP16 if solver.get("mixed_precision") else plain,
-        has_graph=part or whole,
-        has_overlap=has_overlap,
-        index_bytes=8 if solver.get("input_key_type") == "I64" else 4,
-        optimizer=read_optimizer(reader, config, (), NO_OPTIMIZER),
-    )
+class _DenseInput(Loose):
+    dense_dim: Annotated[int, Field(ge=0, le=10**6)]
+    top: Any = None
 
 
-_UNCOUNTED: Final = frozenset(
-    [
-        "Data",
-        "ReLU",
-        "Dropout",
-        "Reshape",
-        "Concat",
-        "Slice",
-        "Interaction",
-        "MultiCross",
-        "InnerProduct",
-        "FusedInnerProduct",
-        "MLP",
-        "BinaryCrossEntropyLoss",
-        "CrossEntropyLoss",
-        "MultiCrossEntropyLoss",
-        "Sigmoid",
-        "Add",
+class _SparseInput(Loose):
+    top: Any = None
+    type: Any = None
+    slot_num: TableCount
+    nnz_per_slot: PoolingFactor | list[PoolingFactor] | None = None
+    max_nnz: PoolingFactor | list[PoolingFactor] | None = None
+    max_feature_num_per_sample: PoolingFactor | None = None
+
+
+class _Connected(Loose):
+    num_output: Annotated[
+        Size | list[Size], Field(validation_alias=AliasChoices("num_output", "num_outputs"))
     ]
-)
-"""Layers that are counted elsewhere, or that take almost no time."""
-
-_DENSE_INPUT: Final = "dense"
 
 
-def dense_of(
-    reader: Reader, layers: list[dict[str, Any]], data: int, dtype: DataType
-) -> tuple[DenseArch, list[str]]:
-    """The dense part, and the layers that it leaves out.
-
-    Fully connected layers that depend only on the dense input are the bottom MLP; the others are
-    the top MLP.
-
-    Raises:
-        InvalidInputError: a layer without its sizes, or with sizes out of range.
-    """
-    width, top = _dense_input(reader, layers[data], ("layers", data))
-    seen: dict[str, set[str]] = {key: {_DENSE_INPUT} for key in top}
-    bottom_mlp: list[int] = []
-    top_mlp: list[int] = []
-    cross: tuple[int, int] | None = None
-    has_dot = False
-    skipped: list[str] = []
-    for number, layer in enumerate(layers):
-        kind, keys = str(layer.get("type")), ("layers", number)
-        sources: set[str] = set()
-        for name in names_of(layer.get("bottom")):
-            sources |= seen.get(name, set())
-        if "SparseEmbedding" in kind:
-            sources = {str(layer.get("top"))}
-        if kind != "Data":
-            seen |= dict.fromkeys(names_of(layer.get("top")), sources)
-        if kind in ("InnerProduct", "FusedInnerProduct", "MLP"):
-            sizes = _sizes(reader, layer, kind, keys)
-            (bottom_mlp if sources == {_DENSE_INPUT} else top_mlp).extend(sizes)
-        elif kind == "MultiCross":
-            cross = _cross(reader, layer, keys)
-        elif kind == "Interaction":
-            has_dot = True
-        elif kind not in _UNCOUNTED and "SparseEmbedding" not in kind:
-            skipped.append(kind)
-    if cross and not top_mlp:
-        skipped.append("MultiCross")
-        cross = None
-    dense = DenseArch(
-        num_dense_features=width,
-        bottom_mlp=tuple(bottom_mlp),
-        top_mlp=tuple(top_mlp),
-        interaction=_interaction(has_dot=has_dot or not top_mlp, has_cross=cross is not None),
-        interaction_kernel=InteractionKernel.FUSED if has_dot and top_mlp and not cross else None,
-        dcn_num_layers=cross[0] if cross else 0,
-        dcn_low_rank_dim=cross[1] if cross else 0,
-        dtype=dtype,
-    )
-    names = ", ".join(sorted(set(skipped)))
-    return dense, [f"layers of type {names}: counted as taking no time"] if skipped else []
+class _Cross(Loose):
+    num_layers: Annotated[int, Field(ge=1, le=1000)]
+    projection_dim: Annotated[int, Field(ge=0, le=10**6)] | None = None
 
 
-def names_of(value: object) -> list[str]:
-    """Names of tops or bottoms: one, or a list."""
-    listed = value if isinstance(value, list) else [value]
-    return [name for name in listed if isinstance(name, str)]
+class _Hyperparameters(Loose):
+    embedding_vec_size: Columns
+    combiner: Annotated[int, Field(ge=0, le=1)] | Literal["sum", "mean"] = 0
+    slot_size_array: list[Rows] | None = None
+    max_vocabulary_size_global: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    max_vocabulary_size_per_gpu: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    workspace_size_per_gpu_in_mb: Annotated[int, Field(ge=1, le=2**24)] | None = None
 
 
-def _interaction(*, has_dot: bool, has_cross: bool) -> Interaction:
-    if has_cross:
-        return Interaction.DCN
-    return Interaction.DOT if has_dot else Interaction.CAT
+class _Layer(Loose):
+    type: Any = None
+    name: Any = None
+    top: Any = None
+    bottom: Any = None
+    dense: _DenseInput | None = None
+    sparse: list[_SparseInput] | None = None
+    slot_size_array: list[Rows] | None = None
+    fc_param: _Connected | None = None
+    mlp_param: _Connected | None = None
+    mc_param: _Cross | None = None
+    sparse_embedding_hparam: _Hyperparameters | None = None
+    optimizer: _Optimizer | None = None
+
+    @property
+    def is_embedding(self) -> bool:
+        return "SparseEmbedding" in str(self.type)
+
+    @property
+    def title(self) -> str:
+        return str(self.name or self.top)
 
 
-def _dense_input(reader: Reader, data: dict[str, Any], keys: Keys) -> tuple[int, list[str]]:
-    if "dense" not in data:
-        return 0, []
-    keys = (*keys, "dense")
-    dense = reader.mapping(data["dense"], keys)
-    width = reader.whole(
-        reader.required(dense, "dense_dim", keys), (*keys, "dense_dim"), low=0, high=10**6
-    )
-    return width, names_of(dense.get("top"))
-
-
-def _sizes(reader: Reader, layer: dict[str, Any], kind: str, keys: Keys) -> list[int]:
-    """Outputs of a fully connected layer, or of each of a stack of them."""
-    section = "mlp_param" if kind == "MLP" else "fc_param"
-    keys = (*keys, section)
-    params = reader.mapping(reader.required(layer, section, keys[:-1]), keys)
-    key = "num_outputs" if "num_outputs" in params else "num_output"
-    value = reader.required(params, key, keys)
-    sizes = value if isinstance(value, list) else [value]
-    return [reader.whole(n, (*keys, key), high=10**6) for n in sizes]
-
-
-def _cross(reader: Reader, layer: dict[str, Any], keys: Keys) -> tuple[int, int]:
-    """Layers and rank of a cross network; a vector per layer (DCN version 1) has rank 1."""
-    keys = (*keys, "mc_param")
-    params = reader.mapping(reader.required(layer, "mc_param", keys[:-1]), keys)
-    count = reader.whole(
-        reader.required(params, "num_layers", keys), (*keys, "num_layers"), high=1000
-    )
-    rank = reader.whole(params.get("projection_dim") or 1, (*keys, "projection_dim"), high=10**6)
-    return count, rank
-
-
-_LOAD_FACTOR: Final = 0.75
-_ASSUMED: Final = {
-    "tables": "uniform indices; the file does not say how they fall on rows",
-}
-_POOLING: Final = {0: Pooling.SUM, "sum": Pooling.SUM, 1: Pooling.MEAN, "mean": Pooling.MEAN}
+class _Config(Loose):
+    solver: _Solver
+    optimizer: _Optimizer | None = None
+    layers: list[_Layer]
 
 
 def import_hugectr(path: Path, value: object = None) -> Imported:
@@ -354,312 +186,309 @@ def import_hugectr(path: Path, value: object = None) -> Imported:
     Raises:
         InvalidInputError: names the key path of what is missing, out of range or unknown.
     """
-    reader = Reader(Document(path, read_json(path) if value is None else value, {}))
-    config = reader.mapping(reader.document.value, ())
-    assumed = dict(_ASSUMED)
-    solver = read_solver(reader, config, assumed)
-    layers = [
-        reader.mapping(layer, ("layers", i))
-        for i, layer in enumerate(
-            reader.sequence(reader.required(config, "layers", ()), ("layers",))
-        )
-    ]
-    data = next((i for i, layer in enumerate(layers) if layer.get("type") == "Data"), None)
-    if data is None:
-        raise reader.fail(("layers",), [x.get("type") for x in layers], "has no layer of type Data")
-    tables, plan, unsaid = _embeddings(reader, layers, data, solver, assumed)
-    dense, more = dense_of(reader, layers, data, solver.precision)
-    wire = DataType.FP16 if solver.precision is DataType.FP16 else DataType.FP32
-    workload = make_workload(
-        str(path),
-        name=path.stem,
-        tables=tables,
-        batch_size_per_rank=math.ceil(solver.global_batch_size / solver.world_size),
-        dense=dense,
-        optimizer=_optimizer(reader, config, layers, solver, assumed),
-        dense_optimizer=solver.optimizer.of_dense,
-        output_dtype=wire,
-        gradient_dtype=wire,
-        index_bytes=solver.index_bytes,
-        pipeline=Pipeline.HUGECTR if solver.has_overlap else Pipeline.NONE,
-        cuda_graph=solver.has_graph,
-        reserved_bytes=_hash_bytes(layers, tables, solver, assumed),
-    )
-    return Imported(
-        workload=workload,
-        source=f"the HugeCTR configuration {path.name}",
-        assumed=assumed,
-        unsaid=(*unsaid, *more),
-        law_is_known=False,
-        plan=plan,
-        world_size=solver.world_size if plan else None,
-        local_world_size=solver.local_world_size if plan else None,
-    )
+    return _Model(Document(path, read_json(path) if value is None else value, {})).imported()
 
 
-def _optimizer(
-    reader: Reader,
-    config: dict[str, Any],
-    layers: list[dict[str, Any]],
-    solver: Solver,
-    assumed: dict[str, str],
-) -> Optimizer:
-    """The optimizer of the tables: that of the embedding layers, or else that of all layers."""
-    found = {
-        _name(layer): read_optimizer(reader, layer, ("layers", i), solver.optimizer)
-        for i, layer in enumerate(layers)
-        if _is_embedding(layer)
-    }
-    is_named = "optimizer" in config or all(
-        "optimizer" in layer for layer in layers if _is_embedding(layer)
-    )
-    return optimizer_of_tables(found, assumed, is_named=is_named)
+class _Model:
+    """A configuration as it becomes a workload."""
 
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.config = validate(_Config, document)
+        self.solver, self.layers = self.config.solver, self.config.layers
+        self.default = self.config.optimizer or _Optimizer(type="SGD")
+        self.assumed = {"tables": "uniform indices; the file does not say how they fall on rows"}
+        self.unsaid: list[str] = []
+        kinds = [layer.type for layer in self.layers]
+        if "Data" not in kinds:
+            raise refusal(document, ("layers",), kinds, "has no layer of type Data")
+        self.data = kinds.index("Data")
 
-def _hash_bytes(
-    layers: list[dict[str, Any]], tables: tuple[Table, ...], solver: Solver, assumed: dict[str, str]
-) -> float:
-    """Bytes per GPU of the hash tables that lead from keys to rows.
-
-    Each row has a key and the number of the row in 8 bytes, in a table that is filled to 75 %
-    (HugeCTR ``nv_hashtable.cuh``, LOAD_FACTOR); localized embeddings keep the slot in 8 more.
-    """
-    kinds = {_name(x): str(x.get("type")) for x in layers if _is_embedding(x)}
-    entry_bytes = (solver.index_bytes + 8) / _LOAD_FACTOR
-    total = 0.0
-    for table in tables:
-        if kinds.get(table.module, "").endswith("Hash"):
-            slot_bytes = 8 if kinds[table.module].startswith("Localized") else 0
-            total += table.num_embeddings / solver.world_size * (entry_bytes + slot_bytes)
-    if total:
-        assumed["memory"] = "HugeCTR's hash tables of keys alone, spread evenly; no framework"
-    return total
-
-
-# ------------------------------------------------------------------ embeddings
-
-
-def _is_embedding(layer: dict[str, Any]) -> bool:
-    return "SparseEmbedding" in str(layer.get("type"))
-
-
-def _name(layer: dict[str, Any]) -> str:
-    return str(layer.get("name") or layer.get("top"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Embedding:
-    """One embedding layer and the sparse input that it reads."""
-
-    layer: dict[str, Any]
-    keys: Keys
-    hparam: dict[str, Any]
-    data: dict[str, Any]
-    sparse: dict[str, Any]
-    sparse_keys: Keys
-    num_slots: int
-    optimizer: NamedOptimizer
-
-    @property
-    def name(self) -> str:
-        return _name(self.layer)
-
-    @property
-    def kind(self) -> str:
-        kind = str(self.layer["type"])
-        if kind == "SparseEmbeddingHash":
-            kind = str(self.sparse.get("type"))
-        return "".join(k for k in ("Localized", "Distributed", "Hybrid") if kind.startswith(k))
-
-
-def _embeddings(
-    reader: Reader,
-    layers: list[dict[str, Any]],
-    data: int,
-    solver: Solver,
-    assumed: dict[str, str],
-) -> tuple[tuple[Table, ...], Plan | None, list[str]]:
-    tables: list[Table] = []
-    options: list[tuple[ShardingOption, tuple[int, ...]]] = []
-    unsaid: list[str] = []
-    for number, layer in enumerate(layers):
-        if not _is_embedding(layer):
-            continue
-        embedding = _embedding(reader, layers, data, number, solver)
-        made = _tables(reader, embedding, solver, assumed)
-        if len(tables) + len(made) > MAX_IMPORTED_TABLES:
-            raise reader.fail(embedding.keys, len(made), f"more than {MAX_IMPORTED_TABLES:,} slots")
-        tables += made
-        if embedding.kind in ("Localized", "Distributed"):
-            options += _options(made, embedding.kind, solver.world_size)
-        else:
-            unsaid.append(f"where {embedding.name} of type {layer['type']} lies, so no plan")
-    if not tables:
-        kinds = [layer.get("type") for layer in layers]
-        raise reader.fail(("layers",), kinds, "has no layer of a type ...SparseEmbedding...")
-    if len(options) < len(tables):
-        return tuple(tables), None, unsaid
-    if any(option.sharding_type is ShardingType.ROW_WISE for option, _ in options):
-        unsaid.append("rows go to GPUs by key % gpus; the plan cuts them into blocks instead")
-    rows = {t.name: t.num_embeddings for t in tables}
-    world, local = solver.world_size, solver.local_world_size
-    placements = tuple(
-        place(option, rows[option.table], where, world_size=world, local_world_size=local)
-        for option, where in options
-    )
-    return tuple(tables), Plan(placements=placements), unsaid
-
-
-def _embedding(
-    reader: Reader, layers: list[dict[str, Any]], data: int, number: int, solver: Solver
-) -> _Embedding:
-    layer, keys = layers[number], ("layers", number)
-    key = "sparse_embedding_hparam"
-    hparam = reader.mapping(reader.required(layer, key, keys), (*keys, key))
-    bottom = reader.text(reader.required(layer, "bottom", keys), (*keys, "bottom"))
-    where: Keys = ("layers", data, "sparse")
-    inputs = reader.sequence(reader.required(layers[data], "sparse", where[:-1]), where)
-    for index, entry in enumerate(inputs):
-        sparse = reader.mapping(entry, (*where, index))
-        if bottom in names_of(sparse.get("top")):
-            place_of = (*where, index)
-            count = reader.required(sparse, "slot_num", place_of)
-            return _Embedding(
-                layer=layer,
-                keys=keys,
-                hparam=hparam,
-                data=layers[data],
-                sparse=sparse,
-                sparse_keys=place_of,
-                num_slots=reader.whole(count, (*place_of, "slot_num"), high=MAX_IMPORTED_TABLES),
-                optimizer=read_optimizer(reader, layer, keys, solver.optimizer),
-            )
-    raise reader.fail((*keys, "bottom"), bottom, "is not the top of a sparse input of layer Data")
-
-
-def _tables(
-    reader: Reader, embedding: _Embedding, solver: Solver, assumed: dict[str, str]
-) -> list[Table]:
-    keys = (*embedding.keys, "sparse_embedding_hparam")
-    columns = reader.whole(
-        reader.required(embedding.hparam, "embedding_vec_size", keys),
-        (*keys, "embedding_vec_size"),
-        high=MAX_COLUMNS,
-    )
-    combiner = embedding.hparam.get("combiner", 0)
-    if isinstance(combiner, bool) or combiner not in (0, 1, "sum", "mean"):
-        raise reader.fail((*keys, "combiner"), combiner, "must be 0, 1, sum or mean")
-    factors = _factors(reader, embedding, assumed)
-    names = [f"{embedding.name}_slot{i}" for i in range(embedding.num_slots)]
-    features = [Feature(name=n, pooling_factor=p) for n, p in zip(names, factors, strict=True)]
-    sizes = _slot_sizes(reader, embedding)
-    if sizes is None:
-        total = _hash_rows(reader, embedding, keys, columns, solver.world_size)
-        assume(
-            assumed, "tables", f"as many rows of {embedding.name} as its hash table has room for"
-        )
-        if embedding.kind == "Localized":
-            share = max(total // embedding.num_slots, 1)
-            sizes = [share] * embedding.num_slots
-            assume(assumed, "tables", f"equal slots of {embedding.name}, {share:,} rows each")
-        else:
-            sizes, names = [total], [embedding.name]
-    owned = [tuple(features)] if len(sizes) < len(features) else [(f,) for f in features]
-    problems: list[str] = []
-    tables: list[Table] = []
-    for name, rows, mine in zip(names, sizes, owned, strict=True):
-        build = partial(
-            Table,
-            name=name,
-            num_embeddings=rows,
-            embedding_dim=columns,
-            features=mine,
-            distribution=Uniform(num_embeddings=rows),
-            pooling=_POOLING[combiner],
-            module=embedding.name,
-        )
-        table = collect(problems, reader.document.where(embedding.keys), build)
-        tables += [table] if table is not None else []
-    if problems:
-        raise InvalidInputError(problems)
-    return tables
-
-
-def _slot_sizes(reader: Reader, embedding: _Embedding) -> list[int] | None:
-    """Rows of each slot, from the embedding or from the data layer; None if neither says."""
-    data_keys = embedding.sparse_keys[:2]
-    for holder, keys in (
-        (embedding.hparam, (*embedding.keys, "sparse_embedding_hparam")),
-        (embedding.data, data_keys),
-    ):
-        given = holder.get("slot_size_array")
-        if given:
-            where = (*keys, "slot_size_array")
-            listed = reader.sequence(given, where, length=embedding.num_slots)
-            return [reader.whole(n, (*where, i)) for i, n in enumerate(listed)]
-    return None
-
-
-def _hash_rows(
-    reader: Reader, embedding: _Embedding, keys: Keys, columns: int, world_size: int
-) -> int:
-    """Rows of a hash table over all GPUs: its vocabulary, or the rows that its workspaces can hold.
-
-    A workspace of W bytes per GPU has room for W / (4 columns (1 + states)) rows in fp32, where
-    ``states`` are the numbers that the optimizer keeps for each weight (HugeCTR
-    ``initialize_max_vocabulary_size_per_gpu``).
-    """
-    hparam = embedding.hparam
-    for key, num_gpus in (
-        ("max_vocabulary_size_global", 1),
-        ("max_vocabulary_size_per_gpu", world_size),
-    ):
-        if hparam.get(key):
-            return reader.whole(hparam[key], (*keys, key), high=2**40) * num_gpus
-    key = "workspace_size_per_gpu_in_mb"
-    if key not in hparam:
-        message = (
-            f"{reader.document.where(keys)}: needs slot_size_array, max_vocabulary_size_per_gpu, "
-            f"max_vocabulary_size_global or {key}"
-        )
-        raise InvalidInputError(message)
-    megabytes = reader.whole(hparam[key], (*keys, key), high=2**24)
-    row_bytes = 4 * columns * (1 + embedding.optimizer.states)
-    return max(megabytes * 2**20 // row_bytes, 1) * world_size
-
-
-def _factors(reader: Reader, embedding: _Embedding, assumed: dict[str, str]) -> list[float]:
-    """Indices per sample and slot: the largest number that the input layer allows."""
-    sparse, keys, slots = embedding.sparse, embedding.sparse_keys, embedding.num_slots
-    for key in ("nnz_per_slot", "max_nnz"):
-        given = sparse.get(key)
-        if given is None:
-            continue
-        if given != 1:
-            assume(assumed, "tables", f"{key} indices per sample, the most there may be")
-        if isinstance(given, list):
-            listed = reader.sequence(given, (*keys, key), length=slots)
-            return [reader.number(n, (*keys, key, i)) for i, n in enumerate(listed)]
-        return [reader.number(given, (*keys, key))] * slots
-    key = "max_feature_num_per_sample"
-    total = reader.number(reader.required(sparse, key, keys), (*keys, key))
-    assume(assumed, "tables", f"{key} / slot_num indices per sample and slot")
-    return [total / slots] * slots
-
-
-def _options(
-    tables: list[Table], kind: str, world_size: int
-) -> list[tuple[ShardingOption, tuple[int, ...]]]:
-    localized = kind == "Localized"
-    return [
-        (
-            ShardingOption(
-                table=table.name,
-                sharding_type=ShardingType.TABLE_WISE if localized else ShardingType.ROW_WISE,
-                kernel=ComputeKernel.FUSED,
-                column_widths=(table.embedding_dim,),
+    def imported(self) -> Imported:
+        solver, world = self.solver, self.solver.world_size
+        self._assume_training()
+        tables, plan = self._embeddings()
+        dense = self._dense()
+        wire = DataType.FP16 if solver.precision is DataType.FP16 else DataType.FP32
+        path = self.document.path
+        workload = made(
+            str(path),
+            lambda: Workload(
+                name=path.stem,
+                tables=tables,
+                batch_size_per_rank=math.ceil(solver.batchsize / world),
+                dense=dense,
+                optimizer=self._optimizer(),
+                dense_optimizer=_OPTIMIZERS[self.default.type][1],
+                output_dtype=wire,
+                gradient_dtype=wire,
+                index_bytes=solver.index_bytes,
+                pipeline=Pipeline.HUGECTR if solver.enable_overlap else Pipeline.NONE,
+                cuda_graph=solver.cuda_graph or solver.holistic_cuda_graph,
+                reserved_bytes=self._hash_bytes(tables),
             ),
-            (slot % world_size,) if localized else (),
         )
-        for slot, table in enumerate(tables)
-    ]
+        return Imported(
+            workload=workload,
+            source=f"the HugeCTR configuration {path.name}",
+            assumed=self.assumed,
+            unsaid=tuple(self.unsaid),
+            law_is_known=False,
+            plan=plan,
+            world_size=world if plan else None,
+            local_world_size=len(solver.hosts[0]) if plan else None,
+        )
+
+    def _assume_training(self) -> None:
+        solver, world = self.solver, self.solver.world_size
+        if solver.gpu is None:
+            self.assumed["gpus"] = "1; the solver names none"
+        if solver.batchsize % world:
+            self.assumed["training.batch_size_per_rank"] = (
+                f"{solver.batchsize} samples are no multiple of {world} ranks: rounded up"
+            )
+        if solver.cuda_graph and not solver.holistic_cuda_graph:
+            self.assumed["training.cuda_graph"] = (
+                "true, as HugeCTR does unless cuda_graph is false; that it issues lookups and "
+                "exchanges outside the graph is not counted"
+            )
+        if not solver.enable_overlap:
+            self.assumed["training.pipeline"] = "none, since the solver has no enable_overlap"
+
+    def _optimizer(self) -> Optimizer:
+        """The optimizer of all tables, of which a workload has only one: that with most states."""
+        embeddings = [layer for layer in self.layers if layer.is_embedding]
+        found = {layer.title: layer.optimizer or self.default for layer in embeddings}
+        name, most = max(found.items(), key=lambda item: item[1].states)
+        if self.config.optimizer is None and not all(x.optimizer for x in embeddings):
+            self.assumed["training.optimizer"] = "the file does not name it"
+        elif most.type in _SAME_STATE:
+            self.assumed["training.optimizer"] = (
+                f"adagrad in place of {most.type}: both keep one state per value"
+            )
+        others = {n: o.type for n, o in found.items() if o.type != most.type}
+        if others:
+            listed = ", ".join(f"{n} has {kind}" for n, kind in others.items())
+            self.assumed["training.optimizer"] = (
+                f"that of {name}, {most.type}, for all tables; {listed}"
+            )
+        return _OPTIMIZERS[most.type][0]
+
+    def _hash_bytes(self, tables: Sequence[Table]) -> float:
+        """Bytes per GPU of the hash tables that lead from keys to rows.
+
+        Each row has a key and the number of the row in 8 bytes, in a table that is filled to 75 %
+        (HugeCTR ``nv_hashtable.cuh``, LOAD_FACTOR); localized embeddings keep the slot in 8 more.
+        """
+        kinds = {layer.title: str(layer.type) for layer in self.layers if layer.is_embedding}
+        total = 0.0
+        for table in tables:
+            kind = kinds.get(table.module, "")
+            if kind.endswith("Hash"):
+                slot_bytes = 8 if kind.startswith("Localized") else 0
+                entry_bytes = (self.solver.index_bytes + 8) / _LOAD_FACTOR + slot_bytes
+                total += table.num_embeddings / self.solver.world_size * entry_bytes
+        if total:
+            what = "HugeCTR's hash tables of keys alone, spread evenly; no framework"
+            self.assumed["memory"] = what
+        return total
+
+    # -------------------------------------------------------------- the dense part
+
+    def _dense(self) -> DenseArch:
+        """The dense part; layers that it leaves out are told.
+
+        Fully connected layers that depend only on the dense input are the bottom MLP; the others
+        are the top MLP.
+        """
+        given = self.layers[self.data].dense
+        seen: dict[str, set[str]] = {key: {_DENSE_INPUT} for key in _names(given and given.top)}
+        bottom_mlp: list[int] = []
+        top_mlp: list[int] = []
+        cross: _Cross | None = None
+        has_dot = False
+        skipped: set[str] = set()
+        for number, layer in enumerate(self.layers):
+            kind, keys = str(layer.type), ("layers", number)
+            sources: set[str] = set().union(*(seen.get(n, ()) for n in _names(layer.bottom)))
+            if layer.is_embedding:
+                sources = {str(layer.top)}
+            if kind != "Data":
+                seen |= dict.fromkeys(_names(layer.top), sources)
+            if kind in ("InnerProduct", "FusedInnerProduct", "MLP"):
+                (bottom_mlp if sources == {_DENSE_INPUT} else top_mlp).extend(
+                    self._outputs(layer, kind, keys)
+                )
+            elif kind == "MultiCross":
+                cross = present(layer.mc_param, self.document, (*keys, "mc_param"))
+            elif kind == "Interaction":
+                has_dot = True
+            elif kind not in _UNCOUNTED and not layer.is_embedding:
+                skipped.add(kind)
+        if cross and not top_mlp:
+            skipped.add("MultiCross")
+            cross = None
+        if skipped:
+            names = ", ".join(sorted(skipped))
+            self.unsaid.append(f"layers of type {names}: counted as taking no time")
+        plain = Interaction.DOT if has_dot or not top_mlp else Interaction.CAT
+        is_fused = has_dot and top_mlp and not cross
+        return DenseArch(
+            num_dense_features=given.dense_dim if given else 0,
+            bottom_mlp=tuple(bottom_mlp),
+            top_mlp=tuple(top_mlp),
+            interaction=Interaction.DCN if cross else plain,
+            interaction_kernel=InteractionKernel.FUSED if is_fused else None,
+            dcn_num_layers=cross.num_layers if cross else 0,
+            # A vector per layer (DCN version 1) has rank 1.
+            dcn_low_rank_dim=(cross.projection_dim or 1) if cross else 0,
+            dtype=self.solver.precision,
+        )
+
+    def _outputs(self, layer: _Layer, kind: str, keys: Keys) -> list[int]:
+        """Outputs of a fully connected layer, or of each of a stack of them."""
+        section = "mlp_param" if kind == "MLP" else "fc_param"
+        found: _Connected | None = getattr(layer, section)
+        sizes = present(found, self.document, (*keys, section)).num_output
+        return sizes if isinstance(sizes, list) else [sizes]
+
+    # -------------------------------------------------------------- embeddings
+
+    def _embeddings(self) -> tuple[tuple[Table, ...], Plan | None]:
+        tables: list[Table] = []
+        options: list[tuple[ShardingOption, tuple[int, ...]]] = []
+        for number, layer in enumerate(self.layers):
+            if not layer.is_embedding:
+                continue
+            keys: Keys = ("layers", number)
+            sparse, where = self._input(layer, keys)
+            kind = str(sparse.type if layer.type == "SparseEmbeddingHash" else layer.type)
+            found = self._tables(layer, keys, sparse, where, kind)
+            if len(tables) + len(found) > MAX_IMPORTED_TABLES:
+                rule = f"more than {MAX_IMPORTED_TABLES:,} slots"
+                raise refusal(self.document, keys, len(found), rule)
+            tables += found
+            if kind.startswith(("Localized", "Distributed")):
+                options += self._options(found, is_localized=kind.startswith("Localized"))
+            else:
+                self.unsaid.append(f"where {layer.title} of type {layer.type} lies, so no plan")
+        if not tables:
+            kinds = [layer.type for layer in self.layers]
+            rule = "has no layer of a type ...SparseEmbedding..."
+            raise refusal(self.document, ("layers",), kinds, rule)
+        if len(options) < len(tables):
+            return tuple(tables), None
+        if any(option.sharding_type is ShardingType.ROW_WISE for option, _ in options):
+            self.unsaid.append(
+                "rows go to GPUs by key % gpus; the plan cuts them into blocks instead"
+            )
+        world, local = self.solver.world_size, len(self.solver.hosts[0])
+        placements = tuple(
+            place(option, table.num_embeddings, ranks, world_size=world, local_world_size=local)
+            for table, (option, ranks) in zip(tables, options, strict=True)
+        )
+        return tuple(tables), Plan(placements=placements)
+
+    def _input(self, layer: _Layer, keys: Keys) -> tuple[_SparseInput, Keys]:
+        """The sparse input that an embedding reads, and its place."""
+        where: Keys = ("layers", self.data, "sparse")
+        inputs = present(self.layers[self.data].sparse, self.document, where)
+        for index, sparse in enumerate(inputs):
+            if layer.bottom in _names(sparse.top):
+                return sparse, (*where, index)
+        rule = "is not the top of a sparse input of layer Data"
+        raise refusal(self.document, (*keys, "bottom"), layer.bottom, rule)
+
+    def _tables(
+        self, layer: _Layer, keys: Keys, sparse: _SparseInput, where: Keys, kind: str
+    ) -> list[Table]:
+        keys = (*keys, "sparse_embedding_hparam")
+        hparam = present(layer.sparse_embedding_hparam, self.document, keys)
+        slots, name = sparse.slot_num, layer.title
+        names = [f"{name}_slot{i}" for i in range(slots)]
+        features = list(zip(names, self._factors(sparse, where), strict=True))
+        if hparam.slot_size_array:
+            sizes = each(hparam.slot_size_array, slots, self.document, (*keys, "slot_size_array"))
+        elif given := self.layers[self.data].slot_size_array:
+            sizes = each(given, slots, self.document, (*where[:2], "slot_size_array"))
+        else:
+            sizes = [self._hash_rows(layer, hparam, keys)]
+            assume(self.assumed, "tables", f"as many rows of {name} as its hash table has room for")
+            if kind.startswith("Localized"):
+                share = max(sizes[0] // slots, 1)
+                sizes = [share] * slots
+                assume(self.assumed, "tables", f"equal slots of {name}, {share:,} rows each")
+            else:
+                names = [name]
+        owned = [features] if len(sizes) < len(features) else [[f] for f in features]
+        pooling = Pooling.MEAN if hparam.combiner in (1, "mean") else Pooling.SUM
+        return made(
+            self.document.where(keys[:-1]),
+            lambda: [
+                plain_table(
+                    title, rows, hparam.embedding_vec_size, mine, pooling=pooling, module=name
+                )
+                for title, rows, mine in zip(names, sizes, owned, strict=True)
+            ],
+        )
+
+    def _hash_rows(self, layer: _Layer, hparam: _Hyperparameters, keys: Keys) -> int:
+        """Rows of a hash table over all GPUs: its vocabulary, or those its workspaces can hold.
+
+        A workspace of W bytes per GPU has room for W / (4 columns (1 + states)) rows in fp32, where
+        ``states`` are the numbers that the optimizer keeps for each weight (HugeCTR
+        ``initialize_max_vocabulary_size_per_gpu``).
+        """
+        world = self.solver.world_size
+        if hparam.max_vocabulary_size_global:
+            return hparam.max_vocabulary_size_global
+        if hparam.max_vocabulary_size_per_gpu:
+            return hparam.max_vocabulary_size_per_gpu * world
+        if hparam.workspace_size_per_gpu_in_mb is None:
+            message = (
+                f"{self.document.where(keys)}: needs slot_size_array, max_vocabulary_size_per_gpu, "
+                "max_vocabulary_size_global or workspace_size_per_gpu_in_mb"
+            )
+            raise InvalidInputError(message)
+        states = (layer.optimizer or self.default).states
+        row_bytes = 4 * hparam.embedding_vec_size * (1 + states)
+        return max(hparam.workspace_size_per_gpu_in_mb * 2**20 // row_bytes, 1) * world
+
+    def _factors(self, sparse: _SparseInput, keys: Keys) -> list[float]:
+        """Indices per sample and slot: the largest number that the input layer allows."""
+        slots = sparse.slot_num
+        for key in ("nnz_per_slot", "max_nnz"):
+            given = getattr(sparse, key)
+            if given is not None:
+                if given != 1:
+                    told = f"{key} indices per sample, the most there may be"
+                    assume(self.assumed, "tables", told)
+                return each(given, slots, self.document, (*keys, key))
+        key = "max_feature_num_per_sample"
+        total = present(sparse.max_feature_num_per_sample, self.document, (*keys, key))
+        assume(self.assumed, "tables", f"{key} / slot_num indices per sample and slot")
+        return [total / slots] * slots
+
+    def _options(
+        self, tables: Sequence[Table], *, is_localized: bool
+    ) -> list[tuple[ShardingOption, tuple[int, ...]]]:
+        """How each table of an embedding is sharded, and on which rank it is if it is whole."""
+        kind = ShardingType.TABLE_WISE if is_localized else ShardingType.ROW_WISE
+        return [
+            (
+                ShardingOption(
+                    table=table.name,
+                    sharding_type=kind,
+                    kernel=ComputeKernel.FUSED,
+                    column_widths=(table.embedding_dim,),
+                ),
+                (slot % self.solver.world_size,) if is_localized else (),
+            )
+            for slot, table in enumerate(tables)
+        ]
+
+
+def _names(value: object) -> list[str]:
+    """Names of tops or bottoms: one, or a list."""
+    listed = value if isinstance(value, list) else [value]
+    return [name for name in listed if isinstance(name, str)]

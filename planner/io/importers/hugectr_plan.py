@@ -11,27 +11,56 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import AliasChoices, Field
 
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement, row_blocks
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, Keys, read_json
-from planner.io.importers.base import Imported, Reader
+from planner.io.importers.base import MAX_RANKS, Imported
+from planner.io.schemas import Count, Loose, each, refusal, validate
 
-_MOST_RANKS: Final = 65_536
 _GPUS_PER_HOST: Final = 8
-_STRATEGIES: Final = ("localized", "dp")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
+class _Group(Loose):
+    local_embedding_list: list[Count]
+    global_embedding_list: list[list[int]] | None = None
+    table_placement_strategy: Literal["localized", "dp"]
+    num_sharding: Annotated[
+        int,
+        Field(ge=1, le=MAX_RANKS, validation_alias=AliasChoices("num_sharding", "shards_count")),
+    ] = 1
+    sharding_id: Annotated[
+        Count, Field(validation_alias=AliasChoices("sharding_id", "shard_id"))
+    ] = 0
+
+
+_Gpus = Field(min_length=1, max_length=MAX_RANKS)
+_Named = int | str
+_Cut = Annotated[tuple[_Named, Annotated[int, Field(ge=1, le=MAX_RANKS)]], Field(strict=False)]
+
+
+class _Groups(Loose):
+    gpus: Annotated[list[list[_Group]], _Gpus]
+
+
+class _Matrix(Loose):
+    shard_matrix: Annotated[list[list[_Named]], _Gpus]
+    shard_strategy: list[
+        Annotated[tuple[Literal["mp", "dp"], list[_Named | _Cut]], Field(strict=False)]
+    ]
+
+
+class _Piece(NamedTuple):
     """What one GPU holds of a table: part number ``part`` of ``parts``, or a copy."""
 
-    gpu: int
     part: int
+    gpu: int
     parts: int
     is_copy: bool
 
@@ -56,12 +85,10 @@ def import_hugectr_plan(
     Raises:
         InvalidInputError: names the key path of what is missing, unknown or contradictory.
     """
-    reader = Reader(Document(path, read_json(path) if value is None else value, {}))
-    content = reader.document.value
-    if isinstance(content, dict):
-        world, placements = _from_matrix(reader, content, workload)
-    else:
-        world, placements = _from_groups(reader, content, workload)
+    content = read_json(path) if value is None else value
+    is_matrix = isinstance(content, dict)
+    document = Document(path, content if is_matrix else {"gpus": content}, {})
+    world, placements = (_from_matrix if is_matrix else _from_groups)(document, workload)
     assumed = {}
     if local_world_size is None:
         local_world_size = world if world % _GPUS_PER_HOST else _GPUS_PER_HOST
@@ -69,14 +96,14 @@ def import_hugectr_plan(
     if world % local_world_size:
         message = f"{path}: {world} GPUs are no multiple of {local_world_size} per host"
         raise InvalidInputError(message)
-    placements = tuple(_on_one_host(p, world, local_world_size) for p in placements)
+    placements = [_on_one_host(p, world, local_world_size) for p in placements]
     by_key = any(p.sharding_type is ShardingType.ROW_WISE for p in placements)
     return Imported(
         workload=workload,
         source=f"the HugeCTR plan {path.name}",
         assumed=assumed,
         unsaid=("rows go to GPUs by key; the plan cuts them into blocks",) if by_key else (),
-        plan=Plan(placements=placements),
+        plan=Plan(placements=tuple(placements)),
         world_size=world,
         local_world_size=local_world_size,
     )
@@ -95,96 +122,76 @@ def _on_one_host(placement: TablePlacement, world: int, local: int) -> TablePlac
 # ------------------------------------------------------------------ a list over GPUs
 
 
-def _from_groups(
-    reader: Reader, content: object, workload: Workload
-) -> tuple[int, tuple[TablePlacement, ...]]:
-    gpus = _gpus(reader, content, ())
-    pieces: dict[int, list[_Piece]] = {}
-    for gpu, entries in enumerate(gpus):
-        groups = reader.sequence(entries, (gpu,))
+def _from_groups(document: Document, workload: Workload) -> tuple[int, list[TablePlacement]]:
+    gpus = validate(_Groups, document).gpus
+    pieces: list[list[_Piece]] = [[] for _ in workload.tables]
+    for gpu, groups in enumerate(gpus):
         for number, group in enumerate(groups):
-            keys: Keys = (gpu, number)
-            for table, piece in _group(reader, group, keys, gpu, len(gpus), workload):
-                pieces.setdefault(table, []).append(piece)
-    return len(gpus), tuple(
-        _placement(reader, table, pieces.get(number, []), len(gpus))
-        for number, table in enumerate(workload.tables)
-    )
+            keys: Keys = ("gpus", gpu, number)
+            for i, table in enumerate(group.local_embedding_list):
+                _check_number(document, table, (*keys, "local_embedding_list", i), len(pieces))
+            _check_group(document, group, keys, gpu, len(gpus))
+            is_copy = group.table_placement_strategy == "dp"
+            for table in group.local_embedding_list:
+                pieces[table].append(_Piece(group.sharding_id, gpu, group.num_sharding, is_copy))
+    return len(gpus), [
+        _placement(f"{document.path}: table {table.name!r}", table, sorted(pieces[i]), len(gpus))
+        for i, table in enumerate(workload.tables)
+    ]
 
 
-def _gpus(reader: Reader, content: object, keys: Keys) -> list[Any]:
-    gpus = reader.sequence(content, keys)
-    if not 1 <= len(gpus) <= _MOST_RANKS:
-        raise reader.fail(keys, gpus, f"must have an entry per GPU, 1 to {_MOST_RANKS:,}")
-    return gpus
-
-
-def _group(
-    reader: Reader, value: object, keys: Keys, gpu: int, num_gpus: int, workload: Workload
-) -> list[tuple[int, _Piece]]:
-    group = reader.mapping(value, keys)
-    most = len(workload.tables) - 1
-    where = (*keys, "local_embedding_list")
-    local = reader.sequence(reader.required(group, "local_embedding_list", keys), where)
-    tables = [reader.whole(t, (*where, i), 0, most) for i, t in enumerate(local)]
-    strategy = reader.required(group, "table_placement_strategy", keys)
-    if strategy not in _STRATEGIES:
-        rule = f"must be one of {', '.join(_STRATEGIES)}"
-        raise reader.fail((*keys, "table_placement_strategy"), strategy, rule)
-    everywhere = group.get("global_embedding_list")
-    if everywhere is not None:
+def _check_group(document: Document, group: _Group, keys: Keys, gpu: int, num_gpus: int) -> None:
+    if group.global_embedding_list is not None:
         where = (*keys, "global_embedding_list")
-        listed = reader.sequence(everywhere, where, length=num_gpus)
-        if listed[gpu] != local:
-            raise reader.fail((*where, gpu), listed[gpu], f"must be this GPU's own list, {local}")
-    parts_key = "shards_count" if "shards_count" in group else "num_sharding"
-    part_key = "shard_id" if "shard_id" in group else "sharding_id"
-    parts = reader.whole(group.get(parts_key, 1), (*keys, parts_key), high=num_gpus)
-    part = reader.whole(group.get(part_key, 0), (*keys, part_key), 0, parts - 1)
-    is_copy = strategy == "dp"
-    if is_copy and parts > 1:
-        raise reader.fail((*keys, parts_key), parts, "a dp table is not cut; must be 1")
-    return [(t, _Piece(gpu=gpu, part=part, parts=parts, is_copy=is_copy)) for t in tables]
+        listed = each(group.global_embedding_list, num_gpus, document, where)[gpu]
+        if listed != group.local_embedding_list:
+            rule = f"must be this GPU's own list, {group.local_embedding_list}"
+            raise refusal(document, (*where, gpu), listed, rule)
+    most = 1 if group.table_placement_strategy == "dp" else num_gpus
+    if group.num_sharding > most:
+        rule = f"must be at most {most}; a dp table is not cut"
+        raise refusal(document, (*keys, "num_sharding"), group.num_sharding, rule)
+    if group.sharding_id >= group.num_sharding:
+        rule = f"must be below {group.num_sharding}"
+        raise refusal(document, (*keys, "sharding_id"), group.sharding_id, rule)
 
 
-def _placement(reader: Reader, table: Table, pieces: list[_Piece], num_gpus: int) -> TablePlacement:
-    where = f"{reader.document.path}: table {table.name!r}"
+def _placement(where: str, table: Table, pieces: Sequence[_Piece], num_gpus: int) -> TablePlacement:
+    """The placement of a table from its pieces, in the order of their parts."""
     if not pieces:
         msg = f"{where}: is on no GPU; the plan has to place every table"
         raise InvalidInputError(msg)
-    copies = {p.is_copy for p in pieces}
-    parts = {p.parts for p in pieces}
-    gpus = sorted(p.gpu for p in pieces)
-    if len(copies) > 1 or len(parts) > 1 or len(set(gpus)) < len(gpus):
+    gpus = [p.gpu for p in pieces]
+    if len({(p.is_copy, p.parts) for p in pieces}) > 1 or len(set(gpus)) < len(gpus):
         msg = f"{where}: is placed twice, in ways that do not agree"
         raise InvalidInputError(msg)
-    if copies == {True}:
-        if gpus != list(range(num_gpus)):
-            msg = f"{where}: dp needs a copy on each of {num_gpus} GPUs"
-            raise InvalidInputError(msg)
-        return _placed(table, ShardingType.DATA_PARALLEL, gpus, 1)
-    count = parts.pop()
-    ordered = sorted(pieces, key=lambda p: p.part)
-    if [p.part for p in ordered] != list(range(count)):
-        found = [p.part for p in ordered][:8]
+    if pieces[0].is_copy:
+        return _copied(where, table, gpus, num_gpus)
+    count = pieces[0].parts
+    if [p.part for p in pieces] != list(range(count)):
+        found = [p.part for p in pieces][:8]
         message = f"{where}: parts {found} are there, must be each of 0..{count - 1} once"
         raise InvalidInputError(message)
-    kind = ShardingType.TABLE_WISE if count == 1 else ShardingType.ROW_WISE
-    return _placed(table, kind, [p.gpu for p in ordered], 1)
+    return _placed(table, ShardingType.TABLE_WISE if count == 1 else ShardingType.ROW_WISE, gpus)
 
 
-def _placed(
-    table: Table, kind: ShardingType, gpus: Sequence[int], num_columns: int
-) -> TablePlacement:
+def _copied(where: str, table: Table, gpus: Sequence[int], num_gpus: int) -> TablePlacement:
+    if len(gpus) != num_gpus:
+        msg = f"{where}: dp needs a copy on each of {num_gpus} GPUs"
+        raise InvalidInputError(msg)
+    return _placed(table, ShardingType.DATA_PARALLEL, sorted(gpus))
+
+
+def _placed(table: Table, kind: ShardingType, gpus: Sequence[int]) -> TablePlacement:
     """A placement with one shard on each GPU: a copy, a block of rows, or a piece of columns."""
     rows, width = table.num_embeddings, table.embedding_dim
     kernel = ComputeKernel.FUSED
     if kind is ShardingType.DATA_PARALLEL:
         kernel = ComputeKernel.DENSE
         cells = [(0, rows, 0, width)] * len(gpus)
-    elif num_columns > 1:
-        piece = width // num_columns
-        cells = [(0, rows, i * piece, piece) for i in range(num_columns)]
+    elif kind is ShardingType.COLUMN_WISE:
+        piece = width // len(gpus)
+        cells = [(0, rows, i * piece, piece) for i in range(len(gpus))]
     else:
         cells = [(start, count, 0, width) for start, count in row_blocks(rows, len(gpus))]
     return TablePlacement(
@@ -201,38 +208,42 @@ def _placed(
 # ------------------------------------------------------------------ shard_matrix
 
 
-def _from_matrix(
-    reader: Reader, content: dict[str, Any], workload: Workload
-) -> tuple[int, tuple[TablePlacement, ...]]:
-    gpus = _gpus(reader, content["shard_matrix"], ("shard_matrix",))
+def _from_matrix(document: Document, workload: Workload) -> tuple[int, list[TablePlacement]]:
+    matrix = validate(_Matrix, document)
     numbers = {t.name: i for i, t in enumerate(workload.tables)}
     homes: dict[int, list[int]] = {}
-    for gpu, entries in enumerate(gpus):
-        for i, entry in enumerate(reader.sequence(entries, ("shard_matrix", gpu))):
-            known = _number(reader, entry, ("shard_matrix", gpu, i), numbers)
-            if gpu in homes.setdefault(known, []):
-                raise reader.fail(("shard_matrix", gpu, i), entry, "is there twice; keep one")
-            homes[known].append(gpu)
-    strategies = _strategies(reader, content, numbers)
+    for gpu, entries in enumerate(matrix.shard_matrix):
+        for i, entry in enumerate(entries):
+            keys: Keys = ("shard_matrix", gpu, i)
+            ranks = homes.setdefault(_number(document, entry, keys, numbers), [])
+            if gpu in ranks:
+                raise refusal(document, keys, entry, "is there twice; keep one")
+            ranks.append(gpu)
+    strategies: dict[int, tuple[str, int]] = {}
+    for i, (kind, tables) in enumerate(matrix.shard_strategy):
+        for j, given in enumerate(tables):
+            keys = ("shard_strategy", i, 1, j)
+            entry, columns = given if isinstance(given, tuple) else (given, 1)
+            table = _number(document, entry, keys, numbers)
+            if table in strategies:
+                raise refusal(document, keys, entry, "is there twice; keep one")
+            strategies[table] = kind, columns
     placements = []
-    for number, table in enumerate(workload.tables):
-        where = f"{reader.document.path}: table {table.name!r}"
+    num_gpus = len(matrix.shard_matrix)
+    for number, one in enumerate(workload.tables):
+        where = f"{document.path}: table {one.name!r}"
         if number not in homes or number not in strategies:
             msg = f"{where}: must be in shard_matrix and in shard_strategy"
             raise InvalidInputError(msg)
-        placements.append(_by_strategy(where, table, homes[number], strategies[number], len(gpus)))
-    return len(gpus), tuple(placements)
+        placements.append(_by_strategy(where, one, homes[number], *strategies[number], num_gpus))
+    return num_gpus, placements
 
 
 def _by_strategy(
-    where: str, table: Table, gpus: list[int], strategy: tuple[str, int], num_gpus: int
+    where: str, table: Table, gpus: list[int], kind: str, columns: int, num_gpus: int
 ) -> TablePlacement:
-    kind, columns = strategy
     if kind == "dp":
-        if len(gpus) != num_gpus:
-            msg = f"{where}: dp needs a copy on each of {num_gpus} GPUs"
-            raise InvalidInputError(msg)
-        return _placed(table, ShardingType.DATA_PARALLEL, gpus, 1)
+        return _copied(where, table, gpus, num_gpus)
     if columns > 1:
         if columns != len(gpus) or table.embedding_dim % columns:
             message = (
@@ -240,43 +251,24 @@ def _by_strategy(
                 "only equal column pieces, one per GPU, can be read"
             )
             raise InvalidInputError(message)
-        return _placed(table, ShardingType.COLUMN_WISE, gpus, columns)
+        return _placed(table, ShardingType.COLUMN_WISE, gpus)
     one = len(gpus) == 1
-    return _placed(table, ShardingType.TABLE_WISE if one else ShardingType.ROW_WISE, gpus, 1)
+    return _placed(table, ShardingType.TABLE_WISE if one else ShardingType.ROW_WISE, gpus)
 
 
-def _strategies(
-    reader: Reader, content: dict[str, Any], numbers: Mapping[str, int]
-) -> dict[int, tuple[str, int]]:
-    """``mp`` or ``dp`` of each table, and its column pieces."""
-    where: Keys = ("shard_strategy",)
-    found: dict[int, tuple[str, int]] = {}
-    for i, pair in enumerate(
-        reader.sequence(reader.required(content, "shard_strategy", ()), where)
-    ):
-        kind, tables = reader.sequence(pair, (*where, i), length=2)
-        if kind not in ("mp", "dp"):
-            raise reader.fail((*where, i, 0), kind, "must be mp or dp")
-        for j, entry in enumerate(reader.sequence(tables, (*where, i, 1))):
-            keys = (*where, i, 1, j)
-            columns = 1
-            if isinstance(entry, list):
-                entry, columns = reader.sequence(entry, keys, length=2)
-                columns = reader.whole(columns, (*keys, 1), high=_MOST_RANKS)
-            table = _number(reader, entry, keys, numbers)
-            if table in found:
-                raise reader.fail(keys, entry, "is there twice; keep one")
-            found[table] = (str(kind), columns)
-    return found
-
-
-def _number(reader: Reader, entry: object, keys: Keys, numbers: Mapping[str, int]) -> int:
+def _number(document: Document, entry: _Named, keys: Keys, numbers: Mapping[str, int]) -> int:
     """A table's number, from its number or its name."""
     if isinstance(entry, str):
         if entry not in numbers:
-            raise reader.fail(keys, entry, "the workload has no such table")
+            raise refusal(document, keys, entry, "the workload has no such table")
         return numbers[entry]
-    return reader.whole(entry, keys, 0, len(numbers) - 1)
+    _check_number(document, entry, keys, len(numbers))
+    return entry
+
+
+def _check_number(document: Document, number: int, keys: Keys, num_tables: int) -> None:
+    if not 0 <= number < num_tables:
+        raise refusal(document, keys, number, f"must be 0 to {num_tables - 1}")
 
 
 # ------------------------------------------------------------------ writing

@@ -7,22 +7,23 @@ weighted, weights_precision``, and under ``input`` there are ``batch_size, pooli
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from costmodels.distribution.uniform import Uniform
-from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
+from pydantic import Field
+
+from costmodels.workload import DataType, Optimizer, Pooling, Workload
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import (
-    MAX_COLUMNS,
-    MAX_IMPORTED_TABLES,
+    BatchSize,
+    Columns,
     Imported,
-    Reader,
-    make_workload,
+    Rows,
+    TableCount,
+    plain_table,
 )
-from planner.io.schemas import collect
+from planner.io.schemas import Loose, PoolingFactor, each, made, refusal, validate
 
 OPERATORS: Final = (
     "SplitTableBatchedEmbeddingBagsCodegen",
@@ -31,13 +32,6 @@ OPERATORS: Final = (
 _BUILD: Final = ("num_tables", "rows", "dim", "pooling", "weighted", "weights_precision")
 _INPUT: Final = ("batch_size", "pooling_factor")
 _POOLING: Final = (Pooling.SUM, Pooling.MEAN, Pooling.NONE)
-_DTYPES: Final = {
-    "fp32": DataType.FP32,
-    "fp16": DataType.FP16,
-    "bf16": DataType.BF16,
-    "fp8": DataType.FP8,
-    "int8": DataType.INT8,
-}
 _OPTIMIZERS: Final = {
     "exact_row_wise_adagrad": Optimizer.ROWWISE_ADAGRAD,
     "exact_rowwise_adagrad": Optimizer.ROWWISE_ADAGRAD,
@@ -57,6 +51,40 @@ _ASSUMED: Final = {
 }
 
 
+class _Argument(Loose):
+    name: str | None = None
+    value: Any = None
+    swept: Any = Field(default=None, validation_alias="__range__")
+    listed: Any = Field(default=None, validation_alias="__list__")
+
+
+class _Part(Loose):
+    args: list[_Argument]
+    kwargs: dict[str, _Argument] = Field(default_factory=dict)
+
+
+class _Setup(Loose):
+    build: Annotated[list[_Part], Field(min_length=1, max_length=1)]
+    input: Annotated[list[_Part], Field(min_length=1, max_length=1)]
+
+
+class _Benchmark(Loose):
+    config: Annotated[list[_Setup], Field(min_length=1, max_length=1)]
+
+
+class _Values(Loose):
+    """The arguments by their names."""
+
+    num_tables: TableCount
+    rows: Rows | list[Rows]
+    dim: Columns | list[Columns]
+    pooling: Annotated[int, Field(ge=0, lt=len(_POOLING))]
+    weighted: bool
+    weights_precision: Literal["fp32", "fp16", "bf16", "fp8", "int8"]
+    batch_size: BatchSize
+    pooling_factor: PoolingFactor | list[PoolingFactor]
+
+
 def import_param(path: Path) -> Imported:
     """Import the tables of one configured lookup.
 
@@ -64,32 +92,53 @@ def import_param(path: Path) -> Imported:
         InvalidInputError: there is no such operator, there are several configurations, or a value
             is missing, a range, or out of range; the message names the key path.
     """
-    reader = Reader(Document(path, read_json(path), {}))
-    top = reader.mapping(reader.document.value, ())
-    operator = next((name for name in OPERATORS if name in top), None)
+    top = read_json(path)
+    names = list(top) if isinstance(top, dict) else []
+    operator = next((name for name in OPERATORS if name in names), None)
     if operator is None:
-        message = f"{path}: has no operator {OPERATORS[0]!r}; it holds {', '.join(list(top)[:5])}"
+        message = f"{path}: has no operator {OPERATORS[0]!r}; it holds {', '.join(names[:5])}"
         raise InvalidInputError(message)
-    entry = reader.mapping(top[operator], (operator,))
-    config, keys = _only(reader, entry, "config", (operator,))
-    build, build_keys = _only(reader, config, "build", keys)
-    given, given_keys = _only(reader, config, "input", keys)
-    values = _named(reader, build, build_keys, _BUILD) | _named(reader, given, given_keys, _INPUT)
-    tables = _tables(reader, values)
-    kwargs_keys = (*build_keys, "kwargs")
-    kwargs = reader.mapping(build.get("kwargs", {}), kwargs_keys)
+    document = Document(path, top[operator], {}, above=(operator,))
+    setup = validate(_Benchmark, document).config[0]
+    found = Document(path, {}, {})
+    _add_named(found, document, "build", setup.build[0], _BUILD)
+    _add_named(found, document, "input", setup.input[0], _INPUT)
+    values = validate(_Values, found)
     assumed = dict(_ASSUMED)
-    if "optimizer" not in kwargs:
+    optimizer: Any = "rowwise_adagrad"
+    if "optimizer" in setup.build[0].kwargs:
+        optimizer = setup.build[0].kwargs["optimizer"].value
+        if not isinstance(optimizer, str) or optimizer not in _OPTIMIZERS:
+            keys = ("config", 0, "build", 0, "kwargs", "optimizer")
+            rule = f"must be one of {', '.join(_OPTIMIZERS)}"
+            raise refusal(document, keys, optimizer, rule)
+    else:
         assumed["training.optimizer"] = "the file does not name it"
-    batch, batch_keys = values["batch_size"]
-    workload = make_workload(
-        str(path),
-        name=path.stem,
-        tables=tables,
-        batch_size_per_rank=reader.whole(batch, batch_keys, high=10**8),
-        optimizer=_optimizer(reader, kwargs, kwargs_keys),
+    num = values.num_tables
+    rows, columns, factors = (
+        each(getattr(values, key), num, found, (key,)) for key in ("rows", "dim", "pooling_factor")
     )
-    others = [name for name in top if name != operator]
+    workload = made(
+        str(path),
+        lambda: Workload(
+            name=path.stem,
+            tables=tuple(
+                plain_table(
+                    f"t{i}",
+                    rows[i],
+                    columns[i],
+                    [(f"t{i}", factors[i])],
+                    dtype=DataType(values.weights_precision),
+                    pooling=_POOLING[values.pooling],
+                    is_weighted=values.weighted,
+                )
+                for i in range(num)
+            ),
+            batch_size_per_rank=values.batch_size,
+            optimizer=_OPTIMIZERS[optimizer],
+        ),
+    )
+    others = [name for name in names if name != operator]
     return Imported(
         workload=workload,
         source=f"the PARAM configuration {path.name}",
@@ -99,91 +148,25 @@ def import_param(path: Path) -> Imported:
     )
 
 
-def _only(reader: Reader, values: dict[str, Any], key: str, keys: Keys) -> tuple[Any, Keys]:
-    """The only entry of a list; several entries would be several benchmarks, and not one model."""
-    where = (*keys, key)
-    entries = reader.sequence(reader.required(values, key, keys), where)
-    if len(entries) != 1:
-        raise reader.fail(where, entries, f"must have 1 entry, got {len(entries)}; keep one")
-    return reader.mapping(entries[0], (*where, 0)), (*where, 0)
-
-
-def _named(
-    reader: Reader, part: dict[str, Any], keys: Keys, names: tuple[str, ...]
-) -> dict[str, tuple[Any, Keys]]:
-    """The value of each argument, with its place; arguments without names are taken in order."""
-    where = (*keys, "args")
-    args = reader.sequence(reader.required(part, "args", keys), where)
-    found: dict[str, tuple[Any, Keys]] = {}
-    for position, arg in enumerate(args):
+def _add_named(
+    found: Document, document: Document, section: str, part: _Part, names: tuple[str, ...]
+) -> None:
+    """Add each argument by its name; arguments without names are taken in order."""
+    where: Keys = ("config", 0, section, 0, "args")
+    for position, argument in enumerate(part.args):
         place = (*where, position)
-        spec = reader.mapping(arg, place)
-        swept = [mark for mark in ("__range__", "__list__") if mark in spec]
-        if swept:
-            raise reader.fail(place, spec, f"{swept[0]} sweeps over values; write one")
-        by_order = names[position] if position < len(names) else None
-        name = spec.get("name", by_order)
-        if name not in names or name in found:
-            raise reader.fail((*place, "name"), name, f"must be one of {', '.join(names)}, once")
-        found[name] = (_value(reader, spec, place), (*place, "value"))
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise reader.fail(where, args, f"argument {missing[0]!r} is missing; add it")
-    return found
-
-
-def _value(reader: Reader, spec: dict[str, Any], keys: Keys) -> Any:
-    """The value of a specification; elements of a list can be specifications themselves."""
-    value = reader.required(spec, "value", keys)
-    if isinstance(value, list):
-        return [v["value"] if isinstance(v, dict) and "value" in v else v for v in value]
-    return value
-
-
-def _tables(reader: Reader, values: dict[str, tuple[Any, Keys]]) -> tuple[Table, ...]:
-    num = reader.whole(*values["num_tables"], high=MAX_IMPORTED_TABLES)
-    rows = [reader.whole(v, k) for v, k in _each(reader, values["rows"], num)]
-    columns = [reader.whole(v, k, high=MAX_COLUMNS) for v, k in _each(reader, values["dim"], num)]
-    factors = [reader.number(v, k) for v, k in _each(reader, values["pooling_factor"], num)]
-    pooling = _POOLING[reader.whole(*values["pooling"], low=0, high=len(_POOLING) - 1)]
-    precision, keys = values["weights_precision"]
-    if not isinstance(precision, str) or precision not in _DTYPES:
-        raise reader.fail(keys, precision, f"must be one of {', '.join(_DTYPES)}")
-    is_weighted = reader.flag(*values["weighted"])
-    problems: list[str] = []
-    tables: list[Table] = []
-    for i in range(num):
-        build = partial(
-            Table,
-            name=f"t{i}",
-            num_embeddings=rows[i],
-            embedding_dim=columns[i],
-            features=(Feature(name=f"t{i}", pooling_factor=factors[i]),),
-            distribution=Uniform(num_embeddings=rows[i]),
-            dtype=_DTYPES[precision],
-            pooling=pooling,
-            is_weighted=is_weighted,
-        )
-        table = collect(problems, str(reader.document.path), build)
-        tables += [table] if table is not None else []
-    if problems:
-        raise InvalidInputError(problems)
-    return tuple(tables)
-
-
-def _each(reader: Reader, given: tuple[Any, Keys], num: int) -> list[tuple[Any, Keys]]:
-    """One value for each table: a list has one for each, a number holds for all."""
-    value, keys = given
-    if isinstance(value, list):
-        return [(v, (*keys, i)) for i, v in enumerate(reader.sequence(value, keys, length=num))]
-    return [(value, keys)] * num
-
-
-def _optimizer(reader: Reader, kwargs: dict[str, Any], keys: Keys) -> Optimizer:
-    if "optimizer" not in kwargs:
-        return Optimizer.ROWWISE_ADAGRAD
-    where = (*keys, "optimizer")
-    value = _value(reader, reader.mapping(kwargs["optimizer"], where), where)
-    if not isinstance(value, str) or value not in _OPTIMIZERS:
-        raise reader.fail(where, value, f"must be one of {', '.join(_OPTIMIZERS)}")
-    return _OPTIMIZERS[value]
+        if argument.swept is not None or argument.listed is not None:
+            raise refusal(document, place, argument.value, "sweeps over values; write one")
+        name = argument.name or (names[position] if position < len(names) else None)
+        if name not in names or name in found.value:
+            rule = f"must be one of {', '.join(names)}, once"
+            raise refusal(document, (*place, "name"), name, rule)
+        value = argument.value
+        if isinstance(value, list):
+            value = [v["value"] if isinstance(v, dict) and "value" in v else v for v in value]
+        found.value[name] = value
+        found.origins[name,] = document.where((*place, "value"))
+    for name in names:
+        if name not in found.value:
+            rule = f"argument {name!r} is missing; add it"
+            raise refusal(document, where, [a.name for a in part.args], rule)

@@ -8,19 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from costmodels.distribution.uniform import Uniform
 from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement, check_tiling
-from costmodels.workload import Feature, Table
+from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.importers.base import (
     DEFAULT_BATCH,
     MAX_COLUMNS,
     MAX_ROWS,
     Imported,
-    make_workload,
+    plain_table,
 )
 from planner.io.plan.plan_file import ParameterSchema, read_plan_schema, shards_of
-from planner.io.schemas import collect
+from planner.io.schemas import collect, made
 
 Shape = tuple[int, int]
 
@@ -53,9 +52,8 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
         for parameter, entry in entries.items():
             unique = counts[parameter] == 1 or not module
             name = parameter if unique else f"{module}.{parameter}"
-            table = collect(
-                problems, f"{path}", partial(_table, name, module, entry, given.pop(name, None))
-            )
+            build = partial(_table, name, module, entry, given.pop(name, None))
+            table = collect(problems, f"{path}", build)
             tables += [table] if table is not None else []
     problems += [f"--shape {name}: the plan has no such table" for name in given]
     if not tables and not problems:
@@ -63,15 +61,17 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     if problems:
         raise InvalidInputError(problems)
     batch = schema.batch_size_per_rank
-    workload = make_workload(
-        str(path),
-        name=schema.workload or path.stem,
-        tables=tuple(tables),
-        batch_size_per_rank=batch or DEFAULT_BATCH,
-    )
     assumed = dict(_ASSUMED)
     if batch is None:
         assumed["training.batch_size_per_rank"] = f"{DEFAULT_BATCH}; a plan does not say it"
+    workload = made(
+        str(path),
+        lambda: Workload(
+            name=schema.workload or path.stem,
+            tables=tuple(tables),
+            batch_size_per_rank=batch or DEFAULT_BATCH,
+        ),
+    )
     return Imported(
         workload=workload,
         source=f"the TorchRec plan {path.name}",
@@ -81,20 +81,22 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
 
 
 def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:
+    """One table; shards with holes are refused, because the shape read from them would be wrong."""
     rows, columns = _shape(name, entry, given)
     for what, value, most in (("rows", rows, MAX_ROWS), ("columns", columns, MAX_COLUMNS)):
         if not 1 <= value <= most:
             message = f"table {name!r}: value {value} {what}: must be 1 to {most}"
             raise InvalidInputError(message)
-    table = Table(
-        name=name,
-        num_embeddings=rows,
-        embedding_dim=columns,
-        features=(Feature(name=name, pooling_factor=1.0),),
-        distribution=Uniform(num_embeddings=rows),
-        module=module,
-    )
-    _check_tiling(name, table, entry)
+    table = plain_table(name, rows, columns, [(name, 1.0)], module=module)
+    if entry.shards:
+        replicated = entry.sharding_type is ShardingType.DATA_PARALLEL
+        placement = TablePlacement(
+            table=name,
+            sharding_type=entry.sharding_type,
+            kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
+            shards=shards_of(entry, table, None, None),
+        )
+        check_tiling(placement, rows, columns)
     return table
 
 
@@ -107,22 +109,11 @@ def _shape(name: str, entry: ParameterSchema, given: Shape | None) -> Shape:
             )
             raise InvalidInputError(message)
         return given
-    rows = max(s.shard_offsets[0] + s.shard_sizes[0] for s in entry.shards)
-    columns = max(s.shard_offsets[1] + s.shard_sizes[1] for s in entry.shards)
+    ends = [
+        [a + n for a, n in zip(s.shard_offsets, s.shard_sizes, strict=True)] for s in entry.shards
+    ]
+    rows, columns = (max(end[axis] for end in ends) for axis in (0, 1))
     if given is not None and given != (rows, columns):
         message = f"table {name!r}: shape {given} was given, its shards cover {(rows, columns)}"
         raise InvalidInputError(message)
     return rows, columns
-
-
-def _check_tiling(name: str, table: Table, entry: ParameterSchema) -> None:
-    """Refuse shards with holes, because the shape read from them would be wrong."""
-    if entry.shards:
-        replicated = entry.sharding_type is ShardingType.DATA_PARALLEL
-        placement = TablePlacement(
-            table=name,
-            sharding_type=entry.sharding_type,
-            kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
-            shards=shards_of(entry, table, None, None),
-        )
-        check_tiling(placement, table.num_embeddings, table.embedding_dim)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from costmodels.sharding import (
     SPREAD,
@@ -27,8 +27,9 @@ from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.documents import PLAN, Document, dotted, read_json, read_yaml, refuse_other_kind
+from planner.io.nouns import noun_of
 from planner.io.plan.plan_csv import read_plan_csv
-from planner.io.schemas import collect, validate
+from planner.io.schemas import Loose, collect, validate
 from planner.support.kinds import path_of, require_kind
 
 SCHEMA_VERSION: Final = 1
@@ -38,15 +39,7 @@ Offsets = Annotated[list[Count], Field(min_length=2, max_length=2)]
 Seconds = Annotated[float, Field(ge=0)]
 
 
-class _Loose(BaseModel):
-    """TorchRec and later versions may add keys; known ones are read strictly."""
-
-    model_config = ConfigDict(
-        defer_build=True, extra="ignore", strict=True, allow_inf_nan=False, frozen=True
-    )
-
-
-class ShardSchema(_Loose):
+class ShardSchema(Loose):
     """One shard of one table: ``[row, column]`` where it begins and how large it is."""
 
     shard_offsets: Offsets
@@ -54,13 +47,13 @@ class ShardSchema(_Loose):
     placement: Annotated[str, Field(pattern=r"^rank:[0-9]{1,9}/\S+$")]
 
 
-class CacheParamsSchema(_Loose):
+class CacheParamsSchema(Loose):
     """TorchRec's cache parameters, as some tools write them."""
 
     load_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
-class ParameterSchema(_Loose):
+class ParameterSchema(Loose):
     """One table. TorchRec writes no shards for replicated tables, and no load factor."""
 
     sharding_type: Annotated[ShardingType, Field(strict=False)]
@@ -70,8 +63,20 @@ class ParameterSchema(_Loose):
     cache_load_factor: Annotated[float, Field(gt=0, lt=1)] | None = None
     cache_params: CacheParamsSchema | None = None
 
+    @property
+    def load_factor(self) -> float | None:
+        """The cache load factor that the entry gives."""
+        if self.cache_load_factor is not None or self.cache_params is None:
+            return self.cache_load_factor
+        return self.cache_params.load_factor
 
-class PredictedSchema(_Loose):
+    @property
+    def is_cached(self) -> bool:
+        """Whether a cache on the device holds a share of the rows."""
+        return self.compute_kernel is ComputeKernel.FUSED_UVM_CACHING
+
+
+class PredictedSchema(Loose):
     """What an iteration costs. Null stands for what is not finite."""
 
     iteration_time_s: Seconds
@@ -87,14 +92,14 @@ class PredictedSchema(_Loose):
     per_rank: list[dict[str, Any]]
 
 
-class MemorySchema(_Loose):
+class MemorySchema(Loose):
     """Bytes per rank by purpose, and per host."""
 
     per_rank: list[dict[str, Any]]
     per_host: list[dict[str, Any]]
 
 
-class SolverSchema(_Loose):
+class SolverSchema(Loose):
     """How the search went. ``seconds`` is null unless the clock or the user ended it.
 
     ``objective`` begins with ``worst`` or ``mean`` where scenarios count. Strategy ``given``: the
@@ -117,14 +122,14 @@ class SolverSchema(_Loose):
     torchrec_defaults: bool = False
 
 
-class WholeSchema(_Loose):
+class WholeSchema(Loose):
     """All ranks of a job, of which a plan is for one group with a copy of the tables."""
 
     world_size: Annotated[int, Field(ge=1, le=10**6)]
     local_world_size: Annotated[int, Field(ge=1, le=10**6)]
 
 
-class PlanSchema(_Loose):
+class PlanSchema(Loose):
     """The whole file; only ``plan`` is needed, which is what TorchRec itself writes."""
 
     plan: dict[str, dict[str, ParameterSchema]]
@@ -367,17 +372,11 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
     plan = Plan(placements=placements)
     if workload is not None and topology is not None:
         _check(path, schema, plan, workload, topology)
-    return SavedPlan(
+    return noun_of(
+        SavedPlan,
+        schema,
         plan=plan,
-        system=schema.system,
-        workload_hash=schema.workload_hash,
-        system_hash=schema.system_hash,
-        world_size=schema.world_size,
-        local_world_size=schema.local_world_size,
         whole=None if whole is None else (whole.world_size, whole.local_world_size),
-        batch_size_per_rank=schema.batch_size_per_rank,
-        pipeline=schema.pipeline,
-        inputs_hash=schema.inputs_hash,
         predicted_s=None if schema.predicted is None else schema.predicted.iteration_time_s,
         objective=None if schema.solver is None else schema.solver.objective,
         torchrec_defaults=schema.solver is not None and schema.solver.torchrec_defaults,
@@ -491,52 +490,29 @@ def _is_module(value: object) -> bool:
 def _placements(
     schema: PlanSchema, names: _Names, path: Path, local_world_size: int | None
 ) -> tuple[tuple[TablePlacement, ...], tuple[str, ...]]:
-    placements: list[TablePlacement] = []
+    def placement(module: str, name: str, entry: ParameterSchema) -> TablePlacement:
+        table = names.table(module, name)
+        return TablePlacement(
+            table=names.name(module, name),
+            sharding_type=entry.sharding_type,
+            kernel=entry.compute_kernel,
+            shards=shards_of(entry, table, schema.world_size, local_world_size),
+            cache_load_factor_ratio=(
+                (entry.load_factor or DEFAULT_LOAD_FACTOR) if entry.is_cached else None
+            ),
+        )
+
     problems: list[str] = []
-    bare_caches = 0
-    for module, entries in schema.plan.items():
-        for name, entry in entries.items():
-            where = f"{path}: {dotted(('plan', module, name))}"
-            build = partial(_placement, entry, module, name, names, schema, local_world_size)
-            placement = collect(problems, where, build)
-            if placement is not None:
-                placements.append(placement)
-                bare_caches += _given_load_factor(entry) is None and _load_factor(entry) is not None
+    listed = [(m, n, entry) for m, entries in schema.plan.items() for n, entry in entries.items()]
+    found = [
+        collect(problems, f"{path}: {dotted(('plan', *one[:2]))}", partial(placement, *one))
+        for one in listed
+    ]
     if problems:
         raise InvalidInputError(_shortened(path, problems))
-    note = f"{bare_caches} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
-    return tuple(placements), (f"{path}: {note}",) if bare_caches else ()
-
-
-def _placement(
-    entry: ParameterSchema,
-    module: str,
-    name: str,
-    names: _Names,
-    schema: PlanSchema,
-    local_world_size: int | None,
-) -> TablePlacement:
-    table = names.table(module, name)
-    return TablePlacement(
-        table=names.name(module, name),
-        sharding_type=entry.sharding_type,
-        kernel=entry.compute_kernel,
-        shards=shards_of(entry, table, schema.world_size, local_world_size),
-        cache_load_factor_ratio=_load_factor(entry),
-    )
-
-
-def _given_load_factor(entry: ParameterSchema) -> float | None:
-    if entry.cache_load_factor is not None or entry.cache_params is None:
-        return entry.cache_load_factor
-    return entry.cache_params.load_factor
-
-
-def _load_factor(entry: ParameterSchema) -> float | None:
-    if entry.compute_kernel is not ComputeKernel.FUSED_UVM_CACHING:
-        return None
-    given = _given_load_factor(entry)
-    return DEFAULT_LOAD_FACTOR if given is None else given
+    bare = sum(entry.is_cached and entry.load_factor is None for _, _, entry in listed)
+    note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
+    return tuple(filter(None, found)), (note,) if bare else ()
 
 
 def _check(

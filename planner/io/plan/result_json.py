@@ -23,14 +23,14 @@ from typing import Any, Final
 import numpy as np
 
 import costmodels
-from costmodels.estimates import IterationEstimate, MemoryLedger
+from costmodels.estimates import IterationEstimate
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.io.plan.plan_file import SCHEMA_VERSION, parameter_name, plan_to_json
 from planner.io.system.measured_files import measured_hash
 from planner.problem import PlanningProblem
-from planner.result import Candidate, PlanningResult, SolverReport
+from planner.result import PlanningResult
 from planner.support.files import write_text_atomic
 from planner.support.kinds import path_of, require_kind
 from planner.support.status import Status
@@ -50,43 +50,73 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
     the same seed.
     """
     problem, topology = result.problem, result.problem.topology
+    workload, whole, estimate, memory = (
+        problem.workload,
+        topology.whole,
+        result.estimate,
+        result.best.memory,
+    )
+    timed = result.solver.status in (Status.TIME_LIMIT, Status.INTERRUPTED)
     values = {
-        "plan": plan_to_json(result.plan, problem.workload, topology.local_world_size),
+        "plan": plan_to_json(result.plan, workload, topology.local_world_size),
         "schema_version": SCHEMA_VERSION,
         "tool": f"shardplan {costmodels.__version__}",
         "inputs_hash": inputs_hash(problem),
-        "workload": problem.workload.name,
-        "workload_hash": workload_hash(problem.workload),
+        "workload": workload.name,
+        "workload_hash": workload_hash(workload),
         "system": topology.name,
         "system_hash": system_hash(topology),
         "world_size": topology.world_size,
         "local_world_size": topology.local_world_size,
-        "whole": _whole(topology),
-        "batch_size_per_rank": problem.workload.batch_size_per_rank,
-        "pipeline": problem.workload.pipeline.value,
-        "predicted": _predicted(result.estimate),
-        "memory": _memory(result.best.memory),
+        # The ranks of the whole job, if the plan is that of one group of them.
+        "whole": whole and {key: getattr(whole, key) for key in ("world_size", "local_world_size")},
+        "batch_size_per_rank": workload.batch_size_per_rank,
+        "pipeline": workload.pipeline,
+        "predicted": {
+            **_times(estimate),
+            "confidence": 0.9,
+            "source": estimate.time.source,
+            "samples_per_s": estimate.samples_per_s,
+            "slowest_rank": estimate.slowest_rank,
+            "imbalance_ratio": estimate.imbalance_ratio,
+            "exposed_communication_s": estimate.exposed_communication_s,
+            "critical_path": estimate.critical_path,
+            "per_rank": estimate.ranks,
+        },
+        "memory": {
+            "per_rank": [
+                {**asdict(r), "used_bytes": r.used_bytes, "headroom_bytes": r.headroom_bytes}
+                for r in memory.ranks
+            ],
+            "per_host": memory.hosts,
+        },
         "usd_per_billion_samples": result.usd_per_billion_samples,
-        "solver": _solver(result.solver),
-        "searched": list(result.searched),
-        **_asked(result),
-        "alternatives": [_alternative(c) for c in result.runners_up],
-        "baselines": [_alternative(c) for c in result.baselines],
-        "unfit_baselines": list(result.unfit_baselines),
-        "provenance": [asdict(p) for p in result.estimate.provenance],
-        "assumed": [asdict(a) for a in result.assumed],
-        "warnings": list(dict.fromkeys((*result.warnings, *result.estimate.warnings))),
+        "solver": {
+            **asdict(result.solver),
+            "gap_ratio": result.solver.gap_ratio,
+            "seconds": result.solver.seconds if timed else None,
+            "progress": result.solver.progress if timed else (),
+        },
+        "searched": result.searched,
+        "reshard": result.reshard,
+        "curve": [{**asdict(p), "payback_s": p.move.payback_s} for p in result.curve],
+        "blocked": result.blocked,
+        "scenarios": result.scenarios,
+        "checkpoint_interval_s": result.checkpoint_interval_s,
+        "alternatives": [{"name": c.name, **_times(c.estimate)} for c in result.runners_up],
+        "baselines": [{"name": c.name, **_times(c.estimate)} for c in result.baselines],
+        "unfit_baselines": result.unfit_baselines,
+        "provenance": estimate.provenance,
+        "assumed": result.assumed,
+        "warnings": list(dict.fromkeys((*result.warnings, *estimate.warnings))),
     }
     plain: dict[str, Any] = _plain(values)
     return plain
 
 
-def _whole(topology: Topology) -> dict[str, int] | None:
-    """The ranks of the whole job, if the plan is that of one group of them."""
-    whole = topology.whole
-    if whole is None:
-        return None
-    return {"world_size": whole.world_size, "local_world_size": whole.local_world_size}
+def _times(estimate: IterationEstimate) -> dict[str, float]:
+    time = estimate.time
+    return {"iteration_time_s": time.time_s, "low_s": time.low_s, "high_s": time.high_s}
 
 
 def plan_text(result: PlanningResult) -> str:
@@ -170,6 +200,8 @@ def _canonical(value: object) -> Any:
 
 def _plain(value: Any) -> Any:
     """The value in the types of JSON."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -203,74 +235,6 @@ def _render(value: Any, indent: str) -> str:
     return f"{first}\n{body}\n{indent}{last}"
 
 
-def _solver(report: SolverReport) -> dict[str, Any]:
-    timed = report.status in (Status.TIME_LIMIT, Status.INTERRUPTED)
-    return {
-        "strategy": report.strategy,
-        "objective": report.objective,
-        "status": report.status,
-        "value": report.value,
-        "bound": report.bound,
-        "gap_ratio": report.gap_ratio,
-        "separable_value": report.separable_value,
-        "balanced_value": report.balanced_value,
-        "seconds": report.seconds if timed else None,
-        "seed": report.seed,
-        "evaluations": report.evaluations,
-        "work": report.work,
-        "progress": report.progress if timed else (),
-        "torchrec_defaults": report.torchrec_defaults,
-    }
-
-
-def _predicted(estimate: IterationEstimate) -> dict[str, Any]:
-    return {
-        "iteration_time_s": estimate.time.time_s,
-        "low_s": estimate.time.low_s,
-        "high_s": estimate.time.high_s,
-        "confidence": 0.9,
-        "source": estimate.time.source.value,
-        "samples_per_s": estimate.samples_per_s,
-        "slowest_rank": estimate.slowest_rank,
-        "imbalance_ratio": estimate.imbalance_ratio,
-        "exposed_communication_s": estimate.exposed_communication_s,
-        "critical_path": [asdict(s) for s in estimate.critical_path],
-        "per_rank": [asdict(r) for r in estimate.ranks],
-    }
-
-
-def _memory(ledger: MemoryLedger) -> dict[str, Any]:
-    return {
-        "per_rank": [
-            {**asdict(r), "used_bytes": r.used_bytes, "headroom_bytes": r.headroom_bytes}
-            for r in ledger.ranks
-        ],
-        "per_host": [asdict(h) for h in ledger.hosts],
-    }
-
-
-def _asked(result: PlanningResult) -> dict[str, Any]:
-    """The parts that only some results have, such as the move from a plan in use, and scenarios."""
-    move = result.reshard
-    return {
-        "reshard": None if move is None else asdict(move),
-        "curve": [{**asdict(p), "payback_s": p.move.payback_s} for p in result.curve],
-        "blocked": None if result.blocked is None else asdict(result.blocked),
-        "scenarios": [asdict(s) for s in result.scenarios],
-        "checkpoint_interval_s": result.checkpoint_interval_s,
-    }
-
-
-def _alternative(candidate: Candidate) -> dict[str, Any]:
-    time = candidate.estimate.time
-    return {
-        "name": candidate.name,
-        "iteration_time_s": time.time_s,
-        "low_s": time.low_s,
-        "high_s": time.high_s,
-    }
-
-
 KIND: Final = "shardplan_reshard"
 _MOVABLE: Final = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
 _COUNTED_BYTES: Final = 4
@@ -291,7 +255,7 @@ def reshard_text(before: Plan, after: Plan, workload: Workload, local_world_size
     restart: dict[str, str] = {}
     for placement in after.placements:
         old = before.placement(placement.table)
-        if _entry(old) == _entry(placement):
+        if replace(old, table=placement.table) == placement:
             continue
         reason = _obstacle(old, placement)
         if reason:
@@ -305,16 +269,6 @@ def reshard_text(before: Plan, after: Plan, workload: Workload, local_world_size
         module["tables"][name] = tree[table.module][name]
     values = {"kind": KIND, "schema_version": 1, "modules": modules, "restart": restart}
     return json.dumps(values, indent=1) + "\n"
-
-
-def _entry(placement: TablePlacement) -> tuple[object, ...]:
-    """The values of a placement that TorchRec compares."""
-    return (
-        placement.sharding_type,
-        placement.kernel,
-        placement.shards,
-        placement.cache_load_factor_ratio,
-    )
 
 
 def _obstacle(old: TablePlacement, new: TablePlacement) -> str:

@@ -24,16 +24,16 @@ from costmodels.datatypes import DataType
 from costmodels.errors import CostModelError, InvalidValueError
 from costmodels.measured.curves import CollectiveCurve
 from costmodels.measured.fbgemm_constants import FITTED
-from costmodels.topology import Device
+from costmodels.topology import Device, Topology
 from costmodels.units import GB, GIB, US
 from planner.errors import InvalidInputError
+from planner.io.documents import yaml_text
 from planner.io.library import configs_folder, locate
 from planner.io.schemas import validate
 from planner.io.system.collective_curves import CurveRecord, curves_text
 from planner.io.system.measured_rows import MeasuredRows
 from planner.io.system.system_file import load_system
 from planner.io.system.system_schema import DeviceSchema, SystemSchema, read_system, system_of
-from planner.io.workload.workload_writer import scalar_text
 from planner.support.files import write_texts_atomic
 
 _NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
@@ -44,14 +44,20 @@ _EFFICIENCY_OF: Final = (DataType.BF16, DataType.FP16, DataType.TF32, DataType.F
 these that was measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """What the rows say; None or empty where they say nothing."""
-
-    rates: Rates
-    calls: HostCalls | None
-    lookups: FbgemmFit | None
-    curves: Sequence[CollectiveCurve]
+_NUMBERS: Final = (
+    ("device", "hbm_capacity", "hbm_capacity_bytes", GIB, ".2f", " GiB", ""),
+    ("device", "hbm_bandwidth", "hbm_bandwidth_bytes_per_s", GB, ".5g", " GB/s",
+     "large copies and additions on "),
+    ("device", "num_multiprocessors", "num_multiprocessors", 1, ".0f", "", ""),
+    ("device", "kernel_latency", "kernel_latency_s", US, ".3f", " us",
+     "one tiny kernel to the next on "),
+    ("host", "device_link_bandwidth", "host_link_bytes_per_s", GB, ".2f", " GB/s",
+     "large pinned copies on "),
+    ("links.host", "latency", "exchange_latency_s", US, ".2f", " us", "smallest all-to-all on "),
+    ("links.host", "bandwidth", "exchange_bytes_per_s", GB, ".2f", " GB/s",
+     "largest all-to-all on "),
+)  # fmt: skip
+"""Section and key of a system file, the measured rate, how it is written, and how measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,24 +99,41 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
             "of GPUs cannot be fitted to; calibrate CPU ranks with --device cpu -o FILE"
         )
         raise InvalidInputError(message)
-    _check_base(path, locate(base, "systems"))
+    start = locate(base, "systems")
+    _check_base(path, start)
+    topology = load_system(base)
     rates = fit_rates(measured.environment, measured.rows)
     curves = collective_curves(
         measured.rows,
         version=measured.environment.get("nccl", ""),
         source=f"own measurement on {measured.machine()}",
     )
-    lookups = _fit_lookups(base, rates, measured)
-    found = _Found(rates=rates, calls=_calls(measured), lookups=lookups, curves=curves)
-    written = _write(path, base, found, measured)
+    lookups = _fit_lookups(topology, rates, measured)
+    calls = _calls(measured)
+    sections = _sections(start, rates, calls, lookups, measured)
+    written = _write(path, start, sections, calls, curves, measured)
+    before = {p.name: p.value for p in topology.provenance}
     uneven = uneven_error(measured.rows)
+    said = {
+        "rate of the device memory": rates.hbm_bandwidth_bytes_per_s,
+        "rates of matrix products": rates.products_flops or None,
+        "time of a kernel": rates.kernel_latency_s,
+        "link to the host": rates.host_link_bytes_per_s,
+        "calls of the host": calls,
+        "lookups": lookups,
+        "collectives (they need two ranks)": rates.exchange_bytes_per_s,
+    }
     return Written(
         written=written,
-        replaced=_replaced(base, path),
+        replaced=tuple(
+            (p.name, before.get(p.name, ""), p.value)
+            for p in load_system(path).provenance
+            if before.get(p.name) != p.value
+        ),
         errors=(uneven,) if uneven is not None else (),
         lookup_errors=lookups.errors if lookups else (),
-        kept=_unsaid(found),
-        other_card=_other_card(load_system(base).device, rates, measured.environment["gpu"]),
+        kept=tuple(what for what, value in said.items() if value is None),
+        other_card=_other_card(topology.device, rates, measured.environment["gpu"]),
     )
 
 
@@ -153,7 +176,7 @@ def _check_base(path: Path, base: Path) -> None:
         raise InvalidInputError(message)
 
 
-def _fit_lookups(base: str | Path, rates: Rates, measured: MeasuredRows) -> FbgemmFit | None:
+def _fit_lookups(topology: Topology, rates: Rates, measured: MeasuredRows) -> FbgemmFit | None:
     """The constants of lookups on a device with the measured rates; None without lookups.
 
     Raises:
@@ -162,7 +185,6 @@ def _fit_lookups(base: str | Path, rates: Rates, measured: MeasuredRows) -> Fbge
     found = measured.of_block(*LOOKUP_BLOCKS)
     if not found:
         return None
-    topology = load_system(base)
     device, host = topology.device, topology.host
     if rates.hbm_bandwidth_bytes_per_s is not None:
         device = replace(device, hbm_bandwidth_bytes_per_s=rates.hbm_bandwidth_bytes_per_s)
@@ -176,80 +198,73 @@ def _fit_lookups(base: str | Path, rates: Rates, measured: MeasuredRows) -> Fbge
         raise InvalidInputError(message) from error
 
 
-def _lookup_lines(fit: FbgemmFit | None, note: str) -> list[str]:
-    """The section of FBGEMM's constants."""
-    if fit is None:
-        return []
-    values = asdict(fit.constants)
-    sources = {
-        name: f"calibrated, {note}" if name in FITTED else "default, of the base, for these seconds"
-        for name in values
-    }
-    return ["lookup:", *(f"  {name}: {values[name]:.6g} ({sources[name]})" for name in values)]
+def _sections(
+    base: Path, rates: Rates, calls: HostCalls | None, fit: FbgemmFit | None, measured: MeasuredRows
+) -> list[str]:
+    """The lines of all sections that have measured numbers."""
+    note = _note(measured.machine())
+    found: dict[str, list[str]] = {"device": [], "host": [], "links.host": []}
+    for section, key, field, size, form, unit, how in _NUMBERS:
+        value = getattr(rates, field)
+        if value:
+            found[section].append(f"{key}: {value / size:{form}}{unit} (measured, {how}{note})")
+    device = validate(SystemSchema, read_system(base)).device
+    found["device"] += _product_lines(device, rates, note)
+    found["host"] += calls.lines() if calls else ()
+    lines = []
+    for section, numbers in found.items():
+        *above, last = section.split(".")
+        if numbers:
+            lines += [f"{key}:" for key in above] + [f"{'  ' * len(above)}{last}:"]
+            lines += [f"{'  ' * (len(above) + 1)}{line}" for line in numbers]
+    if fit is not None:
+        how = f"calibrated, {_note(measured.machine('fbgemm'))}"
+        rest = "default, of the base, for these seconds"
+        lines.append("lookup:")
+        lines += [
+            f"  {name}: {value:.6g} ({how if name in FITTED else rest})"
+            for name, value in asdict(fit.constants).items()
+        ]
+    return lines
 
 
-def _replaced(base: str | Path, path: Path) -> tuple[tuple[str, str, str], ...]:
-    """The numbers of the written system that were measured, beside those of its base."""
-    before = {p.name: p.value for p in load_system(base).provenance}
-    return tuple(
-        (p.name, before.get(p.name, ""), p.value)
-        for p in load_system(path).provenance
-        if before.get(p.name) != p.value
-    )
-
-
-def _unsaid(found: _Found) -> tuple[str, ...]:
-    rates = found.rates
-    said = (
-        (rates.hbm_bandwidth_bytes_per_s, "rate of the device memory"),
-        (rates.products_flops or None, "rates of matrix products"),
-        (rates.kernel_latency_s, "time of a kernel"),
-        (rates.host_link_bytes_per_s, "link to the host"),
-        (found.calls, "calls of the host"),
-        (found.lookups, "lookups"),
-        (rates.exchange_bytes_per_s, "collectives (they need two ranks)"),
-    )
-    return tuple(name for value, name in said if value is None)
-
-
-def _write(path: Path, base: str | Path, found: _Found, measured: MeasuredRows) -> tuple[Path, ...]:
+def _write(
+    path: Path,
+    base: Path,
+    sections: list[str],
+    calls: HostCalls | None,
+    curves: Sequence[CollectiveCurve],
+    measured: MeasuredRows,
+) -> tuple[Path, ...]:
     """Write ``path``, and beside it the measured curves of collectives if there are any.
 
     Raises:
-        InvalidInputError: the base is no system, the rows give none, or a file cannot be written.
+        InvalidInputError: the rows give no system, or a file cannot be written.
     """
-    start = locate(base, "systems")
-    device = validate(SystemSchema, read_system(start)).device
-    note = _note(measured.machine())
+    start = load_system(base)
     lines = [
-        f"# Measured by `shardplan calibrate` on {note}.",
+        f"# Measured by `shardplan calibrate` on {_note(measured.machine())}.",
         "# Keys that are not here are those of the base.",
-        f"name: {scalar_text(path.stem)}",
-        f"base: {scalar_text(_base_name(path, start))}",
-        f"description: {scalar_text(f'{device.name}, measured')}",
-        *_device_lines(device, found.rates, note),
-        *_host_lines(found, note),
-        *_link_lines(found.rates, note),
-        *_lookup_lines(found.lookups, _note(measured.machine("fbgemm"))),
+        f"name: {yaml_text(path.stem)}",
+        f"description: {yaml_text(f'{start.device.name}, measured')}",
+        *sections,
     ]
     texts: dict[Path, str] = {}
-    if found.curves:
+    if curves:
         beside = path.with_suffix(".curves.csv")
-        texts[beside] = curves_text(_records(path.stem, device.name, found.curves))
-        kept = [_relative(path, name) for name in load_system(start).collective_curves]
-        names = ", ".join(scalar_text(name) for name in (beside.name, *kept))
+        texts[beside] = curves_text(_records(path.stem, start.device.name, curves))
+        kept = [_relative(path, name) for name in start.collective_curves]
+        names = ", ".join(yaml_text(name) for name in (beside.name, *kept))
         lines.append(f"collective_curves: [{names}]")
-    whole = [
-        f"base: {scalar_text(str(start.resolve()))}" if x.startswith("base: ") else x for x in lines
-    ]
     try:
+        whole = [*lines, f"base: {yaml_text(str(base.resolve()))}"]
         validate(SystemSchema, system_of(path, "\n".join(whole)))
-        if (calls := found.calls) is not None:
-            host = load_system(start).host
-            replace(host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
+        if calls is not None:
+            replace(start.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
     except (InvalidInputError, CostModelError) as error:
         message = f"{measured.path}: the rows give a number that no system has: {error}"
         raise InvalidInputError(message) from error
+    lines.insert(3, f"base: {yaml_text(_base_name(path, base))}")
     write_texts_atomic({**texts, path: "\n".join(lines) + "\n"})
     return (path, *texts)
 
@@ -267,24 +282,6 @@ def _relative(path: Path, curves: str) -> str:
     return os.path.relpath(Path(curves).resolve(), path.parent.resolve())
 
 
-def _device_lines(base: DeviceSchema, rates: Rates, note: str) -> list[str]:
-    """The section of the device."""
-    lines = []
-    if rates.hbm_capacity_bytes is not None:
-        lines.append(f"  hbm_capacity: {rates.hbm_capacity_bytes / GIB:.2f} GiB (measured, {note})")
-    if rates.hbm_bandwidth_bytes_per_s is not None:
-        rate = rates.hbm_bandwidth_bytes_per_s / GB
-        told = f"large copies and additions on {note}"
-        lines.append(f"  hbm_bandwidth: {rate:.5g} GB/s (measured, {told})")
-    if rates.num_multiprocessors:
-        lines.append(f"  num_multiprocessors: {rates.num_multiprocessors} (measured, {note})")
-    if rates.kernel_latency_s is not None:
-        told = f"one tiny kernel to the next on {note}"
-        lines.append(f"  kernel_latency: {rates.kernel_latency_s / US:.3f} us (measured, {told})")
-    lines += _product_lines(base, rates, note)
-    return ["device:", *lines] if lines else []
-
-
 def _product_lines(base: DeviceSchema, rates: Rates, note: str) -> list[str]:
     """Rates of products: a rate times the efficiency is what was measured.
 
@@ -298,41 +295,17 @@ def _product_lines(base: DeviceSchema, rates: Rates, note: str) -> list[str]:
         return []
     efficiency = min(1.0, max(0.01, measured[reference] / base.flops[reference].value))
     told = f"large {reference.value} products on {note}"
-    lines = [f"  flops_efficiency: {efficiency:.4f} (measured, {told})", "  flops:"]
+    lines = [f"flops_efficiency: {efficiency:.4f} (measured, {told})", "flops:"]
     for kind in dict.fromkeys((*base.flops, *measured)):
         if kind in measured:
             rate = measured[kind] / efficiency / _TFLOP
             what = f"large products on {note} reach {measured[kind] / _TFLOP:.1f} TFLOP/s"
-            lines.append(f"    {kind.value}: {rate:.5g} TFLOP/s (measured, {what})")
+            lines.append(f"  {kind.value}: {rate:.5g} TFLOP/s (measured, {what})")
         else:
             kept = base.flops[kind]
             source = ", ".join(part for part in (kept.source.value, kept.reference) if part)
-            lines.append(f"    {kind.value}: {kept.text} ({source})")
+            lines.append(f"  {kind.value}: {kept.text} ({source})")
     return lines
-
-
-def _host_lines(found: _Found, note: str) -> list[str]:
-    """The section of the host."""
-    lines = []
-    if found.rates.host_link_bytes_per_s is not None:
-        rate, told = found.rates.host_link_bytes_per_s / GB, f"large pinned copies on {note}"
-        lines.append(f"  device_link_bandwidth: {rate:.2f} GB/s (measured, {told})")
-    if found.calls is not None:
-        lines += [f"  {line}" for line in found.calls.lines()]
-    return ["host:", *lines] if lines else []
-
-
-def _link_lines(rates: Rates, note: str) -> list[str]:
-    """The section of the links between ranks of a host."""
-    if rates.exchange_latency_s is None or rates.exchange_bytes_per_s is None:
-        return []
-    latency_us, rate = rates.exchange_latency_s / US, rates.exchange_bytes_per_s / GB
-    return [
-        "links:",
-        "  host:",
-        f"    latency: {latency_us:.2f} us (measured, smallest all-to-all on {note})",
-        f"    bandwidth: {rate:.2f} GB/s (measured, largest all-to-all on {note})",
-    ]
 
 
 def _records(name: str, device: str, curves: Sequence[CollectiveCurve]) -> list[CurveRecord]:

@@ -29,24 +29,12 @@ from planner.io.library import configs_folder
 from planner.support.files import csv_text, unguarded, write_text_atomic
 
 COLUMNS: Final = (
-    "set",
-    "collective",
-    "nodes",
-    "gpus_per_node",
-    "ranks",
-    "domain_gpus",
-    "device",
-    "network",
-    "network_GBps",
-    "library",
-    "version",
-    "harness",
-    "role",
-    "source",
-    "licence",
-    "notes",
+    "set", "collective", "nodes", "gpus_per_node", "ranks", "domain_gpus", "device", "network",
+    "network_GBps", "library", "version", "harness", "role", "source", "licence", "notes",
     "points_bytes_us",
-)
+)  # fmt: skip
+_TEXTS: Final = ("device", "network", "library", "harness", "role", "licence", "notes")
+"""Columns that are fields of a record."""
 PREDICTING_ROLES: Final = ("calibrate", "calibrate-optional")
 ROLES: Final = (*PREDICTING_ROLES, "validate")
 
@@ -78,14 +66,12 @@ def load_curves(topology: Topology) -> tuple[CollectiveCurve, ...]:
         InvalidInputError: a set or file does not exist, or breaks a rule.
     """
     curves: list[CollectiveCurve] = []
-    device = topology.device.name
     for position, name in enumerate(topology.collective_curves):
-        if name.endswith(".csv"):
-            found = read_curves(Path(name))
-            curves.extend(_predicting(found, device, is_own=True, position=position))
-        else:
-            is_own = name == topology.name
-            curves.extend(_shipped_set(name, device, is_own=is_own, position=position))
+        is_file = name.endswith(".csv")
+        found = _predicting(read_curves(Path(name))) if is_file else _shipped_set(name)
+        is_own = is_file or name == topology.name
+        is_own = is_own or all(r.device == topology.device.name for r in found)
+        curves += [replace(r.curve, priority=position + (not is_own)) for r in found]
     return tuple(curves)
 
 
@@ -102,31 +88,15 @@ def unknown_sets(names: Sequence[str]) -> list[tuple[int, str]]:
 
 
 @functools.lru_cache(maxsize=256)
-def _shipped_set(
-    name: str, device: str, *, is_own: bool, position: int
-) -> tuple[CollectiveCurve, ...]:
-    """The curves of a shipped set; see :func:`_predicting`."""
+def _shipped_set(name: str) -> tuple[CurveRecord, ...]:
+    """The curves of a shipped set that predictions may use."""
     for _, message in unknown_sets([name]):
         raise InvalidInputError(message)
-    fitting = [r for r in shipped_curves() if r.set_name == name]
-    return _predicting(fitting, device, is_own=is_own, position=position)
+    return _predicting(r for r in shipped_curves() if r.set_name == name)
 
 
-def _predicting(
-    records: Iterable[CurveRecord], device: str, *, is_own: bool, position: int
-) -> tuple[CollectiveCurve, ...]:
-    """The curves that predictions may use, with their priority.
-
-    Args:
-        records: the rows of one set or file.
-        device: the device of the system.
-        is_own: whether the curves are known to be from this system; otherwise they are if all were
-            measured on the same device.
-        position: position of the set among those that the system names.
-    """
-    predicting = [r for r in records if r.role in PREDICTING_ROLES]
-    is_own = is_own or all(r.device == device for r in predicting)
-    return tuple(replace(r.curve, priority=position + (not is_own)) for r in predicting)
+def _predicting(records: Iterable[CurveRecord]) -> tuple[CurveRecord, ...]:
+    return tuple(r for r in records if r.role in PREDICTING_ROLES)
 
 
 @functools.lru_cache(maxsize=1)
@@ -172,13 +142,11 @@ def write_curves(path: Path, records: Iterable[CurveRecord]) -> None:
 
 
 def _record(row: dict[str, str]) -> CurveRecord:
-    if row["role"] not in ROLES:
-        message = f"role {row['role']!r} is not one of {', '.join(ROLES)}"
-        raise ValueError(message)
+    for column, known in (("role", ROLES), ("collective", [*Collective])):
+        if row[column] not in known:
+            message = f"{column} {row[column]!r} is not one of {', '.join(known)}"
+            raise ValueError(message)
     nodes, ranks, domain = (_whole(row, c) for c in ("nodes", "ranks", "domain_gpus"))
-    if row["collective"] not in list(Collective):
-        message = f"collective {row['collective']!r} is not one of {', '.join(Collective)}"
-        raise ValueError(message)
     points = [_point(text) for text in row["points_bytes_us"].split()]
     curve = CollectiveCurve(
         collective=Collective(row["collective"]),
@@ -191,40 +159,24 @@ def _record(row: dict[str, str]) -> CurveRecord:
         source=row["source"],
         fabric=fabric_named(row["network"]),
     )
-    return CurveRecord(
-        set_name=row["set"],
-        role=row["role"],
-        nodes=nodes,
-        curve=curve,
-        device=row["device"],
-        network=row["network"],
-        library=row["library"],
-        harness=row["harness"],
-        licence=row["licence"],
-        notes=row["notes"],
-    )
+    texts = {name: row[name] for name in _TEXTS}
+    return CurveRecord(set_name=row["set"], nodes=nodes, curve=curve, **texts)
 
 
 def _row(record: CurveRecord) -> dict[str, str]:
     curve = record.curve
     pairs = zip(curve.size_bytes, curve.time_s, strict=True)
     return {
+        **{name: getattr(record, name) for name in _TEXTS},
         "set": record.set_name,
         "collective": curve.collective.value,
         "nodes": str(record.nodes),
         "gpus_per_node": str(curve.ranks // record.nodes),
         "ranks": str(curve.ranks),
         "domain_gpus": str(curve.ranks // curve.domains),
-        "device": record.device,
-        "network": record.network,
         "network_GBps": f"{curve.network_bytes_per_s / GB:g}" if curve.network_bytes_per_s else "",
-        "library": record.library,
         "version": curve.version,
-        "harness": record.harness,
-        "role": record.role,
         "source": curve.source,
-        "licence": record.licence,
-        "notes": record.notes,
         "points_bytes_us": " ".join(f"{size:.0f}:{time / US:.6g}" for size, time in pairs),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,12 +16,28 @@ from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
 from planner.support.files import once_per_version, write_text_atomic
 
-_FORMAT = TypeAdapter(Calibration)
+_CALIBRATION = TypeAdapter(Calibration)
+_RESIDUAL = TypeAdapter(LookupResidual)
+
+
+def _read(path: Path, form: TypeAdapter[Any], what: str, refusal: str) -> Any:
+    try:
+        return form.validate_json(path.read_bytes())
+    except OSError as error:
+        message = f"cannot read the {what} {path}: {error.strerror or error}"
+        raise InvalidInputError(message) from error
+    except ValidationError as error:
+        message = f"{path} {refusal}: {error.errors()[0]['msg']}"
+        raise InvalidInputError(message) from error
+
+
+def _write(path: Path, form: TypeAdapter[Any], value: object) -> None:
+    write_text_atomic(path, form.dump_json(value, indent=1).decode() + "\n")
 
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
     """Write the constants, the errors of the fit, and doubtful points."""
-    write_text_atomic(path, _FORMAT.dump_json(calibration, indent=1).decode() + "\n")
+    _write(path, _CALIBRATION, calibration)
 
 
 def read_calibration(path: str | Path) -> Calibration:
@@ -29,14 +46,8 @@ def read_calibration(path: str | Path) -> Calibration:
     Raises:
         InvalidInputError: there is no such file, or it is not a calibration.
     """
-    try:
-        return _FORMAT.validate_json(Path(path).read_bytes())
-    except OSError as error:
-        message = f"cannot read the calibration {path}: {error.strerror or error}"
-        raise InvalidInputError(message) from error
-    except ValidationError as error:
-        message = f"{path} is not a calibration: {error.errors()[0]['msg']}"
-        raise InvalidInputError(message) from error
+    found: Calibration = _read(Path(path), _CALIBRATION, "calibration", "is not a calibration")
+    return found
 
 
 def load_constants(path: str) -> CpuConstants:
@@ -49,9 +60,6 @@ def _constants(path: Path) -> CpuConstants:
     return read_calibration(path).constants
 
 
-_RESIDUAL = TypeAdapter(LookupResidual)
-
-
 def residual_path(topology: Topology) -> Path:
     """The path of the factors of a system, which need not exist."""
     if topology.calibration:
@@ -62,7 +70,7 @@ def residual_path(topology: Topology) -> Path:
 
 def write_residual(path: Path, residual: LookupResidual) -> None:
     """Write the factors."""
-    write_text_atomic(path, _RESIDUAL.dump_json(residual, indent=1).decode() + "\n")
+    _write(path, _RESIDUAL, residual)
 
 
 @once_per_version(num_kept=16)
@@ -74,14 +82,8 @@ def load_residual(path: Path) -> LookupResidual | None:
     """
     if not path.is_file():
         return None
-    try:
-        return _RESIDUAL.validate_json(path.read_bytes())
-    except OSError as error:
-        message = f"cannot read the learned factors {path}: {error.strerror or error}"
-        raise InvalidInputError(message) from error
-    except ValidationError as error:
-        message = f"{path} holds no learned factors: {error.errors()[0]['msg']}"
-        raise InvalidInputError(message) from error
+    found: LookupResidual = _read(path, _RESIDUAL, "learned factors", "holds no learned factors")
+    return found
 
 
 def measured_hash(topology: Topology) -> str:
@@ -89,8 +91,5 @@ def measured_hash(topology: Topology) -> str:
     named = [topology.calibration] if topology.calibration else []
     named += [name for name in topology.collective_curves if name.endswith(".csv")]
     files = [path for path in (*map(Path, named), residual_path(topology)) if path.is_file()]
-    if not files:
-        return ""
-    return hashlib.sha256(
-        b"".join(hashlib.sha256(f.read_bytes()).digest() for f in files)
-    ).hexdigest()
+    digests = [hashlib.sha256(f.read_bytes()).digest() for f in files]
+    return hashlib.sha256(b"".join(digests)).hexdigest() if files else ""

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from costmodels.calibration.device_designs import LOOKUP_BLOCKS, Row
 from costmodels.calibration.fit_device import EAGER_CALL, EAGER_PASS
 from costmodels.workload import Optimizer
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, parse_json, read_text
-from planner.io.schemas import validate
+from planner.io.schemas import Loose, validate
 
 _OTHER_BLOCKS: Final = ("dense", "dlrm", "pipe")
 """Blocks of whole steps; only what a fit of such steps reads is checked, and by that fit."""
@@ -41,13 +41,7 @@ Bytes = Annotated[Real, Field(ge=0, le=1e15)]
 Text = Annotated[str, Field(max_length=400)]
 
 
-class _Row(BaseModel):
-    """The base of rows: further keys are allowed, because rows tell more than a fit reads."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False, frozen=True)
-
-
-class _Environment(_Row):
+class _Environment(Loose):
     block: Literal["ceilings"]
     what: Literal["env"]
     gpu: Text = ""
@@ -62,7 +56,7 @@ class _Environment(_Row):
     measured: Text = ""
 
 
-class _Lookup(_Row):
+class _Lookup(Loose):
     T: Annotated[int, Field(gt=0, le=10**5)]
     rows: Whole
     dim: Annotated[int, Field(gt=0, le=10**5)]
@@ -87,11 +81,11 @@ class _Lookup(_Row):
         return self
 
 
-class _Timed(_Row):
+class _Timed(Loose):
     us: Microseconds
 
 
-class _Gap(_Row):
+class _Gap(Loose):
     us_each: Microseconds
 
 
@@ -111,14 +105,14 @@ class _Shape(_Timed):
     N: Annotated[int, Field(gt=0, le=10**8)]
 
 
-class _Linked(_Row):
+class _Linked(Loose):
     pinned: bool
     kb: Annotated[Real, Field(gt=0, le=1e10)]
     h2d_us: Microseconds
     d2h_us: Microseconds
 
 
-class _Call(_Row):
+class _Call(Loose):
     wall_us: Microseconds
 
 
@@ -137,7 +131,7 @@ class _Collective(_Timed):
         return self
 
 
-_CEILINGS: Final[dict[str, type[_Row]]] = {
+_CEILINGS: Final[dict[str, type[Loose]]] = {
     "d2d": _Sized,
     "add": _Sized,
     "gemm": _Product,
@@ -223,14 +217,14 @@ def _parsed(path: Path, number: int, line: str) -> Row:
     return row
 
 
-def _schema(path: Path, number: int, row: Row) -> type[_Row]:
+def _schema(path: Path, number: int, row: Row) -> type[Loose]:
     block, what = row["block"], row.get("what")
     if block in LOOKUP_BLOCKS:
         return _Lookup
     if block == "collectives":
         return _Collective
     if block in _OTHER_BLOCKS:
-        return _Row
+        return Loose
     if not isinstance(what, str):
         message = f"{path}:{number}: what: must say what was measured, got {what!r}"
         raise InvalidInputError(message)
@@ -241,10 +235,10 @@ def _schema(path: Path, number: int, row: Row) -> type[_Row]:
         return _Sized
     if what.startswith("kernel gap"):
         return _Gap
-    return _CEILINGS.get(what, _Call if "wall_us" in row else _Row)
+    return _CEILINGS.get(what, _Call if "wall_us" in row else Loose)
 
 
-def _checked(path: Path, number: int, row: Row, schema: type[_Row]) -> None:
+def _checked(path: Path, number: int, row: Row, schema: type[Loose]) -> None:
     """Check a row, and refuse the first thing that is wrong with it.
 
     Raises:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from numbers import Integral
 from pathlib import Path
@@ -34,7 +34,6 @@ from planner.io.schemas import Sourced, Strict, validate
 from planner.io.system.collective_curves import load_curves, unknown_sets
 from planner.io.system.measured_files import load_constants, load_residual, residual_path
 from planner.io.system.system_schema import (
-    DeviceSchema,
     FabricSchema,
     LinkSchema,
     SystemSchema,
@@ -74,7 +73,7 @@ def load_system(
         2
     """
     path = locate(source, "systems")
-    named = _named_system(path, gpus=gpus, gpus_per_host=gpus_per_host, overrides=overrides)
+    named = _named_system(path, gpus, gpus_per_host, overrides)
     try:
         return with_measurements(named)
     except InvalidInputError as error:
@@ -82,14 +81,12 @@ def load_system(
 
 
 def _named_system(
-    source: str | Path,
-    *,
-    gpus: int | None = None,
-    gpus_per_host: int | None = None,
+    path: Path,
+    gpus: int | None,
+    gpus_per_host: int | None,
     overrides: tuple[tuple[str, str], ...] = (),
 ) -> Topology:
     """As :func:`load_system`; what the system names is not read."""
-    path = locate(source, "systems")
     document = read_system(path)
     for pair in overrides:
         override(document, *pair)
@@ -145,7 +142,7 @@ def links_measured(topology: Topology) -> Links | None:
     sets = topology.collective_curves
     if not sets or any(name.endswith(_CSV) for name in sets):
         return None
-    shipped = _shipped_names()
+    shipped = names("systems")
     local = topology.local_world_size
     if topology.name in shipped:
         known = _shipped(topology.name, local)
@@ -165,14 +162,9 @@ def links_measured(topology: Topology) -> Links | None:
     return alike[0].links if alike else None
 
 
-@functools.cache
-def _shipped_names() -> tuple[str, ...]:
-    return names("systems")
-
-
 @functools.lru_cache(maxsize=256)
 def _shipped(name: str, local: int) -> Topology:
-    return _named_system(name, gpus=local, gpus_per_host=local)
+    return _named_system(locate(name, "systems"), local, local)
 
 
 def load_smallest(source: str | Path, *, gpus_per_host: int | None = None) -> Topology:
@@ -213,60 +205,43 @@ def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology
 
 
 def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
-    """The topology with those ranks and hosts that differ from the others."""
-    device, speeds, host = topology.hbm_capacities(), topology.speeds(), topology.ddr_capacities()
-    _refuse_twice(schema)
-    for entry in schema.different_ranks:
-        at = _inside(entry.ranks, topology.world_size, "different_ranks.ranks")
-        if entry.hbm_capacity is not None:
-            device[at] = entry.hbm_capacity.value
-        if entry.speed is not None:
-            speeds[at] = entry.speed.value
-    for other in schema.different_hosts:
-        at = _inside(other.hosts, topology.num_hosts, "different_hosts.hosts")
-        host[at] = other.ddr_capacity.value
-    if schema.different_ranks:
-        topology = replace(
-            topology,
-            hbm_capacity_by_rank_bytes=tuple(device.tolist()),
-            speed_by_rank_ratio=tuple(speeds.tolist()),
-        )
-    if schema.different_hosts:
-        topology = replace(topology, ddr_capacity_by_host_bytes=tuple(host.tolist()))
-    return topology
+    """The topology with those ranks and hosts that differ from the others.
 
-
-def _refuse_twice(schema: SystemSchema) -> None:
-    """Refuse a rank or host that gets the same key from two entries: one would have no effect."""
-    given = [
-        *(
-            ("different_ranks", key, rank)
-            for entry in schema.different_ranks
-            for key in ("hbm_capacity", "speed")
-            if getattr(entry, key) is not None
-            for rank in set(entry.ranks)
-        ),
-        *(
-            ("different_hosts", "ddr_capacity", host)
-            for entry in schema.different_hosts
-            for host in set(entry.hosts)
-        ),
-    ]
-    for (section, key, place), count in Counter(given).items():
-        if count > 1:
-            message = f"{section}: {count} entries give {key} of {place}; keep one"
+    A rank or host that gets the same key from two entries is refused: one would have no effect.
+    """
+    values = {
+        "hbm_capacity": topology.hbm_capacities(),
+        "speed": topology.speeds(),
+        "ddr_capacity": topology.ddr_capacities(),
+    }
+    given: Counter[tuple[str, str, int]] = Counter()
+    sections = (
+        ("different_ranks", "ranks", topology.world_size),
+        ("different_hosts", "hosts", topology.num_hosts),
+    )
+    for section, places, count in sections:
+        for entry in getattr(schema, section):
+            at = getattr(entry, places)
+            if max(at) >= count:
+                message = (
+                    f"{section}.{places}: value {next(p for p in at if p >= count)}: must be "
+                    f"0..{count - 1} at this size; remove it, or use more GPUs"
+                )
+                raise InvalidValueError(message)
+            for key, numbers in values.items():
+                if (number := getattr(entry, key, None)) is not None:
+                    numbers[at] = number.value
+                    given.update((section, key, place) for place in set(at))
+    for (section, key, place), times in given.items():
+        if times > 1:
+            message = f"{section}: {times} entries give {key} of {place}; keep one"
             raise InvalidValueError(message)
-
-
-def _inside(places: list[int], count: int, key: str) -> list[int]:
-    outside = [p for p in places if p >= count]
-    if outside:
-        message = (
-            f"{key}: value {outside[0]}: must be 0..{count - 1} at this size; remove it, or use "
-            "more GPUs"
-        )
-        raise InvalidValueError(message)
-    return places
+    device, speeds, host = (tuple(numbers.tolist()) for numbers in values.values())
+    if schema.different_ranks:
+        topology = replace(topology, hbm_capacity_by_rank_bytes=device, speed_by_rank_ratio=speeds)
+    if schema.different_hosts:
+        topology = replace(topology, ddr_capacity_by_host_bytes=host)
+    return topology
 
 
 def _beside(name: str, path: Path) -> str:
@@ -338,11 +313,14 @@ def _domain(document: Document, schema: SystemSchema, ranks: int, local: int) ->
 
 
 def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> Topology:
-    links = schema.links
+    links, device = schema.links, schema.device
+    flops = tuple((dtype, rate.value) for dtype, rate in device.flops.items())
+    # Constants of FBGEMM's lookups that the file does not give are shipped.
+    constants = {name: number.value for name, number in schema.lookup.items()}
     host_link = replace(_link(links.host), mesh_ranks=links.host.mesh or 0)
     return Topology(
         name=schema.name,
-        device=_device(schema.device),
+        device=Device(name=device.name, flops_per_s=flops, **_numbers(Device, device)),
         host=Host(**_numbers(Host, schema.host)),
         num_hosts=num_hosts,
         local_world_size=local,
@@ -351,20 +329,9 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
         domain_link=_link(links.domain or links.host),
         network_link=_network(schema, local),
         price_per_device_usd_per_hour=schema.price.value if schema.price else None,
-        lookup_constants=_lookup_constants(schema),
-        provenance=(*_provenance(schema, ""), *_fabric_provenance(schema, local)),
+        lookup_constants=FbgemmConstants(**constants) if constants else None,
+        provenance=(*_provenance(schema), *_fabric_provenance(schema, local)),
     )
-
-
-def _lookup_constants(schema: SystemSchema) -> FbgemmConstants | None:
-    """The constants of FBGEMM's lookups that the file gives; those that it does not are shipped."""
-    given = {name: number.value for name, number in schema.lookup.items()}
-    return FbgemmConstants(**given) if given else None
-
-
-def _device(schema: DeviceSchema) -> Device:
-    flops = tuple((dtype, rate.value) for dtype, rate in schema.flops.items())
-    return Device(name=schema.name, flops_per_s=flops, **_numbers(Device, schema))
 
 
 def _link(schema: LinkSchema) -> Link:
@@ -425,19 +392,17 @@ def _fabric_provenance(schema: SystemSchema, local: int) -> Iterator[Provenance]
             )
 
 
-def _provenance(schema: Strict, prefix: str) -> Iterator[Provenance]:
+def _provenance(value: object, name: str = "") -> Iterator[Provenance]:
     """Every number of a file that has a source, with its key path."""
-    for name in type(schema).model_fields:
-        yield from _entries(getattr(schema, name), f"{prefix}{name}")
-
-
-def _entries(value: object, name: str) -> Iterator[Provenance]:
     if isinstance(value, Sourced):
         yield Provenance(
             name=name, value=value.text, source=value.source, reference=value.reference
         )
-    elif isinstance(value, Strict):
-        yield from _provenance(value, f"{name}.")
+        return
+    inner: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Strict):
+        inner = [(key, getattr(value, key)) for key in type(value).model_fields]
     elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _entries(item, f"{name}.{key}")
+        inner = value.items()
+    for key, item in inner:
+        yield from _provenance(item, f"{name}.{key}".lstrip("."))

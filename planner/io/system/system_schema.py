@@ -17,19 +17,19 @@ from costmodels.workload import DataType
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, Keys, as_yaml, read_text, read_yaml
 from planner.io.library import configs_folder, locate
-from planner.io.schemas import Count, Name, Origin, Positive, Sourced, Strict
+from planner.io.schemas import Count, Name, Positive, Quantity, Sourced, Strict
 
-Capacity = Annotated[Sourced, Origin(dimension="bytes", example="80 GiB", low=1.0)]
-Size = Annotated[Sourced, Origin(dimension="bytes", example="32 B")]
-Bandwidth = Annotated[Sourced, Origin(dimension="bytes_per_s", example="450 GB/s", low=1.0)]
-Latency = Annotated[Sourced, Origin(dimension="s", example="10 us", high=10.0)]
-Rate = Annotated[Sourced, Origin(dimension="flops_per_s", example="989 TFLOP/s", low=1.0)]
-Share = Annotated[Sourced, Origin(dimension=None, example="0.7", low=0.01, high=1.0)]
-Speed = Annotated[Sourced, Origin(dimension=None, example="0.8", low=0.01, high=100.0)]
-Slowdown = Annotated[Sourced, Origin(dimension=None, example="0.1", high=1.0)]
-KeysPerSecond = Annotated[Sourced, Origin(dimension=None, example="5e9", low=1.0)]
-Number = Annotated[Sourced, Origin(dimension=None, example="132", high=1e6, is_whole=True)]
-Price = Annotated[Sourced, Origin(dimension="usd_per_hour", example="3.9 USD/h")]
+Capacity = Annotated[Sourced, Quantity(dimension="bytes", example="80 GiB", low=1.0)]
+Size = Annotated[Sourced, Quantity(dimension="bytes", example="32 B")]
+Bandwidth = Annotated[Sourced, Quantity(dimension="bytes_per_s", example="450 GB/s", low=1.0)]
+Latency = Annotated[Sourced, Quantity(dimension="s", example="10 us", high=10.0)]
+Rate = Annotated[Sourced, Quantity(dimension="flops_per_s", example="989 TFLOP/s", low=1.0)]
+Share = Annotated[Sourced, Quantity(dimension=None, example="0.7", low=0.01, high=1.0)]
+Speed = Annotated[Sourced, Quantity(dimension=None, example="0.8", low=0.01, high=100.0)]
+Slowdown = Annotated[Sourced, Quantity(dimension=None, example="0.1", high=1.0)]
+KeysPerSecond = Annotated[Sourced, Quantity(dimension=None, example="5e9", low=1.0)]
+Number = Annotated[Sourced, Quantity(dimension=None, example="132", high=1e6, is_whole=True)]
+Price = Annotated[Sourced, Quantity(dimension="usd_per_hour", example="3.9 USD/h")]
 
 
 class DeviceSchema(Strict):
@@ -208,7 +208,7 @@ class DifferentHostSchema(Strict):
 LEAST_FACTOR: Final = 0.001
 MOST_FACTOR: Final = 1000.0
 Factor = Annotated[
-    Sourced, Origin(dimension=None, example="1.08", low=LEAST_FACTOR, high=MOST_FACTOR)
+    Sourced, Quantity(dimension=None, example="1.08", low=LEAST_FACTOR, high=MOST_FACTOR)
 ]
 
 
@@ -225,17 +225,8 @@ class FittedSchema(Strict):
     spread: Annotated[list[list[float]], Field(max_length=4)] = Field(default_factory=list)
 
 
-def _constant(name: str) -> str:
-    if name not in MOST:
-        message = f"is no constant of FBGEMM's lookups; they are {', '.join(MOST)}"
-        raise ValueError(message)
-    return name
-
-
-Constant = Annotated[Sourced, Origin(dimension=None, example="1.3e-5")]
-LookupConstants = dict[
-    Annotated[str, AfterValidator(_constant), Field(json_schema_extra={"enum": [*MOST]})], Constant
-]
+Constant = Annotated[Sourced, Quantity(dimension=None, example="1.3e-5")]
+LookupConstants = dict[Annotated[str, *_one_of(MOST)], Constant]
 
 
 class SystemSchema(Strict):
@@ -269,18 +260,13 @@ class SystemSchema(Strict):
                 "domain is one host"
             )
             raise ValueError(msg)
-        if self.calibration is not None and self.lookup:
-            msg = (
-                "lookup contradicts calibration, which holds measured lookups of CPU cores; remove "
-                "one of them"
-            )
-            raise ValueError(msg)
-        if self.calibration is not None and self.collective_curves:
-            msg = (
-                "collective_curves contradict calibration, which holds measured collectives of its "
-                "own; remove one of them"
-            )
-            raise ValueError(msg)
+        for key, held in (("lookup", "lookups"), ("collective_curves", "collectives")):
+            if self.calibration is not None and getattr(self, key):
+                msg = (
+                    f"{key} contradicts calibration, which holds measured {held} of CPU cores; "
+                    "remove one of them"
+                )
+                raise ValueError(msg)
         return self
 
 
@@ -300,16 +286,12 @@ def read_system(path: Path) -> Document:
     return system_of(path, read_text(path))
 
 
-def system_of(path: Path, text: str) -> Document:
-    """The system of a file with this text, which need not be written yet.
+def system_of(path: Path, text: str, above: tuple[Path, ...] = ()) -> Document:
+    """The system of a file with this text, which need not be written yet; it is a base of others.
 
     Raises:
         InvalidInputError: as for :func:`read_system`.
     """
-    return _read(path, text, ())
-
-
-def _read(path: Path, text: str, above: tuple[Path, ...]) -> Document:
     document = as_yaml(path, text)
     base = document.value.get("base")
     if base is None:
@@ -325,7 +307,7 @@ def _read(path: Path, text: str, above: tuple[Path, ...]) -> Document:
             "stands for itself"
         )
         raise InvalidInputError(message)
-    below = _beside(_read(found, read_text(found), (*above, path)))
+    below = _beside(system_of(found, read_text(found), (*above, path)))
     own = {key: value for key, value in document.value.items() if key != "base"}
     lines = {keys: f"{below.path}:{line}" for keys, line in below.lines.items()}
     origins = {k: v for k, v in (lines | below.origins).items() if not _is_own(k, own)}

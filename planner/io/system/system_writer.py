@@ -14,11 +14,10 @@ from costmodels.cpu.operators import memory_s
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from planner.errors import InvalidInputError
-from planner.io.documents import read_text
-from planner.io.library import configs_folder, locate
+from planner.io.documents import read_text, yaml_text
+from planner.io.library import configs_folder, locate, read_template
 from planner.io.system.measured_files import load_constants, residual_path, write_calibration
 from planner.io.system.system_schema import LEAST_FACTOR, MOST_FACTOR, own_base, read_system
-from planner.io.workload.workload_writer import scalar_text
 from planner.support.files import write_text_atomic, write_texts_atomic
 
 _SETTLED: Final = 0.5
@@ -113,11 +112,11 @@ def _on_calibrated_cores(
     lines = (
         f"# The cores of one machine over gloo, by the calibration of another ({machine}), which",
         "# the factors below correct; rates of the base that are no memory sizes are not used.",
-        f"name: {scalar_text(path.stem)}",
-        f"base: {scalar_text(name)}",
+        f"name: {yaml_text(path.stem)}",
+        f"base: {yaml_text(name)}",
         "device:",
         f"  kernel_latency: {latency_us:.3f} us (default, {machine})",
-        f"calibration: {scalar_text(calibration.name)}",
+        f"calibration: {yaml_text(calibration.name)}",
     )
     return "\n".join(lines) + "\n", copies
 
@@ -139,7 +138,7 @@ def _with_copies(
     if below is not None:
         copy = path.with_suffix(".base.yaml")
         inner, more = _with_copies(copy, below, read_text(below), topology)
-        text = _BASE.sub(lambda _: f"base: {scalar_text(copy.name)}", text)
+        text = _BASE.sub(lambda _: f"base: {yaml_text(copy.name)}", text)
         copies |= {copy: inner, **more}
     named = (topology.calibration, *topology.collective_curves)
     origins = [Path(name) for name in named if name.endswith((".json", ".csv"))]
@@ -157,12 +156,6 @@ def _with_copies(
         text = re.sub(rf"[^\s,\[\"']*{re.escape(copy.name)}", copy.name, text)
     return text, copies
 
-
-_HEADER = """\
-# Ranks on the cores of one machine, over gloo; written by `shardplan calibrate`.
-# What the models use stands in the calibration file; the numbers here are for people and for
-# commands that know nothing of it.
-"""
 
 _NOT_IN_NOTES: Final = re.compile(r"[,:#\"']")
 """Characters that separate the parts of a value in the file, or end it."""
@@ -186,41 +179,23 @@ def write_calibrated_system(
 def _text(name: str, calibration: str, constants: CpuConstants, memory_bytes: float) -> str:
     ranks = constants.world_size
     note = f"(calibrated, {_NOT_IN_NOTES.sub('', constants.machine)})"
-    guess = "(default, not measured; the calibrated models do not use it)"
-    crossing = 0.5 / max(constants.collective.all_to_all_s[1], 1e-15)
-    flops = 2.0 / max(constants.dense.forward_s[2], 1e-15)
-    sort = 1.0 / max(sum(constants.fused.backward_s[2:4]), 1e-15)
-    share = f"{memory_bytes / 2**30 / ranks:.1f} GiB"
-    call_us = 1e6 * constants.kernel_latency_s
-    return f"""{_HEADER}name: {scalar_text(name)}
-description: {scalar_text(constants.machine)}
-device:
-  name: cpu
-  hbm_capacity: {share} {note}
-  hbm_bandwidth: {_stream_rate_text(constants, note)}
-  l2_capacity: {constants.l2_bytes / 1e6:.3f} MB {note}
-  l2_bandwidth: 50 GB/s {guess}
-  flops: {{fp32: "{flops / 1e9:.1f} GFLOP/s {note}"}}
-  flops_efficiency: 1.0 {guess}
-  kernel_latency: {call_us:.3f} us {note}
-  row_half: 64 B {guess}
-  update_efficiency: 0.5 {guess}
-  sort_rate: {sort:.3e} {note}
-host:
-  ddr_capacity: {memory_bytes / 2**30:.1f} GiB {note}
-  ddr_bandwidth: 10 GB/s {guess}
-  device_link_bandwidth: 10 GB/s {guess}
-  eager_call: 0 us {guess}
-links:
-  host:
-    latency: {1e6 * constants.collective.all_to_all_s[0]:.1f} us {note}
-    bandwidth: {crossing / 1e9:.3f} GB/s {note}
-  network:
-    latency: {1e6 * constants.collective.all_to_all_s[0]:.1f} us {note}
-    bandwidth: {crossing / 1e9:.3f} GB/s {note}
-layout: {{gpus_per_host: {ranks}}}
-calibration: {scalar_text(calibration)}
-"""
+    return read_template("cpu_system").format(
+        name=yaml_text(name),
+        machine=yaml_text(constants.machine),
+        calibration=yaml_text(calibration),
+        note=note,
+        guess="(default, not measured; the calibrated models do not use it)",
+        ranks=ranks,
+        share=f"{memory_bytes / 2**30 / ranks:.1f} GiB",
+        memory_gib=memory_bytes / 2**30,
+        stream_rate=_stream_rate_text(constants, note),
+        l2_mb=constants.l2_bytes / 1e6,
+        gflops=2e-9 / max(constants.dense.forward_s[2], 1e-15),
+        call_us=1e6 * constants.kernel_latency_s,
+        sort=1.0 / max(sum(constants.fused.backward_s[2:4]), 1e-15),
+        latency_us=1e6 * constants.collective.all_to_all_s[0],
+        crossing_gb=0.5e-9 / max(constants.collective.all_to_all_s[1], 1e-15),
+    )
 
 
 def _stream_rate_text(constants: CpuConstants, note: str) -> str:

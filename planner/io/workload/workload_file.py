@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +17,6 @@ from costmodels.dense.base import dense_layers
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
-from costmodels.distribution.zipf import Zipf
-from costmodels.layers.base import AbstractLayer
-from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Feature, OperatorList, Pipeline, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.constraints import (
@@ -31,12 +28,14 @@ from planner.io.constraints import (
 )
 from planner.io.documents import Document, override, read_yaml
 from planner.io.library import locate
+from planner.io.nouns import as_noun, noun_of
 from planner.io.schemas import collect, show, validate
 from planner.io.system.system_file import load_system
 from planner.io.workload.table_list import ASSUMED, LIST_ENDINGS, read_table_list
 from planner.io.workload.workload_schema import (
+    LAW_FIELDS,
+    LAWS,
     MAX_TABLES,
-    CommunicationSchema,
     DenseSchema,
     DistributionSchema,
     TableSchema,
@@ -44,7 +43,6 @@ from planner.io.workload.workload_schema import (
     WorkloadSchema,
     communication_of,
     layers_of,
-    operators_of,
     read_operators,
     unsummed_remark,
 )
@@ -58,14 +56,12 @@ _WORTH_SAYING: Final = ("optimizer", "output_dtype", "pipeline")
 """Keys of ``training`` that are assumed where a file leaves them out; those of the others are
 defaults of the format that hardly change a step."""
 _RESERVED_BYTES: Final = units.parse_quantity(ASSUMED["memory.reserve"], "bytes")
-_ZIPF_KEYS: Final = ("exponent", "shift", "ids_per_draw")
-_CURVES: Final = ("rows_per_range", "ids_in_ranges", "unique_rows", "hot_share")
-_BIN_KEYS: Final = ("rows", "probability", *_CURVES)
-_KEYS: Final = {
-    "uniform": ("scattered",),
-    "zipf": ("scattered", *_ZIPF_KEYS),
-    "bins": _BIN_KEYS,
+_NEEDED_KEYS: Final = {
+    "uniform": ((), ""),
+    "zipf": (("exponent",), "its exponent, such as exponent: 1.05"),
+    "bins": (("rows", "probability"), "rows and probability, one entry per bin"),
 }
+"""Keys that a kind of law needs, and how messages say so."""
 
 
 def law_of(
@@ -84,21 +80,24 @@ def law_of(
     if entry.kind is None:
         msg = "distribution: value None of kind: must be uniform or zipf (or bins), or give stats"
         raise InvalidInputError(msg)
-    _check_keys(entry, entry.kind)
-    if entry.kind == "uniform":
-        return Uniform(num_embeddings=num_embeddings, scattered=entry.scattered)
-    if entry.kind == "bins":
-        return _bins(entry, num_embeddings)
-    if entry.exponent is None:
-        msg = "distribution.kind: value 'zipf': needs its exponent, such as exponent: 1.05"
+    known = LAW_FIELDS[entry.kind]
+    given = {key: getattr(entry, key) for key in sorted(entry.model_fields_set - {"kind"})}
+    for key, value in given.items():
+        if key not in known:
+            others = [other for other, keys in LAW_FIELDS.items() if key in keys]
+            msg = (
+                f"distribution.{key}: value {show(value)}: a {entry.kind} law has none; remove it "
+                f"or use kind: {' or '.join(others)}"
+            )
+            raise InvalidInputError(msg)
+    needed, told = _NEEDED_KEYS[entry.kind]
+    if any(given.get(key) is None for key in needed):
+        msg = f"distribution.kind: value {entry.kind!r}: needs {told}"
         raise InvalidInputError(msg)
-    return Zipf(
-        num_embeddings=num_embeddings,
-        exponent=entry.exponent,
-        shift=entry.shift,
-        scattered=entry.scattered,
-        ids_per_draw=entry.ids_per_draw,
-    )
+    values: dict[str, Any] = {known[key]: as_noun(value) for key, value in given.items()}
+    law: Any = LAWS[entry.kind]
+    found: AbstractIndexDistribution = law(num_embeddings=num_embeddings, **values)
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -138,32 +137,6 @@ def _repeating(
     return found
 
 
-def _check_keys(entry: DistributionSchema, kind: str) -> None:
-    for key in (*_ZIPF_KEYS, *_BIN_KEYS, "scattered"):
-        if key in entry.model_fields_set and key not in _KEYS[kind]:
-            others = [other for other, keys in _KEYS.items() if key in keys]
-            msg = (
-                f"distribution.{key}: value {show(getattr(entry, key))}: a {kind} law has none; "
-                f"remove it or use kind: {' or '.join(others)}"
-            )
-            raise InvalidInputError(msg)
-
-
-def _bins(entry: DistributionSchema, num_embeddings: int) -> Empirical:
-    if entry.rows is None or entry.probability is None:
-        msg = "distribution.kind: value 'bins': needs rows and probability, one entry per bin"
-        raise InvalidInputError(msg)
-    return Empirical(
-        num_embeddings=num_embeddings,
-        num_rows_per_bin=tuple(float(n) for n in entry.rows),
-        probability_ratio=tuple(float(p) for p in entry.probability),
-        num_rows_per_range=tuple(tuple(map(float, line)) for line in entry.rows_per_range),
-        num_ids_in_ranges=entry.ids_in_ranges,
-        num_unique_curve=tuple((float(n), float(u)) for n, u in entry.unique_rows),
-        hot_share_ratio=tuple(entry.hot_share),
-    )
-
-
 def stats_of(
     entry: DistributionSchema | None, table: str, features: tuple[str, ...], folder: Path
 ) -> TableStats | None:
@@ -194,9 +167,6 @@ def stats_of(
 _DISTINCT_RATIO: Final = 0.01
 """How far a law may be from the distinct rows that a file gives."""
 _NO_LIMITS: Final = TableConstraintSchema()
-_TRAINING_KEYS: Final = {f.name for f in fields(Workload)} & set(TrainingSchema.model_fields)
-_DENSE_KEYS: Final = {f.name for f in fields(DenseArch)} & set(DenseSchema.model_fields)
-"""Keys that are fields of the nouns by the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +303,8 @@ def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
     operators = collect(problems, place, lambda: _operators(schema.dense, document))
     workload = None
     if not problems:
-        dense = collect(problems, place, lambda: _dense(schema.dense, layers, operators))
+        both = {"layers": layers, "operators": operators}
+        dense = collect(problems, place, lambda: noun_of(DenseArch, schema.dense, **both))
         where = str(document.path)
         if dense is not None:
             workload = collect(problems, where, lambda: _workload(schema, tables, dense))
@@ -434,17 +405,9 @@ def _left_open(schema: WorkloadSchema, measured: Mapping[str, TableStats]) -> tu
 # ------------------------------------------------------------------ schema to nouns
 
 
-def _dense(
-    schema: DenseSchema, layers: tuple[AbstractLayer, ...], operators: OperatorList | None
-) -> DenseArch:
-    values = {name: getattr(schema, name) for name in _DENSE_KEYS}
-    values |= {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
-    return DenseArch(**values | {"layers": layers, "operators": operators})
-
-
 def _operators(schema: DenseSchema, document: Document) -> OperatorList | None:
     if schema.ops is None:
-        return operators_of(schema.operators) if schema.operators else None
+        return None if schema.operators is None else noun_of(OperatorList, schema.operators)
     if schema.operators is not None:
         msg = "operators and ops both list the operators; keep one of them"
         raise InvalidInputError(msg)
@@ -456,7 +419,9 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
     if training.pipeline is Pipeline.LOOKAHEAD and training.lookahead is None:
         msg = "pipeline lookahead needs lookahead, the number of batches; add lookahead: 8"
         raise InvalidInputError(msg)
-    return Workload(
+    return noun_of(
+        Workload,
+        training,
         name=schema.name,
         tables=tuple(tables),
         dense=dense,
@@ -464,7 +429,6 @@ def _workload(schema: WorkloadSchema, tables: list[Table], dense: DenseArch) -> 
         reserved_bytes=schema.memory.reserve,
         lookahead_batches=training.lookahead or 0,
         batch_share_ratio=shares if isinstance(shares, str) else tuple(shares or ()),
-        **{name: getattr(training, name) for name in _TRAINING_KEYS},
     )
 
 
@@ -497,29 +461,22 @@ def _table(
             indices = training.batch_size_per_rank * float(sum(factors))
             given = [[indices, max(given * indices, 1.0)]]
         law = _repeating(law, tuple((float(n), float(distinct)) for n, distinct in given))
-    return Table(
+    codecs = entry.communication or training.communication
+    return noun_of(
+        Table,
+        entry,
         name=name,
-        num_embeddings=entry.num_embeddings,
-        embedding_dim=entry.embedding_dim,
         features=tuple(
             Feature(name=f, pooling_factor=float(p)) for f, p in zip(features, factors, strict=True)
         ),
         distribution=law,
         dtype=entry.dtype or training.embedding_dtype,
-        pooling=entry.pooling,
-        is_weighted=entry.is_weighted,
-        module=entry.module,
-        communication=_codecs(entry.communication or training.communication),
+        communication=codecs and communication_of(codecs),
         row_update=entry.row_update or training.row_update,
         deduplicates_indices=training.deduplicate_indices and entry.pooling is Pooling.NONE
         if entry.deduplicate_indices is None
         else entry.deduplicate_indices,
-        optimizer=entry.optimizer,
     )
-
-
-def _codecs(entry: CommunicationSchema | None) -> Communication | None:
-    return None if entry is None else communication_of(entry)
 
 
 def _feature_names(entry: TableSchema, name: str) -> tuple[str, ...]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import typing
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema, create_model
 
 import costmodels.layers as kinds
 from costmodels import discovery
+from costmodels.distribution.base import AbstractIndexDistribution
+from costmodels.distribution.empirical import Empirical
+from costmodels.distribution.uniform import Uniform
+from costmodels.distribution.zipf import Zipf
 from costmodels.layers.base import AbstractLayer
-from costmodels.operators import Operator, OperatorKind
+from costmodels.operators import Operator
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import (
@@ -33,180 +36,70 @@ from costmodels.workload import (
 )
 from planner.errors import InvalidInputError
 from planner.io.constraints import ConstraintSchema, TableConstraintSchema
-from planner.io.documents import Document, Keys, read_yaml
+from planner.io.documents import Document, read_yaml
+from planner.io.nouns import noun_of, schema_of
 from planner.io.schemas import (
+    Amount,
     Bytes,
     Count,
     Duration,
+    Loose,
     Name,
     PoolingFactor,
     Positive,
     Samples,
     Strict,
     Width,
-    collect,
-    nearest,
-    show,
+    made,
     validate,
 )
 
 KINDS: Final = discovery.names(kinds)
-_LONGEST_NAME: Final = 500
+_KindField: Any = (Literal[KINDS], ...)
+_Kinded: Any = create_model("_Kinded", __base__=Loose, kind=_KindField)
 
 
 def layers_of(
     entries: list[dict[str, Any]], document: Document, problems: list[str]
 ) -> tuple[AbstractLayer, ...]:
     """The layers of some entries; broken rules become lines in ``problems``."""
-    found = [
-        _layer(entry, document, ("dense", "layers", index), problems)
-        for index, entry in enumerate(entries)
-    ]
-    return tuple(layer for layer in found if layer is not None)
+    layers = []
+    for index, entry in enumerate(entries):
+        part = replace(document, value=entry, above=("dense", "layers", index))
+        try:
+            kind = validate(_Kinded, part).model_dump()["kind"]
+            noun, schema = _layer_schema(kind)
+            layers.append(made(part.where(()), partial(noun_of, noun, validate(schema, part))))
+        except InvalidInputError as error:
+            problems += error.problems
+    return tuple(layers)
 
 
-def layer_entry(layer: AbstractLayer) -> dict[str, Any]:
-    """The entry that :func:`layers_of` reads back as ``layer``, without keys at their default."""
-    values: dict[str, Any] = {"kind": type(layer).__module__.rpartition(".")[2]}
-    for field in dataclasses.fields(layer):
-        value = getattr(layer, field.name)
-        if value != field.default:
-            values[field.name] = list(value) if isinstance(value, tuple) else value
-    return values
+@functools.cache
+def _layer_schema(kind: str) -> tuple[type[AbstractLayer], type[BaseModel]]:
+    """A kind of layer, and the schema of its entries."""
+    noun = typing.cast("type[AbstractLayer]", discovery.load(kinds, kind, AbstractLayer))
+    return noun, schema_of(noun, noun.__doc__ or "", kind=str)
 
 
-def _layer(
-    entry: dict[str, Any], document: Document, keys: Keys, problems: list[str]
-) -> AbstractLayer | None:
-    kind = entry.get("kind")
-    if kind is None:
-        problems.append(f"{document.where(keys)}: key 'kind' is missing; add it")
-        return None
-    if not isinstance(kind, str) or kind not in KINDS:
-        hint = nearest(str(kind), list(KINDS))
-        where = document.where((*keys, "kind"))
-        problems.append(f"{where}: value {show(kind)}: {hint}must be one of {', '.join(KINDS)}")
-        return None
-    made = discovery.load(kinds, kind, AbstractLayer)
-    cls = typing.cast("type[AbstractLayer]", made)
-    before = len(problems)
-    values = _values(cls, entry, document, keys, problems)
-    if len(problems) > before:
-        return None
-    return collect(problems, document.where(keys), partial(cls, **values))
-
-
-def _values(
-    cls: type[AbstractLayer],
-    entry: Mapping[str, Any],
-    document: Document,
-    keys: Keys,
-    problems: list[str],
-) -> dict[str, Any]:
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    hints = typing.get_type_hints(cls)
-    known = ["kind", *fields]
-    values: dict[str, Any] = {}
-    for key, value in entry.items():
-        if key == "kind":
-            continue
-        where = document.where((*keys, key))
-        if key not in fields:
-            problems.append(
-                f"{where}: value {show(value)}: unknown key; {nearest(str(key), known)}known here: "
-                f"{', '.join(known)}"
-            )
-            continue
-        rule = _broken(hints[key], value)
-        if rule:
-            problems.append(f"{where}: value {show(value)}: {rule}")
-        else:
-            values[key] = tuple(value) if isinstance(value, list) else value
-    for name, field in fields.items():
-        if name not in entry and field.default is dataclasses.MISSING:
-            problems.append(f"{document.where(keys)}: key {name!r} is missing; add it")
-    return values
-
-
-def _broken(hint: Any, value: object) -> str:
-    """The rule of a field's type that a value breaks; empty if it breaks none."""
-    choices = typing.get_args(hint)
-    if typing.get_origin(hint) is Literal:
-        return "" if value in choices else f"must be one of {', '.join(map(str, choices))}"
-    if typing.get_origin(hint) is tuple:
-        good = isinstance(value, list) and all(_is_whole(item) for item in value)
-        return "" if good else "must be a list of whole numbers, such as [256, 64]"
-    if hint in (bool, bool | None):
-        return "" if isinstance(value, bool) else "must be true or false"
-    if hint is str:
-        good = isinstance(value, str) and 0 < len(value.strip()) <= _LONGEST_NAME
-        return "" if good else f"must be text of 1 to {_LONGEST_NAME} characters"
-    return "" if _is_whole(value) else "must be a whole number"
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-_Amount = Annotated[float, Field(ge=0, le=2**53)]
-
-
-class OperatorSchema(Strict):
-    """One operator; figures are of one repeat of the forward pass."""
-
-    name: Name
-    kind: Annotated[OperatorKind, Field(strict=False)]
-    shape: Annotated[list[Count], Field(max_length=16)]
-    dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
-    read_bytes: _Amount = 0.0
-    written_bytes: _Amount = 0.0
-    num_parameters: Count = 0
-    parameter_bytes: _Amount = 0.0
-    saved_bytes: _Amount = 0.0
-    num_kernels: Count = 1
-    num_calls: Count = 1
-    num_repeats: Positive = 1
-    left_gradient: bool = True
-    right_gradient: bool = True
-    is_causal: bool = False
-    num_sorted: Count = 0
-    num_joined: Count = 0
-    backward_bytes: _Amount | None = None
-    is_recomputed: bool = False
-    flash_version: Annotated[int, Field(ge=1, le=3)] = 2
-    is_pointwise: bool = False
-    is_vectorized: bool = False
-    deviation_ratio: _Amount = 0.0
-    most_ratio: _Amount = 0.0
-    is_cast: bool = False
-    function: Annotated[str, Field(max_length=64)] = ""
-
-
-class OperatorListSchema(Strict):
-    """Operators before and after the looked-up vectors arrive, for one batch size."""
-
-    batch_size_per_rank: Annotated[Positive, Field(le=10**8)]
-    source: str = ""
-    before_tables: Annotated[list[OperatorSchema], Field(max_length=100_000)] = Field(
-        default_factory=list
-    )
-    after_tables: Annotated[list[OperatorSchema], Field(max_length=100_000)] = Field(
-        default_factory=list
-    )
-
-
-def operators_of(schema: OperatorListSchema) -> OperatorList:
-    """The operators of a list that was read from a file.
-
-    Raises:
-        InvalidValueError: a shape does not suit the kind of its operator.
-    """
-    return OperatorList(
-        batch_size_per_rank=schema.batch_size_per_rank,
-        source=schema.source,
-        before_tables=tuple(map(_operator, schema.before_tables)),
-        after_tables=tuple(map(_operator, schema.after_tables)),
-    )
+OperatorSchema: Any = schema_of(
+    Operator,
+    "One operator; figures are of one repeat of the forward pass.",
+    without=("shared_bytes",),
+    shape=Annotated[list[Count], Field(max_length=16)],
+    num_repeats=Positive,
+    flash_version=Annotated[int, Field(ge=1, le=3)],
+    function=Annotated[str, Field(max_length=64)],
+)
+_Operators: Any = Annotated[list[OperatorSchema], Field(max_length=100_000)]
+OperatorListSchema: Any = schema_of(
+    OperatorList,
+    "Operators before and after the looked-up vectors arrive, for one batch size.",
+    batch_size_per_rank=Annotated[Positive, Field(le=10**8)],
+    source=str,
+    before_tables=_Operators,
+    after_tables=_Operators,
+)
 
 
 def read_operators(path: Path) -> OperatorList:
@@ -215,41 +108,8 @@ def read_operators(path: Path) -> OperatorList:
     Raises:
         InvalidInputError: lists every broken rule with file, line, key and value.
     """
-    from planner.errors import InvalidInputError
-
     schema = validate(OperatorListSchema, read_yaml(path))
-    problems: list[str] = []
-    found = collect(problems, str(path), lambda: operators_of(schema))
-    if found is None:
-        raise InvalidInputError(problems)
-    return found
-
-
-def operators_entry(operators: OperatorList) -> dict[str, Any]:
-    """The mapping that reads back as ``operators``, without keys at their default."""
-    values: dict[str, Any] = {"batch_size_per_rank": operators.batch_size_per_rank}
-    if operators.source:
-        values["source"] = operators.source
-    for key in ("before_tables", "after_tables"):
-        listed = getattr(operators, key)
-        if listed:
-            values[key] = [_operator_entry(operator) for operator in listed]
-    return values
-
-
-def _operator(schema: OperatorSchema) -> Operator:
-    values = {name: getattr(schema, name) for name in OperatorSchema.model_fields}
-    return Operator(**values | {"shape": tuple(schema.shape)})
-
-
-def _operator_entry(operator: Operator) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for field in fields(operator):
-        value = getattr(operator, field.name)
-        if value != field.default:
-            plain = value.value if isinstance(value, OperatorKind | DataType) else value
-            values[field.name] = list(plain) if isinstance(plain, tuple) else plain
-    return values
+    return made(str(path), partial(noun_of, OperatorList, schema))
 
 
 MAX_TABLES: Final = 100_000
@@ -265,10 +125,34 @@ _LAYERS: Final = WithJsonSchema(
         },
     }
 )
-Amount = Annotated[float, Field(ge=0, le=2**53)]
 Shares = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
 Pair = Annotated[list[Amount], Field(min_length=2, max_length=2)]
 Curve = Annotated[list[Pair], Field(min_length=1)]
+
+
+LAWS: Final[dict[str, type[AbstractIndexDistribution]]] = {
+    "uniform": Uniform,
+    "zipf": Zipf,
+    "bins": Empirical,
+}
+LAW_KEYS: Final = {
+    "num_rows_per_bin": "rows",
+    "probability_ratio": "probability",
+    "num_rows_per_range": "rows_per_range",
+    "num_ids_in_ranges": "ids_in_ranges",
+    "num_unique_curve": "unique_rows",
+    "hot_share_ratio": "hot_share",
+}
+"""The keys of fields of laws that files call otherwise."""
+LAW_FIELDS: Final = {
+    kind: {
+        LAW_KEYS.get(f.name, f.name): f.name
+        for f in fields(law)  # type: ignore[arg-type]
+        if f.init and f.name != "num_embeddings"
+    }
+    for kind, law in LAWS.items()
+}
+"""For each kind of law the field of each of its keys."""
 
 
 class DistributionSchema(Strict):
@@ -323,6 +207,14 @@ class CommunicationSchema(Strict):
         "forward fp8 and mx4 it takes fp16, from backward bf16.",
     )
     sequence: CodecsSchema | None = Field(default=None, description="Of unpooled vectors.")
+
+
+TRAINING_KEYS: Final = {
+    "between_steps_s": "between_steps",
+    "lookahead_batches": "lookahead",
+    "batch_share_ratio": "batch_shares",
+}
+"""The keys of fields of a workload that files call otherwise."""
 
 
 class TableSchema(Strict):
@@ -443,13 +335,12 @@ _EXCHANGES: Final = ("all_to_all", "reduce_scatter", "sequence")
 
 def communication_of(entry: CommunicationSchema) -> Communication:
     """The codecs of an entry."""
-    found = Communication.of(entry.forward, entry.backward)
     named = {
         key: Codecs(forward=Codec(precision=own.forward), backward=Codec(precision=own.backward))
         for key in _EXCHANGES
         if (own := getattr(entry, key)) is not None
     }
-    return replace(found, **named)
+    return replace(Communication.of(entry.forward, entry.backward), **named)
 
 
 def communication_entry(communication: Communication) -> dict[str, Any]:
@@ -458,17 +349,16 @@ def communication_entry(communication: Communication) -> dict[str, Any]:
     Raises:
         InvalidInputError: a codec has its own size of rows, for which files have no key.
     """
-    exchanges = {key: getattr(communication, key) for key in _EXCHANGES}
-    codecs = [c for both in exchanges.values() if both for c in (both.forward, both.backward)]
-    if any(c.row_dim for c in codecs):
-        message = "a workload file has no key for the rows of a codec (row_dim); leave it at 0"
-        raise InvalidInputError(message)
-    first = communication.all_to_all
-    if first is not None:
-        ways = first.forward.precision, first.backward.precision
-        if Communication.of(*ways) == communication:
-            return _ways(first)
-    return {key: _ways(both) for key, both in exchanges.items() if both is not None}
+    named = {}
+    for key in _EXCHANGES:
+        both: Codecs | None = getattr(communication, key)
+        if both is not None:
+            if both.forward.row_dim or both.backward.row_dim:
+                message = "a workload file has no key for the rows of a codec (row_dim); leave it 0"
+                raise InvalidInputError(message)
+            named[key] = {"forward": both.forward.precision, "backward": both.backward.precision}
+    first = named.get("all_to_all")
+    return first if first and Communication.of(**first) == communication else named
 
 
 def unsummed_remark(communication: Communication) -> str | None:
@@ -479,10 +369,3 @@ def unsummed_remark(communication: Communication) -> str | None:
         "communication: fp8, int8 and mx4 cannot be summed, so pooled tables are "
         "not cut by rows; give reduce_scatter fp16 or bf16 to allow it"
     )
-
-
-def _ways(codecs: Codecs) -> dict[str, str]:
-    return {
-        "forward": codecs.forward.precision.value,
-        "backward": codecs.backward.precision.value,
-    }

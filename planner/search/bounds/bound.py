@@ -33,7 +33,7 @@ from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
-from planner.search.bounds.scope import Name, Scope
+from planner.search.bounds.scope import EVERYTHING, Name, Scope
 from planner.search.bounds.solution_loads import SolutionLoads
 from planner.search.common.basis import Basis
 from planner.search.common.linear import LinearModel
@@ -143,8 +143,6 @@ class RankFreeBound:
         time_limit_s: float = math.inf,
         gap_ratio: float = 1e-3,
         rounds: int = 4,
-        box: Box | None = None,
-        kept: BoolArray | None = None,
     ) -> Relaxation:
         """The bound by the mixed-integer program, in which every table has one whole option.
 
@@ -153,19 +151,17 @@ class RankFreeBound:
             time_limit_s: seconds by the clock for each program.
             gap_ratio: a program ends once its bound and its solution are this close, as a share.
             rounds: most programs to solve.
-            box: limits of the phases; the bound holds for the plans in it.
-            kept: ``[n]`` True for options to choose from; the bound holds for these alone.
         """
         best = Relaxation(types=types, bound=-math.inf)
         for _ in range(rounds):
-            program = self._program(types, Scope(box=box, kept=kept), whole=True)
+            program = self._program(types, EVERYTHING, whole=True)
             solution = self._solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
             result = self._relaxation(solution, types)
             if result.bound >= best.bound or best.shares is None:
                 best = result
-            if solution.x is None or not self._add_rows(solution.x, types, box):
+            if solution.x is None or not self._add_rows(solution.x, types):
                 break
         return best
 
@@ -207,7 +203,7 @@ class RankFreeBound:
         where = np.flatnonzero(self.model.used == phase)
         if not len(where):
             return 0.0
-        if self.space.num_tables > self.schedule.least_phase_tables:
+        if self.space.num_tables > self.schedule.few_tables:
             return self._least_sum(types, int(where[0]))
         program = self._program(types, Scope(box=box, kept=kept), whole=False)
         cost, upper = np.zeros_like(program.cost), program.upper.copy()

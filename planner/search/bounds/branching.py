@@ -36,9 +36,6 @@ from planner.space.objective import AbstractObjective
 
 _BISECTIONS: Final = 40
 """Times that the interval of a first box's upper limit is halved, to about 1e-12 of its width."""
-_CLOSE: Final = 2e-3
-"""Share of a node's bound below which the errors of its chords, added up, count as small. Whole
-options then say more than a further split."""
 _LEAST_WIDTH: Final = 1e-3
 """Sides narrower than this share of their upper limit are not split: their chords are close enough.
 """
@@ -72,7 +69,6 @@ class Node:
         box: limits of the phases of its plans; None for a node that has no box yet.
         relaxation: the solution that gave the bound; None if there is none.
         kept: ``[n]`` True for options that its plans may have; None for all of the set.
-        whole: whether the mixed-integer program has been solved for it.
         done: whether nothing can be split any more.
     """
 
@@ -81,7 +77,6 @@ class Node:
     box: Box | None = None
     relaxation: Relaxation | None = None
     kept: BoolArray | None = None
-    whole: bool = False
     done: bool = False
 
 
@@ -123,12 +118,11 @@ class Branching:
         """The least bound of the open nodes, or the incumbent's objective if that is less."""
         return min([incumbent, *(b for b, _, _ in self._heap[:1])])
 
-    def step(self, incumbent: float, *, whole_limit_s: float | None) -> Relaxation | None:
-        """Split the node with the least bound, or solve it by whole options.
+    def step(self, incumbent: float) -> Relaxation | None:
+        """Split the node with the least bound.
 
         Args:
             incumbent: the objective of the best plan; nodes with a higher bound are dropped.
-            whole_limit_s: seconds by the clock for one mixed-integer program; None to solve none.
 
         Returns:
             The new relaxation of least bound, for rounding it to plans; None if nothing was done.
@@ -142,17 +136,13 @@ class Branching:
             boxed = self._first_boxes(node, incumbent)
             found = [self._settle(part, incumbent) for part in boxed]
             return found[int(np.argmin([part.bound for part in boxed]))]
-        if whole_limit_s is not None and not node.whole and self._close(node):
-            return self._settle(self._whole(node, whole_limit_s), incumbent)
         parts = self._split(node, incumbent)
-        if parts is not None:
-            for child in parts:
-                self._settle(child, incumbent)
-            return min(parts, key=lambda n: n.bound).relaxation
-        if whole_limit_s is None or node.whole:
+        if parts is None:
             self._push(replace(node, done=True))
             return None
-        return self._settle(self._whole(node, whole_limit_s), incumbent)
+        for child in parts:
+            self._settle(child, incumbent)
+        return min(parts, key=lambda n: n.bound).relaxation
 
     def _settle(self, node: Node, incumbent: float) -> Relaxation | None:
         if node.bound < incumbent:
@@ -259,12 +249,6 @@ class Branching:
         np.maximum.at(slopes, box.first, _binding_slopes(box, phases))
         return widest_split(model, relaxation.shares, slopes[model.used], incumbent)
 
-    def _close(self, node: Node) -> bool:
-        """Whether chords are so close to the models that whole options say more than a split."""
-        if node.box is None or node.relaxation is None or node.relaxation.phases is None:
-            return False
-        return float(node.box.errors(node.relaxation.phases).sum()) < _CLOSE * node.bound
-
     def _where(
         self, box: Box, phases: FloatArray, bound: float, incumbent: float
     ) -> tuple[float, int, float] | None:
@@ -299,7 +283,7 @@ class Branching:
         return max(found, key=lambda f: (f[0], -f[1], -f[2]), default=None)
 
     def _half(self, node: Node, box: Box, incumbent: float) -> Node:
-        return self._relaxed(replace(node, whole=False), box, incumbent, rounds=2)
+        return self._relaxed(node, box, incumbent, rounds=2)
 
     def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
         """The node in a box, with the bound and the options that a linear program leaves it."""
@@ -318,13 +302,6 @@ class Branching:
         inside = (loads <= box.high * (1 + 1e-9)).all(axis=-1)
         kept = inside & (box.least(loads) <= incumbent)
         return kept if node.kept is None else kept & node.kept
-
-    def _whole(self, node: Node, limit_s: float) -> Node:
-        found = self._bounds.solve_whole(
-            node.types, time_limit_s=limit_s, rounds=2, box=node.box, kept=node.kept
-        )
-        kept = found if found.shares is not None else node.relaxation
-        return replace(node, bound=max(node.bound, found.bound), relaxation=kept, whole=True)
 
 
 def _keeping(node: Node, kept: BoolArray) -> Node:

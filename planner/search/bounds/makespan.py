@@ -78,7 +78,7 @@ class Packing:
         choices: choices of options, ``[T]`` each, that could not be ruled out above the bound; the
             newest first. Good plans may have these options.
         others: choices that were ruled out only because of what uniform options put on every rank;
-            the newest first. Empty if there are many tables.
+            the newest first.
     """
 
     bound: float
@@ -137,11 +137,10 @@ class Makespan:
             else:
                 top = at
         seen = list(reversed(self._seen.items()))
-        few = self._space.num_tables <= self._schedule.packing_others_tables
         return Packing(
             bound=low * (1 - _SAFETY),
             choices=tuple(np.array(c) for c, left in seen if left)[:_CHOICES],
-            others=tuple(np.array(c) for c, left in seen if not left)[: _OTHERS if few else 0],
+            others=tuple(np.array(c) for c, left in seen if not left)[:_OTHERS],
         )
 
     def _ruled_out(self, z: float, stopped: Callable[[], bool]) -> bool:
@@ -178,7 +177,7 @@ class Makespan:
         limits = [1.0, high / z, -low / z]
         sizes = np.minimum(self._cost / room, 1.0) * (1 - SHRINK)
         known = np.array([self._by_option(values) for values in _dual_feasible(sizes)])
-        whole = self._space.num_tables <= self._schedule.packing_whole_tables
+        whole = self._space.num_tables <= self._schedule.few_tables
         shares: FloatArray | None = None
         for integer in (False, True) if whole else (False,):
             for _ in range(_ROUNDS):

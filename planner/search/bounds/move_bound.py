@@ -85,7 +85,7 @@ class MoveBound:
         for rank in np.unique(np.argmax(self._loads(now), axis=0)):
             model.add_tangents(now[rank])
         loads = self._loads(work)
-        most = max(schedule.move_entries // max(len(loads) * loads.shape[-1], 1), 1)
+        most = max(schedule.program_entries // max(len(loads) * loads.shape[-1], 1), 1)
         total = self._loads(now)
         busiest = (total / np.maximum(total.max(axis=0), 1e-300)).max(axis=-1)
         self._ranks = np.sort(np.argsort(-busiest, kind="stable")[:most])
@@ -113,11 +113,11 @@ class MoveBound:
             if found.x is None or not self._add_cut(found.x, certain, cuts):
                 break
         best = found.bound
-        whole = self._space.num_tables <= self._schedule.move_whole_tables
+        whole = self._space.num_tables <= self._schedule.few_tables
         if whole and best < 1.0:
             integer = np.zeros(len(program.cost), dtype=bool)
             integer[: len(self._space.options) + len(self._staying)] = True
-            program = replace(program, integer=integer, max_nodes=self._schedule.move_nodes)
+            program = replace(program, integer=integer)
             found = solve(program)
             self._meter.spend(effort_of(program, found))
             best = max(best, found.bound)
@@ -290,7 +290,7 @@ def bound_by_moves(
     """
     budget, best = model.space.rules.budget, record.value
     size = len(model.space.options) * model.space.world_size
-    if budget is None or not math.isfinite(best) or size > schedule.move_places:
+    if budget is None or not math.isfinite(best) or size > schedule.most_entries:
         return
     moves = MoveBound(model, budget, record.evaluate.meter, most=best, schedule=schedule)
     always, least = record.evaluate.objective.always(), best

@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from planner.search.base import Record
+from planner.search.base import OPTIMALITY_GAP, Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.branching import Branching
 from planner.search.bounds.makespan import Makespan, Packing
 from planner.search.bounds.move_bound import bound_by_moves
-from planner.search.bounds.patterns.beside import PatternsBeside
-from planner.search.bounds.patterns.task import PatternTask
 from planner.search.bounds.relaxation import (
     Relaxation,
     TypeSet,
@@ -78,7 +76,6 @@ class Proofs:
         self.boxes_s = 0.0
         self._idle_rows = self._rows_left_out = 0
         self._branching: Branching | None = None
-        self._patterns: PatternsBeside | None = None
 
     @property
     def none_fits(self) -> bool:
@@ -89,12 +86,6 @@ class Proofs:
     def has_boxes(self) -> bool:
         """Whether there are boxes left to split."""
         return self._branching is not None and self._branching.possible
-
-    @property
-    def boxes_in_a_row(self) -> int:
-        """Boxes that are looked at before plans are improved again."""
-        count = self._schedule.boxes_times_options // len(self._space.options)
-        return max(self._schedule.least_boxes, min(count, self._schedule.most_boxes))
 
     # -- linear programs --------------------------------------------------------------------------
 
@@ -133,7 +124,7 @@ class Proofs:
             most_s: nominal seconds after which no further box begins.
 
         Returns:
-            Plans rounded from some of the solutions.
+            Plans rounded from the first solution.
         """
         if not self._proves:
             return []
@@ -141,40 +132,34 @@ class Proofs:
             objective = self._record.evaluate.objective
             certain = self.bounds.certain
             self._branching = Branching(self.bounds, objective, self.relaxed, certain)
-        schedule, starts = self._schedule, []
-        is_small = (
-            self._space.num_tables <= schedule.whole_tables
-            and len(self._space.options) <= schedule.whole_box_options
-        )
         if self._rows_left_out > 0:
             self._rows_left_out -= 1
             return []
-        begun_s, before, step = self._meter.spent_s, self._record.bound, 0
-        for step in range(self.boxes_in_a_row):
-            is_late = self._meter.spent_s >= begun_s + most_s
-            if is_late or self._record.stopped or not self._branching.possible:
+        schedule, meter, starts = self._schedule, self._meter, list[Assignment]()
+        begun_s, before = meter.spent_s, self._record.bound
+        until_s = begun_s + min(most_s, schedule.start_share * meter.planned_s)
+        for step in range(schedule.boxes):
+            if meter.spent_s >= until_s or self._record.stopped or not self._branching.possible:
                 break
-            limit_s = schedule.whole_box_share * left_s(self._record) if is_small else None
-            found = self._branching.step(self._record.value, whole_limit_s=limit_s)
+            found = self._branching.step(self._record.value)
             self._record.raise_bound(self._branching.bound(self._record.value), "boxes")
             if found is None:
                 break
-            if found.shares is not None and step % schedule.boxes_per_rounding == 0:
-                starts += self.starts.round(found)
-        self.boxes_s += self._meter.spent_s - begun_s
-        if step == self.boxes_in_a_row - 1:
+            if step == 0 and found.shares is not None:
+                starts = self.starts.round(found)
+        self.boxes_s += meter.spent_s - begun_s
+        if meter.spent_s < begun_s + most_s:
             self._count_idle(before)
         return starts
 
     def _count_idle(self, before: float | None) -> None:
         """Count a whole row of boxes as idle unless it has raised the bound noticeably."""
         bound, value = self._record.bound, self._record.value
-        least = self._schedule.boxes_gain_ratio * value
-        if before is None or bound is None or bound - before >= least or not math.isfinite(value):
-            self._idle_rows = 0
-            return
-        self._rows_left_out = 2**self._idle_rows
-        self._idle_rows += 1
+        if before is None or bound is None or bound - before >= OPTIMALITY_GAP * value:
+            self._idle_rows = self._rows_left_out = 0
+        else:
+            self._rows_left_out = 2**self._idle_rows
+            self._idle_rows += 1
 
     def choose_whole_options(self) -> list[Assignment]:
         """Where there are no boxes: bounds by mixed-integer programs, one whole option per table.
@@ -186,7 +171,7 @@ class Proofs:
             Plans rounded from the solutions.
         """
         starts: list[Assignment] = []
-        if self.has_boxes or self._space.num_tables > self._schedule.whole_tables:
+        if self.has_boxes or self._space.num_tables > self._schedule.few_tables:
             return starts
         done: set[TypeSet | None] = set()
         while self._proves and not self._record.stopped:
@@ -194,7 +179,7 @@ class Proofs:
             if least.types in done or least.bound >= self._record.value:
                 break
             done.add(least.types)
-            limit_s = self._schedule.whole_share * left_s(self._record)
+            limit_s = self._schedule.turn_share * left_s(self._record)
             whole = self.bounds.solve_whole(least.types, time_limit_s=limit_s, rounds=2)
             self.relaxed[least.types] = replace(least, bound=max(least.bound, whole.bound))
             self._record.raise_bound(self._least.bound, "whole options")
@@ -216,30 +201,6 @@ class Proofs:
         found = makespan.bound(record.bound, record.value, lambda: record.stopped)
         record.raise_bound(found.bound, "packing bound")
         return found
-
-    # -- in another process -----------------------------------------------------------------------
-
-    def begin_patterns(self) -> None:
-        """Where there are no boxes left: begin the bound by patterns, once, if it is worth it."""
-        record, plan = self._record, self._record.best
-        is_due = self._branching is not None and not self.has_boxes and self._patterns is None
-        if (
-            is_due
-            and plan is not None
-            and PatternsBeside.worth_it(self._model, record, self._schedule)
-        ):
-            task = PatternTask.of(self._model, plan, record.value)
-            self._patterns = None if task is None else PatternsBeside(task, record)
-
-    def collect_patterns(self) -> None:
-        """Wait for the bound by patterns, and take it."""
-        if self._patterns is not None:
-            self._patterns.collect(self._record)
-
-    def close(self) -> None:
-        """End the process beside the search."""
-        if self._patterns is not None:
-            self._patterns.close()
 
     @property
     def _least(self) -> Relaxation:

@@ -55,7 +55,7 @@ def usual_optional_types(space: SearchSpace, schedule: Schedule = USUAL) -> Type
 
     If there are many tables, replication is always one of them.
     """
-    many = space.num_tables > schedule.replicated_tables
+    many = space.num_tables > schedule.few_tables
     replicated = frozenset({ShardingType.DATA_PARALLEL})
     return optional_types(space, replicated if many else frozenset(), schedule)
 
@@ -68,11 +68,9 @@ def optional_types(
     These are the given ones, and then the types with the fewest options, as many as are needed.
     """
     counts = Counter(o.sharding_type for o in space.options)
-    is_small = len(space.options) <= schedule.few_options
-    most = schedule.type_sets_of_few if is_small else schedule.type_sets
     optional = set(given)
     for kind in sorted(counts, key=lambda t: (counts[t], t)):
-        if len(type_sets(space, frozenset(optional))) <= most:
+        if len(type_sets(space, frozenset(optional))) <= schedule.type_sets:
             break
         optional.add(kind)
     return frozenset(optional)
@@ -87,10 +85,7 @@ def type_sets(space: SearchSpace, optional: TypeSet = frozenset()) -> list[TypeS
         space: the options.
         optional: types that are in every set. A plan of the set may use them or not.
     """
-    per_table = [
-        {o.sharding_type for o in space.options[a:b]} for a, b in itertools.pairwise(space.first)
-    ]
-    kinds = {frozenset(types) for types in per_table}
+    kinds = space.type_choices
     every = frozenset().union(*kinds)
     certain = sorted(every - optional)
     sets = [

@@ -39,17 +39,12 @@ class Roundable:
         Where kernels in host memory are not listed, the bound allows more
         (:mod:`planner.search.bounds.room`).
         """
-        room, bounds = self._room, self._bounds
+        room = self._room
         if room is None or relaxation.shares is None or room.holds(relaxation.shares):
             return relaxation
         key = relaxation.types, relaxation.bound
         if key not in self._fitted:
-            found = None
-            if bounds.space.num_tables <= bounds.schedule.shrunk_tables:
-                found = bounds.relax(relaxation.types, more=room.rows(), rounds=2)
-            if found is None or found.shares is None:
-                found = replace(relaxation, shares=room.shrunk(relaxation))
-            self._fitted[key] = found
+            self._fitted[key] = replace(relaxation, shares=room.shrunk(relaxation))
         return self._fitted[key]
 
     def packable(self, relaxation: Relaxation, slack_ratio: float) -> Relaxation:

@@ -26,9 +26,6 @@ from planner.space.effort import program_s
 WHOLE_TOLERANCE: Final = 2e-6
 """Share taken off bounds of mixed-integer programs. HiGHS keeps rows within 1e-6 and prices within
 1e-7, and our programs have coefficients and solutions near 1."""
-_BEYOND_CUTOFF: Final = 2e-4
-"""How far beyond a cutoff SCIP has to look, as a share of it. Where costs are multiples of one
-number, SCIP leaves out solutions that are up to 1e-4 below its own cutoff."""
 _MOST_PIVOTS: Final = 200_000
 """Most pivots of a linear program. Like the limit of nodes, it ends a program at the same place on
 every machine, as a limit by the clock would not."""
@@ -71,45 +68,6 @@ def solve(
             bound=math.inf, x=None, reduced_costs=None, infeasible=True, pivots=work, nodes=nodes
         )
     return replace(found.solution, pivots=work, nodes=nodes)
-
-
-def solve_below(program: MilpProgram, cutoff: float, *, gap_ratio: float) -> Solution:
-    """Solve a small program with whole variables as far as its solutions cost less than a cutoff.
-
-    SCIP does so without its presolve, cuts and heuristics, which take longer than the program here.
-
-    Args:
-        program: what to minimise; its coefficients are near 1.
-        cutoff: the cost from which on solutions need not be told apart.
-        gap_ratio: SCIP stops once its bound and its solution are this close, as a share.
-
-    Returns:
-        The best solution below the cutoff, if one was found; no solution has a cost below the
-        smaller one of its bound and the cutoff.
-    """
-    from ortools.math_opt import parameters_pb2, result_pb2
-
-    off = parameters_pb2.EMPHASIS_OFF
-    later = cutoff + _BEYOND_CUTOFF * max(abs(cutoff), 1.0)
-    parameters = parameters_pb2.SolveParametersProto(
-        presolve=off, cuts=off, heuristics=off, cutoff_limit=later
-    )
-    parameters.relative_gap_tolerance = gap_ratio
-    if program.max_nodes is not None:
-        parameters.node_limit = program.max_nodes
-    try:
-        result = _run(model_of(program), parameters_pb2.SOLVER_TYPE_GSCIP, parameters)
-    except refusals():
-        return Solution(bound=-math.inf, x=None, reduced_costs=None)
-    ended = result.termination
-    is_cut_off = ended.limit == result_pb2.LIMIT_CUTOFF
-    bound = cutoff if is_cut_off else min(float(ended.objective_bounds.dual_bound), cutoff)
-    x = None
-    if result.solutions and result.solutions[0].HasField("primal_solution"):
-        x = dense_of(result.solutions[0].primal_solution.variable_values, len(program.cost))
-        x = x if float(program.cost @ x) < cutoff else None
-    nodes = result.solve_stats.node_count
-    return Solution(bound=_less_tolerance(bound), x=x, reduced_costs=None, nodes=nodes)
 
 
 def node_s(program: MilpProgram) -> float:

@@ -1,15 +1,15 @@
-"""What planners in use do: list greedies, TorchRec's walk over options, HugeCTR's splits.
+"""What planners in use do: list greedies, and HugeCTR's splits.
 
 Their plans are baselines, and starting points of the search. All of them give a shard one cost (the
-walks: the weighted sum of its phases, in seconds) and balance the sums of costs over ranks. They do
-not see that every phase waits for its slowest rank.
+splits: the weighted sum of its phases, in seconds) and balance the sums of costs over ranks. They
+do not see that every phase waits for its slowest rank.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -19,15 +19,9 @@ from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from costmodels.workload import Table
 from planner.search.base import AbstractProposals, Record
 from planner.search.common.linear import LinearModel
-from planner.search.construct.scalar_placer import ScalarPlacer
+from planner.search.construct.packing import Packer
 from planner.space.evaluation import Assignment, SearchSpace
 
-_TORCHREC_MIN_WIDTH: Final = 128
-"""Least columns of a piece that TorchRec splits a table into, unless constraints say otherwise."""
-_WALK_TABLES: Final = 20_000
-"""Tables placed, over all proposals of TorchRec's walk together, after which the walk ends.
-TorchRec itself goes on for minutes; later proposals cut ever more tables, and take time from other
-parts."""
 _ALIKE: Final = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.DATA_PARALLEL)
 """Ways in which all tables of a plan may be sharded alike."""
 _MOST_SPLITS: Final = 40
@@ -72,16 +66,12 @@ def list_greedy(
         choice: ``[T]`` the option of each table, counted from the first of the table; None for the
             whole ones.
     """
-    placer = ScalarPlacer(space)
     choice = whole_options(space) if choice is None else choice
-    sizes = np.array([placer.largest_bytes(t, int(o)) for t, o in enumerate(choice)])
+    sizes = space.largest_device[space.first[:-1] + choice]
     order = np.lexsort((-np.arange(len(costs)), sizes, costs))[::-1]
-    places: list[tuple[int, ...]] = [()] * space.num_tables
-    for t in order:
-        option = space.option(int(t), int(choice[t]))
-        pieces = max(option.num_pieces, 1)
-        places[t] = placer.place(int(t), int(choice[t]), np.full(pieces, costs[t] / pieces))
-    return Assignment(options=tuple(int(o) for o in choice), places=tuple(places))
+    pieces = np.maximum(space.pieces[space.first[:-1] + choice], 1)
+    each = [np.full(n, cost / n) for n, cost in zip(pieces, costs, strict=True)]
+    return _placed(space, choice.tolist(), order.tolist(), each)
 
 
 def whole_options(space: SearchSpace) -> IntArray:
@@ -105,29 +95,6 @@ def _first_options(space: SearchSpace, avoided: BoolArray) -> IntArray:
     return np.asarray(order[space.first[:-1]] - space.first[:-1])
 
 
-def torchrec_walk(model: LinearModel) -> Iterator[Assignment]:
-    """The proposals of TorchRec's greedy proposer, each placed as its partitioner does.
-
-    The first proposal has the fastest option of every table. Each further one changes the table
-    whose largest shard needs most device memory to its next slower option. The partitioner places
-    the largest tables first, each piece on the rank with the least cost so far that has room.
-    """
-    space, seconds = model.space, shard_seconds(model)
-    orders = [_torchrec_order(space, t, seconds) for t in range(space.num_tables)]
-    at = [0] * space.num_tables
-    tables_left = _WALK_TABLES
-    while True:
-        choice = [order[i] for order, i in zip(orders, at, strict=True)]
-        placer = ScalarPlacer(space)
-        sizes = [placer.largest_bytes(t, o) for t, o in enumerate(choice)]
-        yield _partition(space, placer, choice, sizes, seconds)
-        tables_left -= space.num_tables
-        movable = [t for t, order in enumerate(orders) if at[t] + 1 < len(order)]
-        if not movable or tables_left <= 0:
-            return
-        at[max(movable, key=lambda t: (sizes[t], -t))] += 1
-
-
 def split_walk(model: LinearModel) -> Iterator[Assignment]:
     """The plans of HugeCTR's planner.
 
@@ -137,9 +104,8 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
     space, seconds = model.space, shard_seconds(model)
     choice = whole_options(space).tolist()
     for _ in range(_MOST_SPLITS):
-        placer = ScalarPlacer(space)
         hottest = [_hottest(space, t, o, seconds) for t, o in enumerate(choice)]
-        yield _partition(space, placer, choice, hottest, seconds)
+        yield _partition(space, choice, hottest, seconds)
         for table in sorted(range(space.num_tables), key=lambda t: (-hottest[t], t)):
             finer = _next_split(space, table, choice[table])
             if finer is not None:
@@ -149,43 +115,31 @@ def split_walk(model: LinearModel) -> Iterator[Assignment]:
             return
 
 
-def _torchrec_order(space: SearchSpace, table: int, seconds: FloatArray) -> list[int]:
-    """Indices of the options that TorchRec would list, by the seconds of their slowest shard."""
-    first = int(space.first[table])
-    found = []
-    for index, option in enumerate(space.tables[table].options):
-        narrow = len(option.column_widths) > 1 and min(option.column_widths) < _TORCHREC_MIN_WIDTH
-        grid = option.sharding_type is ShardingType.GRID_SHARD and len(option.column_widths) > 1
-        if not narrow and not grid:
-            found.append((float(seconds[space.rows[first + index]].max()), index))
-    return [index for _, index in sorted(found)] or [int(whole_options(space)[table])]
-
-
 def _partition(
-    space: SearchSpace,
-    placer: ScalarPlacer,
-    choice: list[int],
-    sizes: list[float],
-    seconds: FloatArray,
+    space: SearchSpace, choice: list[int], sizes: list[float], seconds: FloatArray
 ) -> Assignment:
     """Place one option per table.
 
     Args:
         space: options and places.
-        placer: has no shards yet.
         choice: index of the option of each table.
         sizes: tables with the largest of these numbers are placed first, after uniform options.
         seconds: ``[M]`` cost of each row of work.
     """
     uniform = [space.option(t, o).is_uniform for t, o in enumerate(choice)]
     order = sorted(range(space.num_tables), key=lambda t: (not uniform[t], -sizes[t], t))
+    costs = [seconds[space.rows[int(space.first[t]) + o]] for t, o in enumerate(choice)]
+    return _placed(space, choice, order, [c if c.ndim == 1 else c.max(axis=-1) for c in costs])
+
+
+def _placed(
+    space: SearchSpace, choice: list[int], order: list[int], costs: Sequence[FloatArray]
+) -> Assignment:
+    """Place one option per table in this order, each piece where the sum of costs is least."""
+    packer = Packer(space)
     places: list[tuple[int, ...]] = [()] * space.num_tables
     for t in order:
-        rows = space.rows[int(space.first[t]) + choice[t]]
-        cost = seconds[rows]
-        if cost.ndim > 1:
-            cost = cost.max(axis=-1)
-        places[t] = placer.place(t, choice[t], cost)
+        places[t] = packer.place(t, choice[t], costs[t]) or ()
     return Assignment(options=tuple(choice), places=tuple(places))
 
 
@@ -225,10 +179,9 @@ def _list_plans(space: SearchSpace) -> Iterator[Assignment]:
 
 
 def greedy_plans(model: LinearModel) -> Iterator[Assignment]:
-    """The plans of the list greedies, then those of HugeCTR's and of TorchRec's walk."""
+    """The plans of the list greedies, then those of HugeCTR's walk."""
     yield from _list_plans(model.space)
     yield from split_walk(model)
-    yield from torchrec_walk(model)
 
 
 def _alike_plans(space: SearchSpace) -> Iterator[Assignment]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.sharding import Spread
+from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.sharding import ShardingOption, Spread
 from planner.rules.placement_rules import Usage
 from planner.search.base import Record
 from planner.search.construct.packing_exact import Answer, pack_exactly
@@ -94,7 +95,7 @@ def packings(
     """
     each_s = placing_s(space.num_tables, space.world_size)
     for preference, fit in itertools.product(PREFERENCES, FITS):
-        packer = Packer(space, preference, fit)
+        packer = Packer(space, fit, preference)
         first: dict[int, int] = {}
         for _ in range(_ROUNDS):
             if expired() and (fit, preference) != (FITS[0], PREFERENCES[0]):
@@ -114,24 +115,18 @@ class Packer:
 
     Args:
         space: the tables and places.
+        fit: which rank (or host) with room a piece takes. ``roomiest``: the one with most memory
+            left; ``fullest``: the one with least left; ``first``: the one of lowest number. Pieces
+            that are given a cost take the one with the least cost so far instead.
         preference: the order of a table's options. ``whole``: fewest shards first; ``small``:
             smallest shards first; ``even``: those on all ranks first.
-        fit: which rank (or host) with room a piece takes. ``roomiest``: the one with most memory
-            left; ``fullest``: the one with least left; ``first``: the one of lowest number.
     """
 
-    def __init__(self, space: SearchSpace, preference: str, fit: str) -> None:
-        """Sort options and tables; both depend on the space alone."""
-        self.space, self.fit = space, fit
-        self._orders = self._preferred(preference)
-        rules = space.rules
-        self._grouped = np.zeros(space.num_tables, dtype=np.int64)
-        masks = [u.members for u in rules.unions] + [c.members for c in rules.caps if c.distinct]
-        for members in masks:
-            if not members.all():
-                self._grouped[members] += 1
-        least = np.minimum.reduceat(space.largest_device, space.first[:-1])
-        self._size: FloatArray = least
+    def __init__(
+        self, space: SearchSpace, fit: str = "roomiest", preference: str = "whole"
+    ) -> None:
+        """Empty all ranks."""
+        self.space, self.fit, self._preference = space, fit, preference
         self._start()
 
     @property
@@ -151,22 +146,85 @@ class Packer:
             The first table that found no room; None if all are placed.
         """
         self._start()
-        tables = range(self.space.num_tables)
+        size = np.minimum.reduceat(self.space.largest_device, self.space.first[:-1])
+        ruled = self._ruled
         order = sorted(
-            tables, key=lambda t: (-first.get(t, 0), -self._grouped[t], -self._size[t], t)
+            range(self.space.num_tables), key=lambda t: (-first.get(t, 0), -ruled[t], -size[t], t)
         )
         return next((t for t in order if not self._add(t)), None)
+
+    def place(
+        self, table: int, index: int, costs: FloatArray | None = None
+    ) -> tuple[int, ...] | None:
+        """Place every piece of an option of a table.
+
+        Args:
+            table: its position in the workload.
+            index: which of its options.
+            costs: of each piece; for uniform options of the shard on each rank. Pieces with costs
+                are placed in any case, where most memory is left if there is no room, and rules
+                that couple tables are not looked at.
+
+        Returns:
+            The rank (or host) of each piece, nothing for uniform options; None if there is no room,
+            which then has shrunk.
+        """
+        space, local = self.space, self.space.local_world_size
+        flat = int(space.first[table]) + index
+        option, rows = space.options[flat], space.rows[flat]
+        device, host = space.pool_device[rows], space.pool_host[rows]
+        if option.is_uniform:
+            self._room = self._room - device
+            self._host_room = self._host_room - host.reshape(space.num_hosts, -1).sum(axis=-1)
+            if costs is not None:
+                self._cost = self._cost + costs
+                return ()
+            fits = (self._room >= 0).all() and (self._host_room >= 0).all()
+            allowed = not space.rules or self._usage.ranks_for(table).all()
+            return () if fits and allowed else None
+        size = local if option.spread is Spread.HOSTS else 1
+        hosts = np.arange(0, space.world_size, size) // local
+        places: list[int] = []
+        for piece, taken in enumerate(device.reshape(len(rows), size)):
+            allowed = self._allowed(table, option, places, has_cost=costs is not None)
+            held = float(host[piece].sum())
+            room = (self._room.reshape(-1, size) - taken).min(axis=-1)
+            fits = allowed & (room >= 0) & (self._host_room[hosts] >= held)
+            if costs is None and not fits.any():
+                return None
+            at = self._choose(fits, room, size, has_cost=costs is not None)
+            at = at if fits.any() else int(np.argmax(np.where(allowed, room, -np.inf)))
+            ranks = slice(at * size, (at + 1) * size)
+            self._room[ranks] -= taken
+            self._host_room[hosts[at]] -= held
+            self._cost[ranks] += 0.0 if costs is None else costs[piece]
+            places.append(at)
+        return tuple(places)
 
     def _start(self) -> None:
         """Empty all ranks."""
         space = self.space
         self._room: FloatArray = space.pipeline.device_limits * FITTING
         self._host_room: FloatArray = space.pipeline.host_limits * FITTING
+        self._cost: FloatArray = np.zeros(space.world_size)
         self._options = [0] * space.num_tables
         self._places: list[tuple[int, ...]] = [()] * space.num_tables
         self._usage = Usage(space.rules, [None] * space.num_tables)
 
-    def _preferred(self, preference: str) -> list[list[int]]:
+    @cached_property
+    def _ruled(self) -> IntArray:
+        """``[T]`` number of rules on each table."""
+        rules, found = self.space.rules, np.zeros(self.space.num_tables, dtype=np.int64)
+        for members in [
+            *(u.members for u in rules.unions),
+            *(c.members for c in rules.caps if c.distinct),
+        ]:
+            if not members.all():
+                found[members] += 1
+        return found
+
+    @cached_property
+    def _orders(self) -> list[list[int]]:
         """The options of each table as indices, in the order in which they are tried."""
         space = self.space
         total = space.mean_work @ space.device
@@ -176,7 +234,7 @@ class Packer:
             "small": (total, space.largest_device),
             "even": (space.largest_device, ~space.is_uniform),
         }
-        order = np.lexsort((*keys[preference], space.table_of)) - np.repeat(
+        order = np.lexsort((*keys[self._preference], space.table_of)) - np.repeat(
             space.first[:-1], np.diff(space.first)
         )
         return [own.tolist() for own in np.split(order, space.first[1:-1])]
@@ -186,7 +244,7 @@ class Packer:
         budget = self.space.rules.budget
         for index in self._orders[table]:
             room, host_room = self._room.copy(), self._host_room.copy()
-            places = self._try(table, index)
+            places = self.place(table, index)
             if places is not None:
                 self._usage.put(table, (self.space.option(table, index), places))
                 if budget is None or bool(budget.keeps(self._usage.moved)):
@@ -196,77 +254,39 @@ class Packer:
             self._room, self._host_room = room, host_room
         return False
 
-    def _try(self, table: int, index: int) -> tuple[int, ...] | None:
-        """Places for an option of a table; None if there is no room, which then has shrunk."""
-        space = self.space
-        flat = int(space.first[table]) + index
-        option, rows = space.options[flat], space.rows[flat]
-        device, host = space.pool_device[rows], space.pool_host[rows]
-        if option.is_uniform:
-            self._room = self._room - device
-            self._host_room = self._host_room - host.reshape(space.num_hosts, -1).sum(axis=-1)
-            fits = (self._room >= 0).all() and (self._host_room >= 0).all()
-            allowed = not space.rules or self._usage.ranks_for(table).all()
-            return () if fits and allowed else None
-        if option.spread is Spread.HOSTS:
-            return self._blocks(table, device, host)
-        near = option.keeps_pieces_on_host
-        return self._pieces(table, index, device, host, near=near)
+    def _allowed(
+        self, table: int, option: ShardingOption, places: list[int], *, has_cost: bool
+    ) -> BoolArray:
+        """The places that the next piece of an option may have, beside those of the others."""
+        space, usage, local = self.space, self._usage, self.space.local_world_size
+        on_hosts = option.spread is Spread.HOSTS
+        allowed: BoolArray = (space.may_use_host if on_hosts else space.may_use_rank)[table]
+        if space.rules and not has_cost:
+            usage.put(table, (option, tuple(places)))
+            allowed = allowed & (usage.hosts_for if on_hosts else usage.ranks_for)(table)
+            usage.put(table, None)
+        if not places or on_hosts:
+            return allowed
+        if option.keeps_pieces_on_host:
+            allowed = allowed & (np.arange(space.world_size) // local == places[0] // local)
+        if option.keeps_pieces_apart:
+            left = allowed.copy()
+            left[places] = False
+            return left if left.any() or not has_cost else allowed
+        return allowed
 
-    def _pieces(
-        self, table: int, index: int, device: FloatArray, host: FloatArray, *, near: bool
-    ) -> tuple[int, ...] | None:
-        """Ranks for the pieces of an option; None if one finds no room.
+    def _choose(self, fits: BoolArray, room: FloatArray, size: int, *, has_cost: bool) -> int:
+        """The place that cost or fit prefer, of those where a piece fits; any if it fits nowhere.
 
         Args:
-            table: whose pieces they are.
-            index: which of its options.
-            device: device bytes of each piece.
-            host: host bytes of each piece.
-            near: whether all pieces have to be on one host.
+            fits: True for places where it fits.
+            room: bytes left on the fullest rank of each place.
+            size: ranks of a place.
+            has_cost: whether the place with the least cost is preferred.
         """
-        space, local = self.space, self.space.local_world_size
-        hosts = np.arange(space.world_size) // local
-        places: list[int] = []
-        allowed = space.may_use_rank[table] & self._usage.ranks_for(table)
-        for piece in range(len(device)):
-            if places and space.rules:
-                done = (space.option(table, index), tuple(places))
-                self._usage.put(table, done)
-                allowed = space.may_use_rank[table] & self._usage.ranks_for(table)
-                self._usage.put(table, None)
-            if places and space.option(table, index).keeps_pieces_apart:
-                allowed = allowed.copy()
-                allowed[places] = False
-            if near and places:
-                allowed = allowed & (hosts == places[0] // local)
-            fits = allowed & (self._room >= device[piece]) & (self._host_room[hosts] >= host[piece])
-            if not fits.any():
-                return None
-            rank = self._choose(fits, self._room)
-            self._room[rank] -= device[piece]
-            self._host_room[rank // local] -= host[piece]
-            places.append(rank)
-        return tuple(places)
-
-    def _blocks(self, table: int, device: FloatArray, host: FloatArray) -> tuple[int, ...] | None:
-        """Hosts for pieces with bytes ``[pieces, L]``, by device and host; None without room."""
-        space, local = self.space, self.space.local_world_size
-        allowed = space.may_use_host[table] & self._usage.hosts_for(table)
-        places: list[int] = []
-        for block, host_bytes in zip(device, host.sum(axis=-1), strict=True):
-            room = (self._room.reshape(-1, local) - block).min(axis=-1)
-            fits = allowed & (room >= 0) & (self._host_room >= host_bytes)
-            if not fits.any():
-                return None
-            chosen = self._choose(fits, room)
-            self._room[chosen * local : (chosen + 1) * local] -= block
-            self._host_room[chosen] -= host_bytes
-            places.append(chosen)
-        return tuple(places)
-
-    def _choose(self, fits: BoolArray, room: FloatArray) -> int:
-        """The place that the fit prefers, of those where a piece fits."""
+        if has_cost:
+            cost = np.where(fits, self._cost.reshape(-1, size).max(axis=-1), np.inf)
+            return int(np.lexsort((-room, cost))[0])
         if self.fit == "first":
             return int(np.argmax(fits))
         if self.fit == "fullest":

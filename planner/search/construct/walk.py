@@ -110,7 +110,7 @@ def can_price_all(space: SearchSpace, left_s: float, schedule: Schedule = USUAL)
     if count_assignments(space, most) > most:
         return False
     each = sum(count_choices(space, t) for t in range(space.num_tables))
-    return each * entries <= schedule.exhaustive_entries
+    return each * entries <= schedule.most_entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,11 +16,10 @@ from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL, Schedule
 from planner.search.construct.prices import PriceSearch, explore
-from planner.search.improve.cycle import LATE_STAGES, STAGES, Cycles
-from planner.search.improve.guide import Guide, guide_of
-from planner.search.improve.local_search import LocalSearch
-from planner.search.improve.menu import Menu
-from planner.search.improve.state import PlanState
+from planner.search.improve.local_search import Guide, LocalSearch, guide_of
+from planner.search.improve.moves import PlanState
+from planner.search.improve.partial_plan import Menu
+from planner.search.improve.ruin import LATE_STAGES, STAGES, Cycles
 from planner.space.effort import insertion_s
 from planner.space.evaluation import Assignment, SearchSpace
 
@@ -84,7 +83,7 @@ class Improver:
         value = self._record.evaluate.value
         tried: set[tuple[int, ...]] = set()
         for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
-            if self.done or len(tried) == self._schedule.descents:
+            if self.done or len(tried) == self._schedule.starts:
                 return
             if start.options in tried:
                 continue
@@ -105,7 +104,7 @@ class Improver:
         stages = LATE_STAGES if late else STAGES
         entries = self._space.world_size * (self._model.num_tangents + 2)
         step_s = _INSERTIONS * insertion_s(entries) * len(stages)
-        steps = int(min(effort * self._steps, most_s / step_s))
+        steps = int(min(effort * self._schedule.steps(self._space.num_tables), most_s / step_s))
         if steps < 1 or self.done or SearchPart.CYCLES in self._without:
             return
         types = self._types(start)
@@ -116,7 +115,7 @@ class Improver:
 
     def short_cycle(self, start: Assignment, most_s: float) -> None:
         """Run a cycle that takes about ``most_s`` nominal seconds, or less."""
-        self.cycle(start, self._schedule.short_cycle_effort, late=True, most_s=most_s)
+        self.cycle(start, self._schedule.least_effort, late=True, most_s=most_s)
 
     def around(self, effort: float) -> None:
         """Run a cycle that begins with the best plan."""
@@ -142,8 +141,8 @@ class Improver:
         schedule = self._schedule
         count = max(int(effort * schedule.samples), 1)
         found = explore(prices, self._model, self._record, descend, count)
-        for start in found[: min(schedule.descents, 1 + count // schedule.samples)]:
-            self.cycle(start, schedule.other_cycle_effort)
+        for start in found[: min(schedule.starts, 1 + count // schedule.samples)]:
+            self.cycle(start, schedule.least_effort)
 
     def families(self, starts: list[Assignment]) -> list[Assignment]:
         """The best plan of each set of sharding types, the best of all first."""
@@ -152,16 +151,9 @@ class Improver:
         for start in sorted(dict.fromkeys(starts), key=lambda a: (value(a), a.options)):
             if np.isfinite(value(start)):
                 best.setdefault(self._types(start), start)
-        return list(best.values())[: self._schedule.first_cycles]
+        return list(best.values())[: self._schedule.starts]
 
     # -- private ----------------------------------------------------------------------------------
-
-    @property
-    def _steps(self) -> int:
-        """Steps in each stage of a cycle of effort 1."""
-        schedule = self._schedule
-        steps = schedule.cycle_steps_per_table * self._space.num_tables
-        return max(schedule.least_cycle_steps, min(steps, schedule.most_cycle_steps))
 
     def _types(self, start: Assignment) -> TypeSet:
         """The set of sharding types whose bound and cuts hold for a plan."""

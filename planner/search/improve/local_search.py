@@ -6,19 +6,62 @@ compared. The objective prices a short list of the best ones.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import ShardingType
+from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.base import Record
+from planner.search.bounds.relaxation import Relaxation, uses
 from planner.search.common.linear import LinearModel
-from planner.search.improve.block_moves import block_moves
-from planner.search.improve.guide import Guide
-from planner.search.improve.moves import Neighbourhood, Ruler, Scored
-from planner.search.improve.state import PlanState
+from planner.search.improve.moves import Neighbourhood, PlanState, Ruler, Scored
 from planner.space.effort import neighbours_s
 from planner.space.evaluation import Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Guide:
+    """What the bound says about each option.
+
+    Attributes:
+        reduced_costs: ``[n]`` by how much the bound rises if a plan has the option; where that is
+            not known, the sum of the option's mean loads, which also says what is cheap.
+        allowed: ``[n]`` True for options that can be part of a plan better than the best one.
+    """
+
+    reduced_costs: FloatArray
+    allowed: BoolArray
+
+
+def guide_of(
+    model: LinearModel, relaxation: Relaxation, known: Iterable[Relaxation], incumbent: float
+) -> Guide:
+    """Read reduced costs and allowed options off the solutions of the bound.
+
+    Args:
+        model: tangents and options.
+        relaxation: the solution for the sharding types in question. Options of other types cost
+            more than all of these.
+        known: the solutions of all sets of sharding types. An option is allowed if, in
+            any of them, the bound plus its reduced cost is not above the incumbent.
+        incumbent: the objective of the best plan.
+    """
+    space = model.space
+    prices = model.mean[:, : model.num_tangents].sum(axis=1)
+    if relaxation.reduced_costs is not None:
+        spread = float(prices.max()) * space.num_tables
+        inside = uses(relaxation.types, space)
+        prices = np.where(inside, relaxation.reduced_costs, spread + prices)
+    allowed = np.zeros(len(space.options), dtype=bool)
+    for other in known:
+        if other.reduced_costs is None:
+            continue
+        lifted = other.bound + np.maximum(other.reduced_costs, 0.0)
+        allowed |= uses(other.types, space) & (lifted <= incumbent)
+    return Guide(reduced_costs=prices, allowed=allowed if allowed.any() else np.ones_like(allowed))
+
 
 _CRITICAL_RANKS: Final = 3
 """Ranks from which moves are looked at in each step: those that set the longest phases."""
@@ -81,8 +124,8 @@ class LocalSearch:
     def descend(self, state: PlanState) -> None:
         """Steepest descent on the minorant; the pressure breaks ties.
 
-        Each step makes the best move of a shard or a swap; if none helps, of a block of columns; if
-        none helps, another option of a table.
+        Each step makes the best move of a shard or a swap; if none helps, another option of a
+        table.
         """
         ruler = Ruler.at(state)
         threshold = -_DESCENT_GAIN * ruler.scale
@@ -91,8 +134,6 @@ class LocalSearch:
             around = Neighbourhood(state, ruler)
             ranks = around.critical_ranks(_CRITICAL_RANKS)
             best = self._best_shard_move(around, ranks)
-            if best is None or best[0] > threshold:
-                best = _least(block_moves(around, ranks, 1))
             if best is None or best[0] > threshold:
                 best = _least(self._recuts(around, ranks, _DESCENT_TRIES))
             if best is None or best[0] > threshold:
@@ -133,13 +174,8 @@ class LocalSearch:
         if not np.isfinite(value):
             return
         ruler = Ruler.at(state)
-        first = True
         while not self.record.stopped:
             moves = self._shortlist(state, ruler)
-            if first:
-                around = Neighbourhood(state, ruler)
-                moves += [s for s in self._without_a_type(around) if np.isfinite(s[0])]
-                first = False
             if not moves:
                 return
             works = state.work + np.stack([state.work_change(m) for _, m in moves])
@@ -159,35 +195,8 @@ class LocalSearch:
         for rank in ranks:
             found += around.relocations(rank, _SHORTLIST // 6)
             found += around.swaps(rank, _SHORTLIST // 6, around.near_ranks(rank, self.rng))
-        found += block_moves(around, ranks, _SHORTLIST // 2)
         found += self._recuts(around, ranks, _POLISH_TRIES)
         return sorted((s for s in found if np.isfinite(s[0])), key=lambda s: s[0])[:_SHORTLIST]
-
-    def _without_a_type(self, around: Neighbourhood) -> list[Scored]:
-        """For each sharding type in use: the move that gives all its tables other types.
-
-        Each table gets its cheapest option of another type. Every type in use has collectives of
-        its own, and the minorant does not see that their fixed costs go away.
-        """
-        state, space = around.state, self.space
-        users: dict[ShardingType, list[int]] = {}
-        for t in range(space.num_tables):
-            users.setdefault(space.options[state.flat(t)].sharding_type, []).append(t)
-        found = []
-        for sharding_type in sorted(users):
-            options = [self._cheapest(t, without=sharding_type) for t in users[sharding_type]]
-            if len(users) > 1 and all(o is not None for o in options):
-                chosen = [o for o in options if o is not None]
-                found.append(around.replace(users[sharding_type], chosen))
-        return found
-
-    def _cheapest(self, table: int, *, without: ShardingType) -> int | None:
-        """Index of the table's option of least reduced cost that has another type; None if none."""
-        first, last = int(self.space.first[table]), int(self.space.first[table + 1])
-        left = [i for i in range(first, last) if self.space.options[i].sharding_type is not without]
-        if not left:
-            return None
-        return min(left, key=lambda i: (self.guide.reduced_costs[i], i)) - first
 
     def _value(self, state: PlanState) -> float:
         return float(self.record.evaluate.values(state.work[None])[0])

@@ -1,4 +1,4 @@
-"""Moves from a plan, scored on the minorant: move a shard, swap two, move a block, cut anew.
+"""A plan that is changed a few tables at a time, and its moves, scored on the minorant.
 
 The score of a move is the change of the minorant, plus a little of the change in pressure. So of
 two moves with the same maximum the better balanced one is taken. Moves that would make a memory
@@ -7,15 +7,185 @@ overfull are left out; moves that relieve an overfull memory come first.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.sharding import Spread
+from planner.search.common.linear import LinearModel
 from planner.search.construct.placer import EIGHTH, Placer, Pressure
-from planner.search.improve.state import Change, Move, PlanState
-from planner.space.evaluation import FITTING
+from planner.space.evaluation import FITTING, Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The new option of a table (its index), and the ranks (or hosts) of its pieces."""
+
+    table: int
+    option: int
+    places: tuple[int, ...]
+
+
+Move = tuple[Change, ...]
+"""The changes of a move; no table is in it twice."""
+
+
+class PlanState:
+    """An assignment that can be changed in place.
+
+    Args:
+        model: tangents; the loads of a state are only right as long as the model has the same ones.
+        assignment: the plan to begin with.
+
+    Attributes:
+        options: index of the option of each table.
+        places: ranks (or hosts) of the pieces of each table.
+        work: ``[W, F]`` work of each rank.
+        loads: ``[W, P + 2]`` loads of each rank.
+        shard_table: ``[S]`` the table of each of the S shards that have a rank of their own; not of
+            uniform options, nor of pieces on hosts.
+        shard_piece: ``[S]`` which piece of the table it is.
+        shard_rank: ``[S]`` its rank.
+        shard_row: ``[S]`` its row in ``space.pool``.
+        stays_on_host: ``[S]`` True if all pieces of its table have to be on one host.
+        stays_apart: ``[S]`` True if no two pieces of its table may share a rank.
+    """
+
+    def __init__(self, model: LinearModel, assignment: Assignment) -> None:
+        """Compute work and loads of the assignment."""
+        self.model = model
+        self.space = model.space
+        self.options = list(assignment.options)
+        self.places = list(assignment.places)
+        self.work: FloatArray = self.space.work(assignment)
+        self.loads: FloatArray = model.loads(self.work)
+        self._list_shards()
+
+    @property
+    def assignment(self) -> Assignment:
+        """The plan as a value that does not change."""
+        return Assignment(options=tuple(self.options), places=tuple(self.places))
+
+    @property
+    def value(self) -> float:
+        """The minorant of the objective."""
+        return float(self.model.value(self.loads.max(axis=0)))
+
+    def flat(self, table: int) -> int:
+        """Position of the table's option among the options of all tables."""
+        return int(self.space.first[table]) + self.options[table]
+
+    def work_change(self, move: Move) -> FloatArray:
+        """``[W, F]`` the work that a move adds to each rank."""
+        change = np.zeros_like(self.work)
+        for part in move:
+            now = self.options[part.table], self.places[part.table]
+            ranks, rows = self.space.placed_rows(part.table, *now)
+            np.subtract.at(change, ranks, rows)
+            ranks, rows = self.space.placed_rows(part.table, part.option, part.places)
+            np.add.at(change, ranks, rows)
+        return change
+
+    def loads_without(self, tables: list[int]) -> FloatArray:
+        """``[W, P + 2]`` the loads of each rank without these tables."""
+        loads = self.loads.copy()
+        for t in tables:
+            flat = self.flat(t)
+            rows = self.model.option_rows(flat).reshape(-1, loads.shape[1])
+            ranks = self.table_ranks(t)
+            np.subtract.at(loads, ranks, self.model.at(rows, ranks))
+        return np.maximum(loads, 0.0)
+
+    def table_ranks(self, table: int) -> IntArray:
+        """The rank of each shard of a table, in the order of its rows of work."""
+        spread = self.space.options[self.flat(table)].spread
+        if spread is Spread.UNIFORM:
+            return np.arange(self.space.world_size)
+        if spread is Spread.HOSTS:
+            return self.space.host_ranks(self.places[table])
+        return np.array(self.places[table], dtype=np.int64)
+
+    def apply(self, move: Move) -> None:
+        """Make a move: change options, places, work, loads and shards."""
+        change = self.work_change(move)
+        self.work = self.work + change
+        self.loads = self.loads + self.model.loads(change)
+        relisted = False
+        for part in move:
+            relisted = relisted or self.options[part.table] != part.option
+            self.options[part.table] = part.option
+            self.places[part.table] = part.places
+        if relisted:
+            self._list_shards()
+        else:
+            for part in move:
+                if self.space.options[self.flat(part.table)].spread is Spread.RANKS:
+                    start = self._shard_first[part.table]
+                    self.shard_rank[start : start + len(part.places)] = part.places
+
+    def moved(self, shards: list[tuple[int, int]]) -> Move:
+        """The move that puts shards on ranks, given as pairs of shard and rank."""
+        places: dict[int, list[int]] = {}
+        for shard, rank in shards:
+            table = int(self.shard_table[shard])
+            new = places.setdefault(table, list(self.places[table]))
+            new[int(self.shard_piece[shard])] = int(rank)
+        return tuple(
+            Change(table=t, option=self.options[t], places=tuple(new)) for t, new in places.items()
+        )
+
+    def taken(self, shards: IntArray) -> BoolArray:
+        """``[shards, W]`` True for ranks where a shard may not go.
+
+        They have another piece of the shard's table, of a width that may differ, and TorchRec
+        cannot run two of them on one rank.
+        """
+        ranks = np.zeros((len(shards), self.space.world_size), dtype=bool)
+        for i in np.flatnonzero(self.stays_apart[shards]):
+            ranks[i, list(self.places[int(self.shard_table[shards[i]])])] = True
+        return ranks
+
+    def on_rank(self, rank: int) -> list[int]:
+        """The tables with a piece on a rank, or on its host; uniform options do not count."""
+        tables = set(self.shard_table[self.shard_rank == rank].tolist())
+        host = rank // self.space.local_world_size
+        tables |= {t for t in self._host_tables if host in self.places[t]}
+        return sorted(tables)
+
+    def _list_shards(self) -> None:
+        """List the shards with ranks of their own, as after every change of an option."""
+        tables: list[int] = []
+        pieces: list[int] = []
+        rows: list[IntArray] = []
+        ranks: list[int] = []
+        self._shard_first: dict[int, int] = {}
+        self._host_tables: list[int] = []
+        for t in range(self.space.num_tables):
+            flat = self.flat(t)
+            spread = self.space.options[flat].spread
+            if spread is Spread.HOSTS:
+                self._host_tables.append(t)
+            if spread is not Spread.RANKS:
+                continue
+            self._shard_first[t] = len(tables)
+            count = len(self.places[t])
+            tables.extend([t] * count)
+            pieces.extend(range(count))
+            rows.append(self.space.rows[flat])
+            ranks.extend(self.places[t])
+        self.shard_table: IntArray = np.array(tables, dtype=np.int64)
+        self.shard_piece: IntArray = np.array(pieces, dtype=np.int64)
+        self.shard_rank: IntArray = np.array(ranks, dtype=np.int64)
+        self.shard_row: IntArray = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+        kept = [self.space.options[self.flat(t)].keeps_pieces_on_host for t in tables]
+        self.stays_on_host = np.array(kept, dtype=bool)
+        unequal = [self.space.options[self.flat(t)].keeps_pieces_apart for t in tables]
+        self.stays_apart = np.array(unequal, dtype=bool)
+
 
 _TIE_SHARE: Final = 1e-3
 """Weight of the mean pressure over ranks in a score, as a share of the objective. It is so small
@@ -30,6 +200,10 @@ _MANY_RANKS: Final = 24
 _NEAR_RANKS: Final = 24
 """With more ranks than ``_MANY_RANKS``, swaps are looked for on about ``_NEAR_RANKS`` of them,
 since the number of swaps grows with the number of shards elsewhere."""
+
+_LOOKED_AT: Final = 64
+"""Moves of least score that are held against rules that couple tables. More take longer to check,
+and are worth less."""
 
 Scored = tuple[float, Move]
 """A move with its score, in the unit of the objective; infinite if the move is not possible."""
@@ -87,7 +261,6 @@ class Neighbourhood:
         self.pressure = self.measure.of(state.loads)
         self.relief = _RELIEF * ruler.scale / max(float(np.abs(self.limits).max()), 1.0)
         self.usage = self.space.usage(state.assignment) if self.space.rules else None
-        self.top_rank, self.top_load = top_three(state.loads[:, : self.tangents])
 
     def critical_ranks(self, count: int) -> list[int]:
         """The ranks from which moves can help most, ``count`` at most.
@@ -98,11 +271,12 @@ class Neighbourhood:
         over = np.flatnonzero(self.over > 0)
         if len(over):
             return [int(r) for r in over[np.argsort(-self.over[over], kind="stable")]][:count]
-        peaks = self.top_load[0]
+        loads = self.state.loads[:, : self.tangents]
+        peaks, fullest = loads.max(axis=0), loads.argmax(axis=0)
         phases = self.model.slopes(peaks)[self.model.phase_index] * peaks
         binding = peaks >= self.model.phase_maxima(peaks)[self.model.phase_index] * (1 - 1e-9)
         order = np.argsort(-np.where(binding, phases, 0.0), kind="stable")
-        ranks = dict.fromkeys(int(self.top_rank[0][p]) for p in order if phases[p] > 0)
+        ranks = dict.fromkeys(int(fullest[p]) for p in order if phases[p] > 0)
         return list(ranks)[:count]
 
     # -- one or two shards ------------------------------------------------------------------------
@@ -126,21 +300,18 @@ class Neighbourhood:
         hosts = np.arange(self.space.world_size) // self.space.local_world_size
         stays = state.stays_on_host[mine]
         allowed &= ~stays[:, None] | (hosts == hosts[rank])[None]
-        if self.usage is not None:
-            tables, pieces = state.shard_table[mine], state.shard_piece[mine]
-            allowed &= self.usage.relocations(tables, pieces, rank)
-        score = np.where(allowed, score, np.inf)
-        return [
-            (float(score[i, r]), state.moved([(int(mine[i]), int(r))]))
-            for i, r in least_entries(score, count)
-        ]
+        return self.least(
+            np.where(allowed, score, np.inf),
+            count,
+            lambda i, r: state.moved([(int(mine[i]), r)]),
+        )
 
     def swaps(self, rank: int, count: int, near: IntArray | None) -> list[Scored]:
         """The best swaps of a shard on ``rank`` with a shard on another rank.
 
         Args:
             rank: the rank.
-            count: most swaps; fewer are returned if some are of two shards of one table.
+            count: most swaps.
             near: ranks to look at, as :meth:`near_ranks` gives them; None for all.
         """
         state = self.state
@@ -168,18 +339,12 @@ class Neighbourhood:
             own_room = self.host_room[rank // self.space.local_world_size]
             fits = (change[..., -1] <= own_room) & (-change[..., -1] <= self.host_room[hosts])
             allowed &= same[None] | fits
-        if self.usage is not None:
-            own, other = ((state.shard_table[s], state.shard_piece[s]) for s in (mine, others))
-            allowed &= self.usage.swaps(own, rank, other, there)
-        score = np.where(allowed, score, np.inf)
-        return [
-            (
-                float(score[i, j]),
-                state.moved([(int(mine[i]), int(there[j])), (int(others[j]), rank)]),
-            )
-            for i, j in least_entries(score, count)
-            if state.shard_table[mine[i]] != state.shard_table[others[j]]
-        ]
+        same_table = state.shard_table[mine][:, None] == state.shard_table[others][None]
+        return self.least(
+            np.where(allowed & ~same_table, score, np.inf),
+            count,
+            lambda i, j: state.moved([(int(mine[i]), int(there[j])), (int(others[j]), rank)]),
+        )
 
     def near_ranks(self, rank: int, rng: np.random.Generator) -> IntArray | None:
         """Ranks for swaps with ``rank``; None if there are so few ranks that all are looked at.
@@ -201,16 +366,9 @@ class Neighbourhood:
 
     def recut(self, table: int, option: int) -> Scored:
         """The move that gives a table an option and places it greedily, also its present option."""
-        return self.replace([table], [option])
-
-    def replace(self, tables: list[int], options: list[int]) -> Scored:
-        """The move that gives several tables new options, placed greedily one after the other."""
-        loads = self.state.loads_without(tables)
+        loads = self.state.loads_without([table])
         placer = Placer(self.model, self.measure, loads)
-        move = tuple(
-            Change(table=t, option=o, places=placer.add(t, o))
-            for t, o in zip(tables, options, strict=True)
-        )
+        move = (Change(table=table, option=option, places=placer.add(table, option)),)
         if not self.keeps_rules(move):
             return np.inf, move
         return self.whole_score(placer.loads), move
@@ -273,6 +431,20 @@ class Neighbourhood:
         at = [i for _, i in alike].index(self.state.options[table])
         return [i for _, i in alike[max(at - 1, 0) : at] + alike[at + 1 : at + 3]]
 
+    def least(
+        self, score: FloatArray, count: int, move: Callable[[int, int], Move]
+    ) -> list[Scored]:
+        """The ``count`` moves of least score that keep the rules that couple tables.
+
+        Args:
+            score: ``[n, m]`` of each move; infinite for those that are not possible.
+            count: most moves. Under rules only so many of the best moves are looked at.
+            move: makes the move of a row and a column.
+        """
+        most = count if self.usage is None else max(count, _LOOKED_AT)
+        found = ((float(score[i, j]), move(i, j)) for i, j in least_entries(score, most))
+        return list(itertools.islice((f for f in found if self.keeps_rules(f[1])), count))
+
     # -- scoring ----------------------------------------------------------------------------------
 
     def _score(
@@ -305,9 +477,12 @@ class Neighbourhood:
 
     def _rest(self, rank: int) -> FloatArray:
         """``[W, P]`` for each rank: the largest loads over all ranks but itself and ``rank``."""
-        world = self.space.world_size
-        rest = largest_elsewhere(self.top_rank, self.top_load, np.array([rank]), world)
-        return np.asarray(rest[0])
+        loads = self.state.loads[:, : self.tangents].copy()
+        loads[rank] = 0.0
+        fullest, most = loads.argmax(axis=0), loads.max(axis=0)
+        loads[fullest, np.arange(self.tangents)] = 0.0
+        is_fullest = np.arange(len(loads))[:, None] == fullest
+        return np.asarray(np.where(is_fullest, loads.max(axis=0), most))
 
     def _host_has_room(self, rank: int, host_bytes: FloatArray) -> BoolArray:
         """``[shards, W]`` whether each host has memory for a shard of ``rank``; its own has."""
@@ -330,47 +505,6 @@ class Neighbourhood:
 
     def _per_host(self, values: FloatArray) -> FloatArray:
         return np.asarray(values.reshape(self.space.num_hosts, -1).sum(axis=-1))
-
-
-def top_three(loads: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Places and values of the three largest loads of each tangent, ``[3, P]`` each.
-
-    Places are ranks or hosts. With fewer than three, the missing ones are place -1 with load 0.
-
-    Args:
-        loads: ``[places, P]``.
-    """
-    count = min(3, len(loads))
-    order = np.argsort(-loads, axis=0, kind="stable")[:count]
-    values = np.take_along_axis(loads, order, axis=0)
-    missing = 3 - count
-    ranks = np.concatenate([order, np.full((missing, loads.shape[1]), -1)])
-    return ranks, np.concatenate([values, np.zeros((missing, loads.shape[1]))])
-
-
-def largest_elsewhere(
-    top_place: IntArray, top_load: FloatArray, own: IntArray, count: int
-) -> FloatArray:
-    """The largest loads over all places but two: ``own[i]`` and each other one.
-
-    Args:
-        top_place: ``[3, P]`` the places of the three largest loads, see :func:`top_three`.
-        top_load: ``[3, P]`` these loads.
-        own: ``[n]`` one of the two places left out.
-        count: number of places.
-
-    Returns:
-        ``[n, count, P]``.
-    """
-    other = np.arange(count)[None, :, None]
-    mine = own[:, None, None]
-
-    def left_out(k: int) -> BoolArray:
-        return np.asarray((top_place[k] == mine) | (top_place[k] == other))
-
-    first, second, third = top_load
-    rest = np.where(~left_out(0), first, np.where(~left_out(1), second, third))
-    return np.asarray(rest)
 
 
 def least_entries(score: FloatArray, count: int) -> list[tuple[int, int]]:

@@ -82,9 +82,9 @@ class SecondSearch:
         """
         space = evaluate.space
         return (
-            evaluate.meter.left_s >= schedule.second_work_s
+            evaluate.meter.left_s >= schedule.further_s
             and space.num_tables * space.world_size >= schedule.second_size
-            and space.pool.nbytes <= schedule.second_bytes
+            and space.pool.size <= schedule.most_entries
             and not space.rules
         )
 

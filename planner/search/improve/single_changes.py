@@ -1,96 +1,198 @@
-"""The last step of a search: single tables get other options as long as that helps.
+"""Plans that are changed one table at a time, as long as that helps.
 
 Searches compare moves by a function below the objective, and a search that is cut has not compared
-all. Here every option of a table is placed piece by piece where the whole objective is least, which
-is what ``shardplan explain`` does with a finished plan. Copied tables come first: they have moved
-nowhere yet, and searches leave them for last.
+all. Here every option of a table is placed piece by piece where the whole objective is least, as
+``shardplan explain`` does with a finished plan. A search under a limit on moves begins so from the
+plan in use, and every search ends so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
+from costmodels.sharding import Spread
+from planner.search.base import Record
+from planner.search.improve.best_place import BestPlace, Cut, Placed
 from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 
 _GAIN: Final = 1e-6
-"""Share of the objective by which a change has to help; smaller gains nobody sees."""
+"""Share of the objective by which a change at the end of a search has to help; smaller gains nobody
+sees."""
+_LEAST_GAIN: Final = 1e-9
+"""The same share for changes of the plan in use; less is rounding."""
 _SHARE: Final = 0.25
-"""Most work of this step, as a share of that of the search before it."""
+"""Most work at the end of a search, as a share of that of the search before it."""
+_STEP_SHARE: Final = 0.5
+"""Share of the work left to a chain of changes that one of them may take. A step that looks at more
+options finds a better change, and leaves less for the steps after it."""
 _MOST_PIECES: Final = 4
-"""Options with more pieces take too long to place for what they gain."""
+"""Options with more pieces take too long to place at the end of a search for what they gain."""
+_BATCH: Final = 64
+"""Quick placements that are priced together. More of them take more memory, fewer take more
+calls."""
+_TOGETHER: Final = 256
+"""Options times ranks whose next piece is placed at the same time. More of them are priced in fewer
+calls, but a step can only end after all of them."""
 
 
 def single_changes(
-    space: SearchSpace, evaluate: Evaluator, start: Assignment, late: Callable[[], bool]
+    space: SearchSpace,
+    evaluate: Evaluator,
+    start: Assignment,
+    late: Callable[[], bool],
+    *,
+    most_s: float | None = None,
 ) -> Assignment:
     """A plan that no change of one table betters, as far as there is work left to look.
+
+    Copied tables come first: they have moved nowhere yet, and searches leave them for last.
 
     Args:
         space: options and places.
         evaluate: prices the plans that are tried.
         start: a plan that fits and keeps the rules.
         late: whether the clock ends this step too.
+        most_s: nominal seconds after which it ends; None for a share of those of the search.
     """
-    now, most_s = start, (1.0 + _SHARE) * evaluate.meter.spent_s
+    now = _Changing(space, evaluate, start)
+    most_s = most_s or (1.0 + _SHARE) * evaluate.meter.spent_s
     copied = [space.option(t, i).is_uniform for t, i in enumerate(start.options)]
     order = sorted(range(space.num_tables), key=lambda t: not copied[t])
+
+    def ended() -> bool:
+        return late() or evaluate.meter.spent_s >= most_s
+
     helps = True
     while helps:
         helps = False
         for table in order:
-            rest = space.work_without(space.work(now), table, now.options[table], now.places[table])
-            for index in range(len(space.tables[table].options)):
-                if late() or evaluate.meter.spent_s >= most_s:
-                    return now
-                places = _placed(space, evaluate, rest, table, index)
-                if places is None:
-                    continue
-                options, others = list(now.options), list(now.places)
-                options[table], others[table] = index, places
-                changed = Assignment(options=tuple(options), places=tuple(others))
-                if evaluate.value(changed) < evaluate.value(now) * (1 - _GAIN):
-                    now, helps = changed, True
-    return now
+            if ended():
+                return now.assignment
+            few = [
+                (table, i)
+                for i, option in enumerate(space.tables[table].options)
+                if option.is_uniform or option.num_pieces <= _MOST_PIECES
+            ]
+            best = now.best(few, _GAIN, ended)
+            if best is not None:
+                now.take(best)
+                helps = True
+    return now.assignment
 
 
-def _placed(
-    space: SearchSpace, evaluate: Evaluator, rest: FloatArray, table: int, index: int
-) -> tuple[int, ...] | None:
-    """Places of the pieces of an option, one after the other; None if a piece fits nowhere.
+def follow_chain(space: SearchSpace, record: Record, start: Assignment, *, until_s: float) -> None:
+    """Make the best change of one table again and again, and offer the plans on the way.
 
     Args:
-        space: options and places.
-        evaluate: prices the plans that are tried.
-        rest: ``[W, F]`` the work of all other tables.
-        table: which table.
-        index: which of its options.
+        space: options, places and rules.
+        record: is offered every plan.
+        start: the plan in use.
+        until_s: reading of the meter, in nominal seconds, at which the chain ends.
     """
-    flat = int(space.first[table]) + index
-    if space.is_uniform[flat]:
-        return ()
-    pieces = space.pool[space.rows[flat]]
-    if len(pieces) > _MOST_PIECES:
-        return None
-    on_hosts = bool(space.is_on_hosts[flat])
-    allowed = (space.may_use_host if on_hosts else space.may_use_rank)[table].copy()
-    local = space.local_world_size if on_hosts else 1
-    work, places = rest.copy(), list[int]()
-    for piece in pieces:
-        where = np.flatnonzero(allowed)
-        if not len(where):
-            return None
-        tried = np.repeat(work[None], len(where), axis=0)
-        ranks = where[:, None] * local + np.arange(local)
-        tried[np.arange(len(where))[:, None], ranks] += piece.reshape(local, -1)
-        values = evaluate.values(tried)
-        best = int(values.argmin())
-        if not np.isfinite(values[best]):
-            return None
-        work = tried[best]
-        places.append(int(where[best]))
-        allowed[where[best]] = False
-    return tuple(places)
+    now, meter = _Changing(space, record.evaluate, start), record.evaluate.meter
+    while not record.stopped and meter.spent_s < until_s:
+        step_s = meter.spent_s + _STEP_SHARE * (until_s - meter.spent_s)
+        cuts = now.by_quick_value(record.evaluate)
+        best = now.best(
+            cuts, _LEAST_GAIN, lambda step_s=step_s: record.stopped or meter.spent_s >= step_s
+        )
+        if best is None:
+            return
+        now.take(best)
+        record.keep_if_good(now.assignment, now.value, "moves from the plan in use")
+
+
+class _Changing:
+    """A plan of which one table at a time is changed."""
+
+    def __init__(self, space: SearchSpace, evaluate: Evaluator, start: Assignment) -> None:
+        self._space = space
+        self._options, self._places = list(start.options), list(start.places)
+        self._usage = space.usage(start)
+        self._work = space.work(start)
+        self._placer = BestPlace(space, evaluate, self._usage)
+        self.value = float(evaluate.values(self._work[None])[0])
+
+    @property
+    def assignment(self) -> Assignment:
+        """The present plan."""
+        return Assignment(options=tuple(self._options), places=tuple(self._places))
+
+    def take(self, placed: Placed) -> None:
+        """Make a change."""
+        self._options[placed.table], self._places[placed.table] = placed.index, placed.places
+        self._usage.put(placed.table, (placed.option, placed.places))
+        self._work, self.value = placed.work, placed.value
+
+    def best(self, cuts: Sequence[Cut], gain: float, late: Callable[[], bool]) -> Placed | None:
+        """The change to one of these options with the least objective that keeps the rules.
+
+        None if no change helps. It is not asked whether it is late before the first options are
+        placed.
+
+        Args:
+            cuts: the options.
+            gain: share of the objective by which a change has to help.
+            late: whether to look at no more options.
+        """
+        best, least = None, self.value * (1 - gain)
+        together = max(_TOGETHER // self._space.world_size, 1)
+        for begin in range(0, len(cuts), together):
+            for placed in self._placed(cuts[begin : begin + together]):
+                if placed.value < least and self._is_allowed(placed):
+                    best, least = placed, placed.value
+            if late():
+                break
+        return best
+
+    def by_quick_value(self, evaluate: Evaluator) -> list[Cut]:
+        """The options of all tables, best ones first when placed on the emptiest ranks."""
+        space, objective = self._space, evaluate.objective
+        price = objective.always().slopes @ objective.gradient(space.mean_work.mean(axis=0))
+        cuts: list[Cut] = []
+        values: list[FloatArray] = []
+        for table in range(space.num_tables):
+            rest = self._without(table)
+            order = [np.argsort(rest @ price, kind="stable")]
+            order.append(np.argsort((rest @ price).reshape(space.num_hosts, -1).max(axis=-1)))
+            allowed = space.may_use_rank[table], space.may_use_host[table]
+            free = [places[ok[places]] for places, ok in zip(order, allowed, strict=True)]
+            works = []
+            for index, option in enumerate(space.tables[table].options):
+                near = free[option.spread is Spread.HOSTS]
+                if len(near) or option.is_uniform:
+                    where = () if option.is_uniform else np.resize(near, option.num_pieces)
+                    ranks, rows = space.placed_rows(table, index, tuple(where))
+                    works.append(rest.copy())
+                    np.add.at(works[-1], ranks, rows)
+                    cuts.append((table, index))
+            parts = (works[begin : begin + _BATCH] for begin in range(0, len(works), _BATCH))
+            values += [evaluate.values(np.stack(part)) for part in parts]
+        order = np.argsort(np.concatenate([np.zeros(0), *values]), kind="stable")
+        return [cuts[i] for i in order]
+
+    def _placed(self, cuts: Sequence[Cut]) -> Iterator[Placed]:
+        """The options on their best places; those that move too much also where they move less."""
+        rest = {table: self._without(table) for table, _ in cuts}
+        found = [placed for placed in self._placer.best(cuts, rest) if placed is not None]
+        yield from found
+        budget = self._space.rules.budget
+        if budget is not None and np.isfinite(budget.max_bytes):
+            over = [(p.table, p.index) for p in found if not self._is_allowed(p)]
+            moved = self._usage.moved
+            left = {t: budget.max_bytes - float(moved.sum() - moved[t]) for t in rest}
+            yield from filter(None, self._placer.best(over, rest, left))
+
+    def _is_allowed(self, placed: Placed) -> bool:
+        """Whether a change keeps the rules that couple tables, and the limit on moves."""
+        rules = self._space.rules
+        return not rules or self._usage.allows([(placed.table, placed.option, placed.places)])
+
+    def _without(self, table: int) -> FloatArray:
+        """``[W, F]`` the work of all other tables."""
+        own = self._options[table], self._places[table]
+        return self._space.work_without(self._work, table, *own)

@@ -26,10 +26,9 @@ from costmodels.calibration.points import (
     LookupPoint,
     StepPoint,
 )
-from costmodels.cpu.counts import exchange_counts, shard_loads
 from costmodels.cpu.dense import CpuDense, dense_counts
-from costmodels.cpu.features import features
-from costmodels.cpu.lookup import CpuLookup, factor
+from costmodels.cpu.exchange import exchange_counts, shard_loads
+from costmodels.cpu.lookup import CpuLookup, factor, features
 from costmodels.cpu.run_stages import STAGES
 from costmodels.dense.base import Product, dense_layers
 from costmodels.errors import InvalidValueError

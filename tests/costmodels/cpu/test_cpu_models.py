@@ -11,12 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.cpu.counts import exchange_counts, shard_loads
 from costmodels.cpu.dense import CpuDense
-from costmodels.cpu.exchange import CpuExchange
-from costmodels.cpu.features import Access, Traffic, features
-from costmodels.cpu.gloo import FRESH_BYTES, Gloo
-from costmodels.cpu.lookup import CpuLookup, factor
+from costmodels.cpu.exchange import (
+    FRESH_BYTES,
+    CpuExchange,
+    Gloo,
+    Traffic,
+    exchange_counts,
+    shard_loads,
+)
+from costmodels.cpu.lookup import Access, CpuLookup, factor, features
 from costmodels.cpu.run_stages import STAGES, predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.distribution.zipf import Zipf

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.dense._attention import attention_time, kernel_time
-from costmodels.dense._constants import KERNELS
+from costmodels.dense._kernels import Gpu, attention_time, kernel_time
 from costmodels.dense.base import dense_names, dense_operators, uneven_remark
 from costmodels.dense.roofline import Roofline
 from costmodels.errors import InvalidValueError
@@ -20,7 +19,7 @@ from costmodels.layers.mlp import Mlp
 from costmodels.operators import Operator, OperatorKind
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
-from costmodels.sustained import BURSTS, POINTWISE, pointwise_works
+from costmodels.sustained import POINTWISE, pointwise_works
 from costmodels.units import GB
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from tests.strategies import make_device, make_topology
@@ -157,7 +156,7 @@ def test_no_kernel_beats_the_device_and_more_work_takes_longer(
     batch: int, length: int, width: int, is_backward: bool
 ) -> None:
     one = attention(batch, length, width)
-    time_s = attention_time(one, H100, is_backward=is_backward)
+    time_s = attention_time(one, Gpu(H100), is_backward=is_backward)
     flop = one.gradient_flop if is_backward else one.forward_flop
     assert time_s >= flop / 2 / (H100.matrix_rate(DataType.BF16) * H100.flops_efficiency_ratio)
     assert time_s >= one.moved_bytes / H100.hbm_bandwidth_bytes_per_s
@@ -168,9 +167,9 @@ def test_no_kernel_beats_the_device_and_more_work_takes_longer(
         replace(one, is_causal=False),
         replace(one, flash_version=1),
     ):
-        assert attention_time(more, H100, is_backward=is_backward) >= time_s
+        assert attention_time(more, Gpu(H100), is_backward=is_backward) >= time_s
     for works in POINTWISE.values():
-        named = kernel_time(one, H100, BURSTS, works, KERNELS, is_backward=is_backward)
+        named = kernel_time(one, Gpu(H100), works, is_backward=is_backward)
         assert named == time_s or works is not POINTWISE["H100"]
 
 
@@ -250,7 +249,7 @@ def test_more_positions_never_take_less_time(
                 attention(heads, length, 64, is_causal=is_causal),
                 is_pointwise=is_pointwise,
             ),
-            H100,
+            Gpu(H100),
             is_backward=is_backward,
         )
         for length in (positions, positions + 1)

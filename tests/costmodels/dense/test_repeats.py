@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.dense._repeats import in_blocks
+from costmodels.dense._rewriting import in_blocks
 from costmodels.dense.base import dense_layers, dense_operators
 from costmodels.layers._parts import mlp
 from costmodels.layers.hstu import Hstu

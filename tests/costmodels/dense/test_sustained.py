@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from costmodels.dense._tiles import kernel_streaming_time, product_time
+from costmodels.dense._kernels import Gpu, kernel_streaming_time, product_time
 from costmodels.dense.roofline import Roofline
 from costmodels.fitted import ScaledDense
 from costmodels.layers._parts import matmul
@@ -156,9 +156,9 @@ def test_no_type_is_slower_than_fp32(name: str) -> None:
     for dtype in DataType:
         for shares in (shares_of(device, dtype), BURSTS):
             product = Product(m=4096, k=2048, n=512)
-            mine = product_time(product, dtype, device, shares)
+            mine = product_time(product, dtype, Gpu(device, shares))
             plain = shares_of(device, DataType.FP32) if shares is not BURSTS else BURSTS
-            assert mine <= product_time(product, DataType.FP32, device, plain) * (1 + 1e-12)
+            assert mine <= product_time(product, DataType.FP32, Gpu(device, plain)) * (1 + 1e-12)
 
 
 def test_the_spread_lies_between_those_of_bursts_and_of_full_steps() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.distribution._bins import Bins
+from costmodels.distribution._laws import Bins
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError

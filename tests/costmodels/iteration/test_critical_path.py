@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.errors import InvalidValueError
-from costmodels.iteration._critical_path import critical_path, rank_estimates, stage_times
-from costmodels.iteration._events import Simulation, simulate
-from costmodels.iteration._traced import traced
-from costmodels.iteration.base import INPUT_COPY, Program, Step, Stream
-from costmodels.pipeline import CostPipeline, pipeline_named
+from costmodels.iteration.base import INPUT_COPY, Program, Simulation, Step, Stream
+from costmodels.iteration.pipelines import PIPELINES
+from costmodels.iteration.timing import critical_path, rank_estimates, stage_times, traced
+from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from tests.costmodels.iteration import programs as by_hand
+from tests.costmodels.iteration.events import simulate
 from tests.costmodels.iteration.programs import programs
 from tests.strategies import planned_workloads
 
@@ -84,7 +84,7 @@ def test_paths_of_random_plans(case: tuple[Workload, Topology, Plan]) -> None:
 
 def test_the_path_by_hand() -> None:
     """See test_iteration: rank 0 is late in the forward, rank 1 in the backward."""
-    program = pipeline_named("sparse_dist").program(by_hand.stage_times())
+    program = PIPELINES["sparse_dist"].program(by_hand.stage_times())
     path = critical_path(program, simulate(program, 2))
     assert [(s.rank, s.stage, s.duration_s) for s in path[:5]] == [
         (0, "host", 0.5),
@@ -100,7 +100,7 @@ def test_the_path_by_hand() -> None:
 
 
 def test_an_input_bound_iteration_ends_with_the_wait_for_data() -> None:
-    program = pipeline_named("sparse_dist").program(by_hand.stage_times(floor_s=50.0))
+    program = PIPELINES["sparse_dist"].program(by_hand.stage_times(floor_s=50.0))
     path = critical_path(program, simulate(program, 2))
     assert (path[-1].stage, path[-1].start_s, path[-1].duration_s) == ("input", 33.5, 16.5)
     assert path[-1].rank == path[-2].rank
@@ -115,7 +115,7 @@ def test_rank_accounts_by_hand() -> None:
 
     Rank 1 waits 2 s for rank 0's forward lookup, rank 0 waits 2 s for rank 1's update.
     """
-    program = pipeline_named("sparse_dist").program(by_hand.stage_times())
+    program = PIPELINES["sparse_dist"].program(by_hand.stage_times())
     first, second = rank_estimates(program, simulate(program, 2))
     assert (first.compute_s, second.compute_s) == (22.0, 22.0)
     assert (first.communication_s, first.exposed_s) == (11.5, 9.5)
@@ -189,7 +189,7 @@ def test_rank_accounts_of_random_plans(case: tuple[Workload, Topology, Plan]) ->
 
 
 def test_stage_times_list_what_takes_time() -> None:
-    program = pipeline_named("sparse_dist").program(by_hand.stage_times(cache_fetch_s=0.0))
+    program = PIPELINES["sparse_dist"].program(by_hand.stage_times(cache_fetch_s=0.0))
     stages = stage_times(program, simulate(program, 2))
     assert "cache fetch" not in {s.name for s in stages}
     lookup = next(s for s in stages if s.name == "lookup forward")
@@ -201,7 +201,7 @@ def test_stage_times_list_what_takes_time() -> None:
 
 def test_steps_that_compute_alone_have_no_communication() -> None:
     """A program without a collective: nothing is exposed, and nobody waits."""
-    program = pipeline_named("sparse_dist").program(by_hand.stage_times())
+    program = PIPELINES["sparse_dist"].program(by_hand.stage_times())
     alone = replace(program, steps=tuple(replace(s, collective=False) for s in program.steps[:1]))
     (first, second) = rank_estimates(alone, simulate(alone, 2))
     assert (first.communication_s, first.exposed_s, first.slack_s) == (0.0, 0.0, 0.0)

@@ -10,19 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import costmodels.iteration
-from costmodels import discovery
-from costmodels.iteration._closed_form import differing_ranks, on_ranks, schedule
-from costmodels.iteration._events import simulate
 from costmodels.iteration.base import Program, Step, Stream
-from costmodels.pipeline import CostPipeline, pipeline_named
+from costmodels.iteration.pipelines import PIPELINES
+from costmodels.iteration.timing import differing_ranks, on_ranks, schedule
+from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.workload import Workload
+from tests.costmodels.iteration.events import simulate
 from tests.costmodels.iteration.programs import family, programs, stage_times
 from tests.strategies import make_topology, make_workload, planned_workloads, plans
-
-PIPELINES = discovery.names(costmodels.iteration)
 
 
 def time_of(program: Program, num_ranks: int = 2) -> float:
@@ -104,7 +101,7 @@ def test_many_plans_at_once_equal_each_alone(
     np.testing.assert_allclose(together[0], alone, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", tuple(PIPELINES))
 @pytest.mark.parametrize("is_sharded", [False, True])
 def test_plans_without_an_exchange_do_not_wait_where_it_would_be(
     name: str, *, is_sharded: bool
@@ -124,7 +121,7 @@ def test_plans_without_an_exchange_do_not_wait_where_it_would_be(
         input_s=2.0 * has,
         outputs_s=(("all-to-all", 3.0 * has),),
     )
-    pipeline = pipeline_named(name)
+    pipeline = PIPELINES[name]
     both = pipeline.program(dataclasses.replace(times, families=(beside,)))
     alone = [
         time_of(pipeline.program(dataclasses.replace(times, families=families)))
@@ -215,13 +212,13 @@ def test_an_empty_program_takes_no_time() -> None:
     ],
 )
 def test_pipelines_by_hand(name: str, seconds: float) -> None:
-    assert time_of(pipeline_named(name).program(stage_times())) == seconds
+    assert time_of(PIPELINES[name].program(stage_times())) == seconds
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", tuple(PIPELINES))
 def test_times_that_are_not_given_are_none_on_however_many_ranks(name: str) -> None:
     """A third rank that is never late, and a piece that is gathered and scattered in no time."""
-    pipeline = pipeline_named(name)
+    pipeline = PIPELINES[name]
     three = stage_times(lookup_forward_s=[5.0, 3.0, 4.0], lookup_backward_s=[6.0, 8.0, 7.0])
     gathered = dataclasses.replace(three, gather_s=(np.zeros(1),))
     usual = time_of(pipeline.program(stage_times()))
@@ -244,7 +241,7 @@ EXPOSED = {
 @pytest.mark.parametrize("name", EXPOSED)
 def test_what_bounds_count_is_what_delays_the_step(name: str) -> None:
     """The table says what the docstrings of the pipelines say; the phases of bounds rest on it."""
-    pipeline = pipeline_named(name)
+    pipeline = PIPELINES[name]
     exposed = pipeline.exposes_input_dist, pipeline.exposes_fetch
     assert (*exposed, pipeline.overlaps_bottom) == EXPOSED[name]
 
@@ -252,33 +249,33 @@ def test_what_bounds_count_is_what_delays_the_step(name: str) -> None:
 def test_every_pipeline_is_worked_by_hand() -> None:
     worked = {"sparse_dist", "none", "prefetch_sparse_dist", "hugectr"}
     assert set(PIPELINES) == worked | {"lookahead"}
-    programs = [pipeline_named(n).program(stage_times()) for n in AHEAD]
+    programs = [PIPELINES[n].program(stage_times()) for n in AHEAD]
     steps = [[(s.name, s.stream, s.after) for s in p.steps] for p in programs]
     assert steps[0] == steps[1]
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", tuple(PIPELINES))
 def test_an_index_exchange_longer_than_all_else_sets_the_pace(name: str) -> None:
     """After the splits of 0.5; exposed in full where nothing is pipelined (35.5 - 2 + 100)."""
-    program = pipeline_named(name).program(stage_times(families=(family(input_s=100.0),)))
+    program = PIPELINES[name].program(stage_times(families=(family(input_s=100.0),)))
     expected = {"none": 133.5, "hugectr": 100.0}.get(name, 100.5)
     assert time_of(program) == expected
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", tuple(PIPELINES))
 def test_a_cache_fetch_longer_than_all_else_sets_the_pace(name: str) -> None:
     """Beside the rest of the iteration only with prefetch, where it follows the splits."""
-    program = pipeline_named(name).program(stage_times(cache_fetch_s=100.0))
-    usual = time_of(pipeline_named(name).program(stage_times()))
+    program = PIPELINES[name].program(stage_times(cache_fetch_s=100.0))
+    usual = time_of(PIPELINES[name].program(stage_times()))
     expected = 100.5 if name in AHEAD else usual + 99.0
     assert time_of(program) == expected
-    assert pipeline_named(name).exposes_fetch == (name not in AHEAD)
+    assert PIPELINES[name].exposes_fetch == (name not in AHEAD)
 
 
 def test_a_bucket_delays_the_gradient_exchange_on_their_common_stream() -> None:
     """Half of the top backward ends at 14.5; a bucket of 5 from there ends 3 late, at 19.5."""
     times = stage_times(bucket_s=(np.array([5.0]),))
-    program = pipeline_named("sparse_dist").program(times)
+    program = PIPELINES["sparse_dist"].program(times)
     names = [s.name for s in program.steps]
     assert "interaction and top MLP backward 2/2" in names
     assert time_of(program) == 36.5
@@ -287,12 +284,12 @@ def test_a_bucket_delays_the_gradient_exchange_on_their_common_stream() -> None:
 def test_hugectr_reduces_all_gradients_in_one_go() -> None:
     """All-reduce of 3 + 10 after the gradient exchange: 18 to 31, then the optimizer."""
     times = stage_times(bucket_s=(np.array([10.0]),))
-    assert time_of(pipeline_named("hugectr").program(times)) == 32.0
+    assert time_of(PIPELINES["hugectr"].program(times)) == 32.0
 
 
 def test_exchanges_of_two_steps_run_backward_in_reverse() -> None:
     two_steps = family("table_row_wise", **{"reduce-scatter": 1.0, "all-to-all": 2.0})
-    program = pipeline_named("sparse_dist").program(stage_times(families=(two_steps,)))
+    program = PIPELINES["sparse_dist"].program(stage_times(families=(two_steps,)))
     names = [s.name for s in program.steps if "table_row_wise" in s.name]
     assert names == [
         "output reduce-scatter table_row_wise",
@@ -309,7 +306,7 @@ def test_gradients_take_times_of_their_own_where_they_have_them() -> None:
     two_steps = family("table_row_wise", **{"reduce-scatter": 1.0, "all-to-all": 2.0})
     for own, expected in ((None, [2.0, 1.0]), ((np.array([5.0]), np.array([7.0])), [7.0, 5.0])):
         given = dataclasses.replace(two_steps, gradients_s=own)
-        program = pipeline_named("sparse_dist").program(stage_times(families=(given,)))
+        program = PIPELINES["sparse_dist"].program(stage_times(families=(given,)))
         names = ("gradient all-to-all table_row_wise", "gradient all-gather table_row_wise")
         seconds = {s.name: float(s.duration_s[0]) for s in program.steps}
         assert [seconds[name] for name in names] == expected
@@ -319,7 +316,7 @@ def test_gradients_take_times_of_their_own_where_they_have_them() -> None:
 def test_sharding_types_exchange_one_after_the_other() -> None:
     """A second type adds its 3 seconds to output and gradient exchange."""
     times = stage_times(families=(family(), family("row_wise")))
-    assert time_of(pipeline_named("sparse_dist").program(times)) == 33.5 + 6.0
+    assert time_of(PIPELINES["sparse_dist"].program(times)) == 33.5 + 6.0
 
 
 def test_a_type_that_is_absent_holds_nobody_up() -> None:
@@ -330,7 +327,7 @@ def test_a_type_that_is_absent_holds_nobody_up() -> None:
     absent = dataclasses.replace(
         family(input_s=0.0, **{"all-to-all": 0.0}), present=np.array([False])
     )
-    program = pipeline_named("sparse_dist").program(stage_times(families=(absent,)))
+    program = PIPELINES["sparse_dist"].program(stage_times(families=(absent,)))
     assert time_of(program) == 21.5 + 3.0 + 1.0
 
 
@@ -351,7 +348,7 @@ def test_the_host_sets_the_pace_when_launches_are_slow() -> None:
         optimizer_host_s=0.0,
     )
     host = 1 + 0.5 + 10 + 30 + 1 + 20 + 1 + 40 + 1 + 30 + 20
-    assert time_of(pipeline_named("sparse_dist").program(times)) == host + 1 + 3 + 1
+    assert time_of(PIPELINES["sparse_dist"].program(times)) == host + 1 + 3 + 1
 
 
 def test_overlap_slows_compute_by_the_time_beside_it() -> None:
@@ -366,9 +363,9 @@ def test_overlap_slows_compute_by_the_time_beside_it() -> None:
 
 
 def test_the_input_rate_is_a_floor() -> None:
-    program = pipeline_named("sparse_dist").program(stage_times(floor_s=50.0))
+    program = PIPELINES["sparse_dist"].program(stage_times(floor_s=50.0))
     assert time_of(program) == 50.0
-    assert time_of(pipeline_named("sparse_dist").program(stage_times(floor_s=10.0))) == 33.5
+    assert time_of(PIPELINES["sparse_dist"].program(stage_times(floor_s=10.0))) == 33.5
 
 
 def test_slower_ranks_never_speed_up_an_iteration() -> None:

@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from costmodels.iteration._builder import ISSUED
-from costmodels.iteration.base import CodecTimes, Program, StageTimes, Stream
-from costmodels.pipeline import pipeline_named
+from costmodels.iteration.base import ISSUED, CodecTimes, Program, StageTimes, Stream
+from costmodels.iteration.pipelines import PIPELINES
 from tests.costmodels.iteration.programs import stage_times
 
 SECOND = np.array([1.0])
@@ -109,14 +108,14 @@ def described(program: Program) -> list[str]:
 
 @pytest.mark.parametrize("name", ORDER)
 def test_every_step_waits_for_what_it_needs(name: str) -> None:
-    program = pipeline_named(name).program(everything())
+    program = PIPELINES[name].program(everything())
     assert described(program) == [line for line in ORDER[name].splitlines() if line]
 
 
 @pytest.mark.parametrize("name", ORDER)
 def test_pieces_take_their_shares_and_gradients_those_of_the_reverse_order(name: str) -> None:
     """The top takes 2 forward and 4 backward; its first piece has half of its layers."""
-    steps = {s.name: s for s in pipeline_named(name).program(everything()).steps}
+    steps = {s.name: s for s in PIPELINES[name].program(everything()).steps}
     found = [
         [float(steps[f"top {way} {i}/3"].duration_s[0]) for i in (1, 2, 3)]
         for way in ("forward", "backward")
@@ -137,7 +136,7 @@ def test_pieces_take_their_shares_and_gradients_those_of_the_reverse_order(name:
 @pytest.mark.parametrize("name", ORDER)
 def test_the_host_waits_for_split_sizes_and_for_a_copy_of_its_own_batch(name: str) -> None:
     """Pipelines copy the next batch on a stream of its own, for which the host does not wait."""
-    steps = {s.name: s for s in pipeline_named(name).program(everything()).steps}
+    steps = {s.name: s for s in PIPELINES[name].program(everything()).steps}
     blocking = {"input splits", "input copy"} if name == "none" else {"input splits"}
     assert {s.name for s in steps.values() if s.blocks_host} == blocking
     copy = steps["input copy"]
@@ -145,14 +144,14 @@ def test_the_host_waits_for_split_sizes_and_for_a_copy_of_its_own_batch(name: st
     assert (float(copy.duration_s[0]), float(copy.host_s[0])) == (9.0, 2.0)
     assert steps["input splits"].collective
     free = dataclasses.replace(everything(), copy_blocks_host=False)
-    program = pipeline_named(name).program(free)
+    program = PIPELINES[name].program(free)
     assert [s.name for s in program.steps if s.blocks_host] == ["input splits"]
 
 
 @pytest.mark.parametrize("name", [*ORDER, "hugectr"])
 def test_without_tables_the_host_waits_for_nothing(name: str) -> None:
     bare = dataclasses.replace(everything(), has_tables=False, families=())
-    for step in pipeline_named(name).program(bare).steps:
+    for step in PIPELINES[name].program(bare).steps:
         if step.name == "input splits":
             assert (step.collective, step.blocks_host) == (False, False)
             assert not step.duration_s.any()
@@ -161,6 +160,6 @@ def test_without_tables_the_host_waits_for_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", [*ORDER, "hugectr"])
 def test_on_a_single_stream_everything_computes_and_nothing_is_copied(name: str) -> None:
     """Ranks that are cores: one queue, and inputs that are where they are needed."""
-    program = pipeline_named(name).program(dataclasses.replace(everything(), single_stream=True))
+    program = PIPELINES[name].program(dataclasses.replace(everything(), single_stream=True))
     assert {s.stream for s in program.steps} == {Stream.COMPUTE}
     assert "input copy" not in {s.name for s in program.steps}

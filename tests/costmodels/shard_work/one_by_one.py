@@ -10,7 +10,7 @@ import zlib
 
 import numpy as np
 
-from costmodels.cpu.features import Access
+from costmodels.cpu.lookup import Access
 from costmodels.datatypes import FloatArray
 from costmodels.dense._live import live_bytes
 from costmodels.distribution.base import AbstractIndexDistribution

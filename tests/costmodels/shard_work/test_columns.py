@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from costmodels.cpu.features import Access, Accesses
-from costmodels.cpu.lookup import CpuLookup
+from costmodels.cpu.lookup import Access, Accesses, CpuLookup
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.base import AbstractIndexDistribution, Laws
 from costmodels.distribution.empirical import Empirical

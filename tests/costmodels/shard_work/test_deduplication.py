@@ -14,8 +14,13 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.errors import InvalidValueError
 from costmodels.lookup.base import LookupWork
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.deduplication import distinct_s, exchanged_indices, with_expansion
-from costmodels.shard_work.wire import EXCHANGING_TYPES, Wire
+from costmodels.shard_work.wire import (
+    EXCHANGING_TYPES,
+    Wire,
+    distinct_s,
+    exchanged_indices,
+    with_expansion,
+)
 from costmodels.shard_work.work import INPUT, OUTPUT, lookup_columns
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.stages.models import CostModels

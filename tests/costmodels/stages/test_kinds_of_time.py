@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.cpu.features import AbstractExchangeModel, Traffic
+from costmodels.cpu.exchange import CpuExchange, Traffic
 from costmodels.datatypes import FloatArray
+from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.shard_work.work import (
     EXCHANGING_TYPES,
     INPUT,
@@ -24,6 +25,7 @@ from costmodels.stages.models import CostModels
 from costmodels.stages.stage_model import StageModel
 from costmodels.uncertainty import KINDS, UNSCALED, Scale
 from costmodels.workload import HostProfile
+from tests.costmodels.cpu.machines import MACHINE
 from tests.costmodels.stages.stand_ins import Given, Weighted, stage_model, system
 from tests.strategies import make_workload
 
@@ -107,9 +109,10 @@ def test_many_plans_at_once_are_each_alone(shape: tuple[int, int, int]) -> None:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Known(AbstractExchangeModel):
+class Known(CpuExchange):
     """Seconds that are easy to tell apart in a sum."""
 
+    constants: CpuConstants = MACHINE
     sources: ClassVar[tuple[str, ...]] = ("test",)
 
     def input_growth(

@@ -16,8 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from costmodels.sharding import ComputeKernel, Shard, ShardingType, TablePlacement
-from costmodels.shards import Shards
+from costmodels.sharding import ComputeKernel, Shard, ShardingType, Shards, TablePlacement
 from costmodels.workload import Table
 from tests.differential.case import COLUMN_MULTIPLE, Case, Leave, leave_of, received_bytes
 

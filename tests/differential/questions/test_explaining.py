@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from planner.explain.placing import Placer
+from planner.search.improve.best_place import BestPlace
 from tests.differential.drawing.problems import draw, draw_dense, draw_unusual
 from tests.differential.named import named
 from tests.differential.questions.explaining import explain_faults
@@ -32,11 +30,13 @@ def test_explanations_are_true(seed: int) -> None:
 
 
 def test_an_explanation_with_wrong_figures_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Placer._priced
+    honest = BestPlace.best
 
-    def cheaper(self: Placer, *given: object) -> object:
-        for placed in honest(self, *given):  # type: ignore[arg-type]
-            yield replace(placed, value=0.999 * placed.value)
+    def cheaper(self: BestPlace, *given: object) -> object:
+        for placed in (found := honest(self, *given)):  # type: ignore[arg-type]
+            if placed is not None:
+                placed.value *= 0.999
+        return found
 
-    monkeypatch.setattr(Placer, "_priced", cheaper)
+    monkeypatch.setattr(BestPlace, "best", cheaper)
     assert any("priced" in line for line in explain_faults(draw(500_002), 500_002))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -30,11 +28,9 @@ from torchrec.optim import RowWiseAdagrad
 
 from costmodels.sharding import Plan, ShardingType
 from costmodels.workload import DataType, Feature, Pooling, Table
-from planner.integrations.drop_in import search as sound_plans
-from planner.integrations.drop_in.search import Question, best_plan, uneven_outputs
+from planner.integrations.drop_in.search import uneven_outputs
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.options.runtime_warnings import module_problem
-from planner.result import PlanningResult
 from tests.integration.builders import make_table, placed
 from tests.integration.models import META, Model, Shape, bags, sequences
 from tests.strategies import make_workload
@@ -189,43 +185,6 @@ def test_a_request_that_changes_the_module_is_obeyed_with_a_warning(
 
 
 # ------------------------------------------------------------------ ranks without rows
-
-
-def test_a_bound_holds_for_both_ways_and_the_second_search_is_told_of_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shapes = (("a", 4000, 64), ("b", 900, 16), ("c", 800, 32))
-    known: list[float] = []
-
-    def spied(question: Question) -> PlanningResult:
-        known.append(question.beaten_by)
-        found = best_plan(question)
-        bound = [2e-6, 1e-6][len(known) - 1]
-        return replace(found, solver=replace(found.solver, bound=bound))
-
-    monkeypatch.setattr(sound_plans, "best_plan", spied)
-    planner = ShardPlanner(topology(), 64, stats=[], max_evaluations=20)
-    planner.plan(means(shapes=shapes), SHARDERS)
-    assert known[0] == math.inf
-    assert known[1] >= planner.result.solver.value > 0.0
-    assert planner.result.solver.bound == 1e-6
-
-
-def test_a_search_ends_once_its_bound_is_above_a_known_plan(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    works = []
-
-    def spied(question: Question) -> PlanningResult:
-        found = best_plan(question)
-        beaten = best_plan(replace(question, beaten_by=1e-9))
-        works.extend([found.solver.work, beaten.solver.work])
-        return found
-
-    monkeypatch.setattr(sound_plans, "best_plan", spied)
-    shapes = [(f"t{i}", 40000, 64) for i in range(8)]
-    ShardPlanner(topology(), 64, stats=[], max_evaluations=200).plan(bags(shapes), SHARDERS)
-    assert works[1] < works[0] / 2
 
 
 def test_no_rank_of_a_cpu_job_is_left_without_rows(caplog: pytest.LogCaptureFixture) -> None:

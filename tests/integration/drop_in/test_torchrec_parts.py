@@ -1,9 +1,8 @@
-"""Our models, our search and our plan files inside TorchRec's own planner."""
+"""Our models and our search inside TorchRec's own planner."""
 
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,17 +16,14 @@ from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstima
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import (
     ParameterConstraints,
-    PlannerError,
-    PlannerErrorType,
     ShardingOption,
 )
 from torchrec.distributed.sharding_plan import get_default_sharders
-from torchrec.distributed.types import CacheParams, ShardingPlan
+from torchrec.distributed.types import ShardingPlan
 
 from costmodels.distribution.zipf import Zipf
-from planner import api, io
+from planner import api
 from planner.errors import InvalidInputError
-from planner.integrations.parts.plan_loader import PlanFileLoader
 from planner.integrations.torchrec_parts import (
     ImprovedPlan,
     PredictedCosts,
@@ -192,70 +188,6 @@ def test_kernels_without_a_model_are_named() -> None:
         PredictedCosts(TOPOLOGY, constraints()).estimate(options, {})
 
 
-# ------------------------------------------------------------------ plan files
-
-
-def saved(folder: Path, given: dict[str, ParameterConstraints]) -> tuple[Path, ShardingPlan]:
-    shard_planner = ShardPlanner(
-        TOPOLOGY,
-        BATCH,
-        storage_reservation=FixedPercentageStorageReservation(percentage=0.15),
-        constraints=given,
-        stats=[],
-        max_evaluations=20,
-    )
-    plan: ShardingPlan = shard_planner.plan(model(), get_default_sharders())
-    assert shard_planner.result is not None
-    io.save_plan(folder / "plan.json", shard_planner.result)
-    return folder / "plan.json", plan
-
-
-def with_loader(
-    path: Path, given: dict[str, ParameterConstraints], of: Any = None, context: str | None = None
-) -> ShardingPlan:
-    enumerator = EmbeddingEnumerator(TOPOLOGY, batch_size=BATCH, constraints=given)
-    module, sharders = of or model(), get_default_sharders()
-    loader = PlanFileLoader(
-        path, enumerator, module, sharders, constraints=given, context_hash=context
-    )
-    planner = torchrecs(given, enumerator=enumerator, plan_loader=loader)
-    plan: ShardingPlan = planner.plan(module, sharders)
-    return plan
-
-
-def test_torchrecs_planner_loads_our_plan_file(tmp_path: Path) -> None:
-    given = constraints(sharding_types=["column_wise", "row_wise", "table_wise", "data_parallel"])
-    path, plan = saved(tmp_path, given)
-    assert with_loader(path, given)._serialize() == plan._serialize()
-
-
-def test_a_plan_made_for_other_inputs_is_refused_by_torchrec(tmp_path: Path) -> None:
-    path, _ = saved(tmp_path, constraints())
-    with pytest.raises(PlannerError) as caught:
-        with_loader(path, constraints(), context="other")
-    assert caught.value.error_type is PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH
-
-
-def test_a_plan_file_of_other_tables_is_refused(tmp_path: Path) -> None:
-    path, _ = saved(tmp_path, constraints())
-    other = Model(bags([*SHAPES, ("new", 10, 8)]), sequences([("s", 500, 16)]))
-    with pytest.raises(PlannerError, match="'new'") as caught:
-        with_loader(path, constraints(), of=other)
-    assert caught.value.error_type is PlannerErrorType.PLAN_LOADING_FAILED
-
-
-def test_options_that_torchrec_does_not_list_are_named(tmp_path: Path) -> None:
-    given = constraints(
-        sharding_types=["table_wise"],
-        compute_kernels=["fused_uvm_caching"],
-        cache_params=CacheParams(load_factor=0.3),
-    )
-    path, plan = saved(tmp_path, given)
-    assert with_loader(path, given)._serialize() == plan._serialize()
-    with pytest.raises(PlannerError, match="fused_uvm_caching with cache_params"):
-        with_loader(path, constraints())
-
-
-def test_the_sharders_of_bags_alone_are_enough(tmp_path: Path) -> None:
+def test_the_sharders_of_bags_alone_are_enough() -> None:
     rate = PredictedIteration(TOPOLOGY, constraints(), sharders=[EmbeddingBagCollectionSharder()])
     assert rate.rate(best_of(torchrecs(constraints()))) > 0

@@ -298,9 +298,9 @@ def test_a_plan_of_other_tables_is_refused_with_a_difference(
     )
     lines = refused(path, bags([("a", 100, 16), ("b", 60, 32), ("new", 9, 8)]))
     assert lines == [
-        "- old (7 x 4): in the plan, not in the model",
-        "+ new (9 x 8, module ''): in the model, not in the plan",
-        "~ b: 50 x 32 in the plan, 60 x 32 in the model",
+        f"{path}: table 'old' (7 x 4): in the plan, not in the workload",
+        f"{path}: table 'new' (9 x 8): in the workload, not in the plan",
+        f"{path}: table 'b': 50 x 32 in the plan, 60 x 32 in the workload",
     ]
 
 
@@ -308,13 +308,13 @@ def test_long_differences_are_cut(search: Search, tmp_path: Path) -> None:
     path = saved(make().plan(bags([(f"t{i}", 10, 8) for i in range(30)]), SHARDERS), tmp_path)
     lines = refused(path, bags([("a", 10, 8)]))
     assert len(lines) == 21
-    assert lines[-1] == "... and 11 more"
+    assert lines[-1].endswith("and 11 more")
 
 
 def test_a_plan_for_other_ranks_is_refused(search: Search, tmp_path: Path) -> None:
     path = saved(make().plan(model(), SHARDERS), tmp_path, world_size=16)
     (line,) = refused(path, model())
-    assert line == "made for 16 ranks, the job has 4; plan again for this job"
+    assert "made for 16 ranks, not for 4; plan again" in line
 
 
 def test_a_plan_that_torchrec_cannot_run_is_refused(search: Search, tmp_path: Path) -> None:

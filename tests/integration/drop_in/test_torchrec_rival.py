@@ -80,7 +80,7 @@ def test_state_that_torchrec_does_not_count_keeps_no_job_from_its_plan(
     )
     model = Model(bags([("t", 3 * 2**30 // 512, 128)]))
     assert planner.plan(model, [adam]).plan["sparse.bags"]["t"].sharding_type == "row_wise"
-    assert "the state of optimizers among fused_params: it may run out of memory" in caplog.text
+    assert "the state of optimizers among fused_params" in caplog.text
 
 
 def test_a_plan_of_torchrecs_that_its_runtime_refuses_is_not_taken() -> None:

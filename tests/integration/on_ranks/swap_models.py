@@ -9,7 +9,11 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import (
+    ParameterConstraints,
+    StorageReservation,
+    Topology,
+)
 from torchrec.distributed.types import ModuleSharder
 from torchrec.models.deepfm import SimpleDeepFMNN
 from torchrec.models.dlrm import DLRM, DLRMTrain
@@ -49,7 +53,8 @@ class Swap:
 
     ``make`` gives the same dense weights at every call. ``batch`` makes a rank's batch from its
     generator, ``loss`` the loss from what the model returns. ``device`` is the one planned for;
-    TorchRec's planner knows no plan of managed-collision tables on ``cpu``.
+    TorchRec's planner knows no plan of managed-collision tables on ``cpu``. ``reserve`` makes a
+    storage reservation for a topology.
     """
 
     make: Callable[[], nn.Module]
@@ -58,6 +63,7 @@ class Swap:
     sharders: Callable[[], list[ModuleSharder[nn.Module]]]
     limits: Limits = field(default_factory=dict)
     device: str = "cpu"
+    reserve: Callable[[Topology], StorageReservation | None] = lambda _: None
 
 
 def pooled(shapes: Sequence[Shape], **more: Any) -> list[EmbeddingBagConfig]:

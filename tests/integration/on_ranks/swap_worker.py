@@ -21,6 +21,7 @@ from torchrec.distributed.types import ShardingPlan
 
 from planner.integrations.torchrec_planner import ShardPlanner
 from tests.integration.on_ranks import gloo_model as gm
+from tests.integration.on_ranks.drawn_swaps import drawn_swap
 from tests.integration.on_ranks.swap_models import BATCH, Swap
 from tests.integration.on_ranks.swaps import SWAPS
 
@@ -30,7 +31,13 @@ STEPS = range(4)
 
 def planned(kind: type[EmbeddingShardingPlanner], swap: Swap, local: int) -> ShardingPlan:
     topology = Topology(dist.get_world_size(), swap.device, local_world_size=local)
-    planner = kind(topology, BATCH, constraints=swap.limits, stats=[])
+    planner = kind(
+        topology,
+        BATCH,
+        constraints=swap.limits,
+        stats=[],
+        storage_reservation=swap.reserve(topology),
+    )
     return on_cpu(planner.collective_plan(swap.make(), swap.sharders(), dist.group.WORLD))
 
 
@@ -84,12 +91,17 @@ def trained(swap: Swap, rank: int, local: int, folder: Path) -> dict[str, Any]:
     return answer
 
 
+def swap_of(name: str) -> Swap:
+    """The model of a name, or that of a seed."""
+    return drawn_swap(int(name)) if name.isdecimal() else SWAPS[name]
+
+
 def main(rank: int, world: int, folder: Path, local: int, names: list[str]) -> None:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     gm.join(rank, world, str(folder / "store"), local)
     answers = {
-        name: trained(SWAPS[name], rank, local, folder / f"checkpoint-{i}")
+        name: trained(swap_of(name), rank, local, folder / f"checkpoint-{i}")
         for i, name in enumerate(names)
     }
     (folder / f"rank-{rank}.json").write_text(json.dumps(answers))

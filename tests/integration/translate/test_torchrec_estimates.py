@@ -28,7 +28,7 @@ from torchrec.distributed.planner.types import Shard as TheirShard
 from torchrec.distributed.planner.types import ShardingOption as TheirOption
 from torchrec.distributed.planner.types import Topology as TheirTopology
 from torchrec.distributed.planner.utils import sharder_name
-from torchrec.distributed.types import CacheParams, CacheStatistics, PipelineType
+from torchrec.distributed.types import CacheParams
 from torchrec.distributed.types import ShardingType as TheirType
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
@@ -42,7 +42,6 @@ from costmodels.torchrec_estimates import (
     shard_perf,
     shard_storage,
 )
-from costmodels.torchrec_estimates.storage import Buffers
 from planner import api
 from planner.integrations.measure.model import Model
 from planner.integrations.torchrec_plan import to_sharding_options
@@ -56,29 +55,6 @@ pytestmark = pytest.mark.torchrec
 
 SAME = 1e-6
 MS = 1e-3
-PIPELINES = {
-    Buffers.NONE: PipelineType.NONE,
-    Buffers.SPARSE_DIST: PipelineType.TRAIN_SPARSE_DIST,
-    Buffers.PREFETCH_SPARSE_DIST: PipelineType.TRAIN_PREFETCH_SPARSE_DIST,
-}
-
-
-class Misses(CacheStatistics):
-    """A cache that misses ever less as it grows."""
-
-    def __init__(self, lookups: float) -> None:
-        self.lookups = lookups
-
-    @property
-    def expected_lookups(self) -> float:
-        return self.lookups
-
-    def expected_miss_rate(self, clf: float) -> float:
-        return (1 - clf) ** 2
-
-    @property
-    def cacheability(self) -> float:
-        return 0.5
 
 
 def ratio(optimizer: type[torch.optim.Optimizer] | None, dim: int) -> float:
@@ -144,8 +120,6 @@ def cases(draw: DrawFn) -> dict[str, Any]:
         "optimizer": draw(st.sampled_from([None, SGD, Adam, Adagrad, RowWiseAdagrad])),
         "wire": draw(st.sampled_from([None, (2.0, 2.0), (2.0, 4.0)])),
         "prefetches": caching and draw(st.booleans()),
-        "lookups": draw(st.sampled_from([None, 1e3, 1e6])) if caching else None,
-        "buffers": draw(st.sampled_from(list(Buffers))),
     }
 
 
@@ -153,11 +127,8 @@ def their_option(case: dict[str, Any], module: nn.Module) -> TheirOption:
     parameter = next(module.parameters())
     if case["optimizer"] is not None:
         parameter._optimizer_classes = [case["optimizer"]]
-    lookups = case["lookups"]
     cache = CacheParams(
-        load_factor=case["factor"],
-        prefetch_pipeline=True if case["prefetches"] else None,
-        stats=None if lookups is None or case["factor"] is None else Misses(lookups),
+        load_factor=case["factor"], prefetch_pipeline=True if case["prefetches"] else None
     )
     group = case["local"] * case["pod"]
     sizes = shapes(
@@ -198,7 +169,7 @@ def estimate(case: dict[str, Any], option: TheirOption) -> None:
         compute_device="cuda",
     )
     perf = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=topology)
-    storage = EmbeddingStorageEstimator(topology=topology, pipeline_type=PIPELINES[case["buffers"]])
+    storage = EmbeddingStorageEstimator(topology=topology)
     for estimator in (perf, storage):
         estimator.estimate([option], sharder_data_map=known)
 
@@ -207,8 +178,7 @@ def our_table(case: dict[str, Any]) -> TorchrecTable:
     element = float(4 if case["dtype"] is DataType.FP32 else 2)
     lengths, batch, pooled = case["lengths"], case["batch"], case["pooled"]
     wire = case["wire"] or (element, element)
-    dim, lookups, factor = sum(case["widths"]), case["lookups"], case["factor"]
-    missed = lookups is not None and factor is not None
+    dim = sum(case["widths"])
     return TorchrecTable(
         num_embeddings=case["rows"],
         embedding_dim=dim,
@@ -222,7 +192,6 @@ def our_table(case: dict[str, Any]) -> TorchrecTable:
         output_bytes=element,
         optimizer_ratio=ratio(case["optimizer"], dim),
         prefetches=case["prefetches"],
-        num_cache_fetches=lookups * (1 - factor) ** 2 if missed else None,
     )
 
 
@@ -256,7 +225,6 @@ def test_estimates_equal_torchrec(case: dict[str, Any]) -> None:
             perf.fwd_comms_s,
             perf.bwd_compute_s,
             perf.bwd_comms_s,
-            perf.prefetch_s,
             perf.total_s,
         ] == pytest.approx(
             [
@@ -264,7 +232,6 @@ def test_estimates_equal_torchrec(case: dict[str, Any]) -> None:
                 theirs.fwd_comms * MS,
                 theirs.bwd_compute * MS,
                 theirs.bwd_comms * MS,
-                theirs.prefetch_compute * MS,
                 theirs.total * MS,
             ],
             rel=SAME,
@@ -278,7 +245,6 @@ def test_estimates_equal_torchrec(case: dict[str, Any]) -> None:
             num_rows=rows,
             num_cols=cols,
             cache_load_factor_ratio=factor,
-            buffers=case["buffers"],
         )
         # TorchRec rounds up quotients of integers that are not always exact: a byte or two.
         assert storage.hbm_bytes == pytest.approx(shard.storage.hbm, rel=SAME, abs=4)

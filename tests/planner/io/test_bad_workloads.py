@@ -110,7 +110,7 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "interaction unknown": ("interaction: cat", "interaction: sum", ("'sum'", "dot, cat, dcn")),
     "cross network without layers": ("interaction: cat", "interaction: dcn", ("dcn_num_layers",)),
-    "law unknown": (LAW, "{kind: gauss}", ("distribution.kind", "'gauss'", "'zipf'")),
+    "law unknown": (LAW, "{kind: gauss}", ("distribution.kind", "'gauss'", "zipf")),
     "type unknown": (TYPES, "[rowwise]", ("sharding_types[0]", "'rowwise'", "'row_wise'?")),
     "type not a list": (TYPES, "row_wise", ("sharding_types", "'row_wise'", "list")),
     "kernel unknown": ("min_column_width: 8", "kernels: [fast]", ("kernels[0]", "'fast'")),

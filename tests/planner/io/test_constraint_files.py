@@ -78,7 +78,7 @@ def test_memory_rules_limit_the_topology(tmp_path: Path) -> None:
         ("{max_tables_per_rank: 0}", ("at least 1",)),
         ("{max_table_per_rank: 1}", ("unknown key", "did you mean 'max_tables_per_rank'")),
         ("{device_memory: 12}", ("device_memory", "12")),
-        ("{together: [user, item], on: gpu}", ("'rank' or 'host'",)),
+        ("{together: [user, item], on: gpu}", ("must be one of rank, host",)),
     ],
 )
 def test_a_bad_entry_says_rule_value_and_remedy(

@@ -184,7 +184,7 @@ SLIPS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "curves beside a calibration": (
         "layout:",
         "calibration: box.json\ncollective_curves: [h100_sxm]\nlayout:",
-        ("collective_curves contradict calibration",),
+        ("collective_curves contradicts calibration",),
     ),
     "part of a multiprocessor": (
         "  row_half",

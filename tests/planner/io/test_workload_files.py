@@ -10,7 +10,7 @@ import pytest
 
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
-from costmodels.shard_work.deduplication import exchanged_indices
+from costmodels.shard_work.wire import exchanged_indices
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.training.optimizers import RowUpdate

@@ -15,6 +15,7 @@ from planner import plan
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.options.contradictions import contradictions
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
+from planner.rules.placement_rules import PlacementRules
 from tests.planner import cases
 
 HOST, RANK = Level.HOST, Level.RANK
@@ -51,7 +52,7 @@ BAD = {
     ),
     "too few places for the tables": (
         Constraints(counts=(CountLimit(most=1),)),
-        ("max_tables_per_rank: 1", "4 ranks"),
+        ("max_tables_per_rank 1", "4 ranks"),
     ),
     "a group above the limit": (
         Constraints(together=(group("t0", "t1", "t2"),), counts=(CountLimit(most=2),)),
@@ -110,7 +111,8 @@ def test_only_what_no_placement_keeps_is_refused(data: st.DataObject) -> None:
 
     choices = [np.flatnonzero(row).tolist() for row in allowed]
     possible = any(keeps(ranks) for ranks in itertools.product(*choices))
-    assert possible == (not contradictions(limits, names, allowed, topology))
+    rules = PlacementRules(limits, names, topology)
+    assert possible == (not contradictions(rules, names, allowed))
 
 
 @pytest.mark.parametrize(

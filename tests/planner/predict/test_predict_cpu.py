@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costmodels.calibration.fitting import Calibration, FitError
-from costmodels.cpu.gloo import Gloo
+from costmodels.cpu.exchange import Gloo
 from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from planner import io
 from planner.errors import InvalidInputError

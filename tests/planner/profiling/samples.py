@@ -12,9 +12,8 @@ import numpy as np
 
 from costmodels.datatypes import IntArray
 from costmodels.distribution.zipf import Zipf
-from planner.profiling.base import AbstractReader, Block, check_indices, is_list
 from planner.profiling.profiler import ProfileOptions
-from planner.profiling.readers.criteo_tsv import CriteoTsvReader
+from planner.profiling.readers import AbstractReader, Block, CriteoTsvReader, check_indices, is_list
 
 SAMPLES = 6_000
 OPTIONS = ProfileOptions(batch_sizes=(64, 1_000))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from planner.errors import InvalidInputError
-from planner.profiling.base import Block
-from planner.profiling.readers.parquet import ParquetReader
+from planner.profiling.profiler import find_sources
+from planner.profiling.readers import READERS, Block, ParquetReader
 from tests.planner.profiling.samples import (
     halves,
     read_bags,
@@ -97,7 +97,7 @@ def test_bad_parquet_columns(arrow: Any, tmp_path: Path) -> None:
         ParquetReader().feature_names(path)
     arrow.parquet.write_table(arrow.table({"user": arrow.array([], arrow.int64())}), path)
     with pytest.raises(InvalidInputError, match="has no rows"):
-        ParquetReader().num_samples(path)
+        find_sources([path], READERS)
     arrow.parquet.write_table(arrow.table({"user": [[1, None]]}), path)
     with pytest.raises(InvalidInputError, match="missing index"):
         read_bags(ParquetReader(), path)

@@ -243,11 +243,10 @@ def test_a_signal_ends_the_counting(
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with profile._progress(Settings()) as show:
-        assert show is not None
         show("reading", 1.0, 2.0)
         show("reading", 2.0, 2.0)
     with profile._progress(Settings(quiet=True)) as show:
-        assert show is None
+        show("reading", 1.0, 2.0)
 
 
 def test_help_is_light(capsys: pytest.CaptureFixture[str]) -> None:

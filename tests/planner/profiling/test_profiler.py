@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.profiling.profiler import profile_files
-from planner.profiling.sources import ByFeature, Selection
+from planner.profiling.profiler import ByFeature, profile_files
 from planner.profiling.stats import TableStats
 from tests.planner.profiling.samples import (
     OPTIONS,
@@ -59,7 +58,7 @@ def test_counts_are_exact(days: list[Path], tmp_path: Path) -> None:
 
 
 def test_batches_are_those_of_the_data(days: list[Path], tmp_path: Path) -> None:
-    options = dataclasses.replace(OPTIONS, selection=Selection(), batch_sizes=(1_000, 500, 10**6))
+    options = dataclasses.replace(OPTIONS, batch_sizes=(1_000, 500, 10**6))
     stats = profile_files(days[:1], tmp_path / "stats.json", options)
     ids = np.load(days[0])[:, 1]
     batches = {b.batch_size: b for b in stats.tables["cat_1"].batches}
@@ -117,7 +116,7 @@ def test_measured_batches_span_pieces_of_files(tmp_path: Path) -> None:
     paths = [
         write_npy(tmp_path / f"{i}.npy", np.full((10, 2), i)) for i in range(4)
     ]  # a batch of 40 samples reaches over all files
-    options = dataclasses.replace(OPTIONS, selection=Selection(), batch_sizes=(40,))
+    options = dataclasses.replace(OPTIONS, batch_sizes=(40,))
     stats = profile_files(paths, tmp_path / "stats.json", options)
     assert stats.tables["cat_0"].batches[0].mean_unique_rows == 4
 
@@ -178,9 +177,8 @@ def test_folded_ids(days: list[Path], tmp_path: Path) -> None:
 
 
 def test_the_first_samples(days: list[Path], tmp_path: Path) -> None:
-    selection = Selection(first_samples=SAMPLES + 100)
     stats = profile_files(
-        days, tmp_path / "s.json", dataclasses.replace(OPTIONS, selection=selection)
+        days, tmp_path / "s.json", dataclasses.replace(OPTIONS, first_samples=SAMPLES + 100)
     )
     assert stats.source.num_samples == SAMPLES + 100
     ids = np.concatenate([np.load(days[0])[:, 1], np.load(days[1])[:100, 1]])
@@ -193,44 +191,43 @@ def test_the_first_samples_of_text(tmp_path: Path) -> None:
         write_tsv(tmp_path / "day_0", rows[:300]),
         write_tsv(tmp_path / "day_1.gz", rows[300:]),
     ]
-    selection = Selection(first_samples=410)
-    options = dataclasses.replace(TEXT_OPTIONS, selection=selection)
+    options = dataclasses.replace(TEXT_OPTIONS, first_samples=410)
     stats = profile_files(paths, tmp_path / "s.json", options)
     assert stats.source.num_samples == 410
     assert stats.tables["cat_5"].highest_index == 410
 
 
 def test_samples_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.profiling.sources.BLOCK_SAMPLES", 100)
+    monkeypatch.setattr("planner.profiling.profiler.BLOCK_SAMPLES", 100)
     paths = [
         write_npy(tmp_path / "a.npy", np.arange(4_000).reshape(-1, 1)),
         write_npy(tmp_path / "b.npy", np.arange(4_000, 5_000).reshape(-1, 1)),
     ]
-    options = dataclasses.replace(OPTIONS, selection=Selection(sample_rows=1_000))
+    options = dataclasses.replace(OPTIONS, sample_rows=1_000)
     table = profile_files(paths, tmp_path / "s.json", options).tables["cat_0"]
     assert table.num_indices == 1_000
     assert table.ranges is not None
     eighths = np.array(table.ranges.access_ratio).reshape(8, 8).sum(axis=1)
     assert np.all(np.abs(eighths - 0.125) < 0.05)
-    everything = dataclasses.replace(options, selection=Selection(sample_rows=10**6))
+    everything = dataclasses.replace(options, sample_rows=10**6)
     assert profile_files(paths, tmp_path / "s.json", everything).source.num_samples == 5_000
 
 
 def test_few_samples_are_spread_too(tmp_path: Path) -> None:
     """A sample that fits one block was the beginning of the file."""
     path = write_npy(tmp_path / "a.npy", np.arange(64_000).reshape(-1, 1))
-    options = dataclasses.replace(OPTIONS, selection=Selection(sample_rows=800))
+    options = dataclasses.replace(OPTIONS, sample_rows=800)
     table = profile_files([path], tmp_path / "s.json", options).tables["cat_0"]
     assert table.num_indices == 800
     assert table.highest_index == 7 * 8_000 + 99
-    one = dataclasses.replace(OPTIONS, selection=Selection(sample_rows=1))
+    one = dataclasses.replace(OPTIONS, sample_rows=1)
     assert profile_files([path], tmp_path / "t.json", one).source.num_samples == 1
 
 
 def test_text_spread_over_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.profiling.sources.BLOCK_SAMPLES", 50)
+    monkeypatch.setattr("planner.profiling.profiler.BLOCK_SAMPLES", 50)
     path = write_tsv(tmp_path / "day_0", [[i + 1] * 26 for i in range(2_000)])
-    options = dataclasses.replace(TEXT_OPTIONS, selection=Selection(sample_rows=200))
+    options = dataclasses.replace(TEXT_OPTIONS, sample_rows=200)
     stats = profile_files([path], tmp_path / "s.json", options)
     assert 180 <= stats.source.num_samples <= 300
     assert stats.tables["cat_0"].highest_index > 1_400

@@ -12,8 +12,7 @@ import pytest
 
 from planner.errors import InvalidInputError
 from planner.profiling.indices import LEAST_MEMORY_BYTES, open_indices
-from planner.profiling.profiler import ProfileOptions, profile_files
-from planner.profiling.sources import ByFeature
+from planner.profiling.profiler import ByFeature, ProfileOptions, profile_files
 from planner.profiling.stats import Stats
 from tests.planner.cases import first
 from tests.planner.profiling.samples import (

@@ -12,8 +12,7 @@ import pytest
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.table_map import parse_table_map
-from planner.profiling.profiler import ProfileOptions, profile_files
-from planner.profiling.sources import build_table_map
+from planner.profiling.profiler import ProfileOptions, build_table_map, profile_files
 from planner.profiling.stats import load_stats, stats_text
 from tests.planner.profiling.samples import write_npy, zipf_ids
 
@@ -174,16 +173,17 @@ def test_table_maps(tmp_path: Path) -> None:
     )
     names = [f"cat_{i}" for i in range(4)]
     found = build_table_map(names, (), parse_table_map([str(pairs), "cat_2=item"]))
-    assert found.tables == (
+    assert list(found.items()) == [
         ("user", ("cat_0",)),
         ("item", ("cat_1", "cat_2")),
         ("cat_3", ("cat_3",)),
-    )
-    found = build_table_map(names, ("cat_0",), parse_table_map([str(workload)]))
-    assert found.tables == (("user", ("cat_0",)),)
-    assert found.num_embeddings == {"user": 10}
+    ]
+    by_feature = parse_table_map([str(workload)])
+    assert by_feature is not None
+    assert by_feature.num_embeddings["user"] == 10
+    assert build_table_map(names, ("cat_0",), by_feature) == {"user": ("cat_0",)}
     assert parse_table_map([]) is None
-    assert build_table_map(names, (), None).tables[0] == ("cat_0", ("cat_0",))
+    assert build_table_map(names, (), None)["cat_0"] == ("cat_0",)
 
 
 def test_a_table_map_reads_a_workload_as_a_plan_does(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from planner.errors import InvalidInputError
 from planner.integrations.measure.torch_indices import TorchReader
-from planner.profiling.base import Block, read_head
 from planner.profiling.profiler import ProfileOptions, profile_files
+from planner.profiling.readers import Block, read_head
 from tests.planner.profiling.samples import read_bags
 
 torch: Any = pytest.importorskip("torch")
@@ -153,7 +153,7 @@ def test_a_small_file_that_unpacks_to_much_is_refused(
     path.write_bytes(gzip.compress(bytes(10**7)))
     with pytest.raises(InvalidInputError, match=r"not tensors written by torch\.save"):
         TorchReader().feature_names(path)
-    monkeypatch.setattr("planner.profiling.base._LEAST_LIMIT_BYTES", 1e6)
+    monkeypatch.setattr("planner.profiling.readers._LEAST_LIMIT_BYTES", 1e6)
     with pytest.raises(InvalidInputError, match=r"unpacks to more than 1000000 bytes"):
         TorchReader().feature_names(path)
 

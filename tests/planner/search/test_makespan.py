@@ -17,7 +17,7 @@ from planner.search.bounds.cutting_stock import CELLS, worth_by_size
 from planner.search.bounds.makespan import SHRINK, Makespan, _dual_feasible
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.space.evaluation import Assignment, SearchSpace
-from planner.torchrec_terms.pipeline import TorchrecPipeline
+from planner.torchrec_terms.pipeline import TorchrecPricing
 from planner.torchrec_terms.space import torchrec_space
 from tests.strategies import make_device, make_table, make_topology, make_workload
 
@@ -58,7 +58,7 @@ def space_of(by_phase: bool, num_hosts: int, hbm_gib: float = 40.0) -> SearchSpa
     workload = make_workload(*tables, batch_size_per_rank=512)
     topology = make_topology(num_hosts, 2, device=make_device(hbm_capacity_bytes=hbm_gib * GIB))
     problem = PlanningProblem(workload=workload, topology=topology)
-    pipeline = TorchrecPipeline(workload, topology, default_models(topology), by_phase=by_phase)
+    pipeline = TorchrecPricing(by_phase=by_phase)(workload, topology, default_models(topology))
     return torchrec_space(problem, pipeline)
 
 

@@ -13,11 +13,8 @@ from planner.search.common.linear import LinearModel
 from planner.search.construct import walk
 from planner.search.construct.placer import MEMORY_WEIGHT, Placer, Pressure, place_options
 from planner.search.construct.walk import count_assignments, every_assignment, table_choices
-from planner.search.improve.block_moves import block_moves
-from planner.search.improve.guide import Guide
-from planner.search.improve.local_search import LocalSearch
-from planner.search.improve.moves import Neighbourhood, Ruler
-from planner.search.improve.state import Change, PlanState
+from planner.search.improve.local_search import Guide, LocalSearch
+from planner.search.improve.moves import Change, Neighbourhood, PlanState, Ruler
 from planner.search.random import random_assignment
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
@@ -80,7 +77,6 @@ def test_scores_are_the_change_of_the_minorant(seed: int) -> None:
     scored = [
         *around.relocations(rank, 8),
         *around.swaps(rank, 8, None),
-        *block_moves(around, [0, 1, 2, 3], 50),
         *around.recuts([0, 1, 2], prices, everything, 3),
     ]
     assert scored

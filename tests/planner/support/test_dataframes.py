@@ -28,7 +28,6 @@ from planner import (
 )
 from planner.errors import InvalidInputError
 from planner.io import load_workload_file
-from planner.io.dataframe import WorkloadChanges
 from tests.planner.cases import ROOT
 
 
@@ -154,8 +153,11 @@ def test_bad_cells_are_named(columns: dict[str, object], words: str) -> None:
 
 
 def test_every_other_field_of_a_workload_is_a_keyword() -> None:
-    every = {field.name for field in fields(Workload)}
-    assert set(WorkloadChanges.__annotations__) == every - {"name", "tables", "batch_size_per_rank"}
+    plain = workload_from_dataframe(frame(), batch_size_per_rank=512)
+    every = {f.name: getattr(plain, f.name) for f in fields(Workload) if f.name != "tables"}
+    assert workload_from_dataframe(frame(), **every) == plain
+    with pytest.raises(InvalidInputError, match="optimiser is no field of a workload"):
+        workload_from_dataframe(frame(), batch_size_per_rank=512, optimiser="adam")
 
 
 def test_no_rows_and_no_batch_are_refused() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.traffic import output_traffic_bytes
+from costmodels.shard_work.work import output_traffic_bytes
 from costmodels.sharding import Plan
 from planner import load_system, load_workload, plan
 from planner.errors import InvalidInputError

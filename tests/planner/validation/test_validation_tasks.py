@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.cpu.features import Access
-from costmodels.cpu.lookup import CpuLookup
+from costmodels.cpu.lookup import Access, CpuLookup
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import CostModelError
 from costmodels.measured.cpu_constants import CpuKernel

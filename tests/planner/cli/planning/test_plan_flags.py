@@ -40,7 +40,7 @@ def test_constraints_of_a_file(plan: Run, tmp_path: Path) -> None:
     rules.write_text(rules.read_text() + "  - {apart: [user, item]}\n")
     refused = plan(*QUICK, "--constraints", rules)
     assert refused.code == 2
-    assert "both name 'user' and 'item'" in refused.err
+    assert "both name 'user', 'item'" in refused.err
 
 
 def test_from_a_plan_in_use(plan: Run, tmp_path: Path) -> None:

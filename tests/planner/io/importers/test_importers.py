@@ -256,16 +256,16 @@ def test_fbgemm_says_that_it_leaves_mixed_columns_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "words"),
     [
-        (("T",), 0, "T: value 0: must be 1"),
+        (("T",), 0, "T: value 0: must be at least 1"),
         (("Es",), [1, 2], "Es: value [1, 2]: must have 3 entries"),
         (("D",), 20_000, "D: value 20000"),
         (("weighted",), "yes", "weighted: value 'yes'"),
         (("feature_table_map",), [0, 0, 1], "must agree in E and D"),
         (("indices_params", "heavy_hitters"), [0.9, 0.9], "must sum to at most 1"),
         (("indices_params", "zipf_s"), 11, "indices_params.zipf_s"),
-        (("indices_params", "index_dtype"), "int8", "torch.int32 or torch.int64"),
+        (("indices_params", "index_dtype"), "int8", "torch.int32, torch.int64"),
         (("batch_params",), None, "batch_params: value None"),
-        (("pooling_params", "L"), None, "pooling_params.L"),
+        (("pooling_params", "L"), None, "pooling_params: key 'L' is missing"),
     ],
 )
 def test_fbgemm_values_that_are_wrong(

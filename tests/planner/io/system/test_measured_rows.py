@@ -218,7 +218,7 @@ def test_other_lookups_give_other_constants(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("  forward_floor: 1e-5", "no constant of FBGEMM's lookups"),
+        ("  forward_floor: 1e-5", "must be one of l2_"),
         ("  forward_floor_s: 13 us", "forward_floor_s"),
         ("  forward_floor_s: 13", "forward_floor_s must be 0..0.001, got 13"),
         ("  forward_floor_s: -1e-5", "forward_floor_s"),

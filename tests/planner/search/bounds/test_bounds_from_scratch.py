@@ -300,7 +300,7 @@ def test_many_tables_have_the_least_sum_of_each_tangent() -> None:
     rng = np.random.default_rng(0)
     for _ in range(40):
         model.add_tangents(space.pool[rng.integers(len(space.pool))])
-    bounds = RankFreeBound(model, schedule=Schedule(least_phase_tables=0))
+    bounds = RankFreeBound(model, schedule=Schedule(few_tables=0))
     assert len(model.phase) >= len(model.used)
     for types in type_sets(space):
         for phase in model.used:

@@ -239,7 +239,7 @@ def test_a_dozen_splits_close_three_quarters_of_the_gap(seed: int) -> None:
     space, best = _small(seed), _least_s(seed)
     branching = _branching(space, cast("Any", objective_named("iteration", space)), frozenset())
     before = branching.bound(math.inf)
-    found = [branching.step(1.05 * best, whole_limit_s=None) for _ in range(12)]
+    found = [branching.step(1.05 * best) for _ in range(12)]
     assert all(relaxation is not None for relaxation in found[:3]), "there is nothing to round"
     assert branching.bound(1.05 * best) - before >= 0.75 * (best - before)
 

@@ -92,7 +92,6 @@ class Bounds:
         self.model = SimpleNamespace(used=np.arange(2))
         self.boxes: list[Box] = []
         self.kept: list[BoolArray] = []
-        self.whole: list[tuple[Box, float]] = []
         self.solved: dict[int, Relaxation] = {}
         self._reduced = reduced
 
@@ -126,12 +125,6 @@ class Bounds:
         )
         return self.solved[id(box)]
 
-    def solve_whole(
-        self, types: TypeSet, *, time_limit_s: float, rounds: int, box: Box, kept: BoolArray
-    ) -> Relaxation:
-        self.whole.append((box, time_limit_s))
-        return Relaxation(types=types, bound=-math.inf)
-
 
 def branching(bounds: Bounds, first: float = 0.5) -> Branching:
     relaxed: dict[TypeSet | None, Relaxation] = {TYPES: Relaxation(types=TYPES, bound=first)}
@@ -144,7 +137,7 @@ def test_the_first_box_holds_every_plan_that_is_better_and_no_more() -> None:
     search = branching(bounds)
     assert search.possible
     incumbent = 1.2
-    assert search.step(incumbent, whole_limit_s=None) is not None
+    assert search.step(incumbent) is not None
     (box,) = bounds.boxes
     assert box.low == pytest.approx([LEAST, LEAST], rel=1e-12)
     assert exact_s(box.high[0], LEAST) == pytest.approx(incumbent, rel=1e-9)
@@ -162,7 +155,7 @@ def test_splits_find_the_optimum(slack: float) -> None:
     incumbent = slack * BEST_S
     found = [search.bound(incumbent)]
     for _ in range(25):
-        search.step(incumbent, whole_limit_s=None)
+        search.step(incumbent)
         found.append(search.bound(incumbent))
         assert found[-1] <= incumbent
     assert found == sorted(found)
@@ -218,7 +211,7 @@ def test_options_that_cost_too_much_are_left_out() -> None:
     bounds = Bounds(reduced=np.array([0.0, 9.0, 0.0]))
     search = branching(bounds)
     for _ in range(3):
-        search.step(1.1 * BEST_S, whole_limit_s=None)
+        search.step(1.1 * BEST_S)
     assert bounds.kept[0][1]
     assert not any(kept[1] for kept in bounds.kept[1:])
     assert all(kept[0] for kept in bounds.kept)
@@ -228,41 +221,13 @@ def test_nothing_is_done_that_cannot_help() -> None:
     for incumbent, first in ((math.inf, 0.5), (0.5, 0.5), (0.4, 0.5)):
         bounds = Bounds()
         search = branching(bounds, first)
-        assert search.step(incumbent, whole_limit_s=None) is None
+        assert search.step(incumbent) is None
         assert bounds.boxes == []
         assert search.bound(incumbent) == min(incumbent, first)
     search = branching(Bounds())
-    while search.step(0.6, whole_limit_s=None) is not None:
+    while search.step(0.6) is not None:
         pass
     assert search.bound(0.6) == 0.6, "no plan is below it"
-
-
-def test_whole_options_where_chords_are_close_and_once_a_box() -> None:
-    bounds = Bounds()
-    search = branching(bounds)
-    for _ in range(60):
-        if search.step(1.02 * BEST_S, whole_limit_s=7.0) is None:
-            break
-    assert bounds.whole
-    assert {limit for _, limit in bounds.whole} == {7.0}
-    assert len({id(box) for box, _ in bounds.whole}) == len(bounds.whole)
-    for box, _ in bounds.whole:
-        found = bounds.solved[id(box)]
-        assert _error_ratio(box, found) < 2e-3 or _is_narrow(box)
-    wide = [(box.high - box.low > 1e-3 * box.high).any() for box, _ in bounds.whole]
-    assert any(wide), "some could still be split"
-    far = [b for b in bounds.boxes if _error_ratio(b, bounds.solved[id(b)]) > 2e-3]
-    assert len(far) > 2, "those are split first"
-
-
-def _is_narrow(box: Box) -> bool:
-    """Whether no side is worth a split."""
-    return bool((box.high - box.low <= 1e-3 * (box.high - LEAST)).all())
-
-
-def _error_ratio(box: Box, found: Relaxation) -> float:
-    """What chords give away at a solution, as a share of its bound."""
-    return 0.0 if found.phases is None else float(box.errors(found.phases).sum()) / found.bound
 
 
 def test_the_best_of_all_types_limits_what_can_be_branched_on() -> None:
@@ -283,38 +248,24 @@ def test_nodes_without_boxes_and_without_plans_are_left_alone() -> None:
     search = Branching(
         cast("Any", bounds), cast("Any", no_box), {TYPES: first}, lambda types: types
     )
-    assert search.step(1.0, whole_limit_s=7.0) is first
-    assert search.step(1.0, whole_limit_s=7.0) is None
-    assert (search.bound(1.0), bounds.boxes, bounds.whole) == (0.5, [], [])
+    assert search.step(1.0) is first
+    assert search.step(1.0) is None
+    assert (search.bound(1.0), bounds.boxes) == (0.5, [])
     bounds.least_phase = lambda types, phase, most: math.inf  # type: ignore[method-assign]
     search = branching(bounds)
-    search.step(1.0, whole_limit_s=7.0)
+    search.step(1.0)
     assert (search.bound(1.0), bounds.boxes) == (1.0, [])
 
 
-@pytest.mark.parametrize("whole_limit_s", [None, 7.0])
-def test_a_box_whose_program_was_given_up_is_not_split(whole_limit_s: float | None) -> None:
-    """There is no solution to split it at; only whole options can still raise its bound."""
+def test_a_box_whose_program_was_given_up_is_not_split() -> None:
+    """There is no solution to split it at."""
     bounds = Bounds()
     bounds.relax = lambda types, **given: Relaxation(types=types, bound=-math.inf)  # type: ignore[method-assign]
     search = branching(bounds)
     for _ in range(4):
-        search.step(1.1 * BEST_S, whole_limit_s=whole_limit_s)
-    assert search.step(1.1 * BEST_S, whole_limit_s=whole_limit_s) is None
+        search.step(1.1 * BEST_S)
+    assert search.step(1.1 * BEST_S) is None
     assert search.bound(1.1 * BEST_S) == 0.5, "what was known before still holds"
-    assert len(bounds.whole) == (0 if whole_limit_s is None else 1)
-
-
-def test_whole_options_raise_the_bound_of_their_box_and_are_rounded() -> None:
-    """Their solution takes the place of the linear one, where there is one."""
-    for shares in (None, np.ones(3)):
-        bounds = Bounds()
-        search = branching(bounds)
-        better = Relaxation(types=TYPES, bound=BEST_S, shares=shares)
-        bounds.solve_whole = lambda types, better=better, **given: better  # type: ignore[method-assign]
-        found = [search.step(1.02 * BEST_S, whole_limit_s=7.0) for _ in range(60)]
-        assert any(f is better for f in found) is (shares is not None)
-        assert search.bound(1.02 * BEST_S) == BEST_S
 
 
 def test_an_option_that_fills_a_box_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +276,7 @@ def test_an_option_that_fills_a_box_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
         return np.outer([1.0, 1 + 5e-10, 1 + 1e-6], [box.high[0], 0.0])
 
     monkeypatch.setattr(bounds, "largest_loads", loads)
-    branching(bounds).step(1.1 * BEST_S, whole_limit_s=None)
+    branching(bounds).step(1.1 * BEST_S)
     assert bounds.kept[0].tolist() == [True, True, False]
 
 
@@ -365,10 +316,10 @@ def test_plans_that_replicate_and_plans_that_do_not_begin_in_boxes_of_their_own(
             {first.types: first},
             lambda types, left_open=left_open: types - left_open,
         )
-        assert search.step(1.9 * BEST_S, whole_limit_s=None) is not None
+        assert search.step(1.9 * BEST_S) is not None
         rest = left_open - replicated
         assert asked == [(TYPES | replicated, rest), (TYPES, rest)]
         assert [kept.tolist() for kept in bounds.kept] == [[True] * 3, [True, False, True]]
         for _ in range(4):
-            search.step(1.9 * BEST_S, whole_limit_s=None)
+            search.step(1.9 * BEST_S)
         assert len(asked) == 2, "a node is divided once"

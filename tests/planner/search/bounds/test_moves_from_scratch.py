@@ -205,7 +205,6 @@ def limits_of(space: SearchSpace, start: Plan, rng: np.random.Generator) -> list
 @pytest.mark.parametrize(("seed", "hosts", "local"), [(0, 2, 2), (1, 1, 3)])
 def test_bounds_are_those_of_the_written_program(seed: int, hosts: int, local: int) -> None:
     """Whatever the limit, the sharding types, and the value that programs are scaled by."""
-    schedule = Schedule(move_nodes=10_000)
     free = free_space(seed, hosts, local)
     rng = np.random.default_rng(seed)
     home = random_assignment(free, rng)
@@ -218,7 +217,7 @@ def test_bounds_are_those_of_the_written_program(seed: int, hosts: int, local: i
         model, meter = LinearModel(space, objective), Meter()
         assert space.rules.budget is not None
         most = now * 10 ** rng.uniform(0.0, 0.5)
-        bounds = MoveBound(model, space.rules.budget, meter, most=most, schedule=schedule)
+        bounds = MoveBound(model, space.rules.budget, meter, most=most)
         for types in (None, type_sets(space)[-1 - i]):
             spent_s = meter.spent_s
             found = bounds.bound(types, [objective.always()])
@@ -262,7 +261,7 @@ def test_the_busiest_ranks_are_those_that_are_looked_at() -> None:
     assert known == pytest.approx(exact, rel=1e-3)
     found = {}
     for entries, ranks in ((1, [1]), (each, [1]), (2 * each, [1, 2]), (3 * each, [0, 1, 2])):
-        schedule = Schedule(move_entries=entries)
+        schedule = Schedule(program_entries=entries)
         model = LinearModel(space, objective)
         bounds = MoveBound(model, budget, Meter(), most=1e-3, schedule=schedule)
         assert bounds._ranks.tolist() == ranks

@@ -126,7 +126,7 @@ def test_no_phase_of_a_set_that_leaves_a_table_no_option_is_long_enough() -> Non
     model = LinearModel(space, objective_named("phases", space))
     phase = int(model.used[0])
     for most in (0, 2):
-        bounds = RankFreeBound(model, schedule=Schedule(least_phase_tables=most))
+        bounds = RankFreeBound(model, schedule=Schedule(few_tables=most))
         both = frozenset({ShardingType.TABLE_WISE, ShardingType.ROW_WISE})
         assert 0 < bounds.least_phase(both, phase, 1.0) < 1.0
         assert math.isinf(bounds.least_phase(frozenset({ShardingType.ROW_WISE}), phase, 1.0))

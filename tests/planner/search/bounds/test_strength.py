@@ -114,7 +114,7 @@ def test_splits_prove_as_much_as_they_did(seed: int, law: str) -> None:
     branching = Branching(bounds, objective, dict(relaxed), lambda types: types)
     shares = [branching.bound(math.inf) / best]
     for _ in range(8):
-        branching.step(1.05 * best, whole_limit_s=None)
+        branching.step(1.05 * best)
         shares.append(branching.bound(1.05 * best) / best)
     assert shares == sorted(shares)
     assert shares[-1] <= 1 + 1e-9

@@ -19,7 +19,7 @@ from tests.planner import cases
 
 def test_every_plan_has_a_set_of_types_and_there_are_few() -> None:
     """Sets are those that leave every table an option; optional types are in each of them."""
-    schedule = Schedule(type_sets=4, few_options=0)
+    schedule = Schedule(type_sets=4)
     space = cases.space(cases.synthetic(4), cases.topology(2, 2), cases.DEVICE_ONLY)
     kinds = {o.sharding_type for o in space.options}
     assert len(type_sets(space)) == 2 ** len(kinds) - 1, "every table may have every type"
@@ -50,7 +50,7 @@ def test_many_tables_may_be_replicated_in_every_set(most: int) -> None:
     """Four tables are many where three are few; where four are few, every set says it exactly."""
     space = cases.space(cases.synthetic(4), cases.topology(1, 2), cases.DEVICE_ONLY)
     replicated = {ShardingType.DATA_PARALLEL} if most < 4 else set()
-    assert usual_optional_types(space, Schedule(replicated_tables=most)) == replicated
+    assert usual_optional_types(space, Schedule(few_tables=most)) == replicated
 
 
 def test_a_set_leaves_every_table_an_option() -> None:
@@ -66,18 +66,6 @@ def test_a_set_leaves_every_table_an_option() -> None:
     assert type_sets(space) == [{whole, rows}, {rows}]
     assert type_sets(space, frozenset({rows})) == [{whole, rows}, {rows}]
     assert type_sets(space, frozenset({whole})) == [{whole, rows}]
-
-
-@pytest.mark.parametrize("are_few", [True, False])
-def test_few_options_may_have_more_sets(are_few: bool) -> None:
-    """The limit is the number of options that still count as few."""
-    space = cases.space(cases.synthetic(4), cases.topology(2, 2), cases.DEVICE_ONLY)
-    every = len(type_sets(space))
-    few = len(space.options) - (not are_few)
-    schedule = Schedule(few_options=few, type_sets_of_few=every, type_sets=4)
-    found = len(type_sets(space, optional_types(space, schedule=schedule)))
-    assert every > 4
-    assert found == every if are_few else found <= 4
 
 
 def test_a_relaxation_without_a_solution_names_the_first_options() -> None:

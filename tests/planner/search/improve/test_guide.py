@@ -9,7 +9,7 @@ from costmodels.sharding import ShardingType
 from planner.objectives import objective_named
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.improve.guide import guide_of
+from planner.search.improve.local_search import guide_of
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 

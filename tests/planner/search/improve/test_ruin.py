@@ -15,10 +15,8 @@ from planner.problem import Constraints, TableConstraint
 from planner.search.auto import Auto
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
-from planner.search.improve.cycle import STAGES, Cycles
-from planner.search.improve.field import PartialPlan
-from planner.search.improve.menu import Menu
-from planner.search.improve.ruin import Cooling, Ruiner
+from planner.search.improve.partial_plan import Menu, PartialPlan
+from planner.search.improve.ruin import STAGES, Cooling, Cycles, Ruiner
 from planner.search.random import random_assignment
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases

@@ -129,7 +129,7 @@ def test_its_plan_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_two_runs_are_the_same(most: int | None) -> None:
     """However the two processes take turns."""
-    schedule = Schedule(second_size=0, second_work_s=0.0)
+    schedule = Schedule(second_size=0, further_s=0.0)
     space = _space(5, 2)
     parts = frozenset() if most is None else frozenset({SearchPart.PROOFS})  # a process less
     runs = []

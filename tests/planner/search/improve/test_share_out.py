@@ -10,10 +10,9 @@ import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from planner.problem import Constraints, TableConstraint
-from planner.search.improve import share_out as module
-from planner.search.improve.field import PartialPlan
-from planner.search.improve.ruin import Turns
-from planner.search.improve.share_out import share_out
+from planner.search.improve import ruin as module
+from planner.search.improve.partial_plan import PartialPlan
+from planner.search.improve.ruin import Turns, share_out
 from planner.space.effort import Meter, sharing_s
 from planner.space.evaluation import Assignment, SearchSpace
 from tests.planner import cases

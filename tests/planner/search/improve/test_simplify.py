@@ -10,7 +10,7 @@ import pytest
 from costmodels.sharding import ShardingType
 from planner import api, load_system, load_workload
 from planner.objectives import objective_named
-from planner.search.improve.simplify import simplified
+from planner.search.improve.afterwards import simplified
 from planner.search.random import random_assignment
 from planner.space.evaluation import Budget, Evaluator
 from tests.planner import cases

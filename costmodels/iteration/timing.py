@@ -1,0 +1,412 @@
+"""When every step of an iteration starts and ends, for many plans at once, and what it waits for.
+
+**Closed form.** Steps of a stream run in order, and all ranks run the same program. So all finish
+times follow from one pass over the steps. A step starts when its stream is free, when the host has
+issued it, and when the steps have finished that it depends on; a collective also waits for the
+latest rank. The step finishes after its duration.
+
+Communication slows compute down that runs beside it. This is one correction: after a first pass,
+each compute step gets longer by the slow-down ratio times the seconds of communication that ran
+beside it, and a second pass gives the times. Tests check that they are equal to those of an event
+simulation (``tests/costmodels/iteration/events.py``).
+
+**Causes.** For a single plan, what a step waited for is found only when it is asked for, on
+thousands of ranks too. If a step waited for several things that ended at the same moment, the host
+thread counts as the cause before any step, and a later step before an earlier one. If several ranks
+arrived last at a collective, the cause is the one that arrived later at the collective before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from costmodels.datatypes import FloatArray, IntArray
+from costmodels.estimates import CriticalStep, RankEstimate, StageTime
+from costmodels.iteration.base import (
+    INPUT_COPY,
+    Node,
+    Program,
+    Simulation,
+    Step,
+    Stream,
+    require_times,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Start and finish of every step, ``[..., R]`` each; time of the iteration, ``[...]``."""
+
+    start_s: tuple[FloatArray, ...]
+    finish_s: tuple[FloatArray, ...]
+    iteration_time_s: FloatArray
+
+
+def differing_ranks(program: Program, num_ranks: int) -> IntArray:
+    """Ranks that differ from each other in some time of a program of one plan.
+
+    Every other rank has the same times as one of them, so that the iteration can be computed with
+    these ranks alone (:func:`on_ranks`).
+    """
+    columns = [
+        np.broadcast_to(values, (num_ranks,))
+        for step in program.steps
+        for values in (step.duration_s, step.host_s)
+        if np.shape(values)[-1] == num_ranks
+    ]
+    if not columns:
+        return np.zeros(1, dtype=np.int64)
+    _, first = np.unique(np.stack(columns), axis=1, return_index=True)
+    return np.sort(first)
+
+
+def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
+    """The program of some ranks only, out of ``num_ranks``.
+
+    It takes as long as the whole program if every other rank has the times of one of these.
+    """
+    if len(ranks) == num_ranks:
+        return program
+
+    def chosen(values: FloatArray) -> FloatArray:
+        """The values of the chosen ranks; a single value stands for all ranks."""
+        return values[..., ranks] if values.shape[-1] == num_ranks else values
+
+    steps = (
+        replace(step, duration_s=chosen(step.duration_s), host_s=chosen(step.host_s))
+        for step in program.steps
+    )
+    return replace(program, steps=tuple(steps))
+
+
+def schedule(program: Program, shape: tuple[int, ...]) -> Schedule:
+    """Start and finish of all steps, for plans and ranks of ``shape`` = ``(..., R)``."""
+    durations = [step.duration_s for step in program.steps]
+    first = _run(program.steps, durations, shape)
+    if program.overlap_slowdown_ratio <= 0:
+        return _floored(first, program.floor_s)
+    slowed = _slowed(program, durations, first)
+    return _floored(_run(program.steps, slowed, shape), program.floor_s)
+
+
+def _run(steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int, ...]) -> Schedule:
+    """One pass over the steps; no compute step is slowed down by communication beside it."""
+    zero = np.zeros(shape)
+    # ``host`` and ``streams`` hold the moments at which the host and each stream are free again.
+    host: FloatArray = zero
+    streams: dict[Stream, FloatArray] = dict.fromkeys(Stream, zero)
+    starts: list[FloatArray] = []
+    finishes: list[FloatArray] = []
+    end: FloatArray = zero
+    for step, duration in zip(steps, durations, strict=True):
+        host = free = host + step.host_s
+        for i in step.after:
+            free = np.maximum(free, finishes[i])
+        stream = streams[step.stream]
+        ready = np.maximum(stream, free)
+        if step.collective:
+            ready = ready.max(axis=-1, keepdims=True) + zero
+        if step.present is not None:
+            ready = np.where(step.present, ready, free)
+        finish = busy = ready + duration
+        if step.present is not None:
+            busy = np.where(step.present, finish, stream)
+        streams[step.stream] = busy
+        if step.blocks_host:
+            host = np.maximum(host, finish)
+        starts.append(ready)
+        finishes.append(finish)
+        end = np.maximum(end, finish)
+    end = np.maximum(end, host)
+    return Schedule(
+        start_s=tuple(starts), finish_s=tuple(finishes), iteration_time_s=end.max(axis=-1)
+    )
+
+
+def _slowed(program: Program, durations: list[FloatArray], first: Schedule) -> list[FloatArray]:
+    """The durations, with compute steps lengthened by the communication that ran beside them."""
+    moving = [i for i, s in enumerate(program.steps) if s.collective]
+    before = _awaited(program.steps)
+    slowed = list(durations)
+    for i, step in enumerate(program.steps):
+        if step.stream is not Stream.COMPUTE:
+            continue
+        beside: FloatArray = np.zeros(1)
+        for j in moving:
+            if before[i] >> j & 1 or before[j] >> i & 1:
+                continue  # One of the two always waits for the other, so that they never overlap.
+            start = np.maximum(first.start_s[i], first.start_s[j])
+            finish = np.minimum(first.finish_s[i], first.finish_s[j])
+            beside = beside + np.maximum(finish - start, 0.0)
+        slowed[i] = durations[i] + program.overlap_slowdown_ratio * beside
+    return slowed
+
+
+def _awaited(steps: tuple[Step, ...]) -> list[int]:
+    """For each step, a set of bits: bit i is set if step i has always finished before it starts.
+
+    These are the steps that it names in ``after``, the steps that those name, and so on.
+    """
+    found: list[int] = []
+    for step in steps:
+        bits = 0
+        for i in step.after:
+            bits |= found[i] | 1 << i
+        found.append(bits)
+    return found
+
+
+def _floored(result: Schedule, floor_s: float) -> Schedule:
+    """The schedule with an iteration of at least ``floor_s``."""
+    if floor_s <= 0:
+        return result
+    return replace(result, iteration_time_s=np.maximum(result.iteration_time_s, floor_s))
+
+
+# ------------------ causes
+
+
+def traced(program: Program, num_ranks: int) -> Simulation:
+    """Times and causes of one plan; every array of the program must broadcast to ``[R]``.
+
+    Raises:
+        InvalidValueError: a cost model has given a step a time that is below 0 or not finite.
+    """
+    _require_step_times(program.steps)
+    steps, shape = program.steps, (num_ranks,)
+    found = schedule(program, shape)
+    start, finish = (
+        np.stack([np.broadcast_to(x, shape) for x in times])
+        for times in (found.start_s, found.finish_s)
+    )
+    issued, host_s = _issued(steps, finish)
+    waits = [_waits_for(steps, i) for i in range(len(steps))]
+    zero = np.zeros((1, num_ranks))
+    ends = (np.concatenate([zero, finish[before]]).max(axis=0) for before in waits)
+    arrival = np.stack([np.maximum(*both) for both in zip(issued, ends, strict=True)])
+    end, last = float(finish.max()), None
+    if end >= host_s:
+        step, rank = divmod(int(finish.argmax()), num_ranks)
+        last = rank, step
+    return Simulation(
+        arrival_s=arrival,
+        start_s=start,
+        finish_s=finish,
+        iteration_time_s=float(found.iteration_time_s),
+        released_by=Causes(waits, issued, finish, _latest(steps, arrival)),
+        last=last,
+    )
+
+
+def finite_times(program: Program, shape: tuple[int, ...]) -> FloatArray:
+    """Seconds per iteration of each plan, ``[...]``; arguments are those of :func:`schedule`.
+
+    Raises:
+        InvalidValueError: a cost model has given a step a time that is not finite.
+    """
+    with np.errstate(invalid="ignore"):  # an infinite time has no difference to another one
+        times_s = schedule(program, shape).iteration_time_s
+    if not np.isfinite(times_s).all():
+        _require_step_times(program.steps)
+    return times_s
+
+
+def _require_step_times(steps: tuple[Step, ...]) -> None:
+    for step in steps:
+        require_times(step.duration_s, f"the step '{step.name}'")
+        require_times(step.host_s, f"the step '{step.name}'")
+
+
+@final
+class Causes(Mapping[Node, Node | None]):
+    """What each (rank, step) waited for last; None if it was the host thread, or nothing."""
+
+    def __init__(
+        self,
+        waits: list[list[int]],
+        issued: FloatArray,
+        finish: FloatArray,
+        latest: dict[int, int],
+    ) -> None:
+        """Keep the arrays ``[steps, R]``; ``waits[i]`` lists the steps that step i waits for."""
+        self._waits, self._issued, self._finish, self._latest = waits, issued, finish, latest
+
+    def __getitem__(self, node: Node) -> Node | None:
+        """What one (rank, step) waited for."""
+        rank, index = node
+        latest = self._latest.get(index, rank)
+        if latest != rank:
+            return latest, index
+        before = self._waits[index]
+        if not before:
+            return None
+        ends = self._finish[before, rank]
+        at = len(ends) - 1 - int(ends[::-1].argmax())
+        return (rank, before[at]) if ends[at] > self._issued[index, rank] else None
+
+    def __iter__(self) -> Iterator[Node]:
+        """Every (rank, step)."""
+        num_steps, num_ranks = self._finish.shape
+        return ((rank, index) for rank in range(num_ranks) for index in range(num_steps))
+
+    def __len__(self) -> int:
+        """Steps times ranks."""
+        return int(self._finish.size)
+
+
+def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
+    """The rank that each collective waits for.
+
+    Of several ranks that arrive last, it is the one that came later in the collectives before.
+    """
+    found: dict[int, int] = {}
+    turn = np.arange(arrival.shape[1])
+    for i, step in enumerate(steps):
+        if step.collective and step.is_present:
+            order = np.lexsort((turn, arrival[i]))
+            found[i] = int(order[-1])
+            turn[order] = np.arange(len(order))
+    return found
+
+
+def _waits_for(steps: tuple[Step, ...], index: int) -> list[int]:
+    """The steps that a step waits for: the one before it on its stream, and those it names."""
+    step = steps[index]
+    before = (i for i in range(index) if steps[i].stream is step.stream and steps[i].is_present)
+    earlier = list(before)[-1:] if step.is_present else []
+    return sorted({*step.after, *earlier})
+
+
+def _issued(steps: tuple[Step, ...], finish: FloatArray) -> tuple[FloatArray, float]:
+    """When the host has issued each step, ``[steps, R]``, and when it has issued all of them."""
+    host = np.zeros(finish.shape[1])
+    issued = np.zeros_like(finish)
+    for i, step in enumerate(steps):
+        host = issued[i] = host + step.host_s
+        if step.blocks_host:
+            host = np.maximum(host, finish[i])
+    return issued, float(host.max())
+
+
+# ------------------ critical path
+
+
+def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalStep, ...]:
+    """The chain of steps that the iteration waits for, the earliest first.
+
+    Where a collective waited for a late rank, the chain continues on that rank. Time in which a
+    step waited for the host thread is a step "host"; time in which the iteration waited for the
+    data source is a step "input".
+    """
+    # Walk back from the step that finished last. ``until`` is the moment up to which the time is
+    # not explained yet.
+    path: list[CriticalStep] = []
+    node, rank = simulation.last, 0
+    until = simulation.iteration_time_s
+    if node is not None:
+        finish = float(simulation.finish_s[node[1], node[0]])
+        if until > finish:
+            path.append(_step(node[0], "input", finish, until))
+        until = finish
+    while node is not None:
+        rank, index = node
+        start = float(simulation.start_s[index, rank])
+        finish = min(float(simulation.finish_s[index, rank]), until)
+        if finish > start:
+            name = program.steps[index].name
+            path.append(_step(rank, name, start, finish))
+        until = start
+        # A rank that is early at a collective waits for the same step of the late rank, which has
+        # begun at the same moment; so the walk goes on with what the late rank waited for.
+        node = simulation.released_by.get(node)
+    if until > 0:
+        path.append(_step(rank, "host", 0.0, until))
+    return tuple(reversed(path))
+
+
+def _step(rank: int, name: str, start: float, finish: float) -> CriticalStep:
+    """A step of the path from ``start`` to ``finish`` seconds."""
+    return CriticalStep(rank=rank, stage=name, start_s=start, duration_s=finish - start)
+
+
+def stage_times(program: Program, simulation: Simulation) -> tuple[StageTime, ...]:
+    """Start and duration on every rank, of the steps that take time on some rank."""
+    spans = simulation.finish_s - simulation.start_s
+    return tuple(
+        StageTime(
+            name=step.name,
+            stream=step.stream.value,
+            start_s=tuple(simulation.start_s[i].tolist()),
+            duration_s=tuple(spans[i].tolist()),
+        )
+        for i, step in enumerate(program.steps)
+        if spans[i].max() > 0
+    )
+
+
+def rank_estimates(program: Program, simulation: Simulation) -> tuple[RankEstimate, ...]:
+    """Compute, communication, exposed communication, idle time and slack of every rank."""
+    start, finish = simulation.start_s, simulation.finish_s
+    on_compute = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
+    moving = np.array([s.collective for s in program.steps])
+    computing = start[on_compute], finish[on_compute]
+    spans = computing[1] - computing[0]
+    busy = spans.sum(axis=0)
+    # A copy of inputs on the compute stream keeps it busy and computes nothing, as in traces.
+    copies = np.array([s.name == INPUT_COPY for s in program.steps])[on_compute]
+    computed = spans[~copies].sum(axis=0)
+    intervals = _disjoint(start[moving], finish[moving])
+    communication = (intervals[1] - intervals[0]).sum(axis=0)
+    exposed = np.maximum(0.0, communication - _common(*computing, *intervals))
+    idle = np.maximum(0.0, simulation.iteration_time_s - busy)
+    columns = {
+        "rank": np.arange(len(busy)),
+        "compute_s": computed,
+        "communication_s": communication,
+        "exposed_s": exposed,
+        "idle_s": idle,
+        "slack_s": _slack(program, simulation),
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return tuple(RankEstimate(**dict(zip(columns, row, strict=True))) for row in rows)
+
+
+def _disjoint(start: FloatArray, finish: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Intervals ``[n, R]`` of each rank, without the parts that earlier intervals cover.
+
+    Two streams may communicate at the same time; that time counts once.
+    """
+    if not len(start):
+        return start, finish
+    order = np.argsort(start, axis=0, kind="stable")
+    start = np.take_along_axis(start, order, axis=0)
+    finish = np.maximum.accumulate(np.take_along_axis(finish, order, axis=0), axis=0)
+    covered = np.concatenate([start[:1], finish[:-1]])
+    begin = np.maximum(start, covered)
+    return begin, np.maximum(finish, begin)
+
+
+def _slack(program: Program, simulation: Simulation) -> FloatArray:
+    """Seconds that each rank waits for later ranks while its compute stream idles."""
+    exposed = (Stream.COMMUNICATION, Stream.COMPUTE)
+    joined = np.array([s.collective and s.stream in exposed for s in program.steps])
+    computing = np.array([s.stream is Stream.COMPUTE and not s.collective for s in program.steps])
+    start, finish, arrival = simulation.start_s, simulation.finish_s, simulation.arrival_s
+    waited = (start - arrival)[joined].sum(axis=0)
+    busy = _common(start[computing], finish[computing], arrival[joined], start[joined])
+    return np.asarray(np.maximum(0.0, waited - busy))
+
+
+def _common(
+    start: FloatArray, finish: FloatArray, other_start: FloatArray, other_finish: FloatArray
+) -> FloatArray:
+    """Seconds ``[R]`` in which an interval of the first kind and one of the second overlap."""
+    shared: FloatArray = np.zeros(start.shape[-1])
+    for begin, end in zip(start, finish, strict=True):
+        both = np.minimum(end, other_finish) - np.maximum(begin, other_start)
+        shared += np.maximum(both, 0.0).sum(axis=0)
+    return shared

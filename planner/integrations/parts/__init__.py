@@ -1,1 +1,0 @@
-"""Used by the parts that replace single parts of TorchRec's planner."""
