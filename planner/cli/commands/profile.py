@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -19,9 +20,9 @@ from planner.cli.console import (
     warn,
     write_json,
 )
-from planner.cli.flags import is_given, output_options, usage
+from planner.cli.flags import Flags, is_given, listed, many, option, output_options, taking, usage
 from planner.cli.interrupt import interrupt_in
-from planner.cli.types import FILE, Parsed, count, quantity
+from planner.cli.types import FILE, File, Kind, Parsed, Texts, count, quantity
 from planner.support.cores import usable_cores
 from planner.support.text import significant
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from planner.profiling.stats import Stats, TableStats
     from planner.report.base import Cell
 
-NUMBER = count(2**48)
+Count = Annotated[int | None, Kind(count(2**48), "N")]
 FORMATS = ("auto", "criteo_tsv", "npy", "npz", "parquet", "torch")
 
 
@@ -50,61 +51,70 @@ Examples:
   shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFlags(Flags):
+    """What is read of the data, and what is counted."""
+
+    output: File = option("", "-o --output", default="stats.json")
+    format_name: Annotated[str, Kind(click.Choice(FORMATS))] = listed(
+        "Format of the data.  [default: auto, told from names and contents]",
+        "--format",
+        default="auto",
+    )
+    table_map: Texts = many(
+        "Which table a feature belongs to: a workload, lines 'feature: table', or one pair.",
+        metavar="FILE|FEATURE=TABLE",
+    )
+    features: Texts = many("Count only these; repeatable.", metavar="NAME")
+    rows: Count = option("Read only the first N samples.")
+    sample_rows: Count = option("Read about N samples, spread over the data.")
+    max_ind_range: Count = option("Fold ids modulo N, as DLRM's flag does.")
+    batch_sizes: Annotated[tuple[int, ...], Kind(Parsed("sizes", _batch_sizes), "N,N")] = option(
+        "Batch sizes for which distinct rows and reuse are counted.", default="2048,16384"
+    )
+    empty: Annotated[str, Kind(click.Choice(("zero", "skip")))] = option(
+        "What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
+        default="zero",
+    )
+    memory_bytes: Annotated[float, Kind(quantity("bytes", positive=True), "SIZE")] = option(
+        "Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
+        "--memory",
+        default="2 GiB",
+    )
+    jobs: Annotated[int | None, Kind(count(1024), "N")] = option(
+        "Threads to use.  [default: usable cores]"
+    )
+
+    def check(self) -> None:
+        """Refuse two ways of choosing samples."""
+        if self.rows is not None and self.sample_rows is not None:
+            message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
+            raise usage(message)
+
+    def options(self) -> ProfileOptions:
+        """How the data are counted."""
+        from planner.io.table_map import parse_table_map
+        from planner.profiling.profiler import ProfileOptions
+
+        return ProfileOptions(
+            format_name=self.format_name,
+            features=self.features,
+            by_feature=parse_table_map(self.table_map),
+            batch_sizes=self.batch_sizes,
+            max_ind_range=self.max_ind_range,
+            first_samples=self.rows,
+            sample_rows=self.sample_rows,
+            memory_bytes=self.memory_bytes,
+            jobs=self.jobs or usable_cores(),
+        )
+
+
 @click.command(short_help="Measure index statistics per table from raw indices.", epilog=EXAMPLES)
 @click.argument("data", nargs=-1, required=True, type=FILE)
-@click.option("-o", "--output", type=FILE, default="stats.json", show_default=True, metavar="FILE")
-@click.option(
-    "--format",
-    "format_name",
-    type=click.Choice(FORMATS),
-    default="auto",
-    help="Format of the data.  [default: auto, told from names and contents]",
-)
-@click.option(
-    "--table-map",
-    "table_map",
-    multiple=True,
-    metavar="FILE|FEATURE=TABLE",
-    help="Which table a feature belongs to: a workload, lines 'feature: table', or one pair.",
-)
-@click.option("--features", multiple=True, metavar="NAME", help="Count only these; repeatable.")
-@click.option("--rows", type=NUMBER, metavar="N", help="Read only the first N samples.")
-@click.option(
-    "--sample-rows", type=NUMBER, metavar="N", help="Read about N samples, spread over the data."
-)
-@click.option(
-    "--max-ind-range", type=NUMBER, metavar="N", help="Fold ids modulo N, as DLRM's flag does."
-)
-@click.option(
-    "--batch-sizes",
-    type=Parsed("sizes", _batch_sizes),
-    default="2048,16384",
-    show_default=True,
-    metavar="N,N",
-    help="Batch sizes for which distinct rows and reuse are counted.",
-)
-@click.option(
-    "--empty",
-    type=click.Choice(("zero", "skip")),
-    default="zero",
-    show_default=True,
-    help="What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
-)
-@click.option(
-    "--memory",
-    "memory_bytes",
-    type=quantity("bytes", positive=True),
-    default="2 GiB",
-    show_default=True,
-    metavar="SIZE",
-    help="Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
-)
-@click.option(
-    "--jobs", type=count(1024), metavar="N", help="Threads to use.  [default: usable cores]"
-)
+@taking(ProfileFlags)
 @output_options
 @click.pass_obj
-def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **flags: Any) -> int:
+def command(settings: Settings, *, data: tuple[Path, ...], flags: ProfileFlags) -> int:
     """Measure how indices fall on the rows of each table, and write stats.json.
 
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
@@ -124,8 +134,8 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     from planner.profiling.readers import CriteoTsvReader
     from planner.profiling.stats import left_out_remark, undersampled_remark
 
-    options = _options(flags)
-    readers = _readers(skip_empty=flags["empty"] == "skip")
+    options, output = flags.options(), flags.output or Path("stats.json")
+    readers = _readers(skip_empty=flags.empty == "skip")
     try:
         with _progress(settings) as progress:
             stats = profile_files(data, output, options, readers=readers, progress=progress)
@@ -153,26 +163,6 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
         return 0
     _print(stats, output)
     return 0
-
-
-def _options(flags: dict[str, Any]) -> ProfileOptions:
-    from planner.io.table_map import parse_table_map
-    from planner.profiling.profiler import ProfileOptions
-
-    if flags["rows"] is not None and flags["sample_rows"] is not None:
-        message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
-        raise usage(message)
-    return ProfileOptions(
-        format_name=flags["format_name"],
-        features=flags["features"],
-        by_feature=parse_table_map(flags["table_map"]),
-        batch_sizes=flags["batch_sizes"],
-        max_ind_range=flags["max_ind_range"],
-        first_samples=flags["rows"],
-        sample_rows=flags["sample_rows"],
-        memory_bytes=flags["memory_bytes"],
-        jobs=flags["jobs"] or usable_cores(),
-    )
 
 
 def _readers(*, skip_empty: bool) -> tuple[Any, ...]:

@@ -20,7 +20,6 @@ from planner.cli.printing.show import print_rows
 if TYPE_CHECKING:
     from costmodels.estimates import Estimate
     from costmodels.validation.metrics import ErrorSummary
-    from planner.validation.attention import AttentionCase
     from planner.validation.cases import Prediction
     from planner.validation.dense_kernels import DensePrediction
     from planner.validation.intervals import Coverage
@@ -88,16 +87,7 @@ def systems(*, every: bool) -> Report:
         f"{name:9}  {_summary(s, 'MAPE', 'p90', 'geomean', 'worst')}   over {s.count} systems"
         for name, s in errors.items()
     ]
-    cases = [
-        _case_data(
-            p,
-            **_interval_data(p.shipped),
-            error_ratio=p.error_ratio,
-            naive_s=p.predicted[NAIVE].time_s,
-            plan_source=p.case.plan_source,
-        )
-        for p in found
-    ]
+    cases = [_case_data(p, plan_source=p.case.plan_source) for p in found]
     table = Table("MLPerf DLRM-DCNv2, iteration time", columns, rows)
     return Report(parts=(table, *lines), data={"cases": cases, **_errors_data(errors)})
 
@@ -164,14 +154,9 @@ def dense(*, every: bool) -> Report:
     )
     data = {
         "cases": [
-            {
-                "case": p.point.name,
-                "family": p.point.family,
-                "measured_s": p.point.measured_s,
-                "shipped_s": p.shipped_s,
-                "left_out_s": p.left_out_s,
-                "is_inside": p.is_inside(),
-            }
+            {"case": p.point.name, "is_inside": p.is_inside()}
+            | {k: v for k, v in asdict(p.point).items() if k in ("family", "measured_s")}
+            | {"shipped_s": p.shipped_s, "left_out_s": p.left_out_s}
             for p in found
         ],
         "errors": {
@@ -182,7 +167,7 @@ def dense(*, every: bool) -> Report:
             {
                 "case": s.name,
                 "measured_s": s.measured_s,
-                **_interval_data(s.predicted),
+                **_times(s.predicted),
                 "eager_s": s.eager_s,
             }
             for s in steps
@@ -259,23 +244,9 @@ def steps(*, every: bool) -> Report:
     told = ", ".join(f"{name} {error:.2f}" for name, error in bound.items())
     table = Table("Steps on one H200, wall", ("step", "group", *_CASE, "kernels measured"), rows)
     data = {
-        "steps": [
-            {
-                "step": s.case.name,
-                "group": s.case.group,
-                "measured_s": s.case.measured_s,
-                **_interval_data(s.shipped),
-                "with_measured_kernels_s": s.predicted[HOST_ONLY].time_s,
-            }
-            for s in found
-        ],
+        "steps": [_case_data(s, group=s.case.group) for s in found],
         "groups": {
-            name: {
-                "count": whole.count,
-                "mean_error_ratio": whole.mean_error_ratio,
-                "coverage_ratio": whole.coverage_ratio,
-                "with_measured_kernels_ratio": host.mean_error_ratio,
-            }
+            name: _errors_data({"shipped": whole, "with measured kernels": host})
             for name, (whole, host) in both.items()
         },
         "host_groups": bound,
@@ -341,7 +312,7 @@ def single_gpu(*, every: bool) -> Report:
         f"{name:26}  {_summary(s, 'GMAE', 'MAPE', 'p90', 'worst', 'inside')}"
         for name, s in errors.items()
     ]
-    cases = [_case_data(p, **_predicted_data(p.predicted)) for p in found]
+    cases = [_case_data(p) for p in found]
     return Report(
         parts=(Table("DLRM on one GPU, iteration time", columns, rows), *lines),
         data={"cases": cases, "errors": _errors_data(errors)},
@@ -368,26 +339,16 @@ def transformers(*, every: bool) -> Report:
         _by_model(found),
         *([each] if every else []),
         *lines,
-        *(unfitted(title, others) if every else []),
+        *(_unfitted(title, others) if every else []),
         _by_system(title, others),
         _mean_line(others),
         _by_framework(frameworks),
         _mean_line(frameworks),
     )
-    naive = measured.NAIVE
-    cases = [
-        _case_data(
-            p,
-            family=p.case.family,
-            model=p.case.model,
-            **_predicted_data({n: e for n, e in p.predicted.items() if n != naive}),
-            naive_s=p.predicted[naive].time_s,
-        )
-        for p in found
-    ]
+    cases = [_case_data(p, family=p.case.family, model=p.case.model) for p in found]
     data = {
-        "unfitted": [unfitted_data(p) for p in others],
-        "frameworks": [unfitted_data(p) for p in frameworks],
+        "unfitted": list(map(_case_data, others)),
+        "frameworks": list(map(_case_data, frameworks)),
         "cases": cases,
         "errors": _errors_data(errors),
     }
@@ -493,33 +454,21 @@ def attention(*, every: bool) -> Report:
         parts=(
             Table("Kernels of pointwise attention: mean error (bias)", columns, rows),
             *lines,
-            *unfitted(title, whole),
+            *_unfitted(title, whole),
         ),
         data={
             "cases": [
                 {
-                    **_kernel_data(c),
-                    "predicted_s": {name: times[i] for name, times in found.items()},
+                    **{k: v for k, v in asdict(c).items() if k != "device"},
+                    "device": c.device.name,
+                    "predicted_s": {name: float(times[i]) for name, times in found.items()},
                 }
                 for i, c in enumerate(cases)
             ],
-            "layers": [unfitted_data(x) for x in whole],
+            "layers": list(map(_case_data, whole)),
             "errors": _errors_data(errors),
         },
     )
-
-
-def _kernel_data(case: AttentionCase) -> dict[str, object]:
-    return {
-        "device": case.device.name,
-        "batch": case.batch,
-        "heads": case.heads,
-        "positions": case.positions,
-        "width": case.width,
-        "pass": "backward" if case.is_backward else "forward",
-        "measured_s": case.measured_s,
-        "source": case.source,
-    }
 
 
 KINDS: Final[Mapping[str, Callable[..., Report]]] = {
@@ -581,23 +530,23 @@ def _verdict(coverage: Coverage) -> str:
     return f"too few to tell (p = {coverage.chance_ratio:.2f})" if low_or_high else "yes"
 
 
-def unfitted(title: str, found: Sequence[Prediction[Any]]) -> tuple[Table, str]:
+def _unfitted(title: str, found: Sequence[Prediction[Any]]) -> tuple[Table, str]:
     """Cases to which nothing is fitted, and the mean of their errors."""
     rows = [(*_who(p.case), *_case(p.case.measured_s, p.shipped)) for p in found]
     return Table(title, ("case", "devices", *_CASE), rows), _mean_line(found)
 
 
-def unfitted_data(p: Prediction[Any]) -> dict[str, object]:
-    """One of these cases as data."""
-    return _case_data(p, **_interval_data(p.shipped))
-
-
 def _case_data(p: Prediction[Any], **more: object) -> dict[str, object]:
+    """A case with its prediction and, by name, the times by other constants and models."""
+    others = {name: e.time_s for name, e in p.predicted.items() if e is not p.shipped}
     return {
         "case": p.case.name,
         "system": p.case.topology.name,
         "world_size": p.case.topology.world_size,
         "measured_s": p.case.measured_s,
+        **_times(p.shipped),
+        "error_ratio": p.error_ratio,
+        **({"others_s": others} if others else {}),
         **more,
         "source": p.case.reference,
     }
@@ -663,17 +612,8 @@ def _summary(s: ErrorSummary, *names: str) -> str:
     return "   ".join(told)
 
 
-def _interval_data(found: Estimate) -> dict[str, float]:
+def _times(found: Estimate) -> dict[str, float]:
     return {"predicted_s": found.time_s, "low_s": found.low_s, "high_s": found.high_s}
-
-
-def _predicted_data(found: Mapping[str, Estimate]) -> dict[str, dict[str, float]]:
-    """Predictions and intervals, each by what was fitted to."""
-    return {
-        "predicted_s": {name: e.time_s for name, e in found.items()},
-        "low_s": {name: e.low_s for name, e in found.items()},
-        "high_s": {name: e.high_s for name, e in found.items()},
-    }
 
 
 def _plain(errors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
