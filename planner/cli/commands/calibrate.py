@@ -28,16 +28,6 @@ _NOT_BESIDE_HOST: Final = ("rows", "stored", "system", "quick", "ranks", "seed")
 _MOST_TOLD: Final = 8
 """Points that failed, of which the command tells."""
 
-EXAMPLES = """\b
-Examples:
-  shardplan calibrate --system h100_sxm -o my.yaml       this GPU, some minutes
-  torchrun --standalone --nproc-per-node 8 -m planner calibrate --system h100_sxm -o my.yaml
-  shardplan calibrate --host                             what a call takes the host, in seconds
-  shardplan calibrate --rows my.rows.jsonl               measure only
-  shardplan calibrate --from my.rows.jsonl --system h100_sxm -o my.yaml
-  shardplan calibrate --device cpu -o my_cpu.yaml        CPU ranks, about five minutes
-  shardplan plan dlrm.yaml --system my.yaml"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flags(Flags):
@@ -107,7 +97,7 @@ def _which_system(asking: str) -> str:
     )
 
 
-@click.command(short_help="Measure this machine and write a system file.", epilog=EXAMPLES)
+@click.command(short_help="Measure this machine and write a system file.")
 @taking(_Flags)
 @output_options
 @click.pass_obj
@@ -127,6 +117,15 @@ def command(settings: Settings, *, flags: _Flags) -> int:
 
     It starts its own ranks, or measures those that torchrun has started on this host; the first
     rank fits, writes and prints.
+
+    Examples:
+      shardplan calibrate --system h100_sxm -o my.yaml       this GPU, some minutes
+      torchrun --standalone --nproc-per-node 8 -m planner calibrate --system h100_sxm -o my.yaml
+      shardplan calibrate --host                             what a call takes the host, in seconds
+      shardplan calibrate --rows my.rows.jsonl               measure only
+      shardplan calibrate --from my.rows.jsonl --system h100_sxm -o my.yaml
+      shardplan calibrate --device cpu -o my_cpu.yaml        CPU ranks, about five minutes
+      shardplan plan dlrm.yaml --system my.yaml
     """
     from planner.cli.output import check_file
     from planner.integrations.measure.gloo_ranks import launch_of

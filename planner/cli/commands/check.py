@@ -19,18 +19,8 @@ if TYPE_CHECKING:
 
 KINDS = ("workload", "system", "plan", "constraints")
 
-EXAMPLES = """\b
-Examples:
-  shardplan check                          Python, packages, torch and fbgemm, the machine
-  shardplan check dlrm.yaml
-  shardplan check run1/plan.json --json
-  shardplan check --schema workload > workload.schema.json"""
 
-
-@click.command(
-    short_help="List the errors of an input file; without one, check the environment.",
-    epilog=EXAMPLES,
-)
+@click.command(short_help="List the errors of an input file; without one, check the environment.")
 @click.argument("file", type=FILE, required=False)
 @click.option(
     "--schema", type=click.Choice(KINDS), help="Print the JSON schema of this kind of file instead."
@@ -46,6 +36,12 @@ def command(settings: Settings, *, file: Path | None, schema: str | None) -> int
     Without FILE, check the environment from package metadata, also where torch cannot be imported;
     every line that is not ok says how to repair it, and exit code 1 says that a check failed.
     fbgemm-gpu 1.X fits torch 2.(X+5) alone: torchrec 1.8 needs torch 2.13, torchrec 1.9 torch 2.14.
+
+    Examples:
+      shardplan check                          Python, packages, torch and fbgemm, the machine
+      shardplan check dlrm.yaml
+      shardplan check run1/plan.json --json
+      shardplan check --schema workload > workload.schema.json
     """
     if file is not None and schema is not None:
         message = "give either FILE or --schema KIND"

@@ -17,14 +17,8 @@ if TYPE_CHECKING:
 
 EXIT_REGRESSION = 1
 
-EXAMPLES = """\b
-Examples:
-  shardplan compare dlrm.yaml old/plan.json new/plan.json
-  shardplan compare dlrm.yaml old.json new.json --system h100_sxm --gpus 16 --fail-over 3%
-  shardplan compare dlrm.yaml old.json new.json -o comparison"""
 
-
-@click.command(short_help="Compare plans: time per stage, memory, moved tables.", epilog=EXAMPLES)
+@click.command(short_help="Compare plans: time per stage, memory, moved tables.")
 @click.argument("workload", type=FILE)
 @click.argument("plans", nargs=-1, type=FILE, metavar="PLAN PLAN...")
 @taking(ProblemFlags)
@@ -50,6 +44,11 @@ def command(
 
     Prints the time of each stage, memory, the tables that moved or changed type, and the bytes that
     ranks must receive to go from the first plan to another (weights and optimizer state).
+
+    Examples:
+      shardplan compare dlrm.yaml old/plan.json new/plan.json
+      shardplan compare dlrm.yaml old.json new.json --system h100_sxm --gpus 16 --fail-over 3%
+      shardplan compare dlrm.yaml old.json new.json -o comparison
     """
     if len(plans) < 2:
         message = f"two or more plans are needed, got {len(plans)}"

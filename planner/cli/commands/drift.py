@@ -45,13 +45,6 @@ if TYPE_CHECKING:
 
 EXIT_DRIFTED = 1
 
-EXAMPLES = """\b
-Examples:
-  shardplan drift dlrm.yaml run1/plan.json --stats today.json
-  shardplan drift dlrm.yaml run1/plan.json --before then.json --stats day_7_sparse.npy
-  shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json
-  shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftFlags(Flags):
@@ -76,9 +69,7 @@ class DriftFlags(Flags):
     output: File = option("Write the new plan, as plan.json.", "-o --output")
 
 
-@click.command(
-    short_help="Say what new data do to a plan, and whether a new plan pays.", epilog=EXAMPLES
-)
+@click.command(short_help="Say what new data do to a plan, and whether a new plan pays.")
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
 @taking(DriftFlags, "asked")
@@ -102,6 +93,12 @@ def command(
 
     Exit code 1 says that, under the latest data, a new plan saves more than --threshold, or the
     plan no longer fits in memory, or the data hold ids for which a table has no row.
+
+    Examples:
+      shardplan drift dlrm.yaml run1/plan.json --stats today.json
+      shardplan drift dlrm.yaml run1/plan.json --before then.json --stats day_7_sparse.npy
+      shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json
+      shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert
     """
     from planner.cli.output import check_output, files_of
     from planner.cli.printing import drift_show as show

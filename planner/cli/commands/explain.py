@@ -29,11 +29,6 @@ from planner.cli.types import FILE, Duration, File, Kind, Texts
 if TYPE_CHECKING:
     from planner.io import SavedPlan
 
-EXAMPLES = """\b
-Examples:
-  shardplan explain dlrm.yaml run1/plan.json                     what would help most
-  shardplan explain dlrm.yaml run1/plan.json --table user_id     every option of a table
-  shardplan explain dlrm.yaml run1/plan.json --prices            what each constraint costs"""
 
 _OTHERWISE: Final = 1e-3
 """Share of its time by which a plan has to differ from its file to have been made otherwise."""
@@ -90,7 +85,7 @@ def _ignored(
     return tuple(lines)
 
 
-@click.command(short_help="What a plan waits for, and which change would help.", epilog=EXAMPLES)
+@click.command(short_help="What a plan waits for, and which change would help.")
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE, required=False)
 @taking(ExplainFlags, "asked")
@@ -117,6 +112,11 @@ def command(
 
     All times are iteration times of the workload itself: scenarios, statistics, limits on moves and
     other objectives do not count, even if the plan was made for them. Without tables, omit PLAN.
+
+    Examples:
+      shardplan explain dlrm.yaml run1/plan.json                     what would help most
+      shardplan explain dlrm.yaml run1/plan.json --table user_id     every option of a table
+      shardplan explain dlrm.yaml run1/plan.json --prices            what each constraint costs
     """
     from planner.cli.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from costmodels.pipeline import CostPipeline
     from costmodels.sharding import Plan
 
-EXAMPLES = """\b
-Examples:
-  shardplan export trace dlrm.yaml run1/plan.json -o trace      open in ui.perfetto.dev
-  shardplan export nccl-matrix dlrm.yaml run1/plan.json -o a2a_matrix.txt
-  shardplan export torchrec dlrm.yaml run1/plan.json -o torchrec_plan.json
-  shardplan export csv dlrm.yaml run1/plan.json -o shards.csv"""
 
-
-@click.group(short_help="Write a plan in other tools' formats.", epilog=EXAMPLES)
+@click.group(short_help="Write a plan in other tools' formats.")
 def command() -> None:
-    """Write a plan, or the iteration predicted for it, in the format of another tool."""
+    """Write a plan, or the iteration predicted for it, in the format of another tool.
+
+    Examples:
+      shardplan export trace dlrm.yaml run1/plan.json -o trace      open in ui.perfetto.dev
+      shardplan export nccl-matrix dlrm.yaml run1/plan.json -o a2a_matrix.txt
+      shardplan export torchrec dlrm.yaml run1/plan.json -o torchrec_plan.json
+      shardplan export csv dlrm.yaml run1/plan.json -o shards.csv
+    """
 
 
 @command.command("trace", short_help="Kineto traces, one per rank.")

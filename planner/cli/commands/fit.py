@@ -36,12 +36,6 @@ _LEAST_S, _MOST_S = 1e-9, 3.6e6
 _FAR_OFF = 20.0
 """Times as long or as short as predicted from which on a run is doubted."""
 
-EXAMPLES = """\b
-Examples:
-  shardplan fit dlrm.yaml --run run1/plan.json=5.2ms --run run2/plan.json=6.9ms -o my_cluster.yaml
-  shardplan fit dlrm.yaml --run run1/plan.json=traces/ -o my_cluster.yaml
-  shardplan plan dlrm.yaml --system my_cluster.yaml --gpus 16"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenRun:
@@ -77,7 +71,7 @@ def _given_run(text: str) -> GivenRun:
 _RUN: Final = Parsed("plan=trace|time", _given_run)
 
 
-@click.command(short_help="Correct a system by your own measured runs.", epilog=EXAMPLES)
+@click.command(short_help="Correct a system by your own measured runs.")
 @click.argument("workload", type=FILE)
 @click.option(
     "--run", "runs", type=_RUN, multiple=True, required=True, metavar="PLAN=TRACE|TIME",
@@ -107,6 +101,11 @@ def command(
 
     The system file that is written is the old one with these factors, and with the intervals that
     they leave.
+
+    Examples:
+      shardplan fit dlrm.yaml --run run1/plan.json=5.2ms --run run2/plan.json=6.9ms -o mine.yaml
+      shardplan fit dlrm.yaml --run run1/plan.json=traces/ -o mine.yaml
+      shardplan plan dlrm.yaml --system mine.yaml --gpus 16
     """
     from planner.cli.inputs import load_plans
     from planner.cli.output import check_output, files_of

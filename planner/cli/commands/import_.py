@@ -26,18 +26,6 @@ if TYPE_CHECKING:
     from costmodels.workload import Workload
     from planner.io.importers.base import Imported
 
-EXAMPLES = """\b
-Examples:
-  shardplan import tables my_model.yaml --list tables.csv    columns name, rows, dim, pooling
-  shardplan import tables my_model.yaml --tables 300         made-up tables, to try sizes
-  shardplan import collectives all_reduce.log alltoall.json -o my_curves.csv
-  shardplan import collectives param.log --gpus-per-node 8 --nodes 2 --nic '50 GB/s'
-  shardplan import torchrec plan.json -o my_model.yaml
-  shardplan import module my_package.my_model:build -o my_model.yaml --batch-size 8192
-  shardplan import module my_package.gpt:build --inputs my_package.gpt:batch --batch-size 8
-  shardplan import dlrm -o dlrm.yaml -- python dlrm_main.py --embedding_dim 128 ...
-  shardplan import hugectr dcn.json -o dcn.yaml --plan dcn_plan.json
-  shardplan import fbgemm tbe_config.json -o tbe.yaml"""
 
 COUNT = click.IntRange(min=1, max=MAX_RANKS)
 Ranks = Annotated[int | None, Kind(COUNT)]
@@ -104,9 +92,22 @@ class LogFlags(Flags):
     )
 
 
-@click.group(short_help="Turn files of other tools into files of ours.", epilog=EXAMPLES)
+@click.group(short_help="Turn files of other tools into files of ours.")
 def command() -> None:
-    """Turn files of other tools into files that the other commands read."""
+    """Turn files of other tools into files that the other commands read.
+
+    Examples:
+      shardplan import tables my_model.yaml --list tables.csv    columns name, rows, dim, pooling
+      shardplan import tables my_model.yaml --tables 300         made-up tables, to try sizes
+      shardplan import collectives all_reduce.log alltoall.json -o my_curves.csv
+      shardplan import collectives param.log --gpus-per-node 8 --nodes 2 --nic '50 GB/s'
+      shardplan import torchrec plan.json -o my_model.yaml
+      shardplan import module my_package.my_model:build -o my_model.yaml --batch-size 8192
+      shardplan import module my_package.gpt:build --inputs my_package.gpt:batch --batch-size 8
+      shardplan import dlrm -o dlrm.yaml -- python dlrm_main.py --embedding_dim 128 ...
+      shardplan import hugectr dcn.json -o dcn.yaml --plan dcn_plan.json
+      shardplan import fbgemm tbe_config.json -o tbe.yaml
+    """
 
 
 @command.command("tables", short_help="A list of tables; or an example to edit.")

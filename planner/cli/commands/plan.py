@@ -47,15 +47,6 @@ _WRITING_S_PER_TABLE, _WRITING_S_PER_RANK = 5e-4, 1.5e-3
 _SHORT = 2000
 """The budget of work, in priced plans, of the search that prices wider tables."""
 
-EXAMPLES = """\b
-Examples:
-  shardplan plan dlrm.yaml --system h100_sxm --gpus 16
-  shardplan plan dlrm.yaml --system a100_80gb_sxm --gpus 8 --batch-size 4096 -o run1
-  shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json
-  shardplan plan dlrm.yaml --system h100_sxm --gpus 16 --require-gap 5% && ./train
-  shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'
-  shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h -o run2"""
-
 
 class PlanCommand(HeadedCommand):
     """The flags that people use first, and the others under headings."""
@@ -118,11 +109,7 @@ class PlanFlags(ScenarioFlags):
         ScenarioFlags.check(self)
 
 
-@click.command(
-    cls=PlanCommand,
-    short_help="Find the fastest plan for a workload on a system.",
-    epilog=EXAMPLES,
-)
+@click.command(cls=PlanCommand, short_help="Find the fastest plan for a workload on a system.")
 @click.argument("workload", type=FILE)
 @taking(ProblemFlags)
 @taking(SearchFlags, "search")
@@ -147,6 +134,14 @@ def command(
     Exit codes: 0 there is a plan, however the search ended; 1 the gap is wider than --require-gap,
     and the plan is written all the same; 3 nothing fits; 4 Ctrl-C or SIGTERM ended the search, and
     its best plan is printed and written.
+
+    Examples:
+      shardplan plan dlrm.yaml --system h100_sxm --gpus 16
+      shardplan plan dlrm.yaml --system a100_80gb_sxm --gpus 8 --batch-size 4096 -o run1
+      shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json
+      shardplan plan dlrm.yaml --system h100_sxm --gpus 16 --require-gap 5% && ./train
+      shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'
+      shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h -o run2
     """
     from planner.cli.output import check_folder, files_of, refuse_other_run
     from planner.cli.progress import live_progress

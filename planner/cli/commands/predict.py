@@ -18,18 +18,12 @@ if TYPE_CHECKING:
     from costmodels.topology import Topology
     from planner.predict.rows import CsvRows, Predicted, Unmodelled
 
-EXAMPLES = """\b
-Examples:
-  shardplan predict collective nccl.csv --system h100_sxm
-  shardplan predict collective nccl.csv --system my_box.yaml -o predicted.csv
-  shardplan predict lookup tbe.csv --system h100_sxm
-  shardplan predict dense gemm.csv --system a100_80gb_sxm"""
 
 COLLECTIVE_COLUMNS = ("collective", "size_bytes")
 COLLECTIVE_OPTIONAL = ("nodes", "gpus_per_node", "ranks")
 
 
-@click.group(short_help="Predict single operations, row by row of a CSV file.", epilog=EXAMPLES)
+@click.group(short_help="Predict single operations, row by row of a CSV file.")
 def command() -> None:
     """Append predicted times to the rows of a CSV file.
 
@@ -37,6 +31,12 @@ def command() -> None:
     on this system, calibrated on a similar one, analytic (from link rates), or extrapolated to a
     shape or size that was not measured. A row that no model covers gets no time, and the column
     reason says why.
+
+    Examples:
+      shardplan predict collective nccl.csv --system h100_sxm
+      shardplan predict collective nccl.csv --system my_box.yaml -o predicted.csv
+      shardplan predict lookup tbe.csv --system h100_sxm
+      shardplan predict dense gemm.csv --system a100_80gb_sxm
     """
 
 

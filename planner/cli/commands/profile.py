@@ -44,13 +44,6 @@ def _batch_sizes(text: str) -> tuple[int, ...]:
     return tuple(int(float(p)) for p in parts)
 
 
-EXAMPLES = """\b
-Examples:
-  shardplan profile day_0_sparse.npy day_1_sparse.npy -o stats.json
-  shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
-  shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFlags(Flags):
     """What is read of the data, and what is counted."""
@@ -109,7 +102,7 @@ class ProfileFlags(Flags):
         )
 
 
-@click.command(short_help="Measure index statistics per table from raw indices.", epilog=EXAMPLES)
+@click.command(short_help="Measure index statistics per table from raw indices.")
 @click.argument("data", nargs=-1, required=True, type=FILE)
 @taking(ProfileFlags)
 @output_options
@@ -123,6 +116,11 @@ def command(settings: Settings, *, data: tuple[Path, ...], flags: ProfileFlags) 
     --memory goes to the disk of the output. It needs DuckDB: pip install 'shardplan[data]'.
 
     After Ctrl-C or SIGTERM the exit code is 4, and nothing is left behind.
+
+    Examples:
+      shardplan profile day_0_sparse.npy day_1_sparse.npy -o stats.json
+      shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
+      shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
     """
     from planner.profiling.indices import LEAST_MEMORY_BYTES
     from planner.profiling.profiler import (

@@ -67,15 +67,6 @@ JOURNAL_FILE, TABLE_FILE, PAGE_FILE = "study.journal", "setups.csv", "study.html
 _SHOWN = 12
 """At most this many setups are printed, unless all were asked for or are on the front."""
 
-EXAMPLES = """\b
-Examples:
-  shardplan study dlrm.yaml --system h100_sxm --gpus 64
-  shardplan study dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16,32 --grid -o what-if
-  shardplan study dlrm.yaml --system h100_sxm,h200_sxm --smallest-for 20M
-  shardplan study dlrm.yaml --system h100_sxm --gpus 64 --vary copies=all --vary sync_interval=9
-  shardplan study gpt.yaml --system h100_sxm --gpus 64 --vary training.tensor_parallel=1,2,4,8
-  shardplan study dlrm.yaml --system h100_sxm --gpus 8,16 --dask tcp://head:8786 -o study"""
-
 
 GOALS = ("iteration", "throughput", "cost", "headroom")
 SAMPLERS = ("bounds", "tpe", "nsga2", "random")
@@ -221,7 +212,7 @@ class StudyFlags(Flags):
             raise usage(message)
 
 
-@click.command(short_help="Choose cluster, batch, pipeline and more.", epilog=EXAMPLES)
+@click.command(short_help="Choose cluster, batch, pipeline and more.")
 @click.argument("workload", type=FILE)
 @taking(StudyFlags)
 @output_options
@@ -246,6 +237,14 @@ def command(
     every setup. --smallest-for looks for the smallest cluster of each system; exit code 1 says that
     none reaches the rate. After Ctrl-C or SIGTERM what was found is printed and written; exit code
     4.
+
+    Examples:
+      shardplan study dlrm.yaml --system h100_sxm --gpus 64
+      shardplan study dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16,32 --grid -o what-if
+      shardplan study dlrm.yaml --system h100_sxm,h200_sxm --smallest-for 20M
+      shardplan study dlrm.yaml --system h100_sxm --gpus 64 --vary copies=all --vary sync_interval=9
+      shardplan study gpt.yaml --system h100_sxm --gpus 64 --vary training.tensor_parallel=1,2,4,8
+      shardplan study dlrm.yaml --system h100_sxm --gpus 8,16 --dask tcp://head:8786 -o study
     """
     from planner.study.space import Space, usual_choices
     from planner.study.study import Study, knobs_of

@@ -14,16 +14,9 @@ from planner.cli.types import complete_system
 if TYPE_CHECKING:
     from costmodels.topology import Topology
 
-EXAMPLES = """\b
-Examples:
-  shardplan systems
-  shardplan systems show h100_sxm
-  shardplan systems show aws_p5"""
-
 
 @click.group(
     short_help="List the shipped systems; 'systems show NAME' prints one.",
-    epilog=EXAMPLES,
     invoke_without_command=True,
 )
 @output_options
@@ -36,6 +29,11 @@ def command(ctx: click.Context) -> int:
     gives yours. The column measured says how many of a system's numbers are measured or calibrated.
     A system file of your own can be given wherever a name can; start from a shipped one with
     'shardplan systems show NAME > my_box.yaml'.
+
+    Examples:
+      shardplan systems
+      shardplan systems show h100_sxm
+      shardplan systems show aws_p5
     """
     if ctx.invoked_subcommand is not None:
         return 0

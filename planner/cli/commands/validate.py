@@ -26,24 +26,6 @@ from planner.errors import InvalidInputError
 if TYPE_CHECKING:
     from planner.validation.tasks import Outcome
 
-EXAMPLES = """\b
-Examples:
-  shardplan validate published
-  shardplan validate published --json > errors.json
-  shardplan validate published --what lookups
-  shardplan validate published --what single-gpu
-  shardplan validate published --what steps
-  shardplan validate published --what transformers
-  shardplan validate published --what attention
-  shardplan validate published --what dense
-  shardplan validate published --what memory
-  shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
-  shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
-  shardplan validate torchrec --system my_cpu.yaml --skew
-  shardplan validate torchrec --system my_cpu.yaml --codec fp16 --plans 4
-  shardplan validate intervals
-  shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz"""
-
 
 WHAT = (
     *("systems", "lookups", "dense", "steps", "memory"),
@@ -51,11 +33,28 @@ WHAT = (
 )
 
 
-@click.group(short_help="Compare predictions with measured systems.", epilog=EXAMPLES)
+@click.group(short_help="Compare predictions with measured systems.")
 def command() -> None:
     """Compare predictions with measurements.
 
     A model was fitted to none of them, or is fitted anew without those that it predicts.
+
+    Examples:
+      shardplan validate published
+      shardplan validate published --json > errors.json
+      shardplan validate published --what lookups
+      shardplan validate published --what single-gpu
+      shardplan validate published --what steps
+      shardplan validate published --what transformers
+      shardplan validate published --what attention
+      shardplan validate published --what dense
+      shardplan validate published --what memory
+      shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
+      shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
+      shardplan validate torchrec --system my_cpu.yaml --skew
+      shardplan validate torchrec --system my_cpu.yaml --codec fp16 --plans 4
+      shardplan validate intervals
+      shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz
     """
 
 
