@@ -28,9 +28,8 @@ from planner.report.base import (
     format_interval,
     format_share,
 )
-from planner.report.charts import Group, rank_groups
 from planner.report.evidence import View, merged_durations_s, view_of
-from planner.report.page import Block, fill, grid, plain_body, render_page
+from planner.report.page import Block, fill, plain_body, render_page
 from planner.report.sections import memory, stages, timeline, traffic
 from planner.result import Candidate
 from planner.rules.moved_bytes import cell_bytes
@@ -340,8 +339,6 @@ def _reshards(comparison: Comparison) -> Section:
 
 # ------------------------------------------------------------------ the page
 
-_MOST_GROUPS = 64
-_SAME_S = 1e-12
 _DRAWINGS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("timeline", "Timeline of one iteration", timeline.draw),
     ("rank-stages", "Stages, rank by rank", stages.draw),
@@ -350,10 +347,6 @@ _DRAWINGS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
 )
 _VERDICTS = """\
 {% for verdict in verdicts %}<p class="verdict">{{ verdict }}.</p>{% endfor %}{{ rest }}"""
-_DELTAS = """\
-{% for heading, table in parts -%}
-<h3>{{ heading }}</h3>{{ table or "<p>Every stage takes as long on every rank.</p>"|safe }}
-{% endfor %}"""
 
 
 def render_compare(comparison: Comparison) -> str:
@@ -377,8 +370,6 @@ def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
         *(_moved(comparison, i) for i in range(1, len(plans))),
         _plain("reshard", "Re-shard", reshards),
         _plain("stages", "Stages", slowest),
-        _stage_deltas(comparison),
-        _plain("memory-deltas", "Memory deltas", _memory_deltas(comparison)),
     ]
     alone = [view_of(comparison.pipeline, plan) for plan in plans]
     longest_s = max(timeline.length_s(view) for view in alone)
@@ -403,45 +394,3 @@ def _moved(comparison: Comparison, index: int) -> Block:
     if not section.rows:
         section = replace(section, facts=(), notes=("No table moved or changed its type.",))
     return _plain(f"moved-{index + 1}", f"Moved: {other.name}", section)
-
-
-def _stage_deltas(comparison: Comparison) -> Block:
-    """For each rank and stage, the time of a later plan minus that of the first plan."""
-    groups = rank_groups(comparison.pipeline.topology, most=_MOST_GROUPS)
-    base = merged_durations_s(comparison.plans[0].estimate)
-    parts: list[tuple[str, Markup | None]] = []
-    for plan in comparison.plans[1:]:
-        theirs = merged_durations_s(plan.estimate)
-        names = dict.fromkeys([*base, *theirs])
-        deltas = {n: [_mean(theirs, n, g) - _mean(base, n, g) for g in groups] for n in names}
-        kept = [n for n in names if any(abs(d) > _SAME_S for d in deltas[n])]
-        columns = (Column("where"), *(Column(n, Kind.DELTA) for n in kept))
-        rows: list[tuple[Cell, ...]] = [
-            (g.name, *(deltas[n][k] for n in kept)) for k, g in enumerate(groups)
-        ]
-        heading = f"{plan.name} less {comparison.plans[0].name}"
-        parts.append((heading, grid(columns, rows) if kept else None))
-    title = "Stage times, rank by rank"
-    body = fill(_DELTAS, parts=parts)
-    return Block(name="stage-deltas", title=title, body=body, short="Stage deltas")
-
-
-def _mean(stages_s: dict[str, list[float]], name: str, group: Group) -> float:
-    times = stages_s.get(name)
-    return 0.0 if times is None else sum(times[r] for r in group.ranks) / len(group.ranks)
-
-
-def _memory_deltas(comparison: Comparison) -> Section:
-    groups = rank_groups(comparison.pipeline.topology, most=_MOST_GROUPS)
-    base, *others = comparison.plans
-    columns = (
-        Column("where"),
-        *(Column(plan.name, Kind.BYTES) for plan in comparison.plans),
-        *(Column(f"{plan.name} less {base.name}", Kind.DELTA_BYTES) for plan in others),
-    )
-    rows: list[tuple[Cell, ...]] = []
-    for group in groups:
-        used = [max(p.memory.ranks[r].used_bytes for r in group.ranks) for p in comparison.plans]
-        rows.append((group.name, *used, *(v - used[0] for v in used[1:])))
-    note = "Device memory in use, the reserve included; of a host, its fullest rank."
-    return Section(title="Memory differences", columns=columns, rows=tuple(rows), notes=(note,))

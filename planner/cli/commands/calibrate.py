@@ -232,7 +232,8 @@ def _measure_rows(
         DeviceJob,
         on_a_core,
     )
-    from planner.cli.real_runs import require_torch, status_line
+    from planner.cli.progress import status_line
+    from planner.cli.real_runs import require_torch
     from planner.integrations.measure.calibrate import write_rows
 
     require_torch("calibrate")
@@ -312,7 +313,8 @@ def _calibrate_ranks(settings: Settings, flags: _Flags, launch: Launch | None) -
     """Measure CPU ranks, fit their constants and write their system file."""
     from costmodels.calibration.designs import FULL, QUICK
     from costmodels.calibration.fitting import Calibration
-    from planner.cli.real_runs import require_torchrec, status_line
+    from planner.cli.progress import status_line
+    from planner.cli.real_runs import require_torchrec
     from planner.integrations.measure.calibrate import (
         fit_here,
         measure_machine,

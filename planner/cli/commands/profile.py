@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,13 +13,13 @@ from planner.cli.console import (
     Settings,
     remark,
     shown_paths,
-    stderr_console,
     stdout_console,
     warn,
     write_json,
 )
 from planner.cli.flags import Flags, is_given, listed, many, option, output_options, taking, usage
 from planner.cli.interrupt import interrupt_in
+from planner.cli.progress import bars
 from planner.cli.types import FILE, File, Kind, Parsed, Texts, count, quantity
 from planner.support.cores import usable_cores
 from planner.support.text import significant
@@ -135,7 +133,7 @@ def command(settings: Settings, *, data: tuple[Path, ...], flags: ProfileFlags) 
     options, output = flags.options(), flags.output or Path("stats.json")
     readers = _readers(skip_empty=flags.empty == "skip")
     try:
-        with _progress(settings) as progress:
+        with bars(settings) as progress:
             stats = profile_files(data, output, options, readers=readers, progress=progress)
     except (KeyboardInterrupt, Exception) as error:
         interrupt = interrupt_in(error)
@@ -169,25 +167,6 @@ def _readers(*, skip_empty: bool) -> tuple[Any, ...]:
     from planner.profiling.readers import READERS, CriteoTsvReader
 
     return (TorchReader(), CriteoTsvReader(empty_is_zero=not skip_empty), *READERS[1:])
-
-
-@contextmanager
-def _progress(settings: Settings) -> Iterator[Callable[[str, float, float], None]]:
-    """A bar on stderr, or nothing where progress is not shown."""
-    if not settings.shows_progress:
-        yield lambda *_: None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=stderr_console(), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: float, total: float) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done)
-
-        yield show
 
 
 def _print(stats: Stats, output: Path) -> None:

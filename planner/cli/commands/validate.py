@@ -202,7 +202,8 @@ def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     written, and the exit code is 4.
     """
     from planner.cli.printing import validate_runs as show
-    from planner.cli.real_runs import refuse_launcher, require_torchrec, status_line
+    from planner.cli.progress import status_line
+    from planner.cli.real_runs import refuse_launcher, require_torchrec
 
     require_torchrec("validate torchrec")
     refuse_launcher("validate torchrec")
