@@ -16,6 +16,7 @@ import numpy as np
 
 from planner.cli.console import Settings, say, write_json
 from planner.cli.printing.show import print_rows
+from planner.validation.cases import AS_SHIPPED
 
 if TYPE_CHECKING:
     from costmodels.estimates import Estimate
@@ -336,13 +337,32 @@ def transformers(*, every: bool) -> Report:
     ]
     title = "Steps to which nothing is fitted, micro-batch"
     parts = (
-        _by_model(found),
+        _by(
+            "Transformers, micro-batch: mean error (bias)",
+            found,
+            lambda c: (c.model, c.group),
+            ("model", "device"),
+            {
+                "shipped": AS_SHIPPED,
+                **{name.replace(" left", ""): name for name in reversed(measured.LEFT_OUT)},
+            },
+        ),
         *([each] if every else []),
         *lines,
         *(_unfitted(title, others) if every else []),
-        _by_system(title, others),
+        _by(
+            title,
+            others,
+            lambda c: (f"{c.model}, {c.workload.dense.dtype.value}", c.topology.name),
+            ("model", "system"),
+        ),
         _mean_line(others),
-        _by_framework(frameworks),
+        _by(
+            "Steps of BERT in other frameworks, nothing fitted",
+            frameworks,
+            lambda c: (c.family,),
+            ("framework",),
+        ),
         _mean_line(frameworks),
     )
     cases = [_case_data(p, family=p.case.family, model=p.case.model) for p in found]
@@ -355,64 +375,34 @@ def transformers(*, every: bool) -> Report:
     return Report(parts=parts, data=data)
 
 
-def _by_model(found: Sequence[Prediction[Any]]) -> Table:
-    """Mean errors of each model on each device, and the root mean square with the model out."""
-    from planner.validation.cases import AS_SHIPPED
-    from planner.validation.transformers import LEFT_OUT, MODEL_OUT, NAIVE
+def _by(
+    title: str,
+    found: Sequence[Prediction[Any]],
+    key: Callable[[Any], tuple[str, ...]],
+    columns: tuple[str, ...],
+    names: Mapping[str, str] | None = None,
+) -> Table:
+    """Mean errors of groups of cases, and how far predictions are off in the root mean square.
 
-    def errors(members: Sequence[Prediction[Any]], name: str) -> list[float]:
-        return [p.predicted[name].time_s / p.case.measured_s - 1.0 for p in members]
-
-    rows = []
-    for (model, group), members in _grouped(found, lambda p: (p.case.model, p.case.group)).items():
+    Args:
+        title: of the table.
+        found: the predictions.
+        key: the group of a case.
+        columns: the titles of the parts of a key.
+        names: what predicts, by the title of its column; the last one gives the root mean square.
+    """
+    rows, names = [], names or {"error (bias)": AS_SHIPPED}
+    for group, members in _grouped(found, lambda p: key(p.case)).items():
         times = [p.case.measured_s * 1e3 for p in members]
-        rows.append(
-            (
-                model,
-                group,
-                str(len(members)),
-                f"{min(times):.0f} .. {max(times):.0f}",
-                *(_biased(errors(members, name)) for name in (AS_SHIPPED, *LEFT_OUT)),
-                f"{_rms(errors(members, MODEL_OUT)):.3f}",
-                _percent(float(np.mean(np.abs(errors(members, NAIVE)))), 0),
-            )
-        )
-    columns = ("model", "device", "rows", "measured ms", "shipped", "model out", "family out")
-    title = "Transformers, micro-batch: mean error (bias)"
-    return Table(title, (*columns, "generation out", "rms ln", "naive?"), rows)
-
-
-def _by_system(title: str, found: Sequence[Prediction[Any]]) -> Table:
-    """Errors of steps to which nothing is fitted, by model, system and precision."""
-    groups = _grouped(
-        found,
-        lambda p: (p.case.model, p.case.topology.name, p.case.workload.dense.dtype.value),
-    )
-    rows = []
-    for (model, system, kind), members in groups.items():
-        sizes = [p.case.topology.world_size for p in members]
-        rows.append(
-            (
-                f"{model}, {kind}",
-                system,
-                f"{min(sizes)} .. {max(sizes)}" if len(set(sizes)) > 1 else f"{sizes[0]}",
-                f"{len(members)}",
-                _biased([p.error_ratio for p in members]),
-                f"{sum(p.is_inside for p in members)}",
-            )
-        )
-    return Table(title, ("model", "system", "GPUs", "rows", "error (bias)", "inside"), rows)
-
-
-def _by_framework(found: Sequence[Prediction[Any]]) -> Table:
-    """Errors of steps in other frameworks; the last column is what sets the width of intervals."""
-    rows = []
-    for name, members in _grouped(found, lambda p: p.case.family).items():
-        errors = [p.error_ratio for p in members]
-        inside = sum(p.is_inside for p in members)
-        rows.append((name, f"{len(members)}", _biased(errors), f"{inside}", f"{_rms(errors):.3f}"))
-    title = "Steps of BERT in other frameworks, nothing fitted"
-    return Table(title, ("framework", "rows", "error (bias)", "inside", "rms ln"), rows)
+        errors = [
+            [p.predicted[name].time_s / p.case.measured_s - 1.0 for p in members]
+            for name in names.values()
+        ]
+        spread = f"{min(times):.0f} .. {max(times):.0f}"
+        inside = str(sum(p.is_inside for p in members))
+        told = (*map(_biased, errors), inside, f"{_rms(errors[-1]):.3f}")
+        rows.append((*group, str(len(members)), spread, *told))
+    return Table(title, (*columns, "rows", "measured ms?", *names, "inside", "rms ln"), rows)
 
 
 def attention(*, every: bool) -> Report:
