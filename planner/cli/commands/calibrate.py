@@ -10,7 +10,7 @@ import click
 
 from planner.cli.console import Settings, remark, say, shown_paths, write_json
 from planner.cli.flags import Flags, is_given, option, output_options, switch, taking
-from planner.cli.printing.show import print_rows
+from planner.cli.printing.show import print_items, print_rows
 from planner.cli.types import File, Kind, System, complete_system
 from planner.errors import InvalidInputError
 
@@ -380,36 +380,32 @@ def _world_size(ranks: int | None, launch: Launch | None, *, least: int, default
 
 def _print_lookups(errors: Sequence[BlockError]) -> None:
     """Errors of lookups, each predicted by a fit that left it out."""
-    rows = [
-        (
-            f"{e.block} {e.direction}",
-            str(e.num_points),
-            f"{100 * e.mape_ratio:.1f} %",
-            f"{100 * e.worst_ratio:.1f} %",
+    if errors:
+        print_items(
+            "Lookups that the fit has not seen, ten groups in turn",
+            errors,
+            {
+                "lookups": lambda e: f"{e.block} {e.direction}",
+                "points": lambda e: str(e.num_points),
+                "mean error": lambda e: f"{100 * e.mape_ratio:.1f} %",
+                "worst": lambda e: f"{100 * e.worst_ratio:.1f} %",
+            },
         )
-        for e in errors
-    ]
-    if rows:
-        columns = ("lookups", "points", "mean error", "worst")
-        print_rows("Lookups that the fit has not seen, ten groups in turn", columns, rows)
 
 
 def _print(machine: str, errors: Sequence[FitError]) -> None:
-    rows = [
-        (
-            e.name,
-            str(e.num_points),
-            f"{100 * e.geomean_ratio:.1f} %",
-            f"{100 * e.held_out_ratio:.1f} %",
-            f"{100 * e.p90_ratio:.1f} %",
-            str(len(e.odd_points) or ""),
-        )
-        for e in errors
-    ]
-    columns = ("model", "points", "error", "held out", "p90", "odd points")
-    print_rows(f"Fit on {machine}", columns, rows)
-    odd = [f"{e.name}: {point}" for e in errors for point in e.odd_points]
+    print_items(
+        f"Fit on {machine}",
+        errors,
+        {
+            "model": lambda e: e.name,
+            "points": lambda e: str(e.num_points),
+            "error": lambda e: f"{100 * e.geomean_ratio:.1f} %",
+            "held out": lambda e: f"{100 * e.held_out_ratio:.1f} %",
+            "p90": lambda e: f"{100 * e.p90_ratio:.1f} %",
+            "odd points": lambda e: str(len(e.odd_points) or ""),
+        },
+    )
+    odd = [f"  {e.name}: {point}" for e in errors for point in e.odd_points]
     if odd:
-        say("Points that look wrong:")
-        for line in odd:
-            say(f"  {line}")
+        say("\n".join(("Points that look wrong:", *odd)))

@@ -9,33 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from planner.cli import flags as spec
+from planner.cli import types as kinds
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.days import DayFile, day_file
-from planner.cli.flags import (
-    CLOCK,
-    CONSTRAINTS,
-    MOVED_BYTES,
-    MOVED_TABLES,
-    WORK,
-    Flags,
-    ProblemFlags,
-    many,
-    option,
-    output_options,
-    taking,
-)
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.types import (
-    FILE,
-    Bytes,
-    Duration,
-    Evaluations,
-    File,
-    Kind,
-    Parsed,
-    Percent,
-    Tables,
-)
 from planner.support.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -47,34 +25,36 @@ EXIT_DRIFTED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriftFlags(Flags):
+class DriftFlags(spec.Flags):
     """What the flags say about the data, the alarm and the plan that is looked for."""
 
-    days: Annotated[tuple[DayFile, ...], Kind(Parsed("day=file", day_file), "[DAY=]FILE")] = many(
+    days: Annotated[
+        tuple[DayFile, ...], kinds.Kind(kinds.Parsed("day=file", day_file), "[DAY=]FILE")
+    ] = spec.many(
         "Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.",
         "--stats",
         required=True,
     )
-    before: File = option(
+    before: kinds.File = spec.option(
         "Statistics that the plan was made with.  [default: the laws in the workload]"
     )
-    threshold: Percent = option(
+    threshold: kinds.Percent = spec.option(
         "Exit code 1 if a new plan makes the iteration shorter by more than this.", default="5%"
     )
-    constraints: File = option(CONSTRAINTS)
-    max_moved_bytes: Bytes = option(MOVED_BYTES)
-    max_moved_tables: Tables = option(MOVED_TABLES)
-    evaluations: Evaluations = option(f"Budget of each search: {WORK}")
-    time_limit: Duration = option(f"For each search, {CLOCK}")
-    output: File = option("Write the new plan, as plan.json.", "-o --output")
+    constraints: kinds.File = spec.option(spec.CONSTRAINTS)
+    max_moved_bytes: kinds.Bytes = spec.option(spec.MOVED_BYTES)
+    max_moved_tables: kinds.Tables = spec.option(spec.MOVED_TABLES)
+    evaluations: kinds.Evaluations = spec.option(f"Budget of each search: {spec.WORK}")
+    time_limit: kinds.Duration = spec.option(f"For each search, {spec.CLOCK}")
+    output: kinds.File = spec.option("Write the new plan, as plan.json.", "-o --output")
 
 
 @click.command(short_help="Say what new data do to a plan, and whether a new plan pays.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
-@taking(DriftFlags, "asked")
-@taking(ProblemFlags)
-@output_options
+@click.argument("workload", type=kinds.FILE)
+@click.argument("plan", type=kinds.FILE)
+@spec.taking(DriftFlags, "asked")
+@spec.taking(spec.ProblemFlags)
+@spec.output_options
 @click.pass_obj
 def command(
     settings: Settings,
@@ -82,7 +62,7 @@ def command(
     workload: Path,
     plan: Path,
     asked: DriftFlags,
-    flags: ProblemFlags,
+    flags: spec.ProblemFlags,
 ) -> int:
     """Compare the data that a plan was made for with those of today.
 
@@ -122,7 +102,7 @@ def command(
 
 
 def _drift(
-    workload: Path, plan: Path, asked: DriftFlags, flags: ProblemFlags
+    workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
 ) -> tuple[Drift, list[str]]:
     """The plan under the data of every day, and what reading it all had to remark."""
     from planner.cli.days import ordered

@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import click
 
 from costmodels.units import format_time
+from planner.cli import flags as spec
 from planner.cli.console import Settings, warn, write_json
-from planner.cli.flags import (
-    CLOCK,
-    CONSTRAINTS,
-    Flags,
-    ProblemFlags,
-    is_given,
-    many,
-    option,
-    output_options,
-    switch,
-    taking,
-    usage,
-)
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.types import FILE, Duration, File, Kind, Texts
 
@@ -37,29 +25,31 @@ _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainFlags(Flags):
+class ExplainFlags(spec.Flags):
     """What is to be explained."""
 
-    tables: Texts = many("Price every option of this table; repeatable.", "--table", metavar="NAME")
-    prices: bool = switch("Plan again without each constraint.")
-    limit: Annotated[int, Kind(click.IntRange(1, 1000), "N")] = option(
+    tables: Texts = spec.many(
+        "Price every option of this table; repeatable.", "--table", metavar="NAME"
+    )
+    prices: bool = spec.switch("Plan again without each constraint.")
+    limit: Annotated[int, Kind(click.IntRange(1, 1000), "N")] = spec.option(
         "Number of changes of single tables to show.", "--changes", default=10
     )
-    constraints: File = option(CONSTRAINTS)
-    time_limit: Duration = option(f"For each search of --prices, {CLOCK}")
+    constraints: File = spec.option(spec.CONSTRAINTS)
+    time_limit: Duration = spec.option(f"For each search of --prices, {spec.CLOCK}")
 
     def check(self) -> None:
         """Refuse flags that have no effect beside others."""
-        if is_given("limit") and (self.tables or self.prices):
+        if spec.is_given("limit") and (self.tables or self.prices):
             message = "--changes has no effect beside --table or --prices; drop it"
-            raise usage(message)
+            raise spec.usage(message)
         if self.time_limit is not None and not self.prices:
             message = "--time-limit limits the searches of --prices; add --prices"
-            raise usage(message)
+            raise spec.usage(message)
 
 
 def _ignored(
-    path: Path, made_for: SavedPlan | None, plan_time_s: float, flags: ProblemFlags
+    path: Path, made_for: SavedPlan | None, plan_time_s: float, flags: spec.ProblemFlags
 ) -> tuple[str, ...]:
     """What the file says that the plan was made for, and explanations do not look at."""
     if made_for is None:
@@ -75,7 +65,7 @@ def _ignored(
         words = " and ".join(found)
         lines.append(f"{path}: was made for {words}; only the workload's iteration is explained")
     told_s = made_for.predicted_s
-    if flags == ProblemFlags() and told_s and abs(plan_time_s / told_s - 1) > _OTHERWISE:
+    if flags == spec.ProblemFlags() and told_s and abs(plan_time_s / told_s - 1) > _OTHERWISE:
         lines.append(
             f"{path}: says {format_time(told_s)} per iteration, but here the plan takes "
             f"{format_time(plan_time_s)}: it was made with other inputs, such as --stats or --set, "
@@ -88,9 +78,9 @@ def _ignored(
 @click.command(short_help="What a plan waits for, and which change would help.")
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE, required=False)
-@taking(ExplainFlags, "asked")
-@taking(ProblemFlags)
-@output_options
+@spec.taking(ExplainFlags, "asked")
+@spec.taking(spec.ProblemFlags)
+@spec.output_options
 @click.pass_obj
 def command(
     settings: Settings,
@@ -98,7 +88,7 @@ def command(
     workload: Path,
     plan: Path | None,
     asked: ExplainFlags,
-    flags: ProblemFlags,
+    flags: spec.ProblemFlags,
 ) -> int:
     """Say what a plan waits for, and which changes would help.
 

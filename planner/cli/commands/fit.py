@@ -10,15 +10,7 @@ import click
 
 from costmodels import units
 from costmodels.errors import UnitError
-from planner.cli.console import (
-    Settings,
-    remark,
-    shown_paths,
-    stdout_console,
-    typed,
-    warn,
-    write_json,
-)
+from planner.cli import console
 from planner.cli.flags import ProblemFlags, output_options, taking
 from planner.cli.types import FILE, Parsed
 
@@ -84,7 +76,7 @@ _RUN: Final = Parsed("plan=trace|time", _given_run)
 @output_options
 @click.pass_obj
 def command(
-    settings: Settings,
+    settings: console.Settings,
     *,
     workload: Path,
     runs: tuple[GivenRun, ...],
@@ -131,7 +123,10 @@ def command(
             settled_ratio=found.settled_ratio,
             num_runs=len(measured),
         )
-        remark(settings, f"wrote {shown_paths(files)}; use it with --system {typed(output)}")
+        console.remark(
+            settings,
+            f"wrote {console.shown_paths(files)}; use it with --system {console.typed(output)}",
+        )
         if flags.models:
             again = " ".join(f"--model {text}" for text in flags.models)
             warnings.append(
@@ -140,11 +135,11 @@ def command(
             )
     if settings.json:
         told = {"warnings": list(dict.fromkeys(warnings))}
-        write_json({**_as_json(found, measured, compared), **told})
+        console.write_json({**_as_json(found, measured, compared), **told})
     else:
         _print_traces(settings, measured, compared)
         _print(found)
-    warn(settings, tuple(warnings))
+    console.warn(settings, tuple(warnings))
     return 0
 
 
@@ -209,7 +204,7 @@ def _compared(problem: PlanningProblem, runs: Sequence[Run]) -> dict[str, tuple[
 
 
 def _print_traces(
-    settings: Settings, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
+    settings: console.Settings, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
 ) -> None:
     """The rank of each run whose GPU is busy longest; with ``-v`` every rank that has a trace."""
     from planner.cli.printing.validate_traces import print_traces
@@ -295,29 +290,38 @@ def _as_json(
 
 def _print(found: Fit) -> None:
     from costmodels.topology import FITTED_KINDS
-    from planner.cli.printing.show import print_rows
+    from planner.cli.printing.show import print_items
     from planner.report.base import Fact, format_share
     from planner.report.terminal import print_facts
 
-    shown = zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True)
-    factors = [
-        (kind, f"{ratio:.3f}", "not in these runs" if kind in found.absent else format_share(known))
-        for kind, ratio, known in shown
-    ]
-    print_rows("Factors on the system's times", ("kind", "factor", "determined"), factors)
-    rows = [
-        (
-            e.name,
-            units.format_time(e.measured_s),
-            _error(e.before_s, e.measured_s),
-            _error(e.fitted_s, e.measured_s),
-            "" if e.left_out_s is None else _error(e.left_out_s, e.measured_s),
-            f"{units.format_time(e.low_s)} .. {units.format_time(e.high_s)}",
-        )
-        for e in found.errors
-    ]
-    columns = ("run", "measured", "before", "fitted", "left out", "90 % interval?")
-    print_rows("Errors of the predicted iteration", columns, rows)
+    known = dict(zip(FITTED_KINDS, found.settled_ratio, strict=True))
+    print_items(
+        "Factors on the system's times",
+        zip(FITTED_KINDS, found.factors.ratios, strict=True),
+        {
+            "kind": lambda pair: pair[0],
+            "factor": lambda pair: f"{pair[1]:.3f}",
+            "determined": lambda pair: (
+                "not in these runs" if pair[0] in found.absent else format_share(known[pair[0]])
+            ),
+        },
+    )
+    print_items(
+        "Errors of the predicted iteration",
+        found.errors,
+        {
+            "run": lambda e: e.name,
+            "measured": lambda e: units.format_time(e.measured_s),
+            "before": lambda e: _error(e.before_s, e.measured_s),
+            "fitted": lambda e: _error(e.fitted_s, e.measured_s),
+            "left out": lambda e: (
+                "" if e.left_out_s is None else _error(e.left_out_s, e.measured_s)
+            ),
+            "90 % interval?": lambda e: (
+                f"{units.format_time(e.low_s)} .. {units.format_time(e.high_s)}"
+            ),
+        },
+    )
     left = found.left_out_ratio
     facts = [
         Fact(
@@ -329,7 +333,7 @@ def _print(found: Fit) -> None:
     if left is not None:
         words = f"geometric mean error {100 * left:.1f} %, each run predicted from the others"
         facts.append(Fact(label="Left out", parts=(words,)))
-    print_facts(stdout_console(), tuple(facts))
+    print_facts(console.stdout_console(), tuple(facts))
 
 
 def _error(predicted_s: float, measured_s: float) -> str:

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from planner.cli.console import (
-    Settings,
-    remark,
-    say,
-    shown_paths,
-    typed,
-    warn,
-    write_data,
-    write_json,
-)
-from planner.cli.flags import Flags, is_given, option, output_options, taking, usage
+from planner.cli import console
+from planner.cli import flags as spec
 from planner.cli.types import FILE, MAX_RANKS, File, Kind, Text, count, quantity
 from planner.support.text import counted
 
@@ -33,12 +24,12 @@ COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportFlags(Flags):
+class ImportFlags(spec.Flags):
     """The flags of every import of a workload; None for flags that were not given."""
 
-    output: File = option("File to write.  [default: stdout]", "-o --output")
-    name: Text = option("Name of the workload.  [default: the file's]", metavar="NAME")
-    batch_size: Annotated[int | None, Kind(count(100_000_000))] = option(
+    output: File = spec.option("File to write.  [default: stdout]", "-o --output")
+    name: Text = spec.option("Name of the workload.  [default: the file's]", metavar="NAME")
+    batch_size: Annotated[int | None, Kind(count(100_000_000))] = spec.option(
         "Samples per rank.", "--batch-size --batch"
     )
 
@@ -61,34 +52,34 @@ def shape_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleFlags(Flags):
+class ModuleFlags(spec.Flags):
     """What the flags of what reads a model from its Python code say."""
 
-    device: Annotated[str, Kind(click.Choice(("cuda", "cpu")))] = option(
+    device: Annotated[str, Kind(click.Choice(("cuda", "cpu")))] = spec.option(
         "Device of the job; it decides which sharding types are possible.", default="cuda"
     )
-    inputs: Text = option(
+    inputs: Text = spec.option(
         "Function that returns the arguments of the model's forward for a batch size, to trace the "
         "dense part.",
         metavar="PKG:FUNC",
     )
-    autocast: Annotated[str | None, Kind(click.Choice(("bf16", "fp16")))] = option(
+    autocast: Annotated[str | None, Kind(click.Choice(("bf16", "fp16")))] = spec.option(
         "Type of torch.autocast while the dense part is traced.  [default: none]"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogFlags(Flags):
+class LogFlags(spec.Flags):
     """What the flags say about the ranks that a log of collectives comes from."""
 
-    collective: Annotated[str | None, Kind(click.Choice(COLLECTIVES))] = option(
+    collective: Annotated[str | None, Kind(click.Choice(COLLECTIVES))] = spec.option(
         "Which collective was timed.  [default: as the log says]"
     )
-    nodes: Ranks = option("Number of hosts.  [default: as the log says]")
-    gpus_per_node: Ranks = option("Ranks per host.  [default: as the log says]")
-    domain_gpus: Ranks = option("Ranks in a scale-up domain.  [default: one host's]")
-    nic: Annotated[float | None, Kind(quantity("bytes_per_s", positive=True), "RATE")] = option(
-        "Nominal rate of the network per GPU and direction, such as '50 GB/s'."
+    nodes: Ranks = spec.option("Number of hosts.  [default: as the log says]")
+    gpus_per_node: Ranks = spec.option("Ranks per host.  [default: as the log says]")
+    domain_gpus: Ranks = spec.option("Ranks in a scale-up domain.  [default: one host's]")
+    nic: Annotated[float | None, Kind(quantity("bytes_per_s", positive=True), "RATE")] = (
+        spec.option("Nominal rate of the network per GPU and direction, such as '50 GB/s'.")
     )
 
 
@@ -124,10 +115,15 @@ def command() -> None:
     metavar="N",
     help="Make up N tables, to overwrite.",
 )
-@output_options
+@spec.output_options
 @click.pass_obj
 def tables(
-    settings: Settings, *, path: Path, listed: Path | None, dim: int | None, num_tables: int | None
+    settings: console.Settings,
+    *,
+    path: Path,
+    listed: Path | None,
+    dim: int | None,
+    num_tables: int | None,
 ) -> int:
     """Write a workload file to edit; PATH is workload.yaml unless given.
 
@@ -143,17 +139,21 @@ def tables(
     """
     if listed is not None and num_tables is not None:
         message = "--list and --tables exclude each other; give one"
-        raise usage(message)
+        raise spec.usage(message)
     if dim is not None and listed is None:
         message = "--dim is for the tables of --list; give both"
-        raise usage(message)
+        raise spec.usage(message)
     warnings = _write(path, listed=listed, tables=num_tables, dim=dim)
     if settings.json:
-        write_json({"written": str(path)} | ({"warnings": list(warnings)} if warnings else {}))
+        console.write_json(
+            {"written": str(path)} | ({"warnings": list(warnings)} if warnings else {})
+        )
         return 0
-    say(f"Wrote {shown_paths((path,))}")
-    warn(settings, warnings)
-    remark(settings, f"next: shardplan plan {typed(path)} --system h100_sxm --gpus 8 -o run1")
+    console.say(f"Wrote {console.shown_paths((path,))}")
+    console.warn(settings, warnings)
+    console.remark(
+        settings, f"next: shardplan plan {console.typed(path)} --system h100_sxm --gpus 8 -o run1"
+    )
     return 0
 
 
@@ -199,11 +199,11 @@ def _write(
 @click.argument("logs", type=FILE, nargs=-1, required=True)
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="File to write.  [default: stdout]")
 @click.option("--name", default="imported", show_default=True, help="Name of the set of curves.")
-@taking(LogFlags, "ranks")
-@output_options
+@spec.taking(LogFlags, "ranks")
+@spec.output_options
 @click.pass_obj
 def collectives(
-    settings: Settings,
+    settings: console.Settings,
     *,
     logs: tuple[Path, ...],
     output: Path | None,
@@ -234,7 +234,7 @@ def collectives(
     if output is not None:
         write_curves(output, records)
     if settings.json:
-        write_json(
+        console.write_json(
             [
                 {
                     "collective": r.curve.collective.value,
@@ -248,9 +248,11 @@ def collectives(
             ]
         )
     elif output is None:
-        write_data(curves_text(records))
+        console.write_data(curves_text(records))
     if output is not None:
-        remark(settings, f"{len(records)} curves written to {shown_paths((output,))}")
+        console.remark(
+            settings, f"{len(records)} curves written to {console.shown_paths((output,))}"
+        )
     return 0
 
 
@@ -264,12 +266,12 @@ def collectives(
     metavar="NAME=ROWSxCOLS",
     help="Shape of a table for which the plan lists no shards; repeatable.",
 )
-@taking(ModuleFlags, "reading")
-@taking(ImportFlags)
-@output_options
+@spec.taking(ModuleFlags, "reading")
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
 def torchrec(
-    settings: Settings,
+    settings: console.Settings,
     *,
     plan: Path,
     shapes: dict[str, tuple[int, int]],
@@ -286,15 +288,15 @@ def torchrec(
     if ":" in str(plan) and not plan.exists():
         if shapes:
             message = "--shape is for a plan; a model, PKG:FUNC, says the shapes of its tables"
-            raise usage(message)
+            raise spec.usage(message)
         imported = _read_module(str(plan), flags.batch_size, reading)
         return finish(settings, imported, flags)
-    if reading.inputs is not None or reading.autocast is not None or is_given("device"):
+    if reading.inputs is not None or reading.autocast is not None or spec.is_given("device"):
         message = (
             "--device, --inputs and --autocast are for a model, PKG:FUNC; a plan says neither "
             "what the model is made of nor where it runs"
         )
-        raise usage(message)
+        raise spec.usage(message)
     from planner.io.importers.torchrec_plan import import_torchrec_plan
 
     imported = import_torchrec_plan(plan, shapes)
@@ -303,12 +305,12 @@ def torchrec(
 
 @command.command("module", short_help="Tables of a TorchRec model, from its Python code.")
 @click.argument("factory", metavar="PKG:FUNC")
-@taking(ModuleFlags, "reading")
-@taking(ImportFlags)
-@output_options
+@spec.taking(ModuleFlags, "reading")
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
 def module(
-    settings: Settings,
+    settings: console.Settings,
     *,
     factory: str,
     reading: ModuleFlags,
@@ -348,11 +350,11 @@ def _read_module(factory: str, batch_size: int | None, reading: ModuleFlags) -> 
 @command.command("dlrm", short_help="A command line of DLRM.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.option("--gpus", type=COUNT, help="Number of ranks that share a global batch.")
-@taking(ImportFlags)
-@output_options
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
 def dlrm(
-    settings: Settings,
+    settings: console.Settings,
     *,
     words: tuple[str, ...],
     gpus: int | None,
@@ -382,11 +384,11 @@ def dlrm(
 @click.option(
     "--gpus-per-host", type=COUNT, help="GPUs per host, for a plan file.  [default: 8, or all]"
 )
-@taking(ImportFlags)
-@output_options
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
 def hugectr(
-    settings: Settings,
+    settings: console.Settings,
     *,
     file: Path,
     plan: Path | None,
@@ -443,10 +445,10 @@ def hugectr(
 
 @command.command("fbgemm", short_help="A TBE configuration of FBGEMM.")
 @click.argument("file", type=FILE)
-@taking(ImportFlags)
-@output_options
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
-def fbgemm(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
+def fbgemm(settings: console.Settings, *, file: Path, flags: ImportFlags) -> int:
     """Write a workload from FBGEMM's TBE data configuration (JSON).
 
     The file has one configuration, a list of them, or an object of named ones. It gives tables,
@@ -460,10 +462,10 @@ def fbgemm(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
 
 @command.command("param", short_help="A lookup benchmark of PARAM.")
 @click.argument("file", type=FILE)
-@taking(ImportFlags)
-@output_options
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
-def param(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
+def param(settings: console.Settings, *, file: Path, flags: ImportFlags) -> int:
     """Write a workload from PARAM's SplitTableBatchedEmbeddingBagsCodegen configuration (JSON).
 
     'shardplan import collectives' reads the logs of PARAM's collectives.
@@ -475,7 +477,7 @@ def param(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
 
 
 def finish(
-    settings: Settings,
+    settings: console.Settings,
     imported: Imported,
     flags: ImportFlags,
     *,
@@ -502,11 +504,11 @@ def finish(
     if output is not None:
         texts[output] = text
     elif not settings.json and not only_plan:
-        write_data(text)
+        console.write_data(text)
     write_texts_atomic(texts)
     workload = imported.workload
     if settings.json:
-        write_json(
+        console.write_json(
             {
                 "source": imported.source,
                 "files": [str(path) for path in texts],
@@ -519,18 +521,18 @@ def finish(
             }
         )
     size = format_bytes(workload.weight_bytes) + _listed(workload)
-    where = f"; written to {shown_paths(texts)}" if texts else ""
+    where = f"; written to {console.shown_paths(texts)}" if texts else ""
     assumed = ", ".join(imported.assumed) or "nothing"
-    remark(
+    console.remark(
         settings,
         f"{counted(len(workload.tables), 'table')}, {size}, "
         f"{counted(workload.batch_size_per_rank, 'sample')} per rank, "
         f"from {imported.source}{where}; assumed: {assumed}",
     )
     for key, what in imported.assumed.items():
-        remark(settings, f"  {key}: {what}")
+        console.remark(settings, f"  {key}: {what}")
     for what in imported.unsaid:
-        remark(settings, f"  left out: {what}")
+        console.remark(settings, f"  left out: {what}")
     return 0
 
 

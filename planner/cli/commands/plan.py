@@ -11,21 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import click
 
+from planner.cli import flags as spec
 from planner.cli.console import Settings, complain, remark, shown_paths, write_json
-from planner.cli.flags import (
-    CONSTRAINTS,
-    MOVED_BYTES,
-    MOVED_TABLES,
-    HeadedCommand,
-    ProblemFlags,
-    ScenarioFlags,
-    SearchFlags,
-    option,
-    output_options,
-    switch,
-    taking,
-    usage,
-)
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
 from planner.cli.types import FILE, PERCENT, Bytes, Duration, File, Folder, Kind, Tables
@@ -48,7 +35,7 @@ _SHORT = 2000
 """The budget of work, in priced plans, of the search that prices wider tables."""
 
 
-class PlanCommand(HeadedCommand):
+class PlanCommand(spec.HeadedCommand):
     """The flags that people use first, and the others under headings."""
 
     headings: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -66,29 +53,29 @@ class PlanCommand(HeadedCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFlags(ScenarioFlags):
+class PlanFlags(spec.ScenarioFlags):
     """Further flags: data, constraints, a plan in use, failures, output."""
 
-    stats: File = option("Statistics from 'shardplan profile', for all tables or some.")
-    constraints: File = option(CONSTRAINTS)
-    plan_in_use: File = option(
+    stats: File = spec.option("Statistics from 'shardplan profile', for all tables or some.")
+    constraints: File = spec.option(spec.CONSTRAINTS)
+    plan_in_use: File = spec.option(
         "The plan in use: the search starts from it, and moves are counted from it.",
         "--from",
         metavar="PLAN",
     )
-    max_moved_bytes: Bytes = option(MOVED_BYTES)
-    max_moved_tables: Tables = option(MOVED_TABLES)
-    curve: bool = switch(
+    max_moved_bytes: Bytes = spec.option(spec.MOVED_BYTES)
+    max_moved_tables: Tables = spec.option(spec.MOVED_TABLES)
+    curve: bool = spec.switch(
         "Also plan with 1, 2, 5 and 10 moved tables at most; name the table that blocks."
     )
-    mtbf_s: Duration = option(
+    mtbf_s: Duration = spec.option(
         "Mean time between failures of one host: says how often to write checkpoints.", "--mtbf"
     )
-    require_gap: Annotated[float | None, Kind(PERCENT, "PERCENT")] = option(
+    require_gap: Annotated[float | None, Kind(PERCENT, "PERCENT")] = spec.option(
         "Exit code 1 unless the plan is proven to be this close to the best, such as 5%."
     )
-    output: Folder = option("Write plan, reports and traces.", "-o --output")
-    force: bool = switch(
+    output: Folder = spec.option("Write plan, reports and traces.", "-o --output")
+    force: bool = spec.switch(
         "Write into a folder even if it holds other files, or a plan of another model."
     )
 
@@ -105,23 +92,23 @@ class PlanFlags(ScenarioFlags):
             message = (
                 "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
             )
-            raise usage(message)
-        ScenarioFlags.check(self)
+            raise spec.usage(message)
+        spec.ScenarioFlags.check(self)
 
 
 @click.command(cls=PlanCommand, short_help="Find the fastest plan for a workload on a system.")
 @click.argument("workload", type=FILE)
-@taking(ProblemFlags)
-@taking(SearchFlags, "search")
-@taking(PlanFlags, "more")
-@output_options
+@spec.taking(spec.ProblemFlags)
+@spec.taking(spec.SearchFlags, "search")
+@spec.taking(PlanFlags, "more")
+@spec.output_options
 @click.pass_obj
 def command(
     settings: Settings,
     *,
     workload: Path,
-    flags: ProblemFlags,
-    search: SearchFlags,
+    flags: spec.ProblemFlags,
+    search: spec.SearchFlags,
     more: PlanFlags,
 ) -> int:
     """Search for the plan with the shortest training iteration.
@@ -187,7 +174,7 @@ def command(
         return _exit_code(settings, stop, missed)
 
 
-def _asked(source: Path, flags: ProblemFlags, more: PlanFlags) -> Inputs:
+def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
     """The workload, the system, and everything that further flags add.
 
     Raises:

@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from planner.cli.console import (
-    Settings,
-    remark,
-    shown_paths,
-    stdout_console,
-    warn,
-    write_json,
-)
-from planner.cli.flags import Flags, is_given, listed, many, option, output_options, taking, usage
+from planner.cli import console
+from planner.cli import flags as spec
 from planner.cli.interrupt import interrupt_in
 from planner.cli.progress import bars
 from planner.cli.types import FILE, File, Kind, Parsed, Texts, count, quantity
@@ -43,36 +36,38 @@ def _batch_sizes(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileFlags(Flags):
+class ProfileFlags(spec.Flags):
     """What is read of the data, and what is counted."""
 
-    output: File = option("", "-o --output", default="stats.json")
-    format_name: Annotated[str, Kind(click.Choice(FORMATS))] = listed(
+    output: File = spec.option("", "-o --output", default="stats.json")
+    format_name: Annotated[str, Kind(click.Choice(FORMATS))] = spec.listed(
         "Format of the data.  [default: auto, told from names and contents]",
         "--format",
         default="auto",
     )
-    table_map: Texts = many(
+    table_map: Texts = spec.many(
         "Which table a feature belongs to: a workload, lines 'feature: table', or one pair.",
         metavar="FILE|FEATURE=TABLE",
     )
-    features: Texts = many("Count only these; repeatable.", metavar="NAME")
-    rows: Count = option("Read only the first N samples.")
-    sample_rows: Count = option("Read about N samples, spread over the data.")
-    max_ind_range: Count = option("Fold ids modulo N, as DLRM's flag does.")
-    batch_sizes: Annotated[tuple[int, ...], Kind(Parsed("sizes", _batch_sizes), "N,N")] = option(
-        "Batch sizes for which distinct rows and reuse are counted.", default="2048,16384"
+    features: Texts = spec.many("Count only these; repeatable.", metavar="NAME")
+    rows: Count = spec.option("Read only the first N samples.")
+    sample_rows: Count = spec.option("Read about N samples, spread over the data.")
+    max_ind_range: Count = spec.option("Fold ids modulo N, as DLRM's flag does.")
+    batch_sizes: Annotated[tuple[int, ...], Kind(Parsed("sizes", _batch_sizes), "N,N")] = (
+        spec.option(
+            "Batch sizes for which distinct rows and reuse are counted.", default="2048,16384"
+        )
     )
-    empty: Annotated[str, Kind(click.Choice(("zero", "skip")))] = option(
+    empty: Annotated[str, Kind(click.Choice(("zero", "skip")))] = spec.option(
         "What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
         default="zero",
     )
-    memory_bytes: Annotated[float, Kind(quantity("bytes", positive=True), "SIZE")] = option(
+    memory_bytes: Annotated[float, Kind(quantity("bytes", positive=True), "SIZE")] = spec.option(
         "Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
         "--memory",
         default="2 GiB",
     )
-    jobs: Annotated[int | None, Kind(count(1024), "N")] = option(
+    jobs: Annotated[int | None, Kind(count(1024), "N")] = spec.option(
         "Threads to use.  [default: usable cores]"
     )
 
@@ -80,7 +75,7 @@ class ProfileFlags(Flags):
         """Refuse two ways of choosing samples."""
         if self.rows is not None and self.sample_rows is not None:
             message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
-            raise usage(message)
+            raise spec.usage(message)
 
     def options(self) -> ProfileOptions:
         """How the data are counted."""
@@ -102,10 +97,10 @@ class ProfileFlags(Flags):
 
 @click.command(short_help="Measure index statistics per table from raw indices.")
 @click.argument("data", nargs=-1, required=True, type=FILE)
-@taking(ProfileFlags)
-@output_options
+@spec.taking(ProfileFlags)
+@spec.output_options
 @click.pass_obj
-def command(settings: Settings, *, data: tuple[Path, ...], flags: ProfileFlags) -> int:
+def command(settings: console.Settings, *, data: tuple[Path, ...], flags: ProfileFlags) -> int:
     """Measure how indices fall on the rows of each table, and write stats.json.
 
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
@@ -148,14 +143,14 @@ def command(settings: Settings, *, data: tuple[Path, ...], flags: ProfileFlags) 
     told = [*folders_inside(data), *(text for text in remarks if text is not None)]
     if options.memory_bytes < LEAST_MEMORY_BYTES:
         told.append("--memory: DuckDB was given 256 MiB, the least that it works with")
-    if is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
+    if spec.is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
-    warn(settings, tuple(told))
+    console.warn(settings, tuple(told))
     if settings.json:
         from planner.profiling.stats import stats_text
 
-        write_json(json.loads(stats_text(stats)))
-        remark(settings, f"wrote {shown_paths((output,))}")
+        console.write_json(json.loads(stats_text(stats)))
+        console.remark(settings, f"wrote {console.shown_paths((output,))}")
         return 0
     _print(stats, output)
     return 0
@@ -204,10 +199,10 @@ def _print(stats: Stats, output: Path) -> None:
             "Ids are hashes: the number of rows is estimated from the ids seen once and twice. "
             "--max-ind-range folds ids to row numbers.",
         )
-    console = stdout_console()
+    screen = console.stdout_console()
     source, plural = stats.source, "s" * (len(stats.source.files) > 1)
     print_facts(
-        console,
+        screen,
         (
             Fact(
                 label="Data",
@@ -221,10 +216,10 @@ def _print(stats: Stats, output: Path) -> None:
         ),
     )
     print_sections(
-        console,
+        screen,
         (Section(title="Index statistics", columns=columns, rows=rows, notes=notes),),
     )
-    print_facts(console, (Fact(label="Wrote", parts=(str(output),)),))
+    print_facts(screen, (Fact(label="Wrote", parts=(str(output),)),))
 
 
 def _row(name: str, table: TableStats) -> tuple[Cell, ...]:

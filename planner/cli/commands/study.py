@@ -12,47 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from planner.cli import flags as spec
+from planner.cli import types as kinds
 from planner.cli.console import Settings, complain, remark, shown_paths, warn, write_json
-from planner.cli.flags import (
-    CLOCK,
-    MODEL,
-    SET,
-    WORK,
-    Flags,
-    is_given,
-    listed,
-    many,
-    option,
-    output_options,
-    refuse_said_twice,
-    switch,
-    taking,
-    usage,
-)
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_file, check_folder, files_set, refuse_own_input
-from planner.cli.types import (
-    FILE,
-    MAX_RANKS,
-    RANKS,
-    Batches,
-    Duration,
-    Evaluations,
-    File,
-    Kind,
-    Number,
-    Numbers,
-    Percent,
-    Price,
-    Prices,
-    Rate,
-    Seconds,
-    Seed,
-    Several,
-    Text,
-    Texts,
-    complete_system,
-)
 from planner.errors import InvalidInputError
 from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
@@ -73,86 +37,88 @@ SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyFlags(Flags):
+class StudyFlags(spec.Flags):
     """The flags on the study: clusters, knobs, objectives and effort."""
 
-    systems: Texts = listed(
+    systems: kinds.Texts = spec.listed(
         "Systems to choose from, by name or file; the usual one first.",
         "--system",
-        type=Several(click.STRING),
+        type=kinds.Several(click.STRING),
         metavar="A,B",
         default=None,
         required=True,
-        shell_complete=complete_system,
+        shell_complete=kinds.complete_system,
     )
-    gpus: Numbers = listed(
+    gpus: kinds.Numbers = spec.listed(
         "Numbers of GPUs.  [default: one host; with --budget, 1, 2, 4 ... hosts; with "
         "--smallest-for, all numbers of hosts]"
     )
-    hosts: Numbers = listed("Numbers of full hosts, instead of --gpus.")
-    gpus_per_host: Number = option("GPUs per host.  [default: each system's]")
-    batch_sizes: Batches = listed(
+    hosts: kinds.Numbers = spec.listed("Numbers of full hosts, instead of --gpus.")
+    gpus_per_host: kinds.Number = spec.option("GPUs per host.  [default: each system's]")
+    batch_sizes: kinds.Batches = spec.listed(
         "Samples per GPU; 32k is 32,768.  [default: workload's]", "--batch-size"
     )
-    global_batch_sizes: Batches = listed("Samples of all GPUs in one step.", "--global-batch-size")
-    vary: Texts = many(
+    global_batch_sizes: kinds.Batches = spec.listed(
+        "Samples of all GPUs in one step.", "--global-batch-size"
+    )
+    vary: kinds.Texts = spec.many(
         "Values of a key of the workload (training.pipeline), of the system "
         "(system.links.network.bandwidth), or of copies, sync_interval, column_width or "
         "cache_sizes; the usual one first.",
         metavar="KEY=V,V",
     )
-    overrides: Texts = many(SET, "--set", metavar="KEY=VALUE")
-    models: Texts = many(MODEL, "--model", metavar="FAMILY=NAME|FILE.py")
-    budget_usd_per_hour: Price = option(
+    overrides: kinds.Texts = spec.many(spec.SET, "--set", metavar="KEY=VALUE")
+    models: kinds.Texts = spec.many(spec.MODEL, "--model", metavar="FAMILY=NAME|FILE.py")
+    budget_usd_per_hour: kinds.Price = spec.option(
         "Leave out clusters that cost more, such as '100 USD/h'.", "--budget"
     )
-    prices: Prices = many(
+    prices: kinds.Prices = spec.many(
         "Price of one GPU: '4.5 USD/h', or SYSTEM=4.5 for one system.  [default: system's]",
         "--price",
     )
-    mtbf_s: Duration = option(
+    mtbf_s: kinds.Duration = spec.option(
         "Mean time between failures, or spot interruptions, of one host.  [default: none]", "--mtbf"
     )
-    restart_s: Seconds = option(
+    restart_s: kinds.Seconds = spec.option(
         "Time from a failure to the next iteration.", "--restart", default="5min"
     )
-    goals: Texts = listed(
+    goals: kinds.Texts = spec.listed(
         f"What is best: {', '.join(GOALS)}.  [default: iteration; throughput where setups have "
         "unequal batches]",
         "--objective",
-        type=Several(click.Choice(GOALS)),
+        type=kinds.Several(click.Choice(GOALS)),
         metavar="NAME,NAME",
     )
-    grid: bool = switch("Search every setup, also those ruled out.")
-    smallest_for: Rate = option(
+    grid: bool = spec.switch("Search every setup, also those ruled out.")
+    smallest_for: kinds.Rate = spec.option(
         "Find the fewest GPUs that train so many samples per second, such as 20M."
     )
-    max_gpus: Annotated[int, Kind(RANKS, "N")] = option(
+    max_gpus: Annotated[int, kinds.Kind(kinds.RANKS, "N")] = spec.option(
         "Largest number of GPUs that --smallest-for tries.", default="512"
     )
-    trials: Annotated[int, Kind(click.IntRange(1, 100_000), "N")] = option(
+    trials: Annotated[int, kinds.Kind(click.IntRange(1, 100_000), "N")] = spec.option(
         "Most setups to search; fewer if bounds rule out all others.", default=24
     )
-    evaluations: Evaluations = option(f"Budget of each search: {WORK}")
-    time_limit_s: Duration = option(f"For each search, {CLOCK}", "--time-limit")
-    within_ratio: Percent = option(
+    evaluations: kinds.Evaluations = spec.option(f"Budget of each search: {spec.WORK}")
+    time_limit_s: kinds.Duration = spec.option(f"For each search, {spec.CLOCK}", "--time-limit")
+    within_ratio: kinds.Percent = spec.option(
         "Leave out setups that are proven to gain at most this over the best so far.",
         "--within",
         default="0%",
     )
-    sampler: Annotated[str | None, Kind(click.Choice(SAMPLERS))] = option(
+    sampler: Annotated[str | None, kinds.Kind(click.Choice(SAMPLERS))] = spec.option(
         "What chooses the next setup: proven bounds, or a sampler of Optuna, whose choices are "
         "still checked by their bounds.  [default: bounds; tpe for spaces too large to list]"
     )
-    seed: Seed = option("Random seed.", default=0)
-    workers: Annotated[int | None, Kind(click.IntRange(1, 1024), "N")] = option(
+    seed: kinds.Seed = spec.option("Random seed.", default=0)
+    workers: Annotated[int | None, kinds.Kind(click.IntRange(1, 1024), "N")] = spec.option(
         "Processes to use.  [default: one per usable core]"
     )
-    dask: Text = option(
+    dask: kinds.Text = spec.option(
         "Search on a Dask cluster; its workers need this version of shardplan.",
         metavar="local|ADDRESS",
     )
-    output: File = option(
+    output: kinds.File = spec.option(
         "Write plan.json, setups.csv, study.html and study.journal, with which the same command "
         "goes on; or only the best plan, as FILE.json.",
         "-o --output",
@@ -183,39 +149,39 @@ class StudyFlags(Flags):
         """Refuse flags that contradict each other, or that have no effect without another one."""
         varied = tuple(text for text in self.vary if "=" in text)
         given = {"--batch-size": self.batch_sizes, "--global-batch-size": self.global_batch_sizes}
-        refuse_said_twice((*self.overrides, *varied), given)
+        spec.refuse_said_twice((*self.overrides, *varied), given)
         unpaired = {
             "--restart says what a failure costs; say with --mtbf how often failures come": (
-                self.mtbf_s is None and is_given("restart_s")
+                self.mtbf_s is None and spec.is_given("restart_s")
             ),
             "--grid searches every setup; drop --smallest-for, --sampler, --trials or --within": (
                 self.grid
                 and bool(
                     self.smallest_for
                     or self.sampler
-                    or is_given("trials")
-                    or is_given("within_ratio")
+                    or spec.is_given("trials")
+                    or spec.is_given("within_ratio")
                 )
             ),
             "--max-gpus is about --smallest-for; add it, or list sizes with --gpus": (
-                is_given("max_gpus") and self.smallest_for is None
+                spec.is_given("max_gpus") and self.smallest_for is None
             ),
         }
         for message, is_wrong in unpaired.items():
             if is_wrong:
-                raise usage(message)
+                raise spec.usage(message)
         if self.hosts and self.gpus:
             message = "--hosts and --gpus both say how many GPUs there are; give one"
-            raise usage(message)
+            raise spec.usage(message)
         if self.dask not in (None, "local") and self.workers is not None:
             message = "--workers counts processes of this machine, and --dask has its own; drop one"
-            raise usage(message)
+            raise spec.usage(message)
 
 
 @click.command(short_help="Choose cluster, batch, pipeline and more.")
-@click.argument("workload", type=FILE)
-@taking(StudyFlags)
-@output_options
+@click.argument("workload", type=kinds.FILE)
+@spec.taking(StudyFlags)
+@spec.output_options
 @click.pass_obj
 def command(
     settings: Settings,
@@ -423,7 +389,7 @@ def _tried(system: str, flags: StudyFlags, load: Files) -> tuple[list[int], floa
     if flags.gpus:
         return list(flags.gpus), price
     if flags.smallest_for is None:
-        doubled = [n for k in range(17) if least <= (n := step << k) <= MAX_RANKS]
+        doubled = [n for k in range(17) if least <= (n := step << k) <= kinds.MAX_RANKS]
         return (doubled if price else [least]), price
     tried = list(range(least, flags.max_gpus + 1, step))
     if not tried:

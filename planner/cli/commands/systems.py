@@ -8,7 +8,7 @@ import click
 
 from planner.cli.console import Settings, write_data, write_json
 from planner.cli.flags import output_options
-from planner.cli.printing.show import print_rows
+from planner.cli.printing.show import print_items
 from planner.cli.types import complete_system
 
 if TYPE_CHECKING:
@@ -89,21 +89,23 @@ def _list(settings: Settings) -> int:
         }
         write_json(data)
         return 0
-    rows = [
-        (
-            name,
-            units.format_bytes(t.device.hbm_capacity_bytes),
-            units.format_rate(t.device.hbm_bandwidth_bytes_per_s),
-            str(t.local_world_size),
-            units.format_rate(t.host_link.bandwidth_bytes_per_s),
-            units.format_rate(t.network_link.bandwidth_bytes_per_s),
-            "-" if (price := t.price_per_device_usd_per_hour) is None else f"{price:g}",
-            _measured(t),
-        )
-        for name, t in systems.items()
-    ]
-    columns = (
-        "system", "memory", "bandwidth", "per host", "in host", "network", "USD/h", "measured?",
-    )  # fmt: skip
-    print_rows("Systems", columns, rows)
+    print_items(
+        "Systems",
+        systems.items(),
+        {
+            "system": lambda item: item[0],
+            "memory": lambda item: units.format_bytes(item[1].device.hbm_capacity_bytes),
+            "bandwidth": lambda item: units.format_rate(item[1].device.hbm_bandwidth_bytes_per_s),
+            "per host": lambda item: str(item[1].local_world_size),
+            "in host": lambda item: units.format_rate(item[1].host_link.bandwidth_bytes_per_s),
+            "network": lambda item: units.format_rate(item[1].network_link.bandwidth_bytes_per_s),
+            "USD/h": lambda item: _price(item[1]),
+            "measured?": lambda item: _measured(item[1]),
+        },
+    )
     return 0
+
+
+def _price(topology: Topology) -> str:
+    price = topology.price_per_device_usd_per_hour
+    return "-" if price is None else f"{price:g}"

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
-from planner.cli.flags import (
-    Flags,
-    ProblemFlags,
-    is_given,
-    option,
-    output_options,
-    switch,
-    taking,
-)
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
 from planner.cli.types import FILE, File, Folder, Kind
 from planner.errors import InvalidInputError
@@ -68,7 +60,7 @@ def command() -> None:
     "their device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
     "transformers; or kernels of HSTU's attention.",
 )
-@output_options
+@spec.output_options
 @click.pass_obj
 def published(settings: Settings, *, what: str) -> int:
     """Predict what others measured and print the errors.
@@ -117,7 +109,7 @@ def published(settings: Settings, *, what: str) -> int:
     metavar="FILE",
     help="Also count the runs that 'validate torchrec -o DIR' wrote.",
 )
-@output_options
+@spec.output_options
 @click.pass_obj
 def intervals(settings: Settings, *, runs: Path | None) -> int:
     """Count the held-out measurements that lie inside their 90 % intervals.
@@ -133,31 +125,33 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFlags(Flags):
+class RunFlags(spec.Flags):
     """Which models are trained, and what of them is compared."""
 
-    system: File = option(
+    system: File = spec.option(
         "A system from 'shardplan calibrate'.  [default: calibrate quickly first]"
     )
-    tasks: Annotated[int, Kind(click.IntRange(1, 1000))] = option(
+    tasks: Annotated[int, Kind(click.IntRange(1, 1000))] = spec.option(
         "Number of random models.", default=10
     )
-    plans: Annotated[int, Kind(click.IntRange(2, 64))] = option(
+    plans: Annotated[int, Kind(click.IntRange(2, 64))] = spec.option(
         "Number of plans for each model.", default=8
     )
-    ranks: Annotated[int, Kind(click.IntRange(2, 16))] = option("Number of gloo ranks.", default=2)
-    seed: Annotated[int, Kind(click.IntRange(min=0))] = option(
+    ranks: Annotated[int, Kind(click.IntRange(2, 16))] = spec.option(
+        "Number of gloo ranks.", default=2
+    )
+    seed: Annotated[int, Kind(click.IntRange(min=0))] = spec.option(
         "Of the random models and plans.", default=1000
     )
-    models: Annotated[str, Kind(click.Choice(["dlrm", "transformer", "sequence"]))] = option(
+    models: Annotated[str, Kind(click.Choice(["dlrm", "transformer", "sequence"]))] = spec.option(
         "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
         default="dlrm",
     )
-    skew: bool = switch("Run each plan with uniform, then with skewed indices.")
-    codec: Annotated[str | None, Kind(click.Choice(["fp16", "bf16"]))] = option(
+    skew: bool = spec.switch("Run each plan with uniform, then with skewed indices.")
+    codec: Annotated[str | None, Kind(click.Choice(["fp16", "bf16"]))] = spec.option(
         "Run each plan with exchanges in fp32, then in this format."
     )
-    output: Folder = option("Write every run as CSV.", "-o --output")
+    output: Folder = spec.option("Write every run as CSV.", "-o --output")
 
     @property
     def what(self) -> str:
@@ -181,15 +175,15 @@ class RunFlags(Flags):
         if len(asked) > 1:
             message = f"{' and '.join(asked)} ask for different comparisons; keep one of them"
             raise InvalidInputError(message)
-        if self.skew and is_given("tasks"):
+        if self.skew and spec.is_given("tasks"):
             message = "--skew trains one model; drop --tasks"
             raise InvalidInputError(message)
         return list(titles.values())
 
 
 @command.command("torchrec", short_help="Train random models here and compare.")
-@taking(RunFlags)
-@output_options
+@spec.taking(RunFlags)
+@spec.output_options
 @click.pass_obj
 def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     """Train random models on this machine's CPU cores, and predict the time of every plan.
@@ -286,11 +280,16 @@ def _train(
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
 @click.argument("traces", type=FILE, nargs=-1, required=True)
-@taking(ProblemFlags)
-@output_options
+@spec.taking(spec.ProblemFlags)
+@spec.output_options
 @click.pass_obj
 def trace(
-    settings: Settings, *, workload: Path, plan: Path, traces: tuple[Path, ...], flags: ProblemFlags
+    settings: Settings,
+    *,
+    workload: Path,
+    plan: Path,
+    traces: tuple[Path, ...],
+    flags: spec.ProblemFlags,
 ) -> int:
     """Compare the prediction for a plan with PyTorch profiler traces of a run.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from planner.cli.console import Settings, stdout_console
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from planner.report.base import Column
     from planner.result import Assumed, PlanningResult
 
+Item = TypeVar("Item")
 _NUMBER = re.compile(
     r"[-+<>~]?\d[\d,._]*(e[-+]?\d+)?( ?(%|x|[A-Za-z]+(/[A-Za-z]+)?))?"
     r"( (\.\.|of) \d[\d,._]*( ?[%A-Za-z/]+)?)?"
@@ -94,6 +95,14 @@ def print_rows(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, .
         rows=tuple(rows),
     )
     print_sections(stdout_console(), (section,))
+
+
+def print_items(
+    title: str, items: Iterable[Item], cells: Mapping[str, Callable[[Item], str]]
+) -> None:
+    """A table with a row for each item; under each title stands what makes its cell."""
+    rows = [tuple(cell(item) for cell in cells.values()) for item in items]
+    print_rows(title, tuple(cells), rows)
 
 
 def _column(title: str, texts: Sequence[str]) -> Column:

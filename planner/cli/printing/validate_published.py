@@ -47,6 +47,11 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
+def _of(title: str, items: Iterable[Item], cells: Mapping[str, Callable[[Item], str]]) -> Table:
+    """A table with a row for each item; under each title stands what makes its cell."""
+    return Table(title, tuple(cells), [tuple(f(item) for f in cells.values()) for item in items])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Tables and lines in the order in which they are printed, and the same as data."""
@@ -99,22 +104,18 @@ def lookups(*, every: bool) -> Report:
 
     del every
     found = errors()
-    columns = ("calls", "direction", "n", "MAPE", "worst", "inside 90 %")
     tables = [
-        Table(
+        _of(
             f"FBGEMM's lookups: {way}",
-            columns,
-            [
-                (
-                    e.block,
-                    e.direction,
-                    str(e.num_points),
-                    _percent(e.mape_ratio),
-                    _percent(e.worst_ratio, 0),
-                    _percent(e.coverage_ratio, 0),
-                )
-                for e in group
-            ],
+            group,
+            {
+                "calls": lambda e: e.block,
+                "direction": lambda e: e.direction,
+                "n": lambda e: str(e.num_points),
+                "MAPE": lambda e: _percent(e.mape_ratio),
+                "worst": lambda e: _percent(e.worst_ratio, 0),
+                "inside 90 %": lambda e: _percent(e.coverage_ratio, 0),
+            },
         )
         for way, group in _grouped(found, lambda e: e.way).items()
     ]
@@ -262,18 +263,18 @@ def memory(*, every: bool) -> Report:
 
     del every
     found = load_steps()
-    rows = [
-        (
-            f"{s.group} {s.name}",
-            f"{s.tables_bytes / 1e9:.3f}",
-            f"{(s.measured_bytes - s.tables_bytes) / 1e9:.3f}",
-            f"{(s.predicted_bytes - s.tables_bytes) / 1e9:.3f}",
-            f"{100 * s.rest_error_ratio:+.1f} %",
-            f"{100 * s.error_ratio:+.1f} %",
-        )
-        for s in found
-    ]
-    columns = ("step", "tables GB", "beside them: measured", "ledger", "error", "of the sum")
+    table = _of(
+        "Peak of device memory on one H200",
+        found,
+        {
+            "step": lambda s: f"{s.group} {s.name}",
+            "tables GB": lambda s: f"{s.tables_bytes / 1e9:.3f}",
+            "beside them: measured": lambda s: f"{(s.measured_bytes - s.tables_bytes) / 1e9:.3f}",
+            "ledger": lambda s: f"{(s.predicted_bytes - s.tables_bytes) / 1e9:.3f}",
+            "error": lambda s: f"{100 * s.rest_error_ratio:+.1f} %",
+            "of the sum": lambda s: f"{100 * s.error_ratio:+.1f} %",
+        },
+    )
     errors, lines = summarize(found), []
     for name, e in errors.items():
         adds = f"   allocator adds {100 * (e.reserved_median_ratio - 1.0):.0f} %"
@@ -285,7 +286,7 @@ def memory(*, every: bool) -> Report:
             f"{adds if e.reserved_median_ratio else ''}"
         )
     return Report(
-        parts=(Table("Peak of device memory on one H200", columns, rows), *lines),
+        parts=(table, *lines),
         data={"steps": [asdict(s) for s in found], "errors": _plain(errors)},
     )
 
@@ -479,33 +480,30 @@ def intervals(runs: Path | None) -> Report:
     from planner.validation.intervals import coverages, published_pairs
 
     found, pairs = coverages(runs), published_pairs()
-    held = [
-        (
-            c.family,
-            str(c.rows),
-            _percent(c.coverage_ratio, 0),
-            _percent(c.width_ratio, 0),
-            _verdict(c),
-        )
-        for c in found
-    ]
-    compared = [
-        (
-            p.first,
-            p.second,
-            f"{p.measured_ratio:.3f}",
-            f"{p.predicted_ratio:.3f}",
-            f"{100 * p.error_ratio:+.1f} %",
-        )
-        for p in pairs
-    ]
-    columns = ("measurements never fitted", "rows", "inside", "median width", "80 to 97 %")
-    of_pairs = ("plan of", "against plan of", "measured ratio", "predicted", "error")
+    held = _of(
+        "Coverage of 90 % intervals",
+        found,
+        {
+            "measurements never fitted": lambda c: c.family,
+            "rows": lambda c: str(c.rows),
+            "inside": lambda c: _percent(c.coverage_ratio, 0),
+            "median width": lambda c: _percent(c.width_ratio, 0),
+            "80 to 97 %": _verdict,
+        },
+    )
+    compared = _of(
+        "Two plans on one system",
+        pairs,
+        {
+            "plan of": lambda p: p.first,
+            "against plan of": lambda p: p.second,
+            "measured ratio": lambda p: f"{p.measured_ratio:.3f}",
+            "predicted": lambda p: f"{p.predicted_ratio:.3f}",
+            "error": lambda p: f"{100 * p.error_ratio:+.1f} %",
+        },
+    )
     return Report(
-        parts=(
-            Table("Coverage of 90 % intervals", columns, held),
-            Table("Two plans on one system", of_pairs, compared),
-        ),
+        parts=(held, compared),
         data={
             "families": [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found],
             "pairs": [{**asdict(p), "error_ratio": p.error_ratio} for p in pairs],
