@@ -27,6 +27,7 @@ from planner.report.base import (
     format_factor,
     format_interval,
     format_share,
+    laid_out,
 )
 from planner.report.evidence import View, merged_durations_s, view_of
 from planner.report.page import Block, fill, plain_body, render_page
@@ -151,29 +152,28 @@ def _moves_data(base: str, other: str, moved: tuple[TableChange, ...]) -> dict[s
 
 def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> Section:
     base = plans[0]
-    columns = (
-        Column(title="plan"),
-        Column(title="iteration", kind=Kind.TIME),
-        Column(title="change", kind=Kind.SHARE),
-        Column(title="samples", kind=Kind.RATE),
-        Column(title="exposed", kind=Kind.TIME, optional=True),
-        Column(title="fullest GiB", kind=Kind.GIB),
-        Column(title="worst/mean", kind=Kind.FACTOR, optional=True),
-        Column(title="kinds"),
-    )
-    rows: list[tuple[Cell, ...]] = [
+    columns, rows = laid_out(
+        plans,
         (
-            plan.name,
-            plan.estimate.time.time_s,
-            None if plan is base else regression_ratio(base, plan),
-            plan.estimate.samples_per_s,
-            plan.estimate.exposed_communication_s,
-            plan.memory.fullest.used_bytes,
-            plan.estimate.imbalance_ratio,
-            ", ".join(figures.sharding_kinds(plan.plan)),
-        )
-        for plan in plans
-    ]
+            (Column("plan"), lambda p: p.name),
+            (Column("iteration", Kind.TIME), lambda p: p.estimate.time.time_s),
+            (
+                Column("change", Kind.SHARE),
+                lambda p: None if p is base else regression_ratio(base, p),
+            ),
+            (Column("samples", Kind.RATE), lambda p: p.estimate.samples_per_s),
+            (
+                Column("exposed", Kind.TIME, optional=True),
+                lambda p: p.estimate.exposed_communication_s,
+            ),
+            (Column("fullest GiB", Kind.GIB), lambda p: p.memory.fullest.used_bytes),
+            (
+                Column("worst/mean", Kind.FACTOR, optional=True),
+                lambda p: p.estimate.imbalance_ratio,
+            ),
+            (Column("kinds"), lambda p: ", ".join(figures.sharding_kinds(p.plan))),
+        ),
+    )
     known = (*confidences, *(None for _ in plans[1 + len(confidences) :]))
     facts = tuple(
         Fact(label="Verdict", parts=_verdict(base, other, confidence))
@@ -181,7 +181,7 @@ def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> S
     )
     unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
     notes = (f"Kinds: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
-    return Section(title="Plans", facts=facts, columns=columns, rows=tuple(rows), notes=notes)
+    return Section(title="Plans", facts=facts, columns=columns, rows=rows, notes=notes)
 
 
 def _change(ratio: float, base: str) -> str:
@@ -239,12 +239,7 @@ def moves_section(
     moved = changes(workload, base.plan, other.plan)
     total = sum(change.received_bytes for change in moved)
     retyped = sum(change.changed_type for change in moved)
-    columns = (
-        Column(title="table"),
-        Column(title="before"),
-        Column(title="after"),
-        Column(title="to move", kind=Kind.BYTES),
-    )
+    columns = (Column("table"), Column("before"), Column("after"), Column("to move", Kind.BYTES))
     rows = tuple((c.table, *_described(c), c.received_bytes) for c in moved[:most])
     parts = (
         f"{len(moved)} of {len(workload.tables)} tables differ",

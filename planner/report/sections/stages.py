@@ -11,7 +11,7 @@ from markupsafe import Markup
 from costmodels import units
 from costmodels.estimates import StageTime
 from planner.report import charts, figures
-from planner.report.base import Cell, Column, Fact, Kind, Section
+from planner.report.base import Column, Fact, Kind, Section, laid_out
 from planner.report.evidence import FAMILIES, Evidence, View, family_durations_s, family_legend
 from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
@@ -46,14 +46,20 @@ class StagesSection(AbstractReportSection):
         """Stages in the order in which they start."""
         estimate = result.estimate
         stages = sorted(estimate.stages, key=lambda stage: min(stage.start_s, default=0.0))
-        columns = (
-            Column("stage"),
-            Column("stream", optional=True),
-            Column("rank", Kind.COUNT),
-            Column("slowest", Kind.TIME),
-            Column("median", Kind.TIME),
-            Column("fastest", Kind.TIME),
-            Column("worst/mean", Kind.FACTOR, optional=True),
+        columns, rows = laid_out(
+            [stage for stage in stages if any(stage.duration_s)],
+            (
+                (Column("stage"), lambda s: s.name),
+                (Column("stream", optional=True), lambda s: s.stream),
+                (Column("rank", Kind.COUNT), _slowest_rank),
+                (Column("slowest", Kind.TIME), lambda s: max(s.duration_s)),
+                (Column("median", Kind.TIME), lambda s: statistics.median(s.duration_s)),
+                (Column("fastest", Kind.TIME), lambda s: min(s.duration_s)),
+                (
+                    Column("worst/mean", Kind.FACTOR, optional=True),
+                    lambda s: max(s.duration_s) / statistics.fmean(s.duration_s),
+                ),
+            ),
         )
         facts = (
             Fact(
@@ -69,7 +75,7 @@ class StagesSection(AbstractReportSection):
             title="Balance of ranks",
             facts=facts,
             columns=columns,
-            rows=tuple(_row(stage) for stage in stages if any(stage.duration_s)),
+            rows=rows,
             notes=(
                 "Column rank: where the stage takes longest; - if all ranks take equally long.",
             ),
@@ -80,18 +86,9 @@ class StagesSection(AbstractReportSection):
         return draw(evidence.view)
 
 
-def _row(stage: StageTime) -> tuple[Cell, ...]:
+def _slowest_rank(stage: StageTime) -> int | None:
     times = stage.duration_s
-    slowest = max(times)
-    return (
-        stage.name,
-        stage.stream,
-        None if min(times) == slowest else times.index(slowest),
-        slowest,
-        statistics.median(times),
-        min(times),
-        slowest / statistics.fmean(times),
-    )
+    return None if min(times) == max(times) else times.index(max(times))
 
 
 def draw(view: View) -> Markup:
