@@ -19,8 +19,7 @@ from planner.support.text import significant
 
 if TYPE_CHECKING:
     from planner.profiling.profiler import ProfileOptions
-    from planner.profiling.stats import Stats, TableStats
-    from planner.report.base import Cell
+    from planner.profiling.stats import BatchStats, Stats, TableStats, ZipfStats
 
 Count = Annotated[int | None, Kind(count(2**48), "N")]
 FORMATS = ("auto", "criteo_tsv", "npy", "npz", "parquet", "torch")
@@ -165,26 +164,42 @@ def _readers(*, skip_empty: bool) -> tuple[Any, ...]:
 
 
 def _print(stats: Stats, output: Path) -> None:
-    from planner.report.base import Column, Fact, Kind, Section
+    from planner.report.base import Column, Fact, Kind, Section, laid_out
     from planner.report.terminal import print_facts, print_sections
 
     batch = max(b.batch_size for table in stats.tables.values() for b in table.batches)
-    columns = (
-        Column(title="table"),
-        Column(title="rows", kind=Kind.COUNT),
-        Column(title="seen", kind=Kind.COUNT, optional=True),
-        Column(title="pool", kind=Kind.COUNT),
-        Column(title="p99", kind=Kind.COUNT),
-        Column(title="unique", kind=Kind.SHARE),
-        Column(title="next", kind=Kind.SHARE, optional=True),
-        Column(title="s", kind=Kind.COUNT),
-        Column(title="q", kind=Kind.COUNT, optional=True),
-        Column(title="KS", kind=Kind.COUNT),
-        Column(title="hot 1%", kind=Kind.SHARE),
-        Column(title="cache 10%", kind=Kind.SHARE),
-        Column(title="clustered"),
+    columns, rows = laid_out(
+        [(name, table, _largest(table)) for name, table in stats.tables.items()],
+        (
+            (Column("table"), lambda row: row[0]),
+            (Column("rows", Kind.COUNT), lambda row: row[1].num_embeddings),
+            (Column("seen", Kind.COUNT, optional=True), lambda row: row[1].num_unique_rows),
+            (Column("pool", Kind.COUNT), lambda row: significant(row[1].pooling.mean, 4)),
+            (Column("p99", Kind.COUNT), lambda row: row[1].pooling.p99),
+            (
+                Column("unique", Kind.SHARE),
+                lambda row: row[2].mean_unique_rows / max(row[2].mean_indices, 1.0),
+            ),
+            (Column("next", Kind.SHARE, optional=True), lambda row: row[2].next_batch_ratio),
+            (Column("s", Kind.COUNT), lambda row: _law(row[1].zipf, "exponent", "{:.2f}")),
+            (Column("q", Kind.COUNT, optional=True), lambda row: _law(row[1].zipf, "shift", "")),
+            (Column("KS", Kind.COUNT), lambda row: _law(row[1].zipf, "ks_ratio", "{:.3f}")),
+            (
+                Column("hot 1%", Kind.SHARE),
+                lambda row: next(
+                    h.access_ratio for h in row[1].hottest_rows if h.hottest_rows_ratio == 0.01
+                ),
+            ),
+            (
+                Column("cache 10%", Kind.SHARE),
+                lambda row: next(c.hit_ratio for c in row[1].cache if c.cached_rows_ratio == 0.1),
+            ),
+            (
+                Column("clustered"),
+                lambda row: "-" if (r := row[1].ranges) is None else "yes" if r.clustered else "no",
+            ),
+        ),
     )
-    rows = tuple(_row(name, table) for name, table in stats.tables.items())
     hashed = any(table.ids_are_hashes for table in stats.tables.values())
     notes: tuple[str, ...] = (
         "seen: distinct rows in the data. pool: mean indices per sample; p99: 99 % of samples have "
@@ -222,24 +237,12 @@ def _print(stats: Stats, output: Path) -> None:
     print_facts(screen, (Fact(label="Wrote", parts=(str(output),)),))
 
 
-def _row(name: str, table: TableStats) -> tuple[Cell, ...]:
-    batch = max(table.batches, key=lambda b: b.batch_size)
-    zipf = table.zipf
-    hottest = next(h.access_ratio for h in table.hottest_rows if h.hottest_rows_ratio == 0.01)
-    cached = next(c.hit_ratio for c in table.cache if c.cached_rows_ratio == 0.1)
-    places = {True: "yes", False: "no", None: "-"}
-    return (
-        name,
-        table.num_embeddings,
-        table.num_unique_rows,
-        significant(table.pooling.mean, 4),
-        table.pooling.p99,
-        batch.mean_unique_rows / max(batch.mean_indices, 1.0),
-        "-" if batch.next_batch_ratio is None else batch.next_batch_ratio,
-        "-" if zipf is None else f"{zipf.exponent:.2f}",
-        "-" if zipf is None else significant(zipf.shift),
-        "-" if zipf is None else f"{zipf.ks_ratio:.3f}",
-        hottest,
-        cached,
-        places[None if table.ranges is None else table.ranges.clustered],
-    )
+def _largest(table: TableStats) -> BatchStats:
+    return max(table.batches, key=lambda b: b.batch_size)
+
+
+def _law(law: ZipfStats | None, field: str, form: str) -> str:
+    """A number of the fitted law; ``-`` without one."""
+    if law is None:
+        return "-"
+    return form.format(getattr(law, field)) if form else significant(getattr(law, field))
