@@ -128,6 +128,7 @@ def command(settings: Settings, *, flags: _Flags) -> int:
       shardplan plan dlrm.yaml --system my.yaml
     """
     from planner.cli.output import check_file
+    from planner.cli.real_runs import require_torch
     from planner.integrations.measure.gloo_ranks import launch_of
 
     for path in (flags.output, flags.rows):
@@ -135,6 +136,7 @@ def command(settings: Settings, *, flags: _Flags) -> int:
             check_file(path)
     if flags.stored is not None:
         return _fit_rows(settings, flags, flags.stored)
+    require_torch("calibrate")
     launch = launch_of()
     if flags.host:
         return _tell_host(settings, flags, launch)
@@ -145,10 +147,8 @@ def command(settings: Settings, *, flags: _Flags) -> int:
 
 
 def _seen_device(settings: Settings, launch: Launch | None) -> str:
-    from planner.cli.real_runs import require_torch
     from planner.integrations.measure.calibrate import sees_gpus
 
-    require_torch("calibrate")
     count = sees_gpus()
     if launch is None or launch.rank == 0:
         told = "cpu, because torch sees no GPU" if not count else f"cuda, torch sees {count} GPUs"
@@ -158,10 +158,8 @@ def _seen_device(settings: Settings, launch: Launch | None) -> str:
 
 def _tell_host(settings: Settings, flags: _Flags, launch: Launch | None) -> int:
     """Measure the calls of the host; print their lines, and write them into a system file."""
-    from planner.cli.real_runs import require_torch
     from planner.integrations.measure.calibrate import sees_gpus
 
-    require_torch("calibrate")
     kind = flags.device or _seen_device(settings, launch)
     if kind == "cuda" and not sees_gpus():
         message = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
@@ -219,12 +217,7 @@ def _calibrate_cores(settings: Settings, flags: _Flags, launch: Launch | None) -
 
 
 def _measure_rows(
-    settings: Settings,
-    flags: _Flags,
-    launch: Launch | None,
-    kind: str,
-    rows: Path,
-    world_size: int,
+    settings: Settings, flags: _Flags, launch: Launch | None, kind: str, rows: Path, world_size: int
 ) -> None:
     from costmodels.calibration.device_designs import (
         DEVICE_FULL,
@@ -233,10 +226,8 @@ def _measure_rows(
         on_a_core,
     )
     from planner.cli.progress import status_line
-    from planner.cli.real_runs import require_torch
     from planner.integrations.measure.calibrate import write_rows
 
-    require_torch("calibrate")
     settings.quiet = settings.quiet or (launch is not None and launch.rank > 0)
     effort = DEVICE_QUICK if flags.quick else DEVICE_FULL
     effort = on_a_core(effort) if kind == "cpu" else effort
@@ -315,11 +306,7 @@ def _calibrate_ranks(settings: Settings, flags: _Flags, launch: Launch | None) -
     from costmodels.calibration.fitting import Calibration
     from planner.cli.progress import status_line
     from planner.cli.real_runs import require_torchrec
-    from planner.integrations.measure.calibrate import (
-        fit_here,
-        measure_machine,
-        memory_bytes,
-    )
+    from planner.integrations.measure.calibrate import fit_here, measure_machine, memory_bytes
     from planner.io.system.system_writer import write_calibrated_system
 
     require_torchrec("calibrate")

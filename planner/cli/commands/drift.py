@@ -57,12 +57,7 @@ class DriftFlags(spec.Flags):
 @spec.output_options
 @click.pass_obj
 def command(
-    settings: Settings,
-    *,
-    workload: Path,
-    plan: Path,
-    asked: DriftFlags,
-    flags: spec.ProblemFlags,
+    settings: Settings, *, workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
 ) -> int:
     """Compare the data that a plan was made for with those of today.
 
@@ -122,9 +117,7 @@ def _drift(
         then, _, notes = workload_under(problem.workload, old, str(before))
         problem, warnings = replace(problem, workload=then), with_notes(warnings, notes)
     limit = MoveLimit(
-        start=inputs.plans[0],
-        max_bytes=asked.max_moved_bytes,
-        max_tables=asked.max_moved_tables,
+        start=inputs.plans[0], max_bytes=asked.max_moved_bytes, max_tables=asked.max_moved_tables
     )
     search = SearchSettings(time_limit_s=asked.time_limit, max_evaluations=asked.evaluations)
     found = []

@@ -310,11 +310,7 @@ def torchrec(
 @spec.output_options
 @click.pass_obj
 def module(
-    settings: console.Settings,
-    *,
-    factory: str,
-    reading: ModuleFlags,
-    flags: ImportFlags,
+    settings: console.Settings, *, factory: str, reading: ModuleFlags, flags: ImportFlags
 ) -> int:
     """Write a workload with the tables of a model that a Python function builds.
 
@@ -354,11 +350,7 @@ def _read_module(factory: str, batch_size: int | None, reading: ModuleFlags) -> 
 @spec.output_options
 @click.pass_obj
 def dlrm(
-    settings: console.Settings,
-    *,
-    words: tuple[str, ...],
-    gpus: int | None,
-    flags: ImportFlags,
+    settings: console.Settings, *, words: tuple[str, ...], gpus: int | None, flags: ImportFlags
 ) -> int:
     """Write the workload that a command line of DLRM trains.
 
@@ -433,14 +425,7 @@ def hugectr(
         raise InvalidInputError(message)
     tables = io.load_workload_file(workload).workload
     imported = import_hugectr_plan(file, tables, value, local_world_size=gpus_per_host)
-    return finish(
-        settings,
-        imported,
-        flags,
-        read=(file, workload),
-        plan=plan,
-        only_plan=True,
-    )
+    return finish(settings, imported, flags, read=(file, workload), plan=plan, only_plan=True)
 
 
 @command.command("fbgemm", short_help="A TBE configuration of FBGEMM.")

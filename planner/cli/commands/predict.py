@@ -139,10 +139,7 @@ def _read(
 
 
 def show(
-    settings: Settings,
-    table: CsvRows,
-    found: Sequence[Predicted | Unmodelled],
-    output: Path | None,
+    settings: Settings, table: CsvRows, found: Sequence[Predicted | Unmodelled], output: Path | None
 ) -> int:
     """Write the predictions as CSV, or print them as CSV or JSON."""
     from planner.predict.rows import predicted_text

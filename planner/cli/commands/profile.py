@@ -231,8 +231,7 @@ def _print(stats: Stats, output: Path) -> None:
         ),
     )
     print_sections(
-        screen,
-        (Section(title="Index statistics", columns=columns, rows=rows, notes=notes),),
+        screen, (Section(title="Index statistics", columns=columns, rows=rows, notes=notes),)
     )
     print_facts(screen, (Fact(label="Wrote", parts=(str(output),)),))
 

@@ -183,12 +183,7 @@ class StudyFlags(spec.Flags):
 @spec.taking(StudyFlags)
 @spec.output_options
 @click.pass_obj
-def command(
-    settings: Settings,
-    *,
-    workload: Path,
-    flags: StudyFlags,
-) -> int:
+def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
     """Choose what surrounds a plan; each setup that is searched gets a plan of its own.
 
     'shardplan plan' takes system, GPUs, batch, pipeline and more as given. Here options may list

@@ -286,8 +286,7 @@ def memory(*, every: bool) -> Report:
             f"{adds if e.reserved_median_ratio else ''}"
         )
     return Report(
-        parts=(table, *lines),
-        data={"steps": [asdict(s) for s in found], "errors": _plain(errors)},
+        parts=(table, *lines), data={"steps": [asdict(s) for s in found], "errors": _plain(errors)}
     )
 
 

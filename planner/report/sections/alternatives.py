@@ -45,10 +45,7 @@ class AlternativesSection(AbstractReportSection):
                 (Column("plan"), lambda item: item[0]),
                 (Column("role", optional=True), lambda item: item[1]),
                 (Column("iteration", Kind.TIME), lambda item: item[2].estimate.time.time_s),
-                (
-                    Column("ratio", Kind.FACTOR),
-                    lambda item: figures.speedup(result.best, item[2]),
-                ),
+                (Column("ratio", Kind.FACTOR), lambda item: figures.speedup(result.best, item[2])),
                 (Column("samples", Kind.RATE), lambda item: item[2].estimate.samples_per_s),
                 (
                     Column("fullest GiB", Kind.GIB, optional=True),

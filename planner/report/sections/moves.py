@@ -40,7 +40,7 @@ class MovesSection(AbstractReportSection):
             "at least: a proven bound; no plan within the limits of the row has a shorter "
             "iteration. paid back after: training on the new plan until it has saved the time of "
             "the move. A table that is cut anew, while no rank receives a part of it, does not "
-            "count as moved.",
+            "count as moved."
         ]
         blocked = result.blocked
         if blocked is not None:
