@@ -10,8 +10,10 @@ couple tables; ``--calibrated`` has ranks that are cores of machines with measur
 (:mod:`tests.differential.drawing.dense_parts`); ``--days`` has one plan for several days that
 differ in dense part, pipeline, batch and laws (:mod:`tests.differential.drawing.days`);
 ``--slow-links`` has indices and cached rows that arrive last, which pipelines hide as a rule
-(:mod:`tests.differential.drawing.slow_links`); ``--together`` has settings of all kinds at once,
-and sizes at the ends of what is allowed (:mod:`tests.differential.drawing.together`).
+(:mod:`tests.differential.drawing.slow_links`); ``--hot`` has hot rows, batches that repeat ids and
+domains of unequal size (:mod:`tests.differential.drawing.hot_rows`); ``--together`` has settings of
+all kinds at once, and sizes at the ends of what is allowed
+(:mod:`tests.differential.drawing.together`).
 ``--only cut`` interrupts each search at some moment. What bounds are made of is looked at without a
 search by :mod:`tests.differential.laws`.
 """
@@ -182,6 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     of_kind("--dense", const="dense", help="dense parts of every kind, short and long")
     of_kind("--replanned", const="replanned", help="a plan in use, and rules that couple tables")
     of_kind("--slow-links", const="slow links", help="indices and cached rows that come last")
+    of_kind("--hot", const="hot", help="hot rows, repeated ids, domains of unequal size")
     of_kind("--together", const="together", help="all of these met together, and odd sizes")
     parser.add_argument("--as-large", action="store_true", help="plan in the ways of large ones")
     parser.add_argument("--twice", action="store_true", help="ask again; expect the same bytes")

@@ -1,4 +1,4 @@
-"""Interrupted searches, plans in use under rules, measured cores; all kinds at once."""
+"""Interrupted searches, plans in use under rules, measured cores, hot rows; all kinds at once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.differential.check import EVALUATIONS, assert_sound, check
 from tests.differential.drawing.problems import (
     draw,
     draw_calibrated,
+    draw_hot,
     draw_replanned,
     draw_together,
 )
@@ -67,6 +68,27 @@ def test_calibrated_machines_differ_and_are_stored(tmp_path: Path) -> None:
     save(cases[1], tmp_path / "case.json", ["nothing"])
     assert str(tmp_path.parent) not in (tmp_path / "case.json").read_text(encoding="utf-8")
     assert load(tmp_path / "case.json") == cases[1]
+
+
+# ------------------------------------------------------------------ hot rows
+
+
+@pytest.mark.parametrize("seed", first(range(60), 4))
+def test_hot_rows_repeated_ids_and_unequal_domains(seed: int) -> None:
+    assert_sound(draw_hot(seed), seed)
+
+
+@pytest.mark.parametrize("seeds", first([(0, 1, 2, 3, 4), range(60)], 1))
+def test_hot_rows_are_what_is_drawn(tmp_path: Path, seeds: Sequence[int]) -> None:
+    cases = [draw_hot(seed) for seed in seeds]
+    laws = [t.distribution for c in cases for t in c.workload.tables]
+    assert any(law.hottest_share(4) > 0.5 for law in laws if law.scattered)
+    assert any(getattr(law, "num_unique_curve", ()) for law in laws)
+    systems = [c.topology for c in cases]
+    assert any(s.domain_size < s.world_size and s.num_hosts > 2 for s in systems)
+    for case in cases[::10]:
+        save(case, tmp_path / "case.json", ["nothing"])
+        assert load(tmp_path / "case.json") == case
 
 
 # ------------------------------------------------------------------ all kinds together

@@ -15,6 +15,8 @@ from functools import lru_cache
 import numpy as np
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
+from costmodels.topology import Topology
+from costmodels.workload import Workload
 from planner.problem import Constraints, MoveLimit
 from tests.differential.case import Case, limited_topology
 from tests.differential.drawing.calibrated import calibrated_topology
@@ -23,6 +25,7 @@ from tests.differential.drawing.dense_parts import may_replicate, with_dense_par
 from tests.differential.drawing.draw_constraints import COUPLING, draw_constraints, one_more_rule
 from tests.differential.drawing.draw_system import draw_topology
 from tests.differential.drawing.draw_workload import draw_scenarios, draw_workload
+from tests.differential.drawing.hot_rows import hot, unequal_domains, with_hot_rows
 from tests.differential.drawing.options import num_placements, placements
 from tests.differential.drawing.rare import rare
 from tests.differential.drawing.slow_links import with_slow_links
@@ -65,7 +68,7 @@ _MIRRORED = 24
 def draw(seed: int) -> Case:
     """The problem of a seed; drawn once, since pricing its plans takes most of the time."""
     rng = np.random.default_rng([seed, _VERSION])
-    case = _drawn(rng, f"seed {seed}", larger=False)
+    case = _drawn(rng, f"seed {seed}")
     case = _small_enough(rng, case, int(rng.choice(_CAPS)))
     return _with_limits(rng, case)
 
@@ -74,7 +77,7 @@ def draw(seed: int) -> Case:
 def draw_unusual(seed: int) -> Case:
     """A small problem with settings that :func:`draw` leaves as they are."""
     rng = np.random.default_rng([seed, _VERSION, 2])
-    case = unusual(rng, _drawn(rng, f"unusual seed {seed}", larger=False))
+    case = unusual(rng, _drawn(rng, f"unusual seed {seed}"))
     case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
     return with_lost_shards(rng, _with_limits(rng, case))
 
@@ -83,7 +86,7 @@ def draw_unusual(seed: int) -> Case:
 def draw_rare(seed: int) -> Case:
     """A small problem with what neither :func:`draw` nor :func:`draw_unusual` has."""
     rng = np.random.default_rng([seed, _VERSION, 3])
-    case = _drawn(rng, f"rare seed {seed}", larger=False)
+    case = _drawn(rng, f"rare seed {seed}")
     case = rare(rng, unusual(rng, case) if rng.random() < 0.3 else case)
     case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
     return with_lost_shards(rng, _with_limits(rng, case))
@@ -96,7 +99,7 @@ def draw_replanned(seed: int) -> Case:
     Often one rank's shards of the plan in use are lost.
     """
     rng = np.random.default_rng([seed, _VERSION, 4])
-    case = _drawn(rng, f"replanned seed {seed}", larger=False)
+    case = _drawn(rng, f"replanned seed {seed}")
     rules = case.constraints
     for _ in range(int(rng.integers(1, 4))):
         rules = one_more_rule(rng, case, rules, COUPLING)
@@ -109,7 +112,7 @@ def draw_replanned(seed: int) -> Case:
 def draw_calibrated(seed: int) -> Case:
     """A small problem whose ranks are cores of a machine with measured constants of its own."""
     rng = np.random.default_rng([seed, _VERSION, 5])
-    case = _drawn(rng, f"calibrated seed {seed}", larger=False)
+    case = _drawn(rng, f"calibrated seed {seed}")
     hosts, local = case.topology.num_hosts, case.topology.local_world_size
     case = replace(case, topology=calibrated_topology(seed, hosts, local))
     case = fitted(rng, case) if rng.random() < 0.2 else case
@@ -121,7 +124,7 @@ def draw_calibrated(seed: int) -> Case:
 def draw_dense(seed: int) -> Case:
     """A small problem of which the dense part decides what a step takes."""
     rng = np.random.default_rng([seed, _VERSION, 6])
-    case = may_replicate(rng, _drawn(rng, f"dense seed {seed}", larger=False))
+    case = may_replicate(rng, _drawn(rng, f"dense seed {seed}"))
     case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
     return _with_limits(rng, with_dense_part(rng, case))
 
@@ -130,7 +133,7 @@ def draw_dense(seed: int) -> Case:
 def draw_days(seed: int) -> Case:
     """A small problem of unlike days that take about as long as one another."""
     rng = np.random.default_rng([seed, _VERSION, 7])
-    case = may_replicate(rng, _drawn(rng, f"days seed {seed}", larger=False))
+    case = may_replicate(rng, _drawn(rng, f"days seed {seed}"))
     case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
     return _with_limits(rng, with_unlike_days(rng, with_dense_part(rng, case)))
 
@@ -139,18 +142,27 @@ def draw_days(seed: int) -> Case:
 def draw_slow_links(seed: int) -> Case:
     """A small problem of which the indices or the rows of caches arrive last."""
     rng = np.random.default_rng([seed, _VERSION, 8])
-    case = _drawn(rng, f"slow links seed {seed}", larger=False)
+    case = _drawn(rng, f"slow links seed {seed}")
     case = _small_enough(rng, case, int(rng.choice(_CAPS[:2])))
     return _with_limits(rng, with_slow_links(rng, case))
+
+
+@lru_cache(maxsize=256)
+def draw_hot(seed: int) -> Case:
+    """A small problem with hot rows, batches that repeat ids and domains of unequal size."""
+    rng = np.random.default_rng([seed, _VERSION, 10])
+    case = _drawn(rng, f"hot seed {seed}", changes=(unequal_domains, with_hot_rows))
+    case = _small_enough(rng, hot(rng, case), int(rng.choice(_CAPS[:2])))
+    return with_lost_shards(rng, _with_limits(rng, case))
 
 
 @lru_cache(maxsize=256)
 def draw_together(seed: int) -> Case:
     """A small problem with what any of the others have, and odd sizes and rules beside."""
     rng = np.random.default_rng([seed, _VERSION, 9])
-    case = _drawn(rng, f"together seed {seed}", larger=False, odd=True)
+    case = _drawn(rng, f"together seed {seed}", changes=(odd_topology, odd_workload))
     if not is_allowed(case):
-        case = _drawn(rng, case.name, larger=False)
+        case = _drawn(rng, case.name)
     case = _small_enough(rng, restricted(rng, case), _CAPS[1])
     case = _small_enough(rng, mixed(rng, case), _CAPS[1])
     few = (
@@ -171,6 +183,12 @@ def draw_larger(seed: int) -> Case:
     return _with_limits(rng, _drawn(rng, f"larger seed {seed}", larger=True), larger=True)
 
 
+Changes = tuple[
+    Callable[[np.random.Generator, Topology], Topology],
+    Callable[[np.random.Generator, Workload], Workload],
+]
+"""What becomes of a drawn system and workload before constraints are drawn."""
+
 DRAWINGS: dict[str, Callable[[int], Case]] = {
     "usual": draw,
     "unusual": draw_unusual,
@@ -180,18 +198,21 @@ DRAWINGS: dict[str, Callable[[int], Case]] = {
     "days": draw_days,
     "dense": draw_dense,
     "slow links": draw_slow_links,
+    "hot": draw_hot,
     "together": draw_together,
     "larger": draw_larger,
 }
 """Kinds of problems by name, each drawn by a seed."""
 
 
-def _drawn(rng: np.random.Generator, name: str, *, larger: bool, odd: bool = False) -> Case:
+def _drawn(
+    rng: np.random.Generator, name: str, *, larger: bool = False, changes: Changes | None = None
+) -> Case:
     objective = str(rng.choice(list(_OBJECTIVES), p=list(_OBJECTIVES.values())))
     topology = draw_topology(rng, larger=larger)
     workload = draw_workload(rng, larger=larger)
-    if odd:
-        topology, workload = odd_topology(rng, topology), odd_workload(rng, workload)
+    if changes:
+        topology, workload = changes[0](rng, topology), changes[1](rng, workload)
     case = Case(name=name, workload=workload, topology=topology, objective=objective)
     case = replace(case, constraints=draw_constraints(rng, case))
     if not case.on_torchrecs_terms and rng.random() < 0.12:

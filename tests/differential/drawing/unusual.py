@@ -172,7 +172,7 @@ def shares(rng: np.random.Generator, case: Case) -> Case:
     return _with_samples(case, made)
 
 
-def _distinct(rng: np.random.Generator, case: Case) -> Case:
+def distinct(rng: np.random.Generator, case: Case) -> Case:
     """Unpooled tables of which ranks exchange distinct indices."""
     if case.workload.batch_share_ratio:
         return case
@@ -319,7 +319,7 @@ _CHANGES: tuple[Change, ...] = (
     _buckets,
     _layered,
     shares,
-    _distinct,
+    distinct,
     _updates,
     _coded,
     linked,
