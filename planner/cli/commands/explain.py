@@ -15,7 +15,9 @@ from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.types import FILE, Duration, File, Kind, Texts
 
 if TYPE_CHECKING:
+    from planner.explain import ConstraintCost
     from planner.io import SavedPlan
+    from planner.problem import PlanningProblem
 
 
 _OTHERWISE: Final = 1e-3
@@ -114,7 +116,7 @@ def command(
 
     loaded = load_plans(workload, () if plan is None else (plan,), flags)
     inputs = with_constraints(loaded, asked.constraints)
-    from planner.explain import Explainer, constraint_costs, relaxed
+    from planner.explain import Explainer
 
     explainer = Explainer(inputs.problem, inputs.plans[0])
     ignored = _ignored(plan or workload, inputs.made_for, explainer.plan_time_s, flags)
@@ -124,13 +126,7 @@ def command(
         names = explainer.critical_tables()
         with bar(settings, "tables", len(names)) as step:
             changes = explainer.changes(limit=asked.limit, progress=step)
-    costs = None
-    if asked.prices:
-        total = len(relaxed(inputs.problem.constraints)) + 1
-        with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
-            costs = constraint_costs(
-                inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
-            )
+    costs = _costs(settings, asked, inputs.problem) if asked.prices else None
     from planner.cli.printing.show import print_assumed
     from planner.solving.assumed import priced_assumptions
 
@@ -152,3 +148,17 @@ def command(
     print_assumed(assumed, explainer.plan_time_s)
     warn(settings, warnings)
     return 0
+
+
+def _costs(
+    settings: Settings, asked: ExplainFlags, problem: PlanningProblem
+) -> tuple[ConstraintCost, ...]:
+    """What each constraint costs, by a search without it."""
+    from planner.cli.progress import bar
+    from planner.explain import constraint_costs, relaxed
+
+    total = len(relaxed(problem.constraints)) + 1
+    with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
+        return constraint_costs(
+            problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
+        )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from costmodels.sharding import Plan
+    from planner.cli.inputs import Inputs
     from planner.fit.estimate import Fit, Run
     from planner.problem import PlanningProblem
     from planner.trace.comparison import TraceRow
@@ -107,32 +108,13 @@ def command(
     inputs = load_plans(workload, plans_of(runs), flags)
     measured, notes = measured_runs(runs, inputs.plans)
     from planner.fit.estimate import fit
-    from planner.io.system.system_writer import write_fitted_system
 
     problem = inputs.problem
     found = fit(problem, measured)
     warnings = [*inputs.warnings, *notes, *_doubts(found, problem), *_profiled(runs)]
     compared = _compared(problem, measured)
     if output is not None:
-        system = flags.system or (inputs.made_for.system if inputs.made_for else None)
-        files = write_fitted_system(
-            output,
-            system or problem.topology.name,
-            found.topology,
-            found.factors,
-            settled_ratio=found.settled_ratio,
-            num_runs=len(measured),
-        )
-        console.remark(
-            settings,
-            f"wrote {console.shown_paths(files)}; use it with --system {console.typed(output)}",
-        )
-        if flags.models:
-            again = " ".join(f"--model {text}" for text in flags.models)
-            warnings.append(
-                f"the factors correct the models of {again}, which a system file cannot name; "
-                f"give it again beside --system {output}"
-            )
+        warnings += _write(settings, output, inputs, found, len(measured), flags)
     if settings.json:
         told = {"warnings": list(dict.fromkeys(warnings))}
         console.write_json({**_as_json(found, measured, compared), **told})
@@ -141,6 +123,37 @@ def command(
         _print(found)
     console.warn(settings, tuple(warnings))
     return 0
+
+
+def _write(
+    settings: console.Settings,
+    output: Path,
+    inputs: Inputs,
+    found: Fit,
+    num_runs: int,
+    flags: ProblemFlags,
+) -> list[str]:
+    """Write the system file; returns what it cannot hold."""
+    from planner.io.system.system_writer import write_fitted_system
+
+    system = flags.system or (inputs.made_for.system if inputs.made_for else None)
+    files = write_fitted_system(
+        output,
+        system or inputs.problem.topology.name,
+        found.topology,
+        found.factors,
+        settled_ratio=found.settled_ratio,
+        num_runs=num_runs,
+    )
+    then = f"use it with --system {console.typed(output)}"
+    console.remark(settings, f"wrote {console.shown_paths(files)}; {then}")
+    if not flags.models:
+        return []
+    again = " ".join(f"--model {text}" for text in flags.models)
+    return [
+        f"the factors correct the models of {again}, which a system file cannot name; give it "
+        f"again beside --system {output}"
+    ]
 
 
 def plans_of(given: tuple[GivenRun, ...]) -> tuple[Path, ...]:

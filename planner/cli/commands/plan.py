@@ -130,18 +130,12 @@ def command(
       shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'
       shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h -o run2
     """
-    from planner.cli.output import check_folder, files_of, refuse_other_run
     from planner.cli.progress import live_progress
 
     start_s = time.perf_counter()
     lost = "no plan was found before that, so nothing is written"
     with StopOnInterrupt(keeps=False, lost=lost) as stop:
-        if more.output is not None:
-            named = (workload, *more.files, *files_of(flags, workload))
-            check_folder(more.output, named, force=more.force)
         asked = _asked(workload, flags, more)
-        if more.output is not None and not more.force:
-            refuse_other_run(more.output, asked.problem.workload)
         from planner import api  # after the cheap checks: this import is the slow one
         from planner.scenarios import ScenarioRule
         from planner.solving.prepare import pricing_of
@@ -178,12 +172,16 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
     """The workload, the system, and everything that further flags add.
 
     Raises:
-        InvalidInputError: a file or flag breaks a rule.
+        InvalidInputError: a file or flag breaks a rule, or the output cannot be written.
     """
     from planner import io
     from planner.cli.inputs import load_problem, load_scenarios, with_constraints, with_stats_of
+    from planner.cli.output import check_folder, files_of, refuse_other_run
     from planner.problem import MoveLimit
 
+    if more.output is not None:
+        named = (source, *more.files, *files_of(flags, source))
+        check_folder(more.output, named, force=more.force)
     loaded = load_problem(source, flags)
     inputs = with_stats_of(with_constraints(loaded, more.constraints), more.stats)
     problem, warnings = inputs.problem, inputs.warnings
@@ -193,6 +191,8 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
             start=saved.plan, max_bytes=more.max_moved_bytes, max_tables=more.max_moved_tables
         )
         problem, warnings = replace(problem, move_limit=limit), warnings + saved.warnings
+    if more.output is not None and not more.force:
+        refuse_other_run(more.output, problem.workload)
     main = replace(loaded.problem, workload=problem.workload)
     scenarios, found = load_scenarios(more.scenarios, main, flags)
     warnings = tuple(dict.fromkeys((*warnings, *found)))

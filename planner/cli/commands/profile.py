@@ -200,20 +200,6 @@ def _print(stats: Stats, output: Path) -> None:
             ),
         ),
     )
-    hashed = any(table.ids_are_hashes for table in stats.tables.values())
-    notes: tuple[str, ...] = (
-        "seen: distinct rows in the data. pool: mean indices per sample; p99: 99 % of samples have "
-        f"at most so many. unique: distinct rows per index in a batch of {batch:,} samples, as "
-        "distinct_per_batch of a workload. next: share of these rows that the next batch has too. "
-        "s, q: the fitted Zipf-Mandelbrot law (k + q)^-s; KS: its distance from the data, 0 is "
-        "perfect. hot 1%: share of accesses on the hottest 1 % of rows. cache 10%: share of hits "
-        "of a cache with 10 % of the rows. clustered: whether hot ids lie together.",
-    )
-    if hashed:
-        notes += (
-            "Ids are hashes: the number of rows is estimated from the ids seen once and twice. "
-            "--max-ind-range folds ids to row numbers.",
-        )
     screen = console.stdout_console()
     source, plural = stats.source, "s" * (len(stats.source.files) > 1)
     print_facts(
@@ -231,9 +217,33 @@ def _print(stats: Stats, output: Path) -> None:
         ),
     )
     print_sections(
-        screen, (Section(title="Index statistics", columns=columns, rows=rows, notes=notes),)
+        screen,
+        (
+            Section(
+                title="Index statistics", columns=columns, rows=rows, notes=_notes(stats, batch)
+            ),
+        ),
     )
     print_facts(screen, (Fact(label="Wrote", parts=(str(output),)),))
+
+
+def _notes(stats: Stats, batch: int) -> tuple[str, ...]:
+    """What the columns are."""
+    hashed = any(table.ids_are_hashes for table in stats.tables.values())
+    notes: tuple[str, ...] = (
+        "seen: distinct rows in the data. pool: mean indices per sample; p99: 99 % of samples have "
+        f"at most so many. unique: distinct rows per index in a batch of {batch:,} samples, as "
+        "distinct_per_batch of a workload. next: share of these rows that the next batch has too. "
+        "s, q: the fitted Zipf-Mandelbrot law (k + q)^-s; KS: its distance from the data, 0 is "
+        "perfect. hot 1%: share of accesses on the hottest 1 % of rows. cache 10%: share of hits "
+        "of a cache with 10 % of the rows. clustered: whether hot ids lie together.",
+    )
+    if hashed:
+        notes += (
+            "Ids are hashes: the number of rows is estimated from the ids seen once and twice. "
+            "--max-ind-range folds ids to row numbers.",
+        )
+    return notes
 
 
 def _largest(table: TableStats) -> BatchStats:
