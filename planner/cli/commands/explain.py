@@ -112,7 +112,9 @@ def command(
     """
     from planner.cli.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show
+    from planner.cli.printing.show import print_assumed
     from planner.cli.progress import bar
+    from planner.solving.assumed import priced_assumptions
 
     loaded = load_plans(workload, () if plan is None else (plan,), flags)
     inputs = with_constraints(loaded, asked.constraints)
@@ -127,9 +129,6 @@ def command(
         with bar(settings, "tables", len(names)) as step:
             changes = explainer.changes(limit=asked.limit, progress=step)
     costs = _costs(settings, asked, inputs.problem) if asked.prices else None
-    from planner.cli.printing.show import print_assumed
-    from planner.solving.assumed import priced_assumptions
-
     assumed = priced_assumptions(inputs.problem, inputs.plans[0], inputs.assumed)
     warnings = inputs.warnings + ignored
     if any(cost.is_cut for cost in costs or ()):
@@ -137,15 +136,9 @@ def command(
     if settings.json:
         data = show.as_json(explainer.plan_time_s, told, changes, costs)
         write_json({**data, "assumed": [asdict(a) for a in assumed], "warnings": list(warnings)})
-        warn(settings, warnings)
-        return 0
-    for explanation in told:
-        show.print_table(explanation)
-    if changes is not None:
-        show.print_changes(explainer, changes)
-    if costs is not None:
-        show.print_costs(costs)
-    print_assumed(assumed, explainer.plan_time_s)
+    else:
+        show.print_all(explainer, told, changes, costs)
+        print_assumed(assumed, explainer.plan_time_s)
     warn(settings, warnings)
     return 0
 

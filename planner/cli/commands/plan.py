@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from planner.settings import SearchSettings
 
 EXIT_GAP = 1
+_LOST = "no plan was found before that, so nothing is written"
 
 _WRITING_S_PER_TABLE, _WRITING_S_PER_RANK = 5e-4, 1.5e-3
 """What it takes to write plan, reports and traces, as measured at 10,000 x 64 and 20 x 4096."""
@@ -133,19 +134,16 @@ def command(
     from planner.cli.progress import live_progress
 
     start_s = time.perf_counter()
-    lost = "no plan was found before that, so nothing is written"
-    with StopOnInterrupt(keeps=False, lost=lost) as stop:
+    with StopOnInterrupt(keeps=False, lost=_LOST) as stop:
         asked = _asked(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one
         from planner.scenarios import ScenarioRule
         from planner.solving.prepare import pricing_of
         from planner.study.figures import with_checkpoints
 
-        steered = replace(
-            search.settings(),
-            robust=ScenarioRule(more.robust or ScenarioRule.WORST),
-            kept_s=_kept_s(asked.problem, more.output, start_s),
-        )
+        kept_s = _kept_s(asked.problem, more.output, start_s)
+        robust = ScenarioRule(more.robust or ScenarioRule.WORST)
+        steered = replace(search.settings(), robust=robust, kept_s=kept_s)
         limit_s = math.inf if search.time_limit_s is None else search.time_limit_s
         until_s = time.perf_counter() + limit_s - steered.kept_s
         more.check_figures(search.objective)

@@ -184,12 +184,7 @@ def _print(stats: Stats, output: Path) -> None:
             (Column("s", Kind.COUNT), lambda row: _law(row[1].zipf, "exponent", "{:.2f}")),
             (Column("q", Kind.COUNT, optional=True), lambda row: _law(row[1].zipf, "shift", "")),
             (Column("KS", Kind.COUNT), lambda row: _law(row[1].zipf, "ks_ratio", "{:.3f}")),
-            (
-                Column("hot 1%", Kind.SHARE),
-                lambda row: next(
-                    h.access_ratio for h in row[1].hottest_rows if h.hottest_rows_ratio == 0.01
-                ),
-            ),
+            (Column("hot 1%", Kind.SHARE), lambda row: _hot(row[1])),
             (
                 Column("cache 10%", Kind.SHARE),
                 lambda row: next(c.hit_ratio for c in row[1].cache if c.cached_rows_ratio == 0.1),
@@ -216,14 +211,9 @@ def _print(stats: Stats, output: Path) -> None:
             ),
         ),
     )
-    print_sections(
-        screen,
-        (
-            Section(
-                title="Index statistics", columns=columns, rows=rows, notes=_notes(stats, batch)
-            ),
-        ),
-    )
+    notes = _notes(stats, batch)
+    section = Section(title="Index statistics", columns=columns, rows=rows, notes=notes)
+    print_sections(screen, (section,))
     print_facts(screen, (Fact(label="Wrote", parts=(str(output),)),))
 
 
@@ -244,6 +234,10 @@ def _notes(stats: Stats, batch: int) -> tuple[str, ...]:
             "--max-ind-range folds ids to row numbers.",
         )
     return notes
+
+
+def _hot(table: TableStats) -> float:
+    return next(h.access_ratio for h in table.hottest_rows if h.hottest_rows_ratio == 0.01)
 
 
 def _largest(table: TableStats) -> BatchStats:
