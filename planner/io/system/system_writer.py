@@ -10,7 +10,7 @@ from typing import Final
 
 from costmodels.calibration.fit_device import HostCalls
 from costmodels.calibration.fitting import Calibration
-from costmodels.cpu.operators import memory_s
+from costmodels.cpu.dense import memory_s
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from planner.errors import InvalidInputError
