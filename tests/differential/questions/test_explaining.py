@@ -32,8 +32,8 @@ def test_explanations_are_true(seed: int) -> None:
 def test_an_explanation_with_wrong_figures_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = BestPlace.best
 
-    def cheaper(self: BestPlace, *given: object) -> object:
-        for placed in (found := honest(self, *given)):  # type: ignore[arg-type]
+    def cheaper(self: BestPlace, *given: object, **more: object) -> object:
+        for placed in (found := honest(self, *given, **more)):  # type: ignore[arg-type]
             if placed is not None:
                 placed.value *= 0.999
         return found
