@@ -23,8 +23,15 @@ from costmodels.calibration.points import (
     OperatorPoint,
     StepPoint,
 )
-from costmodels.cpu import operators as cpu_operators
-from costmodels.cpu.dense import layer_counts, update_counts
+from costmodels.cpu.dense import (
+    Counts,
+    backward_counts,
+    forward_counts,
+    held_bytes,
+    layer_counts,
+    optimizer_counts,
+    update_counts,
+)
 from costmodels.cpu.exchange import (
     ShardLoad,
     all_to_all_counts,
@@ -33,7 +40,6 @@ from costmodels.cpu.exchange import (
     shard_loads,
 )
 from costmodels.cpu.lookup import TOGETHER, factor, features, together
-from costmodels.cpu.operators import Counts, backward_counts, forward_counts, held_bytes
 from costmodels.cpu.run_stages import STAGES
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers
@@ -407,7 +413,7 @@ def fit_operators(
     errors = errors[typical] if any(typical) else errors
     trained = [p for p in points if p.update_s > 0]
     update, third = fit_counts(
-        np.array([cpu_operators.update_counts(p.operators) for p in trained]),
+        np.array([optimizer_counts(p.operators) for p in trained]),
         np.array([p.update_s for p in trained]),
         "optimizer step",
         describe=lambda i: trained[i].name,
