@@ -21,9 +21,13 @@ from costmodels.floors.phases import (
 )
 from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, REPLICATED
+from costmodels.shard_work.wire import EXCHANGING_TYPES
+from costmodels.shard_work.work import (
+    CALLS,
+    REPLICATED,
+)
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
-from planner.search.bounds.boxes import Box, Call, HiddenExchange, Launches
+from planner.search.bounds.boxes import Box, Call, Launches
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
@@ -187,56 +191,17 @@ class IterationTime(AbstractNamedObjective):
         start = np.zeros(len(floor.phases)) if low is None else np.maximum(low[floor.phases], 0.0)
         end = start + 1.0 if high is None else np.maximum(high[floor.phases], start)
         launches = self._launches(types, floor)
-        box = Box(floor, len(self.weights), start, end, launches)
-        return box.hiding(self._hidden(types, optional)) if floor.hides_exchange else box
+        return Box(floor, len(self.weights), start, end, launches)
 
     def _floor(
         self, types: frozenset[ShardingType], optional: frozenset[ShardingType] = frozenset()
     ) -> TypeFloor:
         """What no plan with these sharding types can take less time than."""
-        names = {group[0]: len(group) for group in self._pipeline.alike_types}
-        exchanging = (types | optional) & set(EXCHANGING_TYPES)
         return self._pipeline.floor.of(
             types,
             fetches=self._fetches,
             may_replicate=ShardingType.DATA_PARALLEL in optional,
-            num_exchanging=sum(names.get(kind, 1) for kind in exchanging),
         )
-
-    def _hidden(
-        self, types: frozenset[ShardingType], optional: frozenset[ShardingType]
-    ) -> HiddenExchange | None:
-        """How long plans exchange indices at least; None outside a search.
-
-        The mean over ranks of what a table adds to the growing part of an exchange is the same
-        wherever its shards are. Exchanges of several types take at least as long as one with all
-        their growing parts (:mod:`costmodels.floors.exchange_floor`), and at least as long as their
-        lines, one for each type that every plan has.
-        """
-        space = self._space
-        lines = {
-            kind: leaf
-            for kind in (types | optional) & set(EXCHANGING_TYPES)
-            for leaf in self._floor(frozenset({kind})).leaves
-            if leaf.phase == exchange_phase(kind, INDICES)
-        }
-        if space is None or not lines:
-            return None
-        kinds = [o.sharding_type for o in space.options]
-        growth_s = np.where([k in types | optional for k in kinds], 0.0, np.inf)
-        gradient = self.gradient(space.mean_work.mean(axis=0))
-        for kind in lines:
-            own = np.array([k == kind for k in kinds])
-            growth_s[own] = space.mean_work[own] @ gradient[exchange_phase(kind, INDICES)]
-        fixed_s = sum(leaf.constant_s for kind, leaf in lines.items() if kind in types)
-        slope = min(leaf.slope_ratio for leaf in lines.values())
-
-        def duration_s(growth_s: float) -> float:
-            at = np.array([growth_s])
-            together_s = min(float(leaf.duration_s(at)[0]) for leaf in lines.values())
-            return max(together_s, fixed_s + slope * growth_s)
-
-        return HiddenExchange(growth_s=growth_s, first=space.first[:-1], duration_s=duration_s)
 
     def _launches(self, types: frozenset[ShardingType], floor: TypeFloor) -> Launches:
         """What each further fused call on a rank adds to its time at least.

@@ -20,7 +20,7 @@ from planner.errors import StoppedError
 from planner.options.torchrec_default import torchrec_default
 from planner.problem import PlanningProblem
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.scope import Scope
+from planner.search.bounds.bound_program import Scope
 from planner.search.common.linear import LinearModel
 from planner.search.common.milp import Solution
 from planner.search.common.safe_bounds import first_prices, safe_bound
@@ -144,7 +144,7 @@ def test_what_was_assumed_is_priced_only_while_there_is_time(
     left = [True, False]
     found = assumed.priced_assumptions(problem, plan, keys, left.pop)
     assert [a.time_s is None for a in found] == [True, False]
-    monkeypatch.setattr(assumed, "pipeline_of", None)
+    monkeypatch.setattr("planner.models.pipeline_of", None)
     late = assumed.priced_assumptions(problem, plan, keys, lambda: False)
     assert [a.key for a in late] == [a.key for a in found]
     assert all(a.time_s is None for a in late)

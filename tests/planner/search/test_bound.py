@@ -15,7 +15,7 @@ from planner.objectives import objective_named
 from planner.problem import TableConstraint
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import type_sets
-from planner.search.bounds.roundable import Roundable
+from planner.search.bounds.rounding import Roundable
 from planner.search.common.linear import LinearModel
 from planner.search.common.milp import MilpProgram, Rows
 from planner.search.common.programs import solve

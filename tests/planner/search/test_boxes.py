@@ -111,7 +111,7 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
     assert isinstance(objective, IterationTime)
     rng = np.random.default_rng(seed)
     model = LinearModel(space, objective)
-    closest, compared, told = 0.0, 0, 0
+    closest, compared = 0.0, 0
     for _ in range(20):
         assignment = random_assignment(space, rng)
         work = space.work(assignment)
@@ -128,10 +128,6 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
         if box is None:
             continue
         compared += 1
-        box = box.keeping(np.ones(len(space.options), dtype=bool))
-        families = space.pipeline.stage_times(work).families
-        assert box.hidden_s <= sum(float(f.input_s.max()) for f in families) * (1 + 1e-9)
-        told += box.hidden_s > 0
         at = exact[box.first]
         assert float(box.exact_times(at[None])[0]) <= value * (1 + 1e-9)
         assert float(box.relaxed(at[None])[0]) <= value * (1 + 1e-9)
@@ -149,7 +145,6 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
             assert held.base + held.slopes @ exact <= value * (1 + 1e-9)
     assert compared > 6
     assert closest > 0.9
-    assert told > 0
 
 
 @given(
