@@ -28,15 +28,14 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from costmodels.collective._catalogue import Catalogue
-from costmodels.collective._group import Group, group_of
-from costmodels.collective._law import bus_factor, busiest_factor, network_law
+from costmodels.collective._law import Group, bus_factor, busiest_factor, group_of, network_law
 from costmodels.collective.measured import Measured
 from costmodels.datatypes import FloatArray
 from costmodels.fabrics import FABRICS, half_size_of
 from costmodels.measured.curves import Collective
 from costmodels.topology import Link, Topology
 from planner.io.system.collective_curves import CurveRecord, shipped_curves
-from planner.validation.held_out import (
+from planner.validation.intervals import (
     SYSTEMS,
     HeldOut,
     points,

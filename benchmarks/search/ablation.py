@@ -15,7 +15,7 @@ from planner.options.enumeration import enumerate_options
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import SearchOutcome
-from planner.search.common.leave_out import SearchPart
+from planner.search.common.schedule import SearchPart
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from tests.planner import cases
 

@@ -25,7 +25,7 @@ from planner.objectives import objective_named
 from planner.problem import PlanningProblem
 from planner.search.auto import Auto
 from planner.search.base import Record
-from planner.search.common.leave_out import SearchPart
+from planner.search.common.schedule import SearchPart
 from planner.search.construct import walk
 from planner.solving.prepare import search_space
 from planner.space.evaluation import Budget, Evaluator

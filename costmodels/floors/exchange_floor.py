@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
-from costmodels.shard_work.work import EXCHANGING_TYPES
+from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.stages.stage_model import StageModel
 
 Seconds = Callable[[FloatArray], FloatArray]

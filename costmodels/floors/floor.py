@@ -11,9 +11,8 @@ of everything else no more than every plan has. This rank is never slower than a
   a made-up rank of its own;
 - the rank that is slowest in a lookup makes at least as many fused calls as are counted here
   (:meth:`IterationFloor.num_calls`);
-- dense layers run on the fastest device, and communication slows compute down only where it does
-  so under every plan (:mod:`costmodels.floors.overlap`). Where devices or batches differ, one more
-  made-up rank has the longest dense part;
+- dense layers run on the fastest device, and nothing slows them down. Where devices or batches
+  differ, one more made-up rank has the longest dense part;
 - a stage whose duration is not a phase takes as long as it does with nothing to do;
 - a phase that covers several steps is counted at the first of them. Where exchanges are
   compressed, the phase of the backward lookup also covers the decoding of gradients before it. It
@@ -37,7 +36,6 @@ from costmodels.floors.exchange_floor import (
     tail_floor,
 )
 from costmodels.floors.leaves import leaf, line
-from costmodels.floors.overlap import TopOverlap, top_overlap
 from costmodels.floors.phases import (
     ALL_REDUCE,
     BACKWARD_ALONE,
@@ -52,12 +50,10 @@ from costmodels.iteration.base import (
     LOOKUP_FORWARD,
     CodecTimes,
     FamilyTimes,
-    Program,
     StageTimes,
 )
 from costmodels.iteration.pipelines import TrainingPipeline
-from costmodels.shard_work.wire import BACKWARD, FORWARD
-from costmodels.shard_work.work import EXCHANGING_TYPES
+from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.stage_model import StageModel
 
@@ -164,7 +160,6 @@ class IterationFloor:
         fetches: bool,
         may_replicate: bool = False,
         more_calls: int = 0,
-        num_exchanging: int = 0,
     ) -> TypeFloor:
         """The floor of plans with exactly these types.
 
@@ -177,12 +172,10 @@ class IterationFloor:
                 the last all-reduce. Without a dense part only such plans have an all-reduce, so its
                 fixed time is then left out of the floor.
             more_calls: fused calls beyond :meth:`num_calls`.
-            num_exchanging: most sharding types of a plan that exchange vectors, under all names
-                that they may have; 0 if communication is not known to slow compute down.
         """
         replicates = ShardingType.DATA_PARALLEL in types
         grows = replicates or may_replicate
-        key = (types, fetches, grows, more_calls, num_exchanging)
+        key = (types, fetches, grows, more_calls)
         if key not in self._known:
             early = fetches and self._pipeline.exposes_fetch
             leaves = self._leaves(types, fetches=fetches, grows=grows)
@@ -195,27 +188,8 @@ class IterationFloor:
             steps = self._pipeline.program(unit).steps
             counts = [np.broadcast_to(step.duration_s, (size, ranks)).T for step in steps]
             program = self._pipeline.program(made)
-            top = self._overlap(program, own, types, num_exchanging) if num_exchanging else None
-            self._known[key] = TypeFloor(leaves, program, np.array(counts), top)
+            self._known[key] = TypeFloor(leaves, program, np.array(counts))
         return self._known[key]
-
-    def _overlap(
-        self,
-        program: Program,
-        own: StageTimes,
-        types: frozenset[ShardingType],
-        num_exchanging: int,
-    ) -> TopOverlap | None:
-        """What communication adds to the top; None where that is not known to be so."""
-        stages = self._stages
-        ratio = stages.topology.device.overlap_slowdown_ratio
-        waits = bool(types & set(EXCHANGING_TYPES))  # all ranks wait for each other after the top
-        is_apart = not (self._pipeline.overlaps_bottom or own.gather_s)
-        if ratio <= 0 or not (waits and is_apart and self._is_alike):
-            return None
-        slowing = replace(program, overlap_slowdown_ratio=ratio)
-        issue_s, name = float(np.max(own.collective_host_s)), own.dense_names[1]
-        return top_overlap(slowing, name, issue_s=issue_s, num_types=num_exchanging)
 
     def further_call_s(
         self, types: frozenset[ShardingType], *, fetches: bool

@@ -18,12 +18,11 @@ from costmodels.datatypes import FloatArray
 from costmodels.floors.exchange_floor import NUM_EXCHANGES
 from costmodels.iteration.base import require_times
 from costmodels.iteration.pipelines import TrainingPipeline
-from costmodels.lookup.base import NUM_LOOKUP_WORK
+from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK
+from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import (
     CODECS,
-    EXCHANGING_TYPES,
     INPUT,
-    KERNELS,
     LOOKUP,
     NUM_COLUMNS,
     NUM_COMPRESSED_COLUMNS,

@@ -16,7 +16,6 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.floors.exchange_floor import Seconds
-from costmodels.floors.overlap import SlowedTop, TopOverlap
 from costmodels.iteration.base import Program, Step
 
 _FOREVER_S: Final = 1e6
@@ -70,7 +69,6 @@ class TypeFloor:
         leaves: tuple[Leaf, ...],
         program: Program,
         counts: FloatArray,
-        top: TopOverlap | None = None,
     ) -> None:
         """Keep the parts.
 
@@ -78,7 +76,6 @@ class TypeFloor:
             leaves: the durations that depend on the plan.
             program: the steps of the made-up ranks with all leaves at zero.
             counts: ``[steps, R, L]`` how often each leaf is part of a step on each rank.
-            top: what slows the top of the dense part down under every plan; None for nothing.
         """
         self.leaves = leaves
         self.phases = np.array([leaf.phase for leaf in leaves], dtype=np.int64)
@@ -90,8 +87,6 @@ class TypeFloor:
         for i, step in enumerate(program.steps):
             self._own_s[i], self._host_s[i] = step.duration_s, step.host_s
         self._floor_s = program.floor_s
-        self._top = top
-        self._always = () if top is None else top.always
 
     def leaf_seconds(self, maxima: FloatArray) -> FloatArray:
         """Durations ``[N, L]`` of the leaves, from the maxima ``[N, L]`` of their phases."""
@@ -104,46 +99,8 @@ class TypeFloor:
         constants_s, slopes = np.array(pairs).T
         return np.asarray(constants_s + slopes * maxima)
 
-    @property
-    def hides_exchange(self) -> bool:
-        """Whether an exchange of indices can slow the top down under every plan."""
-        return self._top is not None and self._top.exchange is not None
-
-    def slowed_top(self, leaves: FloatArray, hidden_s: float) -> SlowedTop | None:
-        """How much a hidden exchange of indices slows the top down, where leaves are no shorter.
-
-        Args:
-            leaves: ``[L]`` least durations.
-            hidden_s: least seconds of the exchange.
-
-        Returns:
-            None if it may not run beside the top at all.
-        """
-        top = self._top
-        if top is None or top.exchange is None:
-            return None
-        starts = self._run(leaves[None], ())[0]
-        begun_s, sent_s = (float(starts[i].min()) for i in (top.forward, top.exchange))
-        return top.slowed(begun_s, sent_s, hidden_s)
-
-    def seconds(self, leaves: FloatArray, slowed: SlowedTop | None = None) -> FloatArray:
-        """Shortest iterations ``[N]`` for leaves ``[N, L]``.
-
-        Args:
-            leaves: durations that depend on the plan.
-            slowed: a chain through the top that these iterations have too.
-        """
-        return self._run(leaves, self._chains(slowed))[1]
-
-    def _chains(self, slowed: SlowedTop | None) -> tuple[SlowedTop, ...]:
-        """The chains through the top that every iteration has, and one more if it is given."""
-        return self._always if slowed is None else (*self._always, slowed)
-
-    def _run(
-        self, leaves: FloatArray, chains: tuple[SlowedTop, ...]
-    ) -> tuple[list[FloatArray], FloatArray]:
-        """The start ``[N, R]`` of each step, and the iterations ``[N]``."""
-        starts: list[FloatArray] = []
+    def seconds(self, leaves: FloatArray) -> FloatArray:
+        """Shortest iterations ``[N]`` for leaves ``[N, L]``."""
         finish: list[FloatArray] = []
         streams: dict[str, FloatArray] = {}
         host = np.zeros((len(leaves), self._own_s.shape[1]))
@@ -156,45 +113,27 @@ class TypeFloor:
             if step.collective:
                 ready = ready.max(axis=1, keepdims=True)
             done = ready + self._own_s[i] + leaves @ self._counts[i].T
-            starts.append(ready)
-            for chain in chains:
-                if i == chain.end:
-                    found = chain.share_ratio * starts[chain.start] + chain.constant_s
-                    done = np.maximum(done, found)
             streams[step.stream] = done
             if step.blocks_host:
                 host = np.maximum(host, done)
             finish.append(done)
             end = np.maximum(end, done)
         last: FloatArray = np.maximum(end, host).max(axis=1)
-        return starts, np.maximum(last, self._floor_s)
+        return np.maximum(last, self._floor_s)
 
-    def longest_path(self, leaves: FloatArray, slowed: SlowedTop | None = None) -> Path:
-        """The chain of steps that takes longest if the leaves take ``[L]`` seconds.
-
-        Args:
-            leaves: durations that depend on the plan.
-            slowed: a chain through the top that may be part of it.
-        """
-        chains = self._chains(slowed)
-        walk = _Walk.of(self._steps, self._own_s + self._counts @ leaves, self._host_s, chains)
+    def longest_path(self, leaves: FloatArray) -> Path:
+        """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""
+        walk = _Walk.of(self._steps, self._own_s + self._counts @ leaves, self._host_s)
         counts, constant_s = np.zeros(len(self.leaves)), 0.0
         if walk.end_s <= self._floor_s:
             return Path(constant_s=self._floor_s, counts=counts)
         # Walk back from the step that ends last, and add up what the steps on the way take.
         node: _Node | None = walk.last
-        share = 1.0
         while node is not None:
             is_step, i, rank = node
-            chain = walk.chains.get(node)
-            if chain is not None:
-                constant_s += share * chain.constant_s
-                share *= chain.share_ratio
-                node = walk.before[True, chain.start, rank]
-                continue
             if is_step:
-                counts += share * self._counts[i, rank]
-            constant_s += share * float((self._own_s if is_step else self._host_s)[i, rank])
+                counts += self._counts[i, rank]
+            constant_s += float((self._own_s if is_step else self._host_s)[i, rank])
             node = walk.before[node]
         return Path(constant_s=constant_s * (1.0 - _ROUNDING), counts=counts)
 
@@ -209,7 +148,7 @@ class TypeFloor:
     def waits_for_host(self, step_name: str, rank: int) -> bool:
         """Whether a step of a rank waits for its host alone, however long the leaves are."""
         forever = np.full(len(self.leaves), _FOREVER_S)
-        walk = _Walk.of(self._steps, self._own_s + self._counts @ forever, self._host_s, ())
+        walk = _Walk.of(self._steps, self._own_s + self._counts @ forever, self._host_s)
         i, rank = self._named(step_name), rank % self._own_s.shape[1]
         return walk.before[True, i, rank] == (False, i, rank)
 
@@ -229,13 +168,11 @@ class _Walk:
     Attributes:
         before: the node before each node on its chain; None at the start.
         last: the node that ends last, at ``end_s``.
-        chains: chains through the top, where they are longer than its steps, by their last node.
     """
 
     before: dict[_Node, _Node | None]
     last: _Node
     end_s: float
-    chains: dict[_Node, SlowedTop]
 
     @classmethod
     def of(
@@ -243,13 +180,11 @@ class _Walk:
         steps: tuple[Step, ...],
         durations_s: FloatArray,
         host_s: FloatArray,
-        chains: tuple[SlowedTop, ...],
     ) -> _Walk:
         """Run the steps with durations and host times ``[steps, R]``."""
         ranks = range(durations_s.shape[1])
         before: dict[_Node, _Node | None] = {}
-        finish_s, start_s = np.zeros((2, *durations_s.shape))
-        longer: dict[_Node, SlowedTop] = {}
+        finish_s = np.zeros(durations_s.shape)
         streams: dict[str, int] = {}
         clock: list[tuple[float, _Node | None]] = [(0.0, None) for _ in ranks]
         for i, step in enumerate(steps):
@@ -265,18 +200,13 @@ class _Walk:
                 ready = [max(ready, key=_time)] * len(ready)
             for r in ranks:
                 before[True, i, r] = ready[r][1]
-                start_s[i, r] = ready[r][0]
                 finish_s[i, r] = ready[r][0] + durations_s[i, r]
-                for chain in chains:
-                    chain_s = chain.share_ratio * start_s[chain.start, r] + chain.constant_s
-                    if i == chain.end and chain_s > finish_s[i, r]:
-                        finish_s[i, r], longer[True, i, r] = chain_s, chain
                 if step.blocks_host:
                     clock[r] = max(clock[r], (float(finish_s[i, r]), (True, i, r)), key=_time)
             streams[step.stream] = i
         ends = [(float(finish_s[i, r]), (True, i, r)) for i in range(len(steps)) for r in ranks]
         end_s, last = max([*ends, *((t, n) for t, n in clock if n is not None)], key=_time)
-        return cls(before=before, last=last, end_s=end_s, chains=longer)
+        return cls(before=before, last=last, end_s=end_s)
 
 
 def _time(found: tuple[float, _Node | None]) -> float:

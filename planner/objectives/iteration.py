@@ -21,9 +21,13 @@ from costmodels.floors.phases import (
 )
 from costmodels.floors.type_floor import TypeFloor
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import CALLS, EXCHANGING_TYPES, REPLICATED
+from costmodels.shard_work.wire import EXCHANGING_TYPES
+from costmodels.shard_work.work import (
+    CALLS,
+    REPLICATED,
+)
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
-from planner.search.bounds.boxes import Box, Call, HiddenExchange, Launches
+from planner.search.bounds.boxes import Box, Call, Launches
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
@@ -76,7 +80,7 @@ class IterationTime(AbstractNamedObjective):
         can hide them, but only up to a point. The forward lookup without the fetch counts if tables
         may be cached, and the backward lookup without decoding if there is such a phase.
         """
-        weights = np.array(self._pipeline.phase_weights, dtype=float)
+        weights = np.array(self._pipeline.phases.weights, dtype=float)
         weights[ALL_REDUCE] = float(self._replicates)
         exchanging = {kind for kind, _ in self._calls} & set(EXCHANGING_TYPES)
         weights[[exchange_phase(kind, INDICES) for kind in sorted(exchanging)]] = 1.0
@@ -87,7 +91,7 @@ class IterationTime(AbstractNamedObjective):
     @property
     def slowness(self) -> FloatArray | None:
         """``[W, K]`` as the pipeline says, with the fetch of caches if tables may be cached."""
-        return self._pipeline.phase_slowness(fetches=self._fetches)
+        return self._pipeline.phases.slowness(fetches=self._fetches)
 
     @property
     def parts(self) -> BoolArray:
@@ -98,7 +102,7 @@ class IterationTime(AbstractNamedObjective):
     def hidden(self) -> BoolArray:
         """True for exchanges of indices and fetches that run beside the rest of the iteration."""
         beside = [exchange_phase(kind, INDICES) for kind in EXCHANGING_TYPES] + [FETCH]
-        unpaid = self._pipeline.phase_weights == 0
+        unpaid = self._pipeline.phases.weights == 0
         return np.asarray(np.isin(np.arange(len(unpaid)), beside) & unpaid)
 
     def values(self, work: FloatArray) -> FloatArray:
@@ -128,18 +132,20 @@ class IterationTime(AbstractNamedObjective):
 
     def gradient(self, row: FloatArray) -> FloatArray:
         """Tangents of the pipeline's phases."""
-        return self._pipeline.phase_gradient(row)
+        return self._pipeline.phases.gradient(row)
 
     def always(self) -> Cut:
         """The path through all compute and all exchanges, which every plan has."""
-        return Cut(base=float(self._pipeline.base_s), slopes=self._pipeline.proven_weights)
+        return Cut(
+            base=float(self._pipeline.phases.base_s), slopes=self._pipeline.phases.proven_weights
+        )
 
     def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
         """The least time that bounds allow for the types and the largest phases of a plan."""
         if not types:
             return None
         floor = self._floor(types)
-        phases = np.asarray(self._pipeline.phase_times(work)).max(axis=-2)
+        phases = np.asarray(self._pipeline.phases.times(work)).max(axis=-2)
         return float(floor.seconds(floor.leaf_seconds(phases[None, floor.phases]))[0])
 
     def cut(
@@ -185,56 +191,17 @@ class IterationTime(AbstractNamedObjective):
         start = np.zeros(len(floor.phases)) if low is None else np.maximum(low[floor.phases], 0.0)
         end = start + 1.0 if high is None else np.maximum(high[floor.phases], start)
         launches = self._launches(types, floor)
-        box = Box(floor, len(self.weights), start, end, launches)
-        return box.hiding(self._hidden(types, optional)) if floor.hides_exchange else box
+        return Box(floor, len(self.weights), start, end, launches)
 
     def _floor(
         self, types: frozenset[ShardingType], optional: frozenset[ShardingType] = frozenset()
     ) -> TypeFloor:
         """What no plan with these sharding types can take less time than."""
-        names = {group[0]: len(group) for group in self._pipeline.alike_types}
-        exchanging = (types | optional) & set(EXCHANGING_TYPES)
         return self._pipeline.floor.of(
             types,
             fetches=self._fetches,
             may_replicate=ShardingType.DATA_PARALLEL in optional,
-            num_exchanging=sum(names.get(kind, 1) for kind in exchanging),
         )
-
-    def _hidden(
-        self, types: frozenset[ShardingType], optional: frozenset[ShardingType]
-    ) -> HiddenExchange | None:
-        """How long plans exchange indices at least; None outside a search.
-
-        The mean over ranks of what a table adds to the growing part of an exchange is the same
-        wherever its shards are. Exchanges of several types take at least as long as one with all
-        their growing parts (:mod:`costmodels.floors.exchange_floor`), and at least as long as their
-        lines, one for each type that every plan has.
-        """
-        space = self._space
-        lines = {
-            kind: leaf
-            for kind in (types | optional) & set(EXCHANGING_TYPES)
-            for leaf in self._floor(frozenset({kind})).leaves
-            if leaf.phase == exchange_phase(kind, INDICES)
-        }
-        if space is None or not lines:
-            return None
-        kinds = [o.sharding_type for o in space.options]
-        growth_s = np.where([k in types | optional for k in kinds], 0.0, np.inf)
-        gradient = self.gradient(space.mean_work.mean(axis=0))
-        for kind in lines:
-            own = np.array([k == kind for k in kinds])
-            growth_s[own] = space.mean_work[own] @ gradient[exchange_phase(kind, INDICES)]
-        fixed_s = sum(leaf.constant_s for kind, leaf in lines.items() if kind in types)
-        slope = min(leaf.slope_ratio for leaf in lines.values())
-
-        def duration_s(growth_s: float) -> float:
-            at = np.array([growth_s])
-            together_s = min(float(leaf.duration_s(at)[0]) for leaf in lines.values())
-            return max(together_s, fixed_s + slope * growth_s)
-
-        return HiddenExchange(growth_s=growth_s, first=space.first[:-1], duration_s=duration_s)
 
     def _launches(self, types: frozenset[ShardingType], floor: TypeFloor) -> Launches:
         """What each further fused call on a rank adds to its time at least.

@@ -251,6 +251,17 @@ class SearchSpace:
             places.append(found[1])
         return Assignment(options=tuple(options), places=tuple(places))
 
+    def in_use(self) -> list[tuple[int, tuple[int, ...]] | None] | None:
+        """How the plan in use has each table: index of the option and places.
+
+        None for a table that is cut as no listed option cuts it; None instead of the list if there
+        is no plan in use.
+        """
+        limit = self.problem.move_limit
+        if limit is None:
+            return None
+        return [self.located(t, limit.start.placement(o.table)) for t, o in enumerate(self.tables)]
+
     def located(self, table: int, placement: TablePlacement) -> tuple[int, tuple[int, ...]] | None:
         """Index of the option, and places, of a placement; None if no option is cut like it."""
         kind = placement.sharding_type

@@ -33,7 +33,7 @@ from planner.search.base import (
     StopCallback,
 )
 from planner.search.bounds.quick import Floor
-from planner.search.common.leave_out import SearchPart
+from planner.search.common.schedule import SearchPart
 from planner.search.construct.handed import HandedPlan, offered
 from planner.settings import SearchSettings
 from planner.space.evaluation import Evaluator, SearchSpace

@@ -17,7 +17,7 @@ from benchmarks.search.additive import (
 )
 from costmodels.sharding import Spread
 from planner.search.auto import Auto
-from planner.search.common.leave_out import SearchPart
+from planner.search.common.schedule import SearchPart
 from planner.space.evaluation import Assignment, Budget, Evaluator
 from tests.planner.cases import first
 

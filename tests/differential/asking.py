@@ -24,7 +24,7 @@ from planner.scenarios import ScenarioRule
 from planner.search.auto import Auto
 from planner.search.base import AbstractStrategy
 from planner.search.bounds.quick import Floor
-from planner.search.common.leave_out import SearchPart
+from planner.search.common.schedule import SearchPart
 from planner.settings import SearchSettings
 from planner.solving.prepare import BOUND_OF_LISTED
 from planner.support.status import Status

@@ -32,7 +32,6 @@ from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Sprea
 from costmodels.topology import Link, Topology, with_host_factor
 from costmodels.workload import DataType, Workload
 from planner.objectives.iteration import IterationTime
-from planner.search.bounds.boxes import Box, HiddenExchange
 from tests.costmodels.iteration.events import simulate
 from tests.differential.case import Case, limited_topology, models_on
 from tests.differential.drawing.options import placements
@@ -79,7 +78,7 @@ class PricedPlans:
     @cached_property
     def phases(self) -> FloatArray:
         """Phases of each rank, ``[N, W, K]``."""
-        return self.pipeline.phase_times(self.works)
+        return self.pipeline.phases.times(self.works)
 
     @cached_property
     def types(self) -> list[frozenset[ShardingType]]:
@@ -297,7 +296,6 @@ def _floors(priced: PricedPlans) -> Iterator[str]:
         shares = priced.rng.uniform(size=(2, slowest.shape[-1]))
         box = objective.box(types, slowest[i] * shares[0], slowest[i] * (1.0 + shares[1]))
         if box is not None:
-            box = _knowing_indices(box, priced, priced.works[i])
             exact_s = float(box.exact_times(slowest[i][box.first][None])[0])
             yield from _above(f"shortest of a box {named}", exact_s, time_s)
         for other in priced.others():
@@ -307,17 +305,6 @@ def _floors(priced: PricedPlans) -> Iterator[str]:
             if box is not None:
                 cut = box.cut(slowest[other])
                 yield from _above(f"box {named}", cut.base + cut.slopes @ slowest[i], time_s)
-
-
-def _knowing_indices(box: Box, priced: PricedPlans, work: FloatArray) -> Box:
-    """The box of plans whose indices travel as long as those of a plan do."""
-    families = priced.pipeline.stage_times(work).families
-    there = [f for f in families if f.present is None or f.present.all()]
-    seconds = sum(float(np.max(f.input_s)) for f in there)
-    known = HiddenExchange(
-        growth_s=np.zeros(1), first=np.zeros(1, dtype=np.int64), duration_s=lambda _: seconds
-    )
-    return box.hiding(known).keeping(np.ones(1, dtype=bool))
 
 
 def _tangents(priced: PricedPlans) -> Iterator[str]:

@@ -20,7 +20,7 @@ from planner.errors import StoppedError
 from planner.options.torchrec_default import torchrec_default
 from planner.problem import PlanningProblem
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.scope import Scope
+from planner.search.bounds.bound_program import Scope
 from planner.search.common.linear import LinearModel
 from planner.search.common.milp import Solution
 from planner.search.common.safe_bounds import first_prices, safe_bound

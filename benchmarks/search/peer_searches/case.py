@@ -20,7 +20,7 @@ from benchmarks.search.peer_searches import restated
 from benchmarks.search.peer_searches.tasks import Best, SpaceName, TimeIsUp, price, space_of, task
 from planner.objectives import objective_named
 from planner.search.auto import Auto
-from planner.search.common.leave_out import SearchPart
+from planner.search.common.schedule import SearchPart
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
 
 OURS: Final = "ours"

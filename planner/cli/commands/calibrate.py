@@ -105,11 +105,11 @@ def command(settings: Settings, *, flags: _Flags) -> int:
     """Run microbenchmarks and fit the constants of the cost models to them.
 
     On GPUs it measures lookups of FBGEMM (forward, and backward with the update), matrix products,
-    memory-bound operators, the host's calls, copies to and from the host and, from two ranks on,
-    collectives. GPU times are those between CUDA events, while the GPU is held until the host has
-    queued the call. Each point is a row of the file of raw rows, written as soon as it is known; a
-    point that fails is skipped and told. Without FBGEMM there are no lookups. The system file is
-    the base --system with what was measured in its place; --from writes it from stored rows.
+    the host's calls, copies to and from the host and, from two ranks on, collectives. GPU times are
+    those between CUDA events, while the GPU is held until the host has queued the call. Each point
+    is a row of the file of raw rows, written as soon as it is known; a point that fails is skipped
+    and told. Without FBGEMM there are no lookups. The system file is the base --system with what
+    was measured in its place; --from writes it from stored rows.
 
     On CPU cores (--device cpu) ranks exchange over gloo, and the stages of training steps of small
     random models are measured too. None of these models is one that 'validate torchrec' trains.
@@ -303,7 +303,6 @@ def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
 def _calibrate_ranks(settings: Settings, flags: _Flags, launch: Launch | None) -> int:
     """Measure CPU ranks, fit their constants and write their system file."""
     from costmodels.calibration.designs import FULL, QUICK
-    from costmodels.calibration.fitting import Calibration
     from planner.cli.progress import status_line
     from planner.cli.real_runs import require_torchrec
     from planner.integrations.measure.calibrate import fit_here, measure_machine, memory_bytes
@@ -321,14 +320,9 @@ def _calibrate_ranks(settings: Settings, flags: _Flags, launch: Launch | None) -
         if only_measures:
             return 0
         progress("fitting")
-        fitted = fit_here(points, world_size=world_size)
-    calibration = Calibration(
-        constants=fitted.constants,
-        errors=fitted.errors,
-        seed=flags.seed,
-        effort="quick" if flags.quick else "full",
-    )
-    written = write_calibrated_system(flags.output, calibration, memory_bytes=memory_bytes())
+        words = "quick" if flags.quick else "full"
+        fitted = fit_here(points, world_size=world_size, seed=flags.seed, effort=words)
+    written = write_calibrated_system(flags.output, fitted, memory_bytes=memory_bytes())
     if settings.json:
         write_json(
             {

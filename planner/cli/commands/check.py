@@ -90,7 +90,7 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
     from planner.io.constraints import check_constraints
     from planner.io.documents import read_yaml
     from planner.io.workload.table_list import LIST_ENDINGS
-    from planner.options.odd_widths import width_remarks
+    from planner.options.torchrec_rules import width_remarks
 
     path = _shipped(path)
     if path.suffix == ".json" and not _is_of_yaml(path):

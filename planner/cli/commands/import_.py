@@ -173,7 +173,7 @@ def _write(
     from planner.errors import InvalidInputError
     from planner.io.workload.starter import listed_text, placeholder_text
     from planner.io.workload.table_list import LIST_ENDINGS
-    from planner.options.odd_widths import width_remarks
+    from planner.options.torchrec_rules import width_remarks
     from planner.support.files import write_text_atomic
 
     if path.exists():

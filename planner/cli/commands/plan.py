@@ -144,8 +144,7 @@ def command(
         kept_s = _kept_s(asked.problem, more.output, start_s)
         robust = ScenarioRule(more.robust or ScenarioRule.WORST)
         steered = replace(search.settings(), robust=robust, kept_s=kept_s)
-        limit_s = math.inf if search.time_limit_s is None else search.time_limit_s
-        until_s = time.perf_counter() + limit_s - steered.kept_s
+        until_s = time.perf_counter() + (search.time_limit_s or math.inf) - steered.kept_s
         more.check_figures(search.objective)
         with live_progress(settings, search.objective) as progress:
             result = api.solve(
@@ -231,7 +230,7 @@ def _with_wider_price(
     from costmodels.errors import CostModelError
     from planner import api
     from planner.errors import PlannerError
-    from planner.options.odd_widths import odd_tables, priced_remark, widened
+    from planner.options.torchrec_rules import odd_tables, priced_remark, widened
 
     problem, left_s = result.problem, None
     if not odd_tables(problem.workload) or problem.scenarios:

@@ -118,7 +118,7 @@ def dense(settings: Settings, *, file: Path, flags: TableFlags) -> int:
     devices.
     """
     from planner import io
-    from planner.predict.dense import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
+    from planner.predict.rows import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
 
     table = _read(file, flags, DENSE_COLUMNS, DENSE_OPTIONAL)
     if "dtype" not in table.columns:

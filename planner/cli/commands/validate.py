@@ -251,8 +251,7 @@ def _train(
 
     from planner import io
     from planner.integrations.measure.calibrate import calibrated_topology
-    from planner.integrations.measure.runs import RunSettings
-    from planner.integrations.measure.validate_torchrec import validate_tasks
+    from planner.integrations.measure.runs import RunSettings, validate_tasks
 
     ranks, tasks = flags.ranks, 1 if flags.skew else flags.tasks
 

@@ -30,16 +30,17 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from planner.search.bounds.bound_program import RankFreeProgram
+from planner.search.bounds.bound_program import (
+    EVERYTHING,
+    Name,
+    RankFreeProgram,
+    Scope,
+)
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
-from planner.search.bounds.scope import EVERYTHING, Name, Scope
-from planner.search.bounds.solution_loads import SolutionLoads
-from planner.search.common.basis import Basis
 from planner.search.common.linear import LinearModel
-from planner.search.common.milp import MilpProgram, Rows, Solution
+from planner.search.common.milp import Basis, MilpProgram, Rows, Solution
 from planner.search.common.programs import effort_of, node_s, solve
-from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import Meter
 from planner.space.objective import Cut
 
@@ -59,8 +60,6 @@ class RankFreeBound:
         optional: sharding types that the plans of a set may have or not.
         cuts: the cuts found so far for each set of sharding types.
         builder: builds the programs.
-        loads: works out what loads a solution puts on ranks.
-        schedule: up to how many tables linear programs are worth their time.
     """
 
     def __init__(
@@ -71,7 +70,6 @@ class RankFreeBound:
         meter: Meter | None = None,
         cut: Callable[[], bool] = lambda: False,
         left_s: Callable[[], float] = lambda: math.inf,
-        schedule: Schedule = USUAL,
     ) -> None:
         """Begin with the rows about means alone.
 
@@ -82,16 +80,13 @@ class RankFreeBound:
             meter: is told of the work done.
             cut: whether the user or the clock ends the search; asked after each linear program.
             left_s: seconds by the clock that are left, after which a program ends as it is.
-            schedule: up to how many tables linear programs are worth their time.
         """
         self.optional = optional
-        self._cut, self._left_s, self.schedule = cut, left_s, schedule
+        self._cut, self._left_s = cut, left_s
         self._meter = Meter() if meter is None else meter
         self.model = model
         self.space = model.space
         self.builder = RankFreeProgram(model)
-        self.loads = SolutionLoads(self.builder)
-        self._uniform = self.builder.uniform
         self._table_rows: set[Name] = set()
         self._rank_rows: set[Name] = set()
         self.cuts: dict[TypeSet | None, list[Cut]] = {}
@@ -169,50 +164,16 @@ class RankFreeBound:
         """The sharding types that every plan of a set has."""
         return types - self.optional
 
-    @property
-    def uniform(self) -> BoolArray:
-        """``[n]`` True for options that load every rank."""
-        return self._uniform
+    def least_phases(self, types: TypeSet | None) -> FloatArray:
+        """``[K]`` the mean over ranks of each phase if every table had its least load.
 
-    @property
-    def limits(self) -> FloatArray:
-        """Device bytes and host bytes of a rank, on average."""
-        return self.builder.limits
-
-    def least_phase(
-        self,
-        types: TypeSet | None,
-        phase: int,
-        most: float,
-        *,
-        box: Box | None = None,
-        kept: BoolArray | None = None,
-    ) -> float:
-        """The least value of a phase's maximum over ranks in plans of objective ``most`` or less.
-
-        Args:
-            types: the set of sharding types; None for all plans.
-            phase: which of all K phases.
-            most: of the objective.
-            box: limits of the phases that these plans are known to keep.
-            kept: ``[n]`` True for options that these plans may have.
-
-        Returns:
-            Infinite if there are no such plans.
+        No plan with sharding types of the set has a shorter longest phase. Infinite if the types
+        leave a table no option.
         """
-        where = np.flatnonzero(self.model.used == phase)
-        if not len(where):
-            return 0.0
-        if self.space.num_tables > self.schedule.few_tables:
-            return self._least_sum(types, int(where[0]))
-        program = self._program(types, Scope(box=box, kept=kept), whole=False)
-        cost, upper = np.zeros_like(program.cost), program.upper.copy()
-        cost[len(self.space.options) + int(where[0])] = 1.0
-        upper[-1] = most / self.builder.scale
-        solution = self._solve(replace(program, cost=cost, upper=upper))
-        if solution.infeasible:
-            return math.inf
-        return max(0.0, solution.bound * self.builder.scale * (1 - _ROUNDING))
+        loads = self.model.mean[:, : self.model.num_tangents]
+        loads = np.where(uses(types, self.space)[:, None], loads, np.inf)
+        least = np.minimum.reduceat(loads, self.space.first[:-1], axis=0).sum(axis=0)
+        return self.model.all_phases(self.model.phase_maxima(least) * (1 - _ROUNDING))
 
     def largest_loads(self, box: Box) -> FloatArray:
         """``[n, L]`` what each option puts at least on some rank, for each side of a box."""
@@ -220,14 +181,6 @@ class RankFreeBound:
         phases = np.zeros((len(loads), len(self.model.objective.weights)))
         phases[:, self.model.used] = self.model.phase_maxima(loads)
         return phases[:, box.first]
-
-    def _least_sum(self, types: TypeSet | None, phase: int) -> float:
-        """The mean over ranks of a phase in use if every table had its least load; or infinite."""
-        members = self.builder.members(phase)
-        inside = uses(types, self.space)
-        loads = np.where(inside[:, None], self.model.mean[:, members.start : members.stop], np.inf)
-        least = np.minimum.reduceat(loads, self.space.first[:-1], axis=0).sum(axis=0)
-        return float(least.max()) * (1 - _ROUNDING)
 
     def _solve(
         self,
@@ -292,9 +245,9 @@ class RankFreeBound:
         limits = self.builder.rank_limits[self.builder.ranks] * (1 + _TOLERANCE)
         on_rank = np.column_stack([np.tile(phases, (len(limits), 1)), limits])
         before = len(self._table_rows) + len(self._rank_rows)
-        largest, everywhere, peaks = self.loads.peaks(y)
-        self._table_rows |= self.loads.broken(largest, on_rank.max(axis=0))
-        broken = self.loads.broken(everywhere, on_rank)
+        largest, everywhere, peaks = self.builder.peaks(y)
+        self._table_rows |= self.builder.broken(largest, on_rank.max(axis=0))
+        broken = self.builder.broken(everywhere, on_rank)
         self._rank_rows |= {(int(self.builder.ranks[rank]), g, i) for rank, g, i in broken}
         value = float(x[-1]) * self.builder.scale
         new = self._add_cut(peaks, value, types) if box is None else self._cut_box(x, value, box)

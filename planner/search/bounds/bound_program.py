@@ -16,26 +16,176 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.floors.rules import require_rules
+from costmodels.sharding import ComputeKernel
+from planner.problem import Level
+from planner.rules.placement_rules import Cap
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import TypeSet, uses
-from planner.search.bounds.room import unlisted_bytes
-from planner.search.bounds.rows.counted import counted
-from planner.search.bounds.rows.one_place import OnePlace
-from planner.search.bounds.scope import EVERYTHING, Name, Scope
 from planner.search.common.linear import LinearModel
 from planner.search.common.milp import MilpProgram, Rows
-from planner.space.evaluation import ROUNDING
+from planner.space.evaluation import ROUNDING, SearchSpace
 from planner.space.objective import Cut
 
+# ------------------ which plans
+#
+# Which plans a program of the bound is about, and which ranks it looks at.
+
+Name = tuple[int, int, int]
+"""The name of a row about one load. Its numbers are: which row of
+:class:`planner.search.bounds.bound_program.OnePlace`, or which rank; which of all K phases, or K
+for memory; and which tangent of the phase. A name stays valid when more phases come into use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scope:
+    """Which plans a program is about, and what it looks at besides means and largest shards.
+
+    Attributes:
+        kept: ``[n]`` True for options to choose from; None for all.
+        box: limits of the phases, and what fused calls cost; None for no limits.
+        more: further rows about the options.
+    """
+
+    kept: BoolArray | None = None
+    box: Box | None = None
+    more: Sequence[Rows] = ()
+
+
+EVERYTHING: Final = Scope()
+"""All plans, and nothing further."""
+
+
+# ------------------ limits on counts
+#
+# Rows about limits on the number of shards or tables per rank or host.
+#
+# If a limit allows each place so many, all places together have at most that times their number. An
+# option adds to this sum at least what it counts in the places where it counts least: pieces of a
+# table that share a place count there as one table.
+
+
+def counted(space: SearchSpace) -> Rows:
+    """A row ``counts @ y <= most * number of places`` for each limit."""
+    caps = space.rules.caps
+    counts = [np.where(c.members[space.table_of], _least(space, c), 0) for c in caps]
+    matrix = np.array(counts, dtype=float).reshape(len(caps), len(space.options))
+    places = {Level.RANK: space.world_size, Level.HOST: space.num_hosts}
+    most = np.array([float(c.most * places[c.level]) for c in caps])
+    return Rows.dense(matrix, np.full(len(caps), -math.inf), most)
+
+
+def _least(space: SearchSpace, cap: Cap) -> IntArray:
+    """``[n]`` what each option adds at least to the sum of a limit over all places."""
+    world, local = space.world_size, space.local_world_size
+    blocks = np.where(space.is_on_hosts, local, 1)
+    if not cap.distinct:
+        return np.where(space.is_uniform, world, space.pieces * blocks)
+    if cap.level is Level.RANK:
+        return np.where(space.is_uniform, world, blocks)
+    return np.where(space.is_uniform, space.num_hosts, 1)
+
+
+# ------------------ large shards and tied tables
+#
+# Rows about what has to be on one rank or one host: large shards, and tables tied together.
+#
+# In every plan some rank has the largest shard of a table. Its load is at least that of the shard
+# and of what uniform options put on every rank. If rules tie tables to one rank, that rank has all
+# of their shards. If they tie tables to one host, its ranks share all of their shards, and the
+# fullest of them has at least the mean over the host.
+
+
+class OnePlace:
+    """Loads that the fullest rank has at least.
+
+    There is a row for each table, then one for each tied group of tables.
+    """
+
+    def __init__(self, model: LinearModel, uniform: BoolArray) -> None:
+        """Find the tied groups of tables.
+
+        Args:
+            model: tangents and options.
+            uniform: ``[n]`` True for options that load every rank; they add nothing to these rows.
+        """
+        self._model, self._uniform = model, uniform
+        space = model.space
+        self._groups = [
+            (level, np.flatnonzero(members[space.table_of]))
+            for level in Level
+            for members in space.rules.tied(level)
+        ]
+
+    def options(self, row: int) -> IntArray:
+        """Positions of the options that a row is about."""
+        return self._row(row)[1]
+
+    def loads(self, row: int, load: int) -> FloatArray:
+        """What each of these options adds to one load of that rank; 0 for uniform ones."""
+        level, options = self._row(row)
+        least = self._largest if level is None else self._tied(level)
+        return np.where(self._uniform[options], 0.0, least[options, load])
+
+    def all_loads(self, shares: FloatArray) -> FloatArray:
+        """``[rows, P + 2]`` the loads of each row if options have these shares, ``[n]``."""
+        own = np.where(self._uniform, 0.0, shares)[:, None]
+        each = own * self._largest
+        tables = np.add.reduceat(each, self._model.space.first[:-1], axis=0)
+        groups = [
+            (own[options] * self._tied(level)[options]).sum(axis=0)
+            for level, options in self._groups
+        ]
+        return np.stack([*tables, *groups])
+
+    def _row(self, row: int) -> tuple[Level | None, IntArray]:
+        """Where a group is tied, None for the row of one table; and the options of the row."""
+        space = self._model.space
+        if row < space.num_tables:
+            return None, np.arange(space.first[row], space.first[row + 1])
+        return self._groups[row - space.num_tables]
+
+    @property
+    def _largest(self) -> FloatArray:
+        """``[n, P + 2]`` what the largest shard of an option adds to its rank."""
+        return self._model.extreme(np.maximum)
+
+    def _tied(self, level: Level) -> FloatArray:
+        """``[n, P + 2]`` what all shards of an option add to their rank, or a rank of their host.
+
+        On a host it is the mean over its ranks, which is the least that its fullest rank has.
+        """
+        space = self._model.space
+        places = space.world_size if level is Level.RANK else space.num_hosts
+        return np.asarray(self._model.mean * places)
+
+
+_SEEN: Final = 1e-5
+"""Shares of uniform options up to this are taken for the rounding of the solver."""
 _LIMIT_SLACK = 1e-9
 """Share by which limits of variables are widened, because they are rounded sums: no plan may fall
 outside."""
+
+
+def unlisted_bytes(space: SearchSpace) -> float:
+    """Device bytes that tables listed without kernels in host memory hold at most.
+
+    With these kernels the bytes would be in host memory.
+    """
+    workload, left_out = space.problem.workload, set(space.listing.left_out_tables)
+    most = 0.0
+    for table, listed in zip(workload.tables, space.tables, strict=True):
+        fused = (o for o in listed.options if o.kernel is not ComputeKernel.DENSE)
+        widths = {o.column_widths for o in fused} if table.name in left_out else set()
+        most += max((workload.trained_bytes(table, w) for w in widths), default=0.0)
+    return most
 
 
 class RankFreeProgram:
@@ -373,3 +523,44 @@ class RankFreeProgram:
                     upper.append(0.0)
         matrix = np.array(rows).reshape(len(rows), size)
         return Rows.dense(matrix, np.full(len(rows), -math.inf), np.array(upper))
+
+    # -- reading a solution -----------------------------------------------------------------------
+
+    def peaks(self, shares: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Loads that some rank has at least, where options have these shares, ``[n]``.
+
+        Returns:
+            Loads of the largest shards of each table or tied group, beside what uniform options put
+            on every rank, ``[rows, P + 2]``; loads of uniform options on each of the ranks that
+            differ, ``[ranks, P + 2]``; and the largest of both and of the means, ``[P + 2]``.
+        """
+        uniform = np.where(self.uniform, shares, 0.0)
+        base = uniform @ self.model.extreme(np.minimum)
+        largest = self.one_place.all_loads(shares) + base
+        everywhere = self._loads_of_uniform(uniform)
+        peaks = np.maximum(largest.max(axis=0), everywhere.max(axis=0))
+        return largest, everywhere, np.maximum(peaks, shares @ self.model.mean)
+
+    def broken(self, loads: FloatArray, allowed: FloatArray) -> set[Name]:
+        """Names of the rows that loads break, ``[rows, P + 2]``, with the row in ``loads`` first.
+
+        Args:
+            loads: what rows add up to.
+            allowed: the most that they may, of a shape that fits ``loads``.
+        """
+        model = self.model
+        phases = np.append(model.used, len(model.objective.weights))
+        groups = np.concatenate([model.phase_index, [len(model.used)] * 2])
+        within = np.arange(len(groups)) - np.append(model.starts, model.num_tangents)[groups]
+        where = np.argwhere(loads > allowed)
+        return {(int(i), int(phases[groups[c]]), int(within[c])) for i, c in where}
+
+    def _loads_of_uniform(self, uniform: FloatArray) -> FloatArray:
+        """``[ranks, P + 2]`` loads of uniform options with these shares, on ranks that differ."""
+        ranks = self.ranks
+        loads = np.zeros((len(ranks), self.model.num_tangents + 2))
+        chosen = uniform[self.uniform]
+        for i in np.flatnonzero(chosen > _SEEN):
+            own = self.model.columns[self.uniform_rows[i, ranks]]
+            loads += chosen[i] * self.model.at(own, ranks)
+        return loads

@@ -14,14 +14,12 @@ says; above ``high`` the shortest possible iteration is longer than the best pla
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.floors.overlap import SlowedTop
 from costmodels.floors.type_floor import Leaf, TypeFloor
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.space.objective import Cut
@@ -31,8 +29,6 @@ _SAMPLES: Final = 65
 comes a little closer to the duration, and every box takes longer."""
 _NARROWEST_S: Final = 1e-21
 """Least width of a side in seconds, so that a chord has a slope even if all sides are at 0."""
-_LONGER: Final = 1e-3
-"""Share by which a hidden exchange has to be longer than is known for a box to be made anew."""
 _NARROWEST_RATIO: Final = 1e-9
 """Least width of a side as a share of the largest phase of the box, for the same reason."""
 
@@ -61,28 +57,6 @@ class Launches:
     least_shares: tuple[tuple[ShardingType, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HiddenExchange:
-    """How long the plans of a box exchange indices beside other work.
-
-    Attributes:
-        growth_s: ``[n]`` what each option of a table adds at least to the growing parts; infinite
-            for options that no plan has.
-        first: ``[T]`` position of the first option of each table.
-        duration_s: the least seconds of exchanges with these growing parts together.
-    """
-
-    growth_s: FloatArray
-    first: IntArray
-    duration_s: Callable[[float], float]
-
-    def least_s(self, kept: BoolArray) -> float:
-        """Least seconds of plans with options among these, ``[n]``; infinite if there are none."""
-        growth_s = np.where(kept, self.growth_s, math.inf)
-        least_s = float(np.minimum.reduceat(growth_s, self.first).sum())
-        return self.duration_s(least_s) if math.isfinite(least_s) else math.inf
-
-
 class Box:
     """Plans of one set of sharding types whose phase maxima are between ``low`` and ``high``.
 
@@ -101,8 +75,6 @@ class Box:
     Attributes:
         first: ``[L]`` the phase of each side.
         low, high: ``[L]`` limits of the phase of each side.
-        hidden: how long its plans exchange indices beside other work; None if that is not known.
-        hidden_s: the least seconds of that, as far as known.
         flat: ``[L]`` the same. No program can keep such a phase inside the box. So its duration
             counts as it is at ``low``; above, it is no shorter.
         cuts: the cuts found so far; they hold inside the box.
@@ -139,23 +111,10 @@ class Box:
                 self._constant_s[i], self._slope[i] = parent._constant_s[i], parent._slope[i]
             else:
                 self._constant_s[i], self._slope[i] = _chord(leaf, low[i], self.high[i])
-        self._hide(*((None, 0.0) if parent is None else (parent.hidden, parent.hidden_s)))
-
-    def _hide(self, hidden: HiddenExchange | None, hidden_s: float) -> None:
-        self.hidden, self.hidden_s = hidden, hidden_s
-        self._slowed: SlowedTop | None = None
-        if hidden_s > 0:
-            least_s = self.floor.leaf_seconds(self.low[None])[0]
-            self._slowed = self.floor.slowed_top(least_s, hidden_s)
-
-    def hiding(self, hidden: HiddenExchange | None) -> Box:
-        """This box, which is told how long its plans exchange indices beside other work."""
-        self._hide(hidden, self.hidden_s)
-        return self
 
     def cut(self, phases: FloatArray) -> Cut:
         """The longest chain of durations at these phases, ``[K]``, as a cut for the box."""
-        path = self.floor.longest_path(self._chords(self._inside(phases)), self._slowed)
+        path = self.floor.longest_path(self._chords(self._inside(phases)))
         slopes = np.zeros(self._num_phases)
         np.add.at(slopes, self.first, path.counts * self._slope)
         base_s = path.constant_s + float(path.counts @ self._constant_s)
@@ -167,11 +126,11 @@ class Box:
         Args:
             points: ``[N, L]`` the phase of each side, for each of N points.
         """
-        return self.floor.seconds(self.floor.leaf_seconds(points), self._slowed)
+        return self.floor.seconds(self.floor.leaf_seconds(points))
 
     def relaxed(self, points: FloatArray) -> FloatArray:
         """``[N]`` the shortest iterations by the chords, from points ``[N, L]``."""
-        return self.floor.seconds(self._chords(points), self._slowed)
+        return self.floor.seconds(self._chords(points))
 
     def errors(self, phases: FloatArray) -> FloatArray:
         """``[L]`` how far each chord lowers the iteration at these phases, ``[K]``.
@@ -183,7 +142,7 @@ class Box:
         chords = self._chords(at)
         own = self.floor.leaf_seconds(at[None])[0]
         points = np.where(np.eye(len(at), dtype=bool), own, chords)
-        seconds = self.floor.seconds(np.concatenate([chords[None], points]), self._slowed)
+        seconds = self.floor.seconds(np.concatenate([chords[None], points]))
         return np.asarray(seconds[1:] - seconds[0])
 
     def least(self, phases: FloatArray) -> FloatArray:
@@ -197,15 +156,6 @@ class Box:
         for cut in self.cuts:
             found = np.maximum(found, cut.base + at @ (cut.slopes[self.first] * self._once))
         return found
-
-    def keeping(self, kept: BoolArray) -> Box:
-        """The plans of this box whose options are among these, ``[n]``."""
-        least_s = 0.0 if self.hidden is None else self.hidden.least_s(kept)
-        if not self.hidden_s * (1.0 + _LONGER) < least_s < math.inf:
-            return self
-        made = self.part(self.low, self.high)
-        made._hide(self.hidden, least_s)
-        return made
 
     def part(self, low: FloatArray, high: FloatArray, *, flat: BoolArray | None = None) -> Box:
         """The part of this box between these limits, ``[L]``; it begins with this box's cuts."""

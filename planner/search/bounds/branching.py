@@ -31,7 +31,7 @@ from costmodels.sharding import ShardingType
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
-from planner.search.bounds.table_split import TableSplit, widest_split
+from planner.search.common.linear import LinearModel
 from planner.space.objective import AbstractObjective
 
 _BISECTIONS: Final = 40
@@ -186,9 +186,7 @@ class Branching:
         box = None if self._time is None else self._time.box(certain, optional=left_open)
         if box is None:
             return replace(node, done=True)
-        low = np.array(
-            [self._bounds.least_phase(node.types, int(phase), incumbent) for phase in box.first]
-        )
+        low = self._bounds.least_phases(node.types)[box.first]
         if not np.isfinite(low).all():
             return replace(node, bound=incumbent, done=True)
         flat = ~np.isin(box.first, self._bounds.model.used)
@@ -288,7 +286,6 @@ class Branching:
     def _relaxed(self, node: Node, box: Box, incumbent: float, *, rounds: int) -> Node:
         """The node in a box, with the bound and the options that a linear program leaves it."""
         kept = self._left(node, box, incumbent)
-        box = box.keeping(kept)
         start = None if node.relaxation is None else node.relaxation.basis
         found = self._bounds.relax(node.types, box=box, rounds=rounds, kept=kept, start=start)
         bound = max(node.bound, found.bound)
@@ -321,3 +318,72 @@ def _binding_slopes(box: Box, phases: FloatArray) -> FloatArray:
     slopes = np.array([cut.slopes[box.first] for cut in box.cuts])
     largest = float(values.max())  # below 0 if cuts say nothing about such short phases
     return np.asarray(slopes[values >= largest - _BINDING_RATIO * abs(largest)].max(axis=0))
+
+
+# ------------------ options of one table
+#
+# Branching on the options of one table.
+#
+# A linear program may mix the options of a table: for example a large share of an option in device
+# memory, and as much of one in host memory as makes everything fit. No plan can do this. If the
+# table is a large part of all, the bound is far below every plan. Therefore the options are divided
+# in two parts: those with less load than the mix, and those with more. Neither part can make the
+# same mix.
+
+_FULL_RATIO: Final = 0.999
+"""Share of all device memory above which it counts as full. Below it, no plan is worse because a
+table needs more of it."""
+
+_SAME_RATIO: Final = 1e-6
+"""Share of the objective up to which options count as alike, so that splitting them is useless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableSplit:
+    """Two parts of the options, which divide the options of one table.
+
+    Attributes:
+        worth: how much the mixed options of that table differ, in the unit of the objective.
+        lower, upper: ``[n]`` True for the options of each part: all options of other tables, and
+            some of that table; none of these is in both parts.
+    """
+
+    worth: float
+    lower: BoolArray
+    upper: BoolArray
+
+
+def widest_split(
+    model: LinearModel, shares: FloatArray, slopes: FloatArray, incumbent: float
+) -> TableSplit | None:
+    """The split of the table whose mixed options differ most.
+
+    How much the options of a table differ is the standard deviation of what they add to the mean
+    load of a rank in one phase, or to its device memory if that is full, weighted by their shares.
+
+    Args:
+        model: loads of the options.
+        shares: ``[n]`` share of each option in a solution.
+        slopes: ``[K']`` how fast the objective grows with each phase in use.
+        incumbent: the objective of the best plan; all device memory counts as much.
+
+    Returns:
+        None if the solution mixes the options of no table.
+    """
+    space = model.space
+    limit = max(float(space.pipeline.device_limits.mean()), 1.0)
+    is_full = float(shares @ model.mean[:, -2]) > _FULL_RATIO * limit
+    worth = np.append(slopes[model.phase_index], incumbent / limit if is_full else 0.0)
+    loads = model.mean[:, : len(worth)] * worth
+    weights, first = np.maximum(shares, 0.0)[:, None], space.first[:-1]
+    total = np.add.reduceat(weights, first)
+    means = np.add.reduceat(weights * loads, first) / total
+    apart = weights * (loads - means[space.table_of]) ** 2
+    spread = np.sqrt(np.add.reduceat(apart, first) / total)
+    table, column = np.unravel_index(int(np.argmax(spread)), spread.shape)
+    found = float(spread[table, column])
+    if found <= _SAME_RATIO * incumbent:
+        return None
+    own = space.table_of == table
+    below = own & (loads[:, column] <= means[table, column])
+    return TableSplit(worth=found, lower=~own | below, upper=~below)

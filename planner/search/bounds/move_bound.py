@@ -35,7 +35,6 @@ from costmodels.sharding import ShardingOption
 from planner.rules.moved_bytes import MOVED_BYTES, MoveBudget
 from planner.search.base import Record
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
-from planner.search.common.home import home_choices
 from planner.search.common.linear import LinearModel
 from planner.search.common.milp import MilpProgram, Rows
 from planner.search.common.programs import effort_of, solve
@@ -149,7 +148,7 @@ class MoveBound:
 
     def _work_now(self, work: FloatArray) -> FloatArray:
         """``[W, F]`` work of the tables of the plan in use that are among options that stay."""
-        home = home_choices(self._space) or []
+        home = self._space.in_use() or []
         kept = {
             int(self._space.first[table]) + choice[0]
             for table, choice in enumerate(home)

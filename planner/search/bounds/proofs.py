@@ -21,9 +21,8 @@ from planner.search.bounds.relaxation import (
     usual_optional_types,
 )
 from planner.search.bounds.rounding import Starts
-from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import Schedule
+from planner.search.common.schedule import Schedule, SearchPart
 from planner.space.evaluation import Assignment
 
 
@@ -69,7 +68,6 @@ class Proofs:
             meter=self._meter,
             cut=lambda: record.cut,
             left_s=lambda: left_s(record),
-            schedule=schedule,
         )
         self.relaxed: dict[TypeSet | None, Relaxation] = {}
         self.starts = Starts(self.bounds, record, without)

@@ -2,19 +2,150 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
-from costmodels.datatypes import IntArray
+import numpy as np
+
+from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.relaxation import Relaxation
-from planner.search.bounds.roundable import Roundable
-from planner.search.common.leave_out import SearchPart
+from planner.search.bounds.relaxation import Relaxation, TypeSet
+from planner.search.common.milp import Rows
+from planner.search.common.schedule import SearchPart
 from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options
 from planner.space.effort import placing_s
-from planner.space.evaluation import Assignment
+from planner.space.evaluation import Assignment, SearchSpace
+
+# ------------------ device memory
+#
+# Solutions of the bound that keep to the device memory there is.
+#
+# Kernels in host memory may be left out of the list of options. The bound holds for plans with them
+# too, and therefore allows more device memory than there is
+# (:attr:`planner.search.bounds.bound_program.RankFreeProgram.unlisted_bytes`). Such a solution
+# often cannot be rounded to a plan.
+
+_TOLERANCE: Final = 1e-5
+"""Share of all device memory by which a solution may be above it, because solvers round."""
+_PRICES: Final = 60
+"""Prices of device memory that are tried; each halves the interval of prices, so that after so many
+it is as narrow as numbers can tell."""
+
+
+class Room:
+    """Device memory of all ranks together, and what options take of it.
+
+    Args:
+        space: the options.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        """Work out the device memory of every option."""
+        self._space = space
+        limit = max(float(space.pipeline.device_limits.mean()), 1.0)
+        self._share: FloatArray = np.asarray(space.mean_work @ space.device / limit)
+        """``[n]`` the device bytes of each option as a share of all device memory."""
+
+    def holds(self, shares: FloatArray) -> bool:
+        """Whether options with these shares, ``[n]``, fit into all device memory together."""
+        return bool(shares @ self._share <= 1 + _TOLERANCE)
+
+    def rows(self) -> list[Rows]:
+        """The limit of all device memory, as a row of a program over the options."""
+        return [Rows.dense(self._share[None], np.full(1, -math.inf), np.ones(1))]
+
+    def shrunk(self, relaxation: Relaxation) -> FloatArray:
+        """``[n]`` shares of whole options, 0 or 1, that fit into all device memory if any do.
+
+        Each table takes the option with the smallest sum of its reduced cost and of a price for its
+        device memory. The price is the smallest one at which all options fit: the Lagrangian
+        relaxation of the limit.
+        """
+        size, table = self._share, self._space.table_of
+        costs = np.zeros(len(self._share))
+        if relaxation.reduced_costs is not None:
+            costs = np.abs(relaxation.reduced_costs)
+
+        def picked(price: float) -> IntArray:
+            score = costs + price * size
+            least = np.minimum.reduceat(score, self._space.first[:-1])
+            where = np.flatnonzero(score <= least[table])
+            return np.asarray(where[np.unique(table[where], return_index=True)[1]])
+
+        low, high = 0.0, (float(costs.max()) + 1.0) / float(size[size > 0].min(initial=1.0))
+        for _ in range(_PRICES):
+            middle = 0.5 * (low + high)
+            fits = float(size[picked(middle)].sum()) <= 1.0
+            low, high = (low, middle) if fits else (middle, high)
+        whole = np.zeros(len(self._share))
+        whole[picked(high)] = 1.0
+        return whole
+
+
+# ------------------ solutions that can be rounded
+#
+# Solutions of the bound that are solved again, so that they can be rounded to plans.
+#
+# The solutions found here are no bounds.
+
+_LEAST_ROOM: Final = 1e-60
+"""Least room of a phase, so that loads can be divided by it even if a phase has no work at all."""
+
+
+class Roundable:
+    """Finds solutions that are close to those of the bound, and from which plans can be made.
+
+    Args:
+        bounds: solves the rank-free problem.
+    """
+
+    def __init__(self, bounds: RankFreeBound) -> None:
+        """Nothing is solved yet."""
+        self._bounds, self._model = bounds, bounds.model
+        self._room = Room(bounds.space) if bounds.builder.unlisted_bytes > 0 else None
+        self._fitted: dict[tuple[TypeSet | None, float], Relaxation] = {}
+
+    def within_memory(self, relaxation: Relaxation) -> Relaxation:
+        """A solution that needs no more device memory than there is.
+
+        Where kernels in host memory are not listed, the bound allows more
+        (:mod:`planner.search.bounds.rounding`).
+        """
+        room = self._room
+        if room is None or relaxation.shares is None or room.holds(relaxation.shares):
+            return relaxation
+        key = relaxation.types, relaxation.bound
+        if key not in self._fitted:
+            self._fitted[key] = replace(relaxation, shares=room.shrunk(relaxation))
+        return self._fitted[key]
+
+    def packable(self, relaxation: Relaxation, slack_ratio: float) -> Relaxation:
+        """A solution whose shards can be packed as wholes.
+
+        In a solution the share of a giant shard is small, but in a plan the shard is whole. Let the
+        room of a phase be its largest load in the solution, raised by ``slack_ratio``. Then no
+        shard may be larger than the room. A rank has room for one shard that is larger than half of
+        it, or for two that are larger than a third.
+        """
+        if relaxation.shares is None:
+            return relaxation
+        model, builder = self._model, self._bounds.builder
+        groups = model.phase_maxima(self._bounds.builder.peaks(relaxation.shares)[-1])
+        room = np.maximum(groups * (1 + slack_ratio), 1e-9 * float(groups.max()) + _LEAST_ROOM)
+        room = room[model.phase_index]
+        share = model.extreme(np.maximum)[:, : len(room)] / room
+        kept = builder.uniform | (share <= 1.0).all(axis=-1)
+        taken = np.where(share > 0.5, 1.0, np.where(share > 1 / 3, 0.5, 0.0))
+        counted = taken * builder.shards[:, None] / self._bounds.space.world_size
+        upper = np.ones(counted.shape[1])
+        rows = Rows.dense(counted.T, np.full(len(upper), -math.inf), upper)
+        more = [rows, *(self._room.rows() if self._room is not None else ())]
+        return self._bounds.relax(relaxation.types, kept=kept, more=more, rounds=4)
+
 
 _WORTH_ROUNDING: Final = 1.10
 """Factor on the least bound of all sets of sharding types, up to which the solution of a set is

@@ -10,18 +10,57 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
+import threading
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.basis import Basis, row_names
-from planner.search.common.milp import MilpProgram, Rows, Solution
-from planner.search.common.quiet import QUIET
+from planner.search.common.milp import Basis, MilpProgram, Rows, Solution, row_names
 from planner.search.common.safe_bounds import first_prices, safe_bound
 from planner.space.effort import program_s
+
+# ------------------ output of solvers
+#
+# Keeps what solvers print out of the output of commands.
+
+
+class _Quiet:
+    """A context in which everything that is written to standard output is thrown away.
+
+    HiGHS prints a line of its own now and then, and standard output is where commands print results
+    that other programs read. Several threads may be in the context at the same time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entered = 0
+        self._kept: int | None = None
+
+    def __enter__(self) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            self._entered += 1
+            if self._entered == 1:
+                self._kept = os.dup(1)
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 1)
+                os.close(nowhere)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if self._entered == 0 and self._kept is not None:
+                kept, self._kept = self._kept, None
+                os.dup2(kept, 1)
+                os.close(kept)
+
+
+QUIET: Final = _Quiet()
+"""The context that all threads of this process share, since they share standard output."""
+
 
 WHOLE_TOLERANCE: Final = 2e-6
 """Share taken off bounds of mixed-integer programs. HiGHS keeps rows within 1e-6 and prices within

@@ -14,7 +14,29 @@ Numerical tolerances, and numbers that belong to one algorithm, stand beside the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
+
+# ------------------ parts of a search
+#
+# The parts of the search by name, so that a search can leave some out.
+
+
+class SearchPart(StrEnum):
+    """Parts of the search: one for each method that finds plans, and one for all that only proves.
+
+    Benchmarks leave out one part at a time, to see what it contributes.
+    """
+
+    EXHAUSTIVE = "every plan of tiny spaces"
+    GREEDY = "greedy plans"
+    ROUNDING = "rounding of the bound"
+    CYCLES = "ruin and recreate"
+    SHARING = "sharing out pieces"
+    PRICES = "sampled prices"
+    RESTARTS = "restarts"
+    SECOND = "the second search"
+    PROOFS = "proofs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,16 +46,15 @@ class Schedule:
     # -- shares of the work -----------------------------------------------------------------------
 
     turn_share: float = 0.3
-    """Share of the work that one method may take before the others have had their turn: chains of
-    moves and each of their steps, the first descent under rules, early descents and each early
-    cycle, each of the first cycles, and boxes while these run. It is a share of all work where
-    several turns follow each other, and of the work left otherwise."""
+    """Share of the work that one method may take before the others have had their turn: the chain
+    of moves from the plan in use, each of the first cycles, boxes while these run, and, by the
+    clock, one mixed-integer program."""
     start_share: float = 0.06
     """Share of all work for what only prepares: packings, greedy plans, plans rounded from bounds,
-    and each row of boxes."""
+    an early cycle, and each row of boxes."""
     further_s: float = 2.0
     """Nominal seconds of work left from which on a second search is worth its process, and the
-    bound under a limit on moves comes before the first descents."""
+    bound under a limit on moves comes before the first cycle."""
 
     # -- sizes up to which methods are used -------------------------------------------------------
 
@@ -62,17 +83,18 @@ class Schedule:
     boxes: int = 25
     """Most boxes in a row, after which plans are improved again."""
     starts: int = 3
-    """Plans of a batch that descents or cycles begin with, the best ones. Each takes work from
-    cycles around the best plan."""
+    """Plans of a batch that cycles begin with, the best ones, and sets of sharding types that
+    prices are sampled for. Each takes work from cycles around the best plan."""
     steps_per_table: int = 4
     """Steps in each stage of a cycle of effort 1, for each table. A step takes out one to five
     tables, or shares out the pieces of two ranks or hosts, so that every table is taken out a few
-    times in a stage. Under rules, as many kicks in a row may be in vain."""
+    times in a stage."""
     most_steps: int = 300
     """Most steps in each stage of a cycle of effort 1. Longer cycles go further, and fewer of them
     fit into the budget."""
-    samples: int = 8
-    """Prices that are sampled at a time, with effort 1, before the other methods get their turn."""
+    samples: int = 24
+    """Prices that are sampled at a time, with effort 1, for each set of sharding types, before the
+    other methods get their turn. A sample takes about as long as a few steps of a cycle."""
 
     # -- until nothing helps ----------------------------------------------------------------------
 
@@ -99,7 +121,7 @@ class Schedule:
         return 1.0 / self.effort_factor
 
     def steps(self, num_tables: int) -> int:
-        """Steps in each stage of a cycle of effort 1, and kicks in vain under rules."""
+        """Steps in each stage of a cycle of effort 1."""
         return min(self.steps_per_table * num_tables, self.most_steps)
 
 

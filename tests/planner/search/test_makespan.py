@@ -13,8 +13,7 @@ from costmodels.system_models import default_models
 from costmodels.units import GIB
 from planner.objectives import objective_named
 from planner.problem import PlanningProblem
-from planner.search.bounds.cutting_stock import CELLS, worth_by_size
-from planner.search.bounds.makespan import SHRINK, Makespan, _dual_feasible
+from planner.search.bounds.makespan import CELLS, SHRINK, Makespan, _dual_feasible, worth_by_size
 from planner.search.construct.walk import count_assignments, every_assignment
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.torchrec_terms.pipeline import TorchrecPricing

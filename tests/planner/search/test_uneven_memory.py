@@ -12,7 +12,7 @@ from costmodels.units import GIB
 from planner import api
 from planner.problem import Constraints
 from planner.search.auto import Auto
-from planner.search.common.leave_out import SearchPart
+from planner.search.common.schedule import SearchPart
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 
 pytestmark = pytest.mark.usefixtures("no_process_beside")

@@ -11,8 +11,7 @@ from scipy.optimize import linprog
 
 from costmodels.datatypes import FloatArray
 from planner.search.common import programs
-from planner.search.common.basis import Basis, row_names
-from planner.search.common.milp import MilpProgram, Rows
+from planner.search.common.milp import Basis, MilpProgram, Rows, row_names
 from planner.search.common.programs import solve
 
 

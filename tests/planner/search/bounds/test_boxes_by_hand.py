@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,12 +10,10 @@ import numpy as np
 import pytest
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.overlap import SlowedTop
 from costmodels.floors.type_floor import Leaf, Path
 from planner.objectives import objective_named
-from planner.search.bounds.bound_program import RankFreeProgram
-from planner.search.bounds.boxes import Box, HiddenExchange, Launches
-from planner.search.bounds.scope import Scope
+from planner.search.bounds.bound_program import RankFreeProgram, Scope
+from planner.search.bounds.boxes import Box, Launches
 from planner.search.common.linear import LinearModel
 from planner.space.objective import Cut
 from tests.planner import cases
@@ -46,13 +43,11 @@ class Chain:
             phase=2, is_line=True, duration_s=lambda x: 0.5 + 2 * x, constant_s=0.5, slope_ratio=2.0
         )
 
-    def longest_path(self, leaves: FloatArray, slowed: SlowedTop | None) -> Path:
-        assert slowed is None
+    def longest_path(self, leaves: FloatArray) -> Path:
         assert leaves.shape == (3,)
         return Path(constant_s=STEP, counts=np.array([1.0, 3.0, 1.0]))
 
-    def seconds(self, leaves: FloatArray, slowed: SlowedTop | None) -> FloatArray:
-        assert slowed is None
+    def seconds(self, leaves: FloatArray) -> FloatArray:
         return np.asarray(STEP + leaves @ np.array([1.0, 3.0, 1.0]))
 
     def leaf_seconds(self, points: FloatArray) -> FloatArray:
@@ -242,55 +237,3 @@ def test_a_dozen_splits_close_three_quarters_of_the_gap(seed: int) -> None:
     found = [branching.step(1.05 * best) for _ in range(12)]
     assert all(relaxation is not None for relaxation in found[:3]), "there is nothing to round"
     assert branching.bound(1.05 * best) - before >= 0.75 * (best - before)
-
-
-class SlowedChain(Chain):
-    """The same chain; a hidden exchange of d seconds makes every iteration d seconds long at least.
-
-    It takes longer by d, less what the first duration is at the low end of a box.
-    """
-
-    def slowed_top(self, leaves: FloatArray, hidden_s: float) -> SlowedTop | None:
-        assert leaves.shape == (3,)
-        slowed_s = hidden_s - float(leaves[0])
-        return SlowedTop(start=0, end=1, share_ratio=1.0, constant_s=slowed_s)
-
-    def longest_path(self, leaves: FloatArray, slowed: SlowedTop | None) -> Path:
-        path = super().longest_path(leaves, None)
-        return replace(path, constant_s=STEP + (0.0 if slowed is None else slowed.constant_s))
-
-    def seconds(self, leaves: FloatArray, slowed: SlowedTop | None) -> FloatArray:
-        return super().seconds(leaves, None) + (0.0 if slowed is None else slowed.constant_s)
-
-
-def test_what_a_hidden_exchange_slows_down_is_in_cuts_and_times_of_its_box() -> None:
-    """Two tables of two options each: the least of those that are kept counts."""
-    hidden = HiddenExchange(
-        growth_s=np.array([1.0, 3.0, 2.0, math.inf]),
-        first=np.array([0, 2]),
-        duration_s=lambda growth_s: 5.0 + growth_s,
-    )
-    every, one = np.ones(4, dtype=bool), np.array([False, True, True, True])
-    assert hidden.least_s(every) == 8.0
-    assert hidden.least_s(one) == 10.0
-    assert hidden.least_s(np.array([True, True, False, True])) == math.inf
-    box = Box(SlowedChain(), 3, LOW, HIGH, NONE)  # type: ignore[arg-type]
-    phases = np.array([5.0, 0.0, 2.0])
-    plain, at = box.cut(phases).base, phases[box.first][None]
-    assert box.hiding(hidden) is box
-    told = box.keeping(every)
-    first_s = float(np.sqrt(LOW[0]))
-    assert told.cut(phases).base == pytest.approx(plain + 8.0 - first_s)
-    for times, least in (
-        (told.exact_times(at), box.exact_times(at)),
-        (told.relaxed(at), box.relaxed(at)),
-    ):
-        assert float(times[0]) == pytest.approx(float(least[0]) + 8.0 - first_s)
-    assert np.allclose(told.errors(phases), box.errors(phases))
-    narrower = told.part(LOW * 1.44, HIGH)
-    assert narrower.cut(phases).base - narrower.hidden_s == pytest.approx(
-        box.part(LOW * 1.44, HIGH).cut(phases).base - 1.2 * first_s
-    )
-    assert told.keeping(every) is told
-    assert told.keeping(np.zeros(4, dtype=bool)) is told
-    assert told.keeping(one).hidden_s == 10.0

@@ -16,13 +16,12 @@ import pytest
 from scipy.optimize import linprog
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.floors.overlap import SlowedTop
 from costmodels.floors.type_floor import Leaf, Path
 from costmodels.sharding import ShardingType
 from planner.search.bounds.boxes import Box, Launches
 from planner.search.bounds.branching import Branching, _binding_slopes
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.common.basis import Basis
+from planner.search.common.milp import Basis
 from planner.space.objective import Cut
 
 TYPES = frozenset({ShardingType.TABLE_WISE})
@@ -51,12 +50,10 @@ class Roots:
             for k in range(2)
         )
 
-    def longest_path(self, leaves: FloatArray, slowed: SlowedTop | None) -> Path:
-        assert slowed is None
+    def longest_path(self, leaves: FloatArray) -> Path:
         return Path(constant_s=STEP_S, counts=COUNTS)
 
-    def seconds(self, leaves: FloatArray, slowed: SlowedTop | None) -> FloatArray:
-        assert slowed is None
+    def seconds(self, leaves: FloatArray) -> FloatArray:
         return np.asarray(STEP_S + leaves @ COUNTS)
 
     def leaf_seconds(self, points: FloatArray) -> FloatArray:
@@ -95,8 +92,8 @@ class Bounds:
         self.solved: dict[int, Relaxation] = {}
         self._reduced = reduced
 
-    def least_phase(self, types: TypeSet, phase: int, most: float) -> float:
-        return LEAST
+    def least_phases(self, types: TypeSet) -> FloatArray:
+        return np.full(2, LEAST)
 
     def largest_loads(self, box: Box) -> FloatArray:
         return LOADS
@@ -251,7 +248,7 @@ def test_nodes_without_boxes_and_without_plans_are_left_alone() -> None:
     assert search.step(1.0) is first
     assert search.step(1.0) is None
     assert (search.bound(1.0), bounds.boxes) == (0.5, [])
-    bounds.least_phase = lambda types, phase, most: math.inf  # type: ignore[method-assign]
+    bounds.least_phases = lambda types: np.full(2, math.inf)  # type: ignore[method-assign]
     search = branching(bounds)
     search.step(1.0)
     assert (search.bound(1.0), bounds.boxes) == (1.0, [])

@@ -11,9 +11,8 @@ from scipy.optimize import linprog
 
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.problem import Constraints
-from planner.search.bounds import cutting_stock, makespan
-from planner.search.bounds.cutting_stock import CELLS, worth_by_size
-from planner.search.bounds.makespan import Makespan, _dual_feasible
+from planner.search.bounds import makespan
+from planner.search.bounds.makespan import CELLS, Makespan, _dual_feasible, worth_by_size
 from planner.search.common.milp import Solution
 from planner.search.construct.walk import every_assignment
 from planner.space.effort import Meter
@@ -75,7 +74,7 @@ def test_ranks_needed_are_those_of_all_patterns(seed: int) -> None:
 def test_a_solver_without_prices_says_nothing_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rank is needed and no piece is worth anything, as far as is proven."""
     nothing = Solution(bound=0.0, x=None, reduced_costs=None)
-    monkeypatch.setattr(cutting_stock, "solve", lambda program: nothing)
+    monkeypatch.setattr(makespan, "solve", lambda program: nothing)
     needed, worth = worth_by_size(np.array([500, 1500]), np.array([7.0, 7.0]))
     assert needed == 0.0
     assert worth.tolist() == [0.0] * (CELLS + 1)

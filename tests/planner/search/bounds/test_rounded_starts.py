@@ -15,11 +15,10 @@ from planner.objectives import objective_named
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.bounds.roundable import Roundable
-from planner.search.bounds.rounding import Starts
-from planner.search.common.leave_out import SearchPart
+from planner.search.bounds.rounding import Roundable, Starts
 from planner.search.common.linear import LinearModel
 from planner.search.common.milp import Rows
+from planner.search.common.schedule import SearchPart
 from planner.search.construct import placer
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment, Budget, Evaluator
@@ -240,7 +239,7 @@ def test_giant_shards_are_left_out_and_large_ones_take_a_rank_or_half_of_it(
     matrix = np.zeros((size, count))
     matrix[rows.row, rows.column] = rows.values
     assert rows.upper == pytest.approx(np.ones(size))
-    peaks = bounds.loads.peaks(shares)[-1][:size]
+    peaks = bounds.builder.peaks(shares)[-1][:size]
     seen: set[float] = set()
     for flat, option in enumerate(space.options):
         loads = model.loads(space.pool[space.rows[flat]]).reshape(-1, size + 2)[:, :size]

@@ -16,9 +16,7 @@ from planner.problem import Constraints, TableConstraint
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import RankFreeProgram
 from planner.search.bounds.relaxation import type_sets
-from planner.search.bounds.solution_loads import SolutionLoads
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import Schedule
 from planner.space.objective import Cut
 from tests.planner import cases
 
@@ -32,18 +30,18 @@ def test_rows_are_broken_by_what_is_above_the_limit_and_have_names_of_phases() -
         phase_index=np.array([0, 0, 1]),
         objective=SimpleNamespace(weights=np.ones(7)),
     )
-    builder = SimpleNamespace(model=model, uniform=np.zeros(1, dtype=bool))
-    loads = SolutionLoads(cast("RankFreeProgram", cast("Any", builder)))
+    builder = cast("Any", SimpleNamespace(model=model))
+    broken = RankFreeProgram.broken
     allowed = np.array([1.0, 1.0, 4.0, 100.0, 50.0])
     kept = np.array([[1.0, 0.5, 4.0, 100.0, 0.0], [0.0, 0.0, 0.0, 0.0, 50.0]])
-    assert loads.broken(kept, allowed) == set(), "what is just allowed breaks nothing"
+    assert broken(builder, kept, allowed) == set(), "what is just allowed breaks nothing"
     expected = [(2, 0), (2, 1), (5, 0), (7, 0), (7, 1)]
     for row in (0, 1):
         for column, (phase, within) in enumerate(expected):
             above: FloatArray = kept.copy()
             above[row, column] = 1.001 * allowed[column]
-            assert loads.broken(above, allowed) == {(row, phase, within)}
-    assert len(loads.broken(np.full((2, 5), 101.0), allowed)) == 10
+            assert broken(builder, above, allowed) == {(row, phase, within)}
+    assert len(broken(builder, np.full((2, 5), 101.0), allowed)) == 10
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -75,7 +73,7 @@ def test_some_rank_has_at_least_the_peaks_of_a_solution(seed: int) -> None:
             everywhere += shares[flat] * loads[ranks] * slow
         else:
             largest[space.table_of[flat]] += shares[flat] * loads.max(axis=0)
-    found = SolutionLoads(builder).peaks(shares)
+    found = builder.peaks(shares)
     assert found[0] == pytest.approx(largest + base)
     assert found[1] == pytest.approx(everywhere)
     each = np.concatenate([largest + base, everywhere, mean[None]])
@@ -111,7 +109,7 @@ def test_a_cut_is_added_unless_one_with_its_slopes_is_about_as_high(
 
 
 def test_no_phase_of_a_set_that_leaves_a_table_no_option_is_long_enough() -> None:
-    """There are no such plans, however many tables there are."""
+    """There are no such plans."""
     tables = (cases.table("a"), cases.table("b"))
     rules = Constraints(
         kernels=(ComputeKernel.FUSED,),
@@ -125,8 +123,7 @@ def test_no_phase_of_a_set_that_leaves_a_table_no_option_is_long_enough() -> Non
     space = cases.space(cases.workload(tables), cases.topology(1, 2), rules)
     model = LinearModel(space, objective_named("phases", space))
     phase = int(model.used[0])
-    for most in (0, 2):
-        bounds = RankFreeBound(model, schedule=Schedule(few_tables=most))
-        both = frozenset({ShardingType.TABLE_WISE, ShardingType.ROW_WISE})
-        assert 0 < bounds.least_phase(both, phase, 1.0) < 1.0
-        assert math.isinf(bounds.least_phase(frozenset({ShardingType.ROW_WISE}), phase, 1.0))
+    bounds = RankFreeBound(model)
+    both = frozenset({ShardingType.TABLE_WISE, ShardingType.ROW_WISE})
+    assert 0 < bounds.least_phases(both)[phase] < 1.0
+    assert math.isinf(bounds.least_phases(frozenset({ShardingType.ROW_WISE}))[phase])

@@ -14,9 +14,8 @@ from planner.search.base import Record
 from planner.search.bounds import proofs as module
 from planner.search.bounds.proofs import Proofs
 from planner.search.bounds.relaxation import Relaxation, TypeSet, type_sets
-from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import Schedule
+from planner.search.common.schedule import Schedule, SearchPart
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 from tests.planner.fullest_device import FullestDevice

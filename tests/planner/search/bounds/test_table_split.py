@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodels.datatypes import FloatArray
-from planner.search.bounds.table_split import TableSplit, widest_split
+from planner.search.bounds.branching import TableSplit, widest_split
 from planner.search.common.linear import LinearModel
 
 TABLE_OF = np.array([0, 0, 0, 1, 1])

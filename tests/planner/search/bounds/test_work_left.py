@@ -12,10 +12,10 @@ from planner.search.bounds import bound
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import type_sets
 from planner.search.bounds.rounding import Starts
-from planner.search.common.leave_out import SearchPart
 from planner.search.common.linear import LinearModel
 from planner.search.common.milp import MilpProgram, Solution
 from planner.search.common.programs import node_s, solve
+from planner.search.common.schedule import SearchPart
 from planner.space.effort import Meter
 from planner.space.evaluation import Assignment, Budget, Evaluator
 from tests.planner import cases

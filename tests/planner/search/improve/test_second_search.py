@@ -26,8 +26,7 @@ from planner.search.base import (
     StopCallback,
 )
 from planner.search.common import other_process
-from planner.search.common.leave_out import SearchPart
-from planner.search.common.schedule import Schedule
+from planner.search.common.schedule import Schedule, SearchPart
 from planner.search.improve import second_search
 from planner.search.improve.second_search import Request, SecondSearch, answer
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
