@@ -17,7 +17,6 @@ import numpy as np
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.rules.placement_rules import Usage
-from planner.search.common.home import home_choices
 from planner.search.common.linear import LinearModel
 from planner.space.evaluation import FITTING, Assignment, SearchSpace
 
@@ -61,7 +60,7 @@ class Menu:
     def __init__(self, space: SearchSpace) -> None:
         """Find the runs of every option; they depend on the space alone."""
         self.space = space
-        self.home = home_choices(space) or [None] * space.num_tables
+        self.home = space.in_use() or [None] * space.num_tables
         self._of = [_runs_of(space, f, o.spread) for f, o in enumerate(space.options)]
 
     def runs(self, flat: int) -> list[tuple[IntArray, int]]:
