@@ -28,8 +28,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from costmodels.collective._catalogue import Catalogue
-from costmodels.collective._group import Group, group_of
-from costmodels.collective._law import bus_factor, busiest_factor, network_law
+from costmodels.collective._law import Group, bus_factor, busiest_factor, group_of, network_law
 from costmodels.collective.measured import Measured
 from costmodels.datatypes import FloatArray
 from costmodels.fabrics import FABRICS, half_size_of

@@ -13,22 +13,13 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _NUM_BYTES: Final[dict[str, float]] = {
-    "fp32": 4,
-    "tf32": 4,
-    "fp16": 2,
-    "bf16": 2,
-    "fp8": 1,
-    "int8": 1,
-    "fp4": 0.5,
+    **{"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
 }
-_WIDER: Final = {
-    "fp32": (),
-    "tf32": ("fp32",),
-    "fp16": ("tf32", "fp32"),
-    "bf16": ("tf32", "fp32"),
-    "fp8": ("fp16", "bf16", "tf32", "fp32"),
-    "int8": ("fp16", "bf16", "tf32", "fp32"),
-    "fp4": ("fp8", "fp16", "bf16", "tf32", "fp32"),
+_WIDE: Final = ("tf32", "fp32")
+_HALVES: Final = ("fp16", "bf16", *_WIDE)
+_WIDER: Final[dict[str, tuple[str, ...]]] = {
+    **{"fp32": (), "tf32": ("fp32",), "fp16": _WIDE, "bf16": _WIDE},
+    **{"fp8": _HALVES, "int8": _HALVES, "fp4": ("fp8", *_HALVES)},
 }
 """For each type, those that hold all its values, by the widths of exponent and significand."""
 

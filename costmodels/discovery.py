@@ -36,9 +36,8 @@ def load(package: ModuleType, name: str, base: Callable[..., T]) -> Callable[[],
     full_name = f"{package.__name__}.{name}"
     if full_name not in _loaded:
         known = names(package)
-        if name not in known:
-            msg = f"{name!r} is not one of {package.__name__}: {', '.join(known) or 'none'}"
-            raise UnknownNameError(msg)
+        listed = f"{package.__name__}: {', '.join(known) or 'none'}"
+        _need(name in known, f"{name!r} is not one of {listed}")
     module = importlib.import_module(full_name)
     _loaded.add(full_name)
     return _plugin_of(module, base)
@@ -53,13 +52,9 @@ def load_file(path: Path, base: Callable[..., T]) -> Callable[[], T]:
     Raises:
         UnknownNameError: no such file, a taken name, an error when it runs, or no such class.
     """
-    if not path.is_file():
-        msg = f"{path}: there is no such file"
-        raise UnknownNameError(msg)
     folder, name = str(path.resolve().parent), path.stem
-    if "." in name:
-        msg = f"{path}: a module's name has no dots; give the file another name"
-        raise UnknownNameError(msg)
+    _need(path.is_file(), f"{path}: there is no such file")
+    _need("." not in name, f"{path}: a module's name has no dots; give the file another name")
     known = sys.modules.get(name)
     if known is None and importlib.util.find_spec(name) is None:
         sys.path.append(folder)
@@ -70,10 +65,14 @@ def load_file(path: Path, base: Callable[..., T]) -> Callable[[], T]:
     except (Exception, SystemExit) as error:
         msg = f"{path}: cannot be run: {type(error).__name__}: {error}"
         raise UnknownNameError(msg) from error
-    if Path(module.__file__ or "").resolve() != path.resolve():
-        msg = f"{path}: a module named {name!r} exists already; give the file another name"
-        raise UnknownNameError(msg)
+    is_it = Path(module.__file__ or "").resolve() == path.resolve()
+    _need(is_it, f"{path}: a module named {name!r} exists already; give the file another name")
     return _plugin_of(module, base)
+
+
+def _need(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not condition:
+        raise UnknownNameError(message)
 
 
 def of_users(model: object) -> object | None:

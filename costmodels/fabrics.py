@@ -140,21 +140,13 @@ def protocol_of(half_size_bytes: float, bytes_per_s: float) -> float:
     return half_size_bytes / (_HALF * bytes_per_s)
 
 
-_WORDS: Final = (
-    ("tcpxo", "tcpxo"),
-    ("tcpx", "tcpx"),
-    ("efa", "efa"),
-    ("slingshot", "slingshot"),
-    ("roce", "roce"),
-    ("ib", "infiniband"),
-    ("infiniband", "infiniband"),
-    ("ethernet", "ethernet"),
-)
-"""Whole words in the name of a network and the kinds that they stand for. A word may have a version
-at its end, as in ``RoCEv2``; the first pair whose word is there decides."""
+_WORDS: Final = (*("tcpxo", "tcpx", "efa", "slingshot", "roce"), *("ib", "infiniband", "ethernet"))
+"""Whole words in the name of a network: the kinds, or ``ib`` for ``infiniband``. A word may have a
+version at its end, as in ``RoCEv2``; the first word that is there decides."""
 
 
 def fabric_named(text: str) -> str:
     """The kind that a text such as ``EFA 32x100G per node`` names; empty if it names none."""
     words = {re.sub(r"v?\d+$", "", word) for word in re.findall(r"[a-z0-9]+", text.lower())}
-    return next((kind for word, kind in _WORDS if word in words), "")
+    found = next((word for word in _WORDS if word in words), "")
+    return "infiniband" if found == "ib" else found

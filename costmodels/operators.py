@@ -33,11 +33,7 @@ PRODUCTS = (OperatorKind.MATMUL, OperatorKind.BATCHED_MATMUL)
 """Kinds that are matrix products."""
 BATCHED = (OperatorKind.BATCHED_MATMUL, OperatorKind.ATTENTION)
 """Kinds that compute each sequence of a batch by itself."""
-_SHAPE_LENGTH = {
-    OperatorKind.MATMUL: 4,
-    OperatorKind.BATCHED_MATMUL: 4,
-    OperatorKind.ATTENTION: 5,
-}
+_SHAPE_LENGTH = {OperatorKind.MATMUL: 4, OperatorKind.BATCHED_MATMUL: 4, OperatorKind.ATTENTION: 5}
 """Numbers in ``shape`` of the kinds whose shape is not that of a tensor."""
 _MOST = 2**53
 """Largest size and count. A float holds every whole number up to it exactly."""

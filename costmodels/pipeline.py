@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels import memory
+from costmodels import memory, uncertainty
 from costmodels.batch_shares import shares_remark
 from costmodels.cpu.run_stages import unused_remark
 from costmodels.datatypes import FloatArray
@@ -17,19 +17,9 @@ from costmodels.dense.base import dense_layers, dense_parameters, uneven_remark,
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
+from costmodels.iteration import timing
 from costmodels.iteration.base import Program, Simulation, StageTimes
 from costmodels.iteration.pipelines import PIPELINES
-from costmodels.iteration.timing import (
-    Schedule,
-    critical_path,
-    differing_ranks,
-    finite_times,
-    on_ranks,
-    rank_estimates,
-    schedule,
-    stage_times,
-    traced,
-)
 from costmodels.shard_work.cells import OptionWork
 from costmodels.shard_work.work import WorkModel, whole_tables
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, check_plan
@@ -37,16 +27,7 @@ from costmodels.stages.models import CostModels, require_shapes
 from costmodels.stages.stage_model import StageModel, lookup_times
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
-from costmodels.uncertainty import (
-    KINDS,
-    UNSCALED,
-    Scale,
-    faster_probability,
-    host_is_assumed,
-    rate_sigma,
-    sampled_factors,
-    sigmas,
-)
+from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import HostProfile, Pipeline, Pooling, Workload
 
 
@@ -55,6 +36,11 @@ class CostPipeline:
 
     Work arrays have the shape ``[..., W, num_features]``, one row for each of the W ranks
     (:mod:`costmodels.shard_work.work`). Leading axes are plans that are priced together.
+
+    Attributes:
+        phases: what bounds are made of: times of the K phases on each rank, which are convex and
+            homogeneous in the work (:class:`costmodels.floors.phases.PhaseModel`).
+        floor: the least that plans with given phases take.
     """
 
     _last_work: tuple[Plan, FloatArray] | None = None
@@ -77,7 +63,7 @@ class CostPipeline:
         stage_models = replace(self.models, lookup=self.lookup, dense=self._dense)
         self._stages = StageModel(workload, topology, stage_models)
         self._pipeline = PIPELINES[workload.pipeline]
-        self._phases = PhaseModel(self._stages, self._pipeline)
+        self.phases = PhaseModel(self._stages, self._pipeline)
         self.floor = IterationFloor(self._stages, self._pipeline)
 
     @property
@@ -205,7 +191,7 @@ class CostPipeline:
         Raises:
             InvalidValueError: a cost model has given a step a time that is not finite.
         """
-        return finite_times(self._program(work), work.shape[:-1])
+        return timing.finite_times(self._program(work), work.shape[:-1])
 
     def stage_times(self, work: FloatArray) -> StageTimes:
         """Durations of every stage of one or many plans."""
@@ -213,12 +199,14 @@ class CostPipeline:
 
     def times_of_stages(self, times: StageTimes, shape: tuple[int, ...]) -> FloatArray:
         """Seconds per iteration, ``[...]``, from stage times; ``shape`` is ``[..., W]``."""
-        return schedule(self._pipeline.program(times), shape).iteration_time_s
+        return timing.schedule(self._pipeline.program(times), shape).iteration_time_s
 
-    def scheduled(self, times: StageTimes, shape: tuple[int, ...]) -> tuple[Program, Schedule]:
+    def scheduled(
+        self, times: StageTimes, shape: tuple[int, ...]
+    ) -> tuple[Program, timing.Schedule]:
         """The steps of plans with these stage times, and when each starts and ends."""
         program = self._pipeline.program(times)
-        return program, schedule(program, shape)
+        return program, timing.schedule(program, shape)
 
     def lookup_times(self, work: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Lookup forward and backward of each rank without launches, ``[..., W]`` seconds."""
@@ -228,7 +216,7 @@ class CostPipeline:
     def simulate(self, plan: Plan) -> tuple[Program, Simulation]:
         """Run the steps of one plan, and record what each step waited for."""
         program = self._program(self.plan_work(plan))
-        return program, traced(program, self.topology.world_size)
+        return program, timing.traced(program, self.topology.world_size)
 
     def estimate(self, plan: Plan) -> IterationEstimate:
         """Everything about one iteration of a plan.
@@ -239,12 +227,12 @@ class CostPipeline:
         check_plan(plan, self.workload, self.topology.world_size)
         work = self._kept_work(plan)
         program = self._program(work)
-        simulation = traced(program, self.topology.world_size)
+        simulation = timing.traced(program, self.topology.world_size)
         time_s = simulation.iteration_time_s
         low, high = self._interval(plan, work, program)
-        ranks = rank_estimates(program, simulation)
+        ranks = timing.rank_estimates(program, simulation)
         compute = np.array([r.compute_s for r in ranks])
-        path = critical_path(program, simulation)
+        path = timing.critical_path(program, simulation)
         global_batch = self.workload.samples_per_rank * self.topology.trainers.world_size
         return IterationEstimate(
             time=Estimate(
@@ -254,7 +242,7 @@ class CostPipeline:
                 source=self._source(),
             ),
             samples_per_s=global_batch / time_s if time_s > 0 else math.inf,
-            stages=stage_times(program, simulation),
+            stages=timing.stage_times(program, simulation),
             critical_path=path,
             ranks=ranks,
             slowest_rank=int(compute.argmax()),
@@ -282,7 +270,10 @@ class CostPipeline:
         """The kind of time (one of ``uncertainty.KINDS``) whose error alone moves the time most."""
         work = self._kept_work(plan)
         program = self._program(work)
-        widths = {kind: np.ptp(self._sampled_times(work, program, only=kind)) for kind in KINDS}
+        widths = {
+            kind: np.ptp(self._sampled_times(work, program, only=kind))
+            for kind in uncertainty.KINDS
+        }
         return max(widths, key=widths.__getitem__)
 
     def _sampled_times(
@@ -294,28 +285,27 @@ class CostPipeline:
         kind of time that is uncertain; None for all kinds.
         """
         spread = self.models.collective.plan_spread_ratio(self.topology)
-        known = self.models.sigmas_ratio or sigmas(
+        known = self.models.sigmas_ratio or uncertainty.sigmas(
             self.topology,
             collective_spread_ratio=spread,
             sustained_dtype=self.workload.dense.dtype,
             sustained_ratio=self._sustained_ratio,
             is_foreign=self.workload.is_foreign,
         )
-        missed = self.lookup.sigma_ratio(self.topology)
+        found, missed = dict(known), self.lookup.sigma_ratio(self.topology)
         if missed is not None and not self.models.sigmas_ratio:
-            missed = math.hypot(missed, rate_sigma(self.topology, "lookup"))
-            known = tuple((kind, missed if kind == "lookup" else s) for kind, s in known)
+            found["lookup"] = math.hypot(missed, uncertainty.rate_sigma(self.topology, "lookup"))
         own = self.models.dense.sigma_ratio(self.workload)
         if own is not None:
-            known = tuple((kind, own if kind == "dense" else sigma) for kind, sigma in known)
-        factors = sampled_factors(known, self.models.spread_ratio)
+            found["dense"] = own
+        factors = uncertainty.sampled_factors(tuple(found.items()), self.models.spread_ratio)
         if only is not None:
             factors = {k: f if k == only else np.ones_like(f) for k, f in factors.items()}
         scale = Scale(**{f"{kind}_ratio": factor for kind, factor in factors.items()})
         world = self.topology.world_size
-        ranks = differing_ranks(program, world)
-        scaled = on_ranks(self._program(work, scale), ranks, world)
-        return schedule(scaled, (len(scale.lookup_ratio), len(ranks))).iteration_time_s
+        ranks = timing.differing_ranks(program, world)
+        scaled = timing.on_ranks(self._program(work, scale), ranks, world)
+        return timing.schedule(scaled, (len(scale.lookup_ratio), len(ranks))).iteration_time_s
 
     def _interval(self, plan: Plan, work: FloatArray, program: Program) -> tuple[float, float]:
         """90 % interval of a plan's time: the widest over all index laws that the data allow."""
@@ -338,39 +328,7 @@ class CostPipeline:
         Errors that plans share cancel; each has one of its own besides
         (:func:`costmodels.uncertainty.faster_probability`).
         """
-        return faster_probability(self.sampled_times(plan), self.sampled_times(other))
-
-    # -- phases, for lower bounds ---------------------------------------------------------------
-
-    def phase_times(self, work: FloatArray) -> FloatArray:
-        """Times of the K phases on each rank, ``[..., W, K]``, without what is fixed.
-
-        They are convex and homogeneous in the work: twice the work takes twice the time.
-        """
-        return self._phases.times(work)
-
-    @property
-    def phase_weights(self) -> FloatArray:
-        """How often each phase counts in an iteration, ``[K]``."""
-        return self._phases.weights
-
-    @property
-    def proven_weights(self) -> FloatArray:
-        """Weights ``[K]``: ``base_s`` plus weighted phase maxima bounds every iteration."""
-        return self._phases.proven_weights
-
-    @property
-    def base_s(self) -> float:
-        """Seconds of every iteration that no plan avoids; see :attr:`proven_weights`."""
-        return self._phases.base_s
-
-    def phase_slowness(self, *, fetches: bool) -> FloatArray | None:
-        """``[W, K]`` how many times as long phases take as on the fastest rank; None if alike."""
-        return self._phases.slowness(fetches=fetches)
-
-    def phase_gradient(self, work_row: FloatArray) -> FloatArray:
-        """Tangents ``[K, num_features]`` of the phases at one rank's work."""
-        return self._phases.gradient(work_row)
+        return uncertainty.faster_probability(self.sampled_times(plan), self.sampled_times(other))
 
     # -- private --------------------------------------------------------------------------------
 
@@ -435,7 +393,8 @@ class CostPipeline:
         host_s = sum(float(np.max(s.host_s)) for s in program.steps)
         if host_s >= 0.95 * time_s:
             notes.append("launch bound: the host thread, not the devices, sets the iteration time")
-            if host_is_assumed(self.topology) and self.workload.issued_by is HostProfile.EAGER:
+            is_eager = self.workload.issued_by is HostProfile.EAGER
+            if is_eager and uncertainty.host_is_assumed(self.topology):
                 call_us = self.topology.host.eager_call_s * 1e6
                 notes.append(
                     f"host.eager_call was not measured: {call_us:.3g} us an eager call are "

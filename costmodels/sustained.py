@@ -122,10 +122,7 @@ Works = tuple[ScoreWork, ScoreWork]
 _SOFTMAX: Final[dict[tuple[int, bool], Works]] = {
     (2, False): (ScoreWork(product_ratio=0.75), ScoreWork(product_ratio=0.6)),
     (2, True): (ScoreWork(product_ratio=0.45), ScoreWork(product_ratio=0.4)),
-    (3, True): (
-        ScoreWork(product_ratio=0.885, score_flops=266.0),
-        ScoreWork(product_ratio=0.65),
-    ),
+    (3, True): (ScoreWork(product_ratio=0.885, score_flops=266.0), ScoreWork(product_ratio=0.65)),
 }
 """Attention with softmax. Keys are the version of FlashAttention, and whether the device is an H100
 or later. The values are not fitted, but chosen inside published ranges:
@@ -140,10 +137,7 @@ or later. The values are not fitted, but chosen inside published ranges:
 Where heads are narrow, version 3 is limited by the activation of scores. It is taken to cost 266
 FLOP a score forward, the mean of the two generations of ``POINTWISE``. Heads of 128 elements then
 reach 80 % of the rate of large products."""
-_SOFTMAX_2_B200: Final[Works] = (
-    ScoreWork(product_ratio=0.205),
-    ScoreWork(product_ratio=0.18),
-)
+_SOFTMAX_2_B200: Final[Works] = (ScoreWork(product_ratio=0.205), ScoreWork(product_ratio=0.18))
 """FlashAttention-2 on B200 and later, whose matrix units its instructions cannot keep busy. Forward
 it reached 374 TFLOP/s on GB200, and 328 on H100 in the same program (Azure/AI-benchmarking-guide,
 results of ND GB200 v6 and ND H100 v5). Backward was not measured; it is taken to be slower than

@@ -16,7 +16,7 @@ from costmodels.collective.ramp import Ramp
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import CpuExchange, Gloo
 from costmodels.cpu.lookup import CpuLookup
-from costmodels.datatypes import FloatArray
+from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.estimates import MemoryLedger
 from costmodels.fitted import scaled
@@ -34,7 +34,9 @@ def default_models(topology: Topology) -> CostModels:
     """
     measured = topology.measurements
     if topology.calibration:
-        models = cpu_models(_constants(topology))
+        require(measured.cpu is not None, _unread(topology, topology.calibration))
+        assert measured.cpu is not None
+        models = cpu_models(measured.cpu)
     else:
         models = CostModels(collective=collective_model(topology))
     if measured.residual is not None:
@@ -88,7 +90,7 @@ def sync_time_s(
     """
     held = np.array([r.weights_bytes + r.optimizer_bytes + r.host_bytes for r in memory.ranks])
     on_host = np.array([r.host_bytes for r in memory.ranks])
-    peers = _peers(topology, group_size, between_hosts=between_hosts)
+    peers = members(topology, group_size, between_hosts=between_hosts)
     return _slowest_s(topology, peers, held, on_host, models)
 
 
@@ -100,38 +102,34 @@ def least_sync_s(
     Under every plan some rank holds at least the mean of all weights. More bytes never take less
     time, so that the time of the mean is a bound.
     """
-    peers = _peers(topology, group_size, between_hosts=False)
-    return _slowest_s(topology, peers, np.array([weight_bytes / group_size]), np.zeros(1), models)
-
-
-def _peers(topology: Topology, group_size: int, *, between_hosts: bool) -> Topology:
-    """The system of the ranks that hold the copies of one shard."""
-    peers = part_of(topology, members(topology, group_size, between_hosts=between_hosts).T)
-    alone = topology.resized(topology.world_size // group_size, 1)
-    return peers or replace(alone, domain_size=1)
+    peers, held = members(topology, group_size), np.array([weight_bytes / group_size])
+    return _slowest_s(topology, peers, held, np.zeros(1), models)
 
 
 def _slowest_s(
     topology: Topology,
-    peers: Topology,
+    groups: IntArray,
     held: FloatArray,
     on_host: FloatArray,
     models: CostModels | None,
 ) -> float:
-    """Seconds of the slowest rank, from the bytes that ranks hold, and those of them on hosts."""
+    """Seconds of the slowest rank of the copies of one shard.
+
+    Args:
+        topology: all ranks of the job.
+        groups: as :func:`members` gives them.
+        held: bytes that ranks hold.
+        on_host: those of them on hosts.
+        models: price the all-reduce.
+    """
+    alone = replace(topology.resized(len(groups), 1), domain_size=1)
+    peers = part_of(topology, groups.T) or alone
     if peers.world_size == 1:
         return 0.0
     model = (models or default_models(peers)).collective
     seconds = model.all_reduce_s(held, peers, within_host=peers.num_hosts == 1) * (held > 0)
     copied = 2.0 * on_host / topology.host.device_link_bandwidth_bytes_per_s
     return float((seconds + copied).max())
-
-
-def _constants(topology: Topology) -> CpuConstants:
-    constants = topology.measurements.cpu
-    require(constants is not None, _unread(topology, topology.calibration))
-    assert constants is not None
-    return constants
 
 
 def _unread(topology: Topology, what: str) -> str:

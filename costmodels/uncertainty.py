@@ -75,21 +75,16 @@ PLAN_SIGMA: Final = 0.015
 """Error of one plan's time that another plan on the same system does not share. It is at least what
 the same job on identical hardware varies by between sites of MLPerf's rounds: 1.5 % (standard
 deviation)."""
-_ELASTICITIES: Final = {
-    "lookup": (
-        ("device.hbm_bandwidth", 0.7),
-        ("device.update_efficiency", 0.4),
-        ("device.sort_rate", 0.15),
-        ("device.l2_bandwidth", 0.15),
-    ),
-    "collective": (
-        ("links.host.bandwidth", 0.8),
-        ("links.host.latency", 0.2),
-        ("links.domain.bandwidth", 0.8),
-        ("links.network.bandwidth", 0.8),
-        ("links.network.latency", 0.2),
-    ),
-    "dense": (("device.flops_efficiency", 0.8), ("device.hbm_bandwidth", 0.2)),
+_ELASTICITIES: Final[dict[str, dict[str, float]]] = {
+    "lookup": {
+        **{"device.hbm_bandwidth": 0.7, "device.update_efficiency": 0.4},
+        **{"device.sort_rate": 0.15, "device.l2_bandwidth": 0.15},
+    },
+    "collective": {
+        **{"links.host.bandwidth": 0.8, "links.host.latency": 0.2, "links.domain.bandwidth": 0.8},
+        **{"links.network.bandwidth": 0.8, "links.network.latency": 0.2},
+    },
+    "dense": {"device.flops_efficiency": 0.8, "device.hbm_bandwidth": 0.2},
 }
 """How strongly a time depends on a rate: the relative change of the time over that of the rate, for
 batches that fill the device. The larger it is, the more an uncertain rate widens the interval."""
@@ -191,7 +186,7 @@ def rate_sigma(topology: Topology, kind: str) -> float:
         return _host_rate_sigma(topology)
     parts = [
         weight * _weakest(topology, (name,))
-        for name, weight in _ELASTICITIES[kind]
+        for name, weight in _ELASTICITIES[kind].items()
         if any(p.name.startswith(name) for p in topology.provenance) and _matters(name, topology)
     ]
     return math.hypot(*parts) if parts else RELATIVE_SIGMA[Source.USER]

@@ -24,20 +24,16 @@ _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 
 _BYTES: Final = {f"{p}B": f for p, f in {**_DECIMAL, **_BINARY}.items()}
 _TIMES: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-DIMENSIONS: Final[dict[str, dict[str, float]]] = {
-    "bytes": _BYTES,
-    "bytes_per_s": {f"{u}/s": f for u, f in _BYTES.items()},
-    "s": _TIMES,
-    "flops_per_s": {f"{p}FLOP/s": f for p, f in _DECIMAL.items()},
-    "usd_per_hour": {"USD/h": 1.0},
+_KINDS: Final[dict[str, tuple[dict[str, float], str]]] = {
+    "bytes": (_BYTES, "80 GiB"),
+    "bytes_per_s": ({f"{u}/s": f for u, f in _BYTES.items()}, "450 GB/s"),
+    "s": (_TIMES, "5 us"),
+    "flops_per_s": ({f"{p}FLOP/s": f for p, f in _DECIMAL.items()}, "989 TFLOP/s"),
+    "usd_per_hour": ({"USD/h": 1.0}, "98.32 USD/h"),
 }
-_EXAMPLES: Final = {
-    "bytes": "80 GiB",
-    "bytes_per_s": "450 GB/s",
-    "s": "5 us",
-    "flops_per_s": "989 TFLOP/s",
-    "usd_per_hour": "98.32 USD/h",
-}
+"""Dimensions: their units, and an example of a quantity."""
+DIMENSIONS: Final = {name: units for name, (units, _) in _KINDS.items()}
+"""The units of each dimension, and what one of them is in SI."""
 _QUANTITY: Final = re.compile(
     r"^\s*((?>[+-]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?))\s*(\S+)\s*$"
 )
@@ -53,8 +49,7 @@ def parse_quantity(text: object, dimension: str) -> float:
     Raises:
         UnitError: bare number, unknown unit, or a value that is not finite and non-negative.
     """
-    known = DIMENSIONS[dimension]
-    example = _EXAMPLES[dimension]
+    known, example = _KINDS[dimension]
     if isinstance(text, bool) or not isinstance(text, str):
         msg = f"{text!r} has no unit; write it with one, such as {example!r}"
         raise UnitError(msg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -292,33 +293,21 @@ class Workload:
             f"samples per rank, the batch is {self.batch_size_per_rank}; write them for this "
             "batch, or describe the dense part by layers, which suit every batch",
         )
-        seen: set[str] = set()
-        for table in self.tables:
-            require(table.name not in seen, f"table name {table.name!r} appears twice")
-            seen.add(table.name)
+        names = Counter(table.name for table in self.tables)
+        for name, count in names.items():
+            require(count == 1, f"table name {name!r} appears twice")
         require(self.index_bytes in (4, 8), f"index_bytes must be 4 or 8, got {self.index_bytes}")
         require(
             not self.cuda_graph or self.host_profile is not HostProfile.EAGER_2021,
             "cuda_graph true contradicts host_profile eager_2021; remove one of them",
         )
-        require(
-            not self.dense.compiled or self.pipeline is not Pipeline.HUGECTR,
-            "dense.compiled contradicts pipeline hugectr, which has kernels of its own; remove it",
-        )
-        require(
-            self.dense_parallelism is DenseParallelism.DDP or self.pipeline is not Pipeline.HUGECTR,
-            "dense_parallelism fsdp contradicts pipeline hugectr, which keeps the dense part "
-            "whole; change one of them",
-        )
         _check_accumulation(self)
+        _check_hugectr(self)
+        split = self.tensor_parallel
+        require(split >= 1, f"tensor_parallel must be 1 or more, got {split}")
         require(
-            self.tensor_parallel >= 1,
-            f"tensor_parallel must be 1 or more, got {self.tensor_parallel}",
-        )
-        is_listed = bool(self.dense.layers)
-        require(
-            self.tensor_parallel == 1 or (is_listed and not self.tables),
-            f"tensor_parallel {self.tensor_parallel} needs a model without tables whose dense part "
+            split == 1 or (bool(self.dense.layers) and not self.tables),
+            f"tensor_parallel {split} needs a model without tables whose dense part "
             "is given by layers; remove it",
         )
         reserved = self.reserved_bytes
@@ -338,11 +327,11 @@ class Workload:
         Raises:
             InvalidValueError: there is none.
         """
-        for table in self.tables:
-            if table.name == name:
-                return table
-        msg = f"the workload {self.name!r} has no table {name!r}"
-        raise InvalidValueError(msg)
+        found = next((table for table in self.tables if table.name == name), None)
+        if found is None:
+            msg = f"the workload {self.name!r} has no table {name!r}"
+            raise InvalidValueError(msg)
+        return found
 
     def optimizer_of(self, table: Table) -> Optimizer:
         """What updates the rows of a table: its own optimizer, or that of the workload."""
@@ -447,11 +436,19 @@ def _check_accumulation(workload: Workload) -> None:
         f"gradient_accumulation {count} needs a model without tables: tables are updated by every "
         "batch; remove it",
     )
-    require(
-        count == 1 or workload.pipeline is not Pipeline.HUGECTR,
-        f"gradient_accumulation {count} contradicts pipeline hugectr, which updates with every "
-        "batch; remove it, or choose pipeline none",
-    )
+
+
+def _check_hugectr(workload: Workload) -> None:
+    is_sharded = workload.dense_parallelism is DenseParallelism.FSDP
+    count, is_hugectr = workload.gradient_accumulation, workload.pipeline is Pipeline.HUGECTR
+    every = "updates with every batch; remove it, or choose pipeline none"
+    for what, is_set, why in (
+        ("dense.compiled", workload.dense.compiled, "has kernels of its own; remove it"),
+        ("dense_parallelism fsdp", is_sharded, "keeps the dense part whole; change one of them"),
+        (f"gradient_accumulation {count}", count > 1, every),
+    ):
+        refused = f"{what} contradicts pipeline hugectr, which {why}"
+        require(not (is_set and is_hugectr), refused)
 
 
 def _check_lookahead(batches: int, pipeline: Pipeline) -> None:

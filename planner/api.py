@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +42,7 @@ def plan(
     moves: MoveLimit | None = None,
     scenarios: Sequence[Workload] = (),
     models: CostModels | None = None,
-    progress: Callable[[SearchProgress], None] | None = None,
+    progress: Callable[[SearchProgress], None] | bool | None = None,
     search: SearchSettings = SEARCH,
     **changes: Unpack[SearchChanges],
 ) -> PlanningResult:
@@ -56,7 +57,8 @@ def plan(
         moves: the plan in use, and how much may move from it; None for a new job.
         scenarios: the same tables with other index distributions or batch sizes.
         models: the cost models that price plans; None for those that the system names.
-        progress: called with every improvement.
+        progress: called with every improvement; True redraws one line on standard error, which
+            a notebook shows too.
         search: strategy, objective, limits and seed.
         **changes: fields of :class:`SearchSettings` that differ from ``search``, such as
             ``time_limit_s=5.0``.
@@ -94,7 +96,7 @@ def solve(
     *,
     search: SearchSettings = SEARCH,
     make_pipeline: MakePipeline = CostPipeline,
-    progress: Callable[[SearchProgress], None] | None = None,
+    progress: Callable[[SearchProgress], None] | bool | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> PlanningResult:
     """Find the best plan for a problem.
@@ -104,7 +106,8 @@ def solve(
         search: strategy, objective, limits and seed.
         make_pipeline: makes what prices plans; another one can, for example, count memory in
             another way.
-        progress: called with every improvement.
+        progress: called with every improvement; True redraws one line on standard error, which
+            a notebook shows too.
         should_stop: called often; True ends the search with the best plan so far.
 
     Returns:
@@ -126,6 +129,9 @@ def solve(
     """
     require_kind("problem", problem, PlanningProblem, "planner.load_problem(...) reads one")
     require_kind("search", search, SearchSettings, "SearchSettings(seed=1) is one")
+    kind = objective_class(search.objective)
+    if isinstance(progress, bool):
+        progress = _printed(in_seconds=kind.unit == "s") if progress else None
     for name, called in (("progress", progress), ("should_stop", should_stop)):
         require_function(name, called)
     require_function("make_pipeline", make_pipeline, optional=False)
@@ -133,12 +139,22 @@ def solve(
         problem=problem.limited,
         settings=search,
         deadline=deadline_of(search),
-        make_pipeline=objective_class(search.objective).priced_by(make_pipeline),
+        make_pipeline=kind.priced_by(make_pipeline),
         progress=progress,
         should_stop=should_stop,
     )
     started = time.perf_counter()
     return runnable(problem, run.result(), partial(run.again, started=started))
+
+
+def _printed(*, in_seconds: bool) -> Callable[[SearchProgress], None]:
+    """A callback that redraws one line on standard error."""
+
+    def show(step: SearchProgress) -> None:
+        sys.stderr.write(f"\r{step.line(in_seconds=in_seconds):<100}")
+        sys.stderr.flush()
+
+    return show
 
 
 def floor(problem: PlanningProblem, *, should_stop: Callable[[], bool] | None = None) -> Floor:

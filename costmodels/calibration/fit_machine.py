@@ -13,14 +13,14 @@ from costmodels.calibration.fit_lookup import Caches, fit_lookups
 from costmodels.calibration.fit_steps import fit_steps
 from costmodels.calibration.fitting import FitError, fit_counts, held_out_seconds, log_errors
 from costmodels.calibration.points import CalibrationPoints, CollectivePoint, OperatorPoint
-from costmodels.cpu.exchange import all_to_all_counts, buffer_counts
-from costmodels.cpu.operators import (
+from costmodels.cpu.dense import (
     Counts,
     backward_counts,
     forward_counts,
     held_bytes,
-    update_counts,
+    optimizer_counts,
 )
+from costmodels.cpu.exchange import all_to_all_counts, buffer_counts
 from costmodels.datatypes import FloatArray
 from costmodels.measured.cpu_constants import (
     OPERATOR_COUNTS,
@@ -68,7 +68,7 @@ def fit_operators(
     errors = errors[typical] if any(typical) else errors
     trained = [p for p in points if p.update_s > 0]
     update, third = fit_counts(
-        np.array([update_counts(p.operators) for p in trained]),
+        np.array([optimizer_counts(p.operators) for p in trained]),
         np.array([p.update_s for p in trained]),
         "optimizer step",
         describe=lambda i: trained[i].name,

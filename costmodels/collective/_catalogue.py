@@ -2,6 +2,10 @@
 
 If there is no curve of the group's shape on the group's links, the nearest one is carried over to
 them.
+
+How far to trust what is found: all spreads are 90 % spreads as in
+:class:`costmodels.collective.base.Confidence`. Messages below 1 MiB are small: constants with two
+values have the one for small messages first and the one for large messages second.
 """
 
 from __future__ import annotations
@@ -9,49 +13,28 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from costmodels.collective._confidence import (
-    confidence_of,
-    is_large,
-    of_another_site,
-    spread_around,
-)
-from costmodels.collective._consistent import (
-    RINGS,
-    Family,
-    Found,
-    agreed,
-    completed,
-    mixed,
-    risen,
-)
-from costmodels.collective._curve import (
-    TimeCurve,
-    between,
-    joined,
-    with_floor,
-)
-from costmodels.collective._group import Group, at_typical_latency, on_usual_link
+from costmodels.collective._consistent import RINGS, Family, Found, agreed, completed, mixed, risen
+from costmodels.collective._curve import TimeCurve, between, joined, left_out_residuals, with_floor
 from costmodels.collective._law import (
+    TYPICAL_EFFICIENCY,
+    Group,
     Law,
+    at_typical_latency,
     bus_factor,
     busiest_factor,
     fabric_law,
     longer_s,
     network_law,
+    on_usual_link,
 )
-from costmodels.collective._nearest import (
-    best,
-    distance,
-    group_measured,
-    is_on_like_link,
-    is_repeat,
-)
-from costmodels.collective.base import Confidence
+from costmodels.collective.base import Basis, Confidence
+from costmodels.fabrics import FABRICS
 from costmodels.measured.curves import Collective, CollectiveCurve
 
 _PLAUSIBLE: Final = (0.6, 1.3)
@@ -350,3 +333,198 @@ def _by_law(fabric: Found, law: Law) -> Found:
     log_bytes = np.arange(float(_DOUBLINGS_BY_LAW)) * math.log(2.0)
     table = TimeCurve(log_bytes, np.log(law.time_s(np.exp(log_bytes))))
     return Found(table, fabric.curves, same_shape=False)
+
+
+# ------------------ near curves
+
+_LIKE_LINK: Final = (0.55, 1.15)
+"""A network link is taken for the one that a curve was measured on if the rate that it achieves is
+within these multiples of the nominal rate there. Tuned networks achieve some 0.82 of it
+(:data:`TYPICAL_EFFICIENCY`)."""
+_PRIORITY_DISTANCE: Final = 0.5
+"""How far, in doublings of shape or rate, a curve of a like system counts as away for each step of
+its priority: one step decides only between curves of nearly the same shape and rate."""
+
+
+def best(curves: Iterable[CollectiveCurve]) -> tuple[CollectiveCurve, ...]:
+    """The curves with the lowest priority number among those given."""
+    listed = tuple(curves)
+    first = min((c.priority for c in listed), default=0)
+    return tuple(c for c in listed if c.priority == first)
+
+
+def is_repeat(one: CollectiveCurve, other: CollectiveCurve) -> bool:
+    """Whether two curves have the same shape and the same nominal rate of the network."""
+    same_network = one.network_bytes_per_s == other.network_bytes_per_s
+    return one.shape == other.shape and same_network
+
+
+def is_on_like_link(curve: CollectiveCurve, group: Group) -> bool:
+    """Whether the group's network link is taken for the one that the curve was measured on.
+
+    A curve without a nominal rate holds for any link.
+    """
+    low, high = _LIKE_LINK
+    nominal = curve.network_bytes_per_s
+    return not nominal or low <= group.network_rate / nominal <= high
+
+
+def group_measured(curve: CollectiveCurve, group: Group) -> Group:
+    """The group that a curve was measured on.
+
+    It has the links of ``group``, except that a network unlike the one of ``group`` has the typical
+    share of its own nominal rate.
+    """
+    rate = group.network_rate
+    if not is_on_like_link(curve, group):
+        rate = TYPICAL_EFFICIENCY * curve.network_bytes_per_s
+    return group._replace(
+        ranks=curve.ranks, per_domain=curve.ranks // curve.domains, network_rate=rate
+    )
+
+
+def distance(curve: CollectiveCurve, group: Group) -> float:
+    """How unlike a curve's shape and network are to those of a group, in doublings.
+
+    It adds up the doublings between ranks per domain, between numbers of domains and between rates
+    of the network, and half a doubling for each step of priority.
+    """
+    there = group_measured(curve, group)
+    apart = abs(math.log2(there.per_domain / group.per_domain))
+    apart += abs(math.log2(curve.domains / group.domains))
+    apart += abs(math.log2(there.network_rate / group.network_rate))
+    return apart + _PRIORITY_DISTANCE * curve.priority
+
+
+# ------------------ trust
+
+_LARGE_BYTES: Final = 2**20
+"""Messages of this size and more are large."""
+_SMALLEST_SPREADS: Final = (0.10, 0.05)
+"""Least 90 % spread of a measured time. That of small messages is larger, because their time also
+depends on how kernels were launched."""
+_ONE_VERSION: Final = (0.15, 0.08)
+"""Spread that is joined with the others if only one version of the library was measured: nine in
+ten times of different versions in one harness differ by no more (``benchmarks/collectives.py``,
+repeats)."""
+_OTHER_SYSTEM: Final = 0.10
+"""Spread that is added if the curve is one of a like system. The larger it is, the wider are the
+intervals of such systems."""
+_OTHER_LINKS: Final = (0.55, 0.30)
+"""Spread that is added if a curve was rescaled to another link. If the curves of A100, H100 and
+B200 are rescaled to one another's links, nine in ten points are predicted within this
+(``benchmarks/collectives.py``, moved)."""
+_OTHER_SITE: Final = (2.0, 0.40)
+"""Spread of curves of another site inside one host, which is joined with the others as independent:
+nine in ten points of another site's harness on the same device lie within it
+(``benchmarks/fabrics.py``, one host). Over several domains the spread between clusters includes
+it."""
+_LAUNCH_S: Final = 7.5e-6
+"""Seconds for each rank of a host that a collective takes at least if one process launches it on
+all GPUs of the host, one after the other. Small all-to-alls on 8 H200 take 58 us then, and 8 to 30
+us if each rank has a thread or a process of its own."""
+_BY_LAW: Final = (1.3, 1.0)
+"""Spread over a network that no curve of its kind crosses. Nine in ten points of sources that were
+left out lie within factors of 2.2 and 1.9 (``benchmarks/fabrics.py``, several hosts); the spread is
+no less than that of a curve that is carried over."""
+_BY_FEW: Final = (1.5, 3.0)
+"""The same for kinds of networks of which fewer than three sources are known: of sources that were
+left out, 88 % of the small points lie within a factor of 2.5, and 75 % of the large ones within
+4."""
+_MANY_SOURCES: Final = 3
+_ONE_CLUSTER: Final = 0.45
+"""Spread that is added over several domains if one cluster was measured. Clusters with the same
+nominal rate differ by more than repeats on one of them: three clusters of H100 with 400 Gb/s are
+apart by 0.3 to 0.4 in the logarithm from 1 MiB on."""
+_OTHER_CLUSTER: Final = 0.15
+"""The same if several clusters were measured and joined: their differences are in the spread of the
+curve already."""
+_OTHER_SIZE: Final = 0.30
+"""Spread that is added at sizes beyond those of the curve (``benchmarks/collectives.py``)."""
+_OTHER_RANKS: Final = 0.25
+"""Spread inside a domain for a number of ranks that was not measured (the same benchmark)."""
+_OTHER_DOMAINS: Final = 1.0
+"""Spread over a number of domains that was not measured (the same benchmark)."""
+
+
+def is_large(size_bytes: float) -> bool:
+    """Whether a message of this size counts as large."""
+    return bool(size_bytes >= _LARGE_BYTES)
+
+
+def confidence_of(
+    found: Found, group: Group, size_bytes: float, spread_ratio: Callable[[], float]
+) -> Confidence:
+    """What the time of a collective rests on, and its interval, at the site of the curves.
+
+    Args:
+        found: the table that tells the time, and its curves.
+        group: the ranks that take part.
+        size_bytes: size as nccl-tests counts it.
+        spread_ratio: computes the spread of the table around its curves, on the links that these
+            were measured on; called only if it is needed.
+    """
+    large = is_large(size_bytes)
+    if group.domains > 1 and all(c.domains == 1 for c in found.curves):
+        kind = FABRICS.get(group.fabric)
+        few = kind is not None and kind.num_sources < _MANY_SOURCES
+        spread = (_BY_FEW if few else _BY_LAW)[large]
+        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread)
+    carried = _OTHER_SYSTEM if any(c.priority for c in found.curves) else 0.0
+    carried += _OTHER_LINKS[large] if found.other_links else 0.0
+    if not found.same_shape:
+        spread = _OTHER_RANKS if group.domains == 1 else _OTHER_DOMAINS
+        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + carried)
+    spread = carried + spread_ratio()
+    if len({c.version for c in found.curves}) == 1:
+        spread = math.hypot(spread, _ONE_VERSION[large])
+    if group.domains > 1:
+        clusters = {c.source for c in found.curves}
+        spread += _ONE_CLUSTER if len(clusters) == 1 else _OTHER_CLUSTER
+    smallest = min(c.size_bytes[0] for c in found.curves)
+    largest = max(c.size_bytes[-1] for c in found.curves)
+    if not smallest <= size_bytes <= largest:
+        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread + _OTHER_SIZE)
+    if found.other_links:
+        return Confidence(basis=Basis.EXTRAPOLATED, spread_ratio=spread)
+    basis = Basis.CALIBRATED if carried else Basis.MEASURED
+    return Confidence(basis=basis, spread_ratio=spread)
+
+
+def of_another_site(own: Confidence, size_bytes: float, time_s: float, group: Group) -> Confidence:
+    """The confidence in a time whose curves were measured at another site, inside one domain.
+
+    There, a single process of each host may have started the ranks.
+
+    Args:
+        own: the confidence at the site of the curves.
+        size_bytes: size as nccl-tests counts it.
+        time_s: the time.
+        group: the ranks that take part.
+    """
+    site = math.log1p(_OTHER_SITE[is_large(size_bytes)])
+    spread = math.expm1(math.hypot(math.log1p(own.spread_ratio), site))
+    launched = group.per_host * _LAUNCH_S / max(time_s, _LAUNCH_S) - 1.0
+    return replace(own, spread_ratio=max(spread, launched))
+
+
+def spread_around(found: Found, factor: float, *, large: bool) -> float:
+    """90 % spread of a table around the curves that it was made from.
+
+    It is the 90th percentile of two kinds of errors: those of single points that were left out in
+    turn, and those of each curve against the joined table.
+
+    Args:
+        found: the table and its curves.
+        factor: bytes on the busiest link per byte of size.
+        large: whether to look at large messages, or at small ones.
+    """
+    errors: list[float] = []
+    for curve in found.curves:
+        sizes = np.array(curve.size_bytes)
+        whole = found.table.log_time_at(np.log(sizes * factor)) - np.log(curve.time_s)
+        inner, left_out = left_out_residuals(curve)
+        errors.extend(np.abs(whole)[(sizes >= _LARGE_BYTES) == large])
+        errors.extend(np.abs(left_out)[(inner >= _LARGE_BYTES) == large])
+    smallest = _SMALLEST_SPREADS[large]
+    return max(smallest, math.expm1(float(np.quantile(errors, 0.9)))) if errors else smallest

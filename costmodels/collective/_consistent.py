@@ -22,8 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from costmodels.collective._curve import TimeCurve
-from costmodels.collective._group import Group
-from costmodels.collective._law import RATIO, busiest_factor
+from costmodels.collective._law import RATIO, Group, busiest_factor
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective, CollectiveCurve
 

@@ -7,8 +7,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective._group import group_of, group_of_peers
-from costmodels.collective._law import crowding, is_pcie
+from costmodels.collective._law import crowding, group_of, group_of_peers, is_pcie
 from costmodels.collective.base import AbstractCollectiveModel, Level, analytic_spread_ratio
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective

@@ -10,8 +10,7 @@ import numpy as np
 from costmodels.collective._catalogue import Catalogue, catalogue_of
 from costmodels.collective._consistent import Found
 from costmodels.collective._curve import TimeCurve
-from costmodels.collective._group import Group, group_of, group_of_peers
-from costmodels.collective._law import bus_factor, busiest_bytes
+from costmodels.collective._law import Group, bus_factor, busiest_bytes, group_of, group_of_peers
 from costmodels.collective.base import AbstractCollectiveModel, Confidence, default_model
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective, CollectiveCurve

@@ -8,16 +8,18 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective._group import Group, group_of, group_of_peers
 from costmodels.collective._law import (
     RATIO,
     UNNAMED_RATIO,
+    Group,
     Law,
     bus_factor,
     busiest_bytes,
     crossings,
     crowding,
     fabric_law,
+    group_of,
+    group_of_peers,
     network_law,
     num_steps,
 )

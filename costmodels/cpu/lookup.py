@@ -25,11 +25,7 @@ from costmodels.lookup.base import (
     LookupShards,
     LookupWork,
 )
-from costmodels.measured.cpu_constants import (
-    CpuConstants,
-    CpuKernel,
-    Residual,
-)
+from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, Residual
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
@@ -74,34 +70,13 @@ class Access:
     num_cols: int
     num_rows: int
 
-    @property
-    def row_bytes(self) -> float:
-        """Bytes of a row of the shard, at least one cache line."""
-        return max(LINE_BYTES, self.num_cols * _ELEMENT_BYTES)
-
-    @property
-    def lines(self) -> float:
-        """Cache lines per row, at least 1."""
-        return max(1.0, self.num_cols * _ELEMENT_BYTES / LINE_BYTES)
-
-    def distinct(self) -> float:
-        """Expected number of distinct rows that are looked up."""
-        return float(Accesses((self,)).distinct[0])
-
-    def repeats(self) -> float:
-        """Probability that two indices are the same row: how hot the hottest rows are."""
-        return float(Accesses((self,)).repeats[0])
-
-    def misses(self, cache_bytes: float) -> float:
-        """Misses of an LRU cache of this size; see :meth:`Accesses.misses`."""
-        return float(Accesses((self,)).misses(cache_bytes)[0])
-
 
 class Accesses:
     """How many shards are accessed: the fields of :class:`Access` as arrays.
 
     ``rows`` and ``probability`` are ``[all bins]``, with the bins of one shard after those of
-    another. All other arrays are ``[n]``, one number for each shard.
+    another. All other arrays are ``[n]``, one number for each shard; bytes of a row
+    and its cache lines are those of one cache line at least.
     """
 
     def __init__(self, accesses: Sequence[Access]) -> None:
@@ -109,13 +84,12 @@ class Accesses:
         sizes = [len(a.rows) for a in accesses]
         self.rows = np.concatenate([a.rows for a in accesses])
         self.probability = np.concatenate([a.probability for a in accesses])
-        self.draws = np.array([a.draws for a in accesses], dtype=float)
-        self.num_indices = np.array([a.num_indices for a in accesses], dtype=float)
-        self.num_bags = np.array([a.num_bags for a in accesses], dtype=float)
-        self.num_cols = np.array([a.num_cols for a in accesses], dtype=float)
-        self.num_rows = np.array([a.num_rows for a in accesses], dtype=float)
-        self.row_bytes = np.array([a.row_bytes for a in accesses], dtype=float)
-        self.lines = np.array([a.lines for a in accesses], dtype=float)
+        counts = [(a.draws, a.num_indices, a.num_bags, a.num_cols, a.num_rows) for a in accesses]
+        columns = np.ascontiguousarray(np.array(counts, dtype=float).T)
+        self.draws, self.num_indices, self.num_bags, self.num_cols, self.num_rows = columns
+        row_bytes = self.num_cols * _ELEMENT_BYTES
+        self.row_bytes = np.maximum(LINE_BYTES, row_bytes)
+        self.lines = np.maximum(1.0, row_bytes / LINE_BYTES)
         self._sizes: IntArray = np.array(sizes, dtype=np.int64)
         self._begins: IntArray = np.cumsum(self._sizes) - self._sizes
         self._of: IntArray = np.repeat(np.arange(len(sizes)), sizes)
@@ -328,11 +302,6 @@ class CpuLookup(AbstractLookupModel):
                 work[part, LookupWork.FORWARD_ROWS_DRAM] = forward_s * bandwidth
                 work[part, LookupWork.BACKWARD_ROWS_DRAM] = backward_s * bandwidth
         return work
-
-    def shard_seconds(self, access: Access, kernel: CpuKernel) -> tuple[float, float]:
-        """Forward and backward seconds of one shard, without the cost of its call."""
-        forward, backward = self.seconds(Accesses((access,)), kernel)
-        return float(forward[0]), float(backward[0])
 
     def seconds(self, seen: Accesses, kernel: CpuKernel) -> tuple[FloatArray, FloatArray]:
         """Forward and backward seconds, ``[n]`` each, of shards of one kernel; without calls."""

@@ -33,14 +33,8 @@ def unused_remark(topology: Topology) -> str | None:
 
 
 STAGES: Final = (
-    "dense_forward",
-    "indices",
-    "lookup_forward",
-    "vectors",
-    "dense_backward",
-    "gradients",
-    "lookup_backward",
-    "update",
+    *("dense_forward", "indices", "lookup_forward", "vectors"),
+    *("dense_backward", "gradients", "lookup_backward", "update"),
 )
 """``indices``, ``vectors`` and ``gradients`` (those of vectors) are exchanges. ``dense_backward``
 is the backward pass of the top MLP. ``update`` is the backward pass of the bottom MLP, the

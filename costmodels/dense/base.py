@@ -53,24 +53,9 @@ class Layer:
         return sum(o.num_repeats * o.forward_flop for o in self.operators)
 
     @property
-    def tensor_bytes(self) -> float:
-        """Bytes of the largest tensor of the operators that are no products."""
-        return max((o.tensor_bytes for o in self.operators if o.product is None), default=0.0)
-
-    @property
     def num_parameters(self) -> int:
         """Elements that are trained, and whose gradients ranks reduce."""
         return sum(o.num_repeats * o.num_parameters for o in self.operators)
-
-    @property
-    def num_kernels(self) -> int:
-        """Kernels of a forward pass."""
-        return sum(o.num_repeats * o.num_kernels for o in self.operators)
-
-    @property
-    def num_calls(self) -> int:
-        """Operators that the host issues in a forward pass."""
-        return sum(o.num_repeats * o.num_calls for o in self.operators)
 
 
 _DLRM = "bottom MLP", "interaction and top MLP"
@@ -309,14 +294,13 @@ def _looked_up(workload: Workload, *, is_padded: bool) -> tuple[int, int]:
             mean length, rounded up. Otherwise it gives one vector, because the keys of a DLRM know
             no sequences.
     """
-    vectors = sum(len(t.features) for t in workload.tables)
-    elements = 0
+    vectors = elements = 0
     for table in workload.tables:
+        vectors += len(table.features)
+        count = len(table.features)
         if table.pooling is Pooling.NONE and is_padded:
-            positions = sum(math.ceil(f.pooling_factor) for f in table.features)
-            elements += table.embedding_dim * positions
-        else:
-            elements += table.embedding_dim * len(table.features)
+            count = sum(math.ceil(f.pooling_factor) for f in table.features)
+        elements += table.embedding_dim * count
     return vectors, elements
 
 

@@ -11,18 +11,9 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._hottest import hottest_shares
-from costmodels.distribution._laws import Laws
+from costmodels.distribution._laws import Laws as Laws
 from costmodels.errors import require
 from costmodels.fields import is_whole
-
-__all__ = [
-    "AbstractIndexDistribution",
-    "FloatArray",
-    "IntArray",
-    "Laws",
-    "check_rows",
-    "side_by_side",
-]
 
 
 class AbstractIndexDistribution(ABC):
@@ -107,7 +98,7 @@ class AbstractIndexDistribution(ABC):
 
         N is the number of effective draws; the result is never above ``num_indices``.
         """
-        return float(_alone(self).unique_rows(_FIRST, _one(num_indices))[0])
+        return _asked(self, "unique_rows", num_indices)
 
     @final
     def access_share(self, num_hottest_rows: float) -> float:
@@ -118,9 +109,7 @@ class AbstractIndexDistribution(ABC):
     @final
     def range_share(self, row_offset: int, num_rows: int) -> float:
         """Share (0..1) of all accesses on the ids ``row_offset .. row_offset + num_rows - 1``."""
-        return float(
-            _alone(self).range_share(_FIRST, np.array([row_offset]), np.array([num_rows]))[0]
-        )
+        return _asked(self, "range_share", ids=(row_offset, num_rows))
 
     @final
     def hottest_share(self, num_parts: int) -> float:
@@ -134,8 +123,8 @@ class AbstractIndexDistribution(ABC):
     @final
     def unique_rows_in_range(self, num_indices: float, row_offset: int, num_rows: int) -> float:
         """Distinct rows expected in an id range if the whole *table* receives ``num_indices``."""
-        offset, rows = np.array([row_offset]), np.array([num_rows])
-        return float(_alone(self).unique_rows_in_range(_FIRST, _one(num_indices), offset, rows)[0])
+        ids = (row_offset, num_rows)
+        return _asked(self, "unique_rows_in_range", num_indices, ids=ids)
 
     @final
     def characteristic_draws(self, cached_rows: float) -> float:
@@ -144,12 +133,12 @@ class AbstractIndexDistribution(ABC):
         T solves: sum over rows of 1 - exp(-p T) = ``cached_rows``. It is read off a curve of 256
         log-spaced values of T, and infinite if every row that is ever drawn fits.
         """
-        return float(_alone(self).characteristic_draws(_FIRST, _one(cached_rows))[0])
+        return _asked(self, "characteristic_draws", cached_rows)
 
     @final
     def hit_ratio(self, cached_rows: float) -> float:
         """Hit ratio (0..1) of a warm LRU cache of ``cached_rows`` rows, by Che's approximation."""
-        return float(_alone(self).hit_ratio(_FIRST, _one(cached_rows))[0])
+        return _asked(self, "hit_ratio", cached_rows)
 
     @final
     def expected_misses(self, num_indices: float, cached_rows: float) -> float:
@@ -159,7 +148,7 @@ class AbstractIndexDistribution(ABC):
         misses ``cached_rows`` times while it fills, and (N - T) (1 - h) times after that. If the
         rows of the batch fit into the cache, the misses are the expected distinct rows.
         """
-        return float(_alone(self).expected_misses(_FIRST, _one(num_indices), _one(cached_rows))[0])
+        return _asked(self, "expected_misses", num_indices, cached_rows)
 
     @final
     def expected_unique_misses(self, num_indices: float, cached_rows: float) -> float:
@@ -168,8 +157,7 @@ class AbstractIndexDistribution(ABC):
         A row is held if it was drawn in the last T draws, where T are the characteristic draws. So
         the result is the sum over rows of (1 - (1 - p)^N) exp(-p T).
         """
-        cached = _one(cached_rows)
-        return float(_alone(self).expected_unique_misses(_FIRST, _one(num_indices), cached)[0])
+        return _asked(self, "expected_unique_misses", num_indices, cached_rows)
 
 
 def side_by_side(laws: tuple[AbstractIndexDistribution, ...]) -> Laws:
@@ -193,9 +181,19 @@ _FIRST.flags.writeable = False
 """The column ``law`` of a single query about the only law of a :class:`Laws`."""
 
 
-def _one(value: float) -> FloatArray:
-    """A column with a single entry."""
-    return np.array([value], dtype=float)
+def _asked(
+    law: AbstractIndexDistribution, question: str, *values: float, ids: tuple[int, ...] = ()
+) -> float:
+    """The answer of :class:`Laws` to a single query about one law.
+
+    Args:
+        law: the law.
+        question: a method of ``Laws``.
+        values: its arguments that are counts.
+        ids: its arguments that are an id and a number of rows.
+    """
+    columns = [np.array([v], dtype=float) for v in values] + [np.array([i]) for i in ids]
+    return float(getattr(_alone(law), question)(_FIRST, *columns)[0])
 
 
 @lru_cache(maxsize=8192)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Final, Self, final
 
@@ -12,7 +12,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._samples import HOTTEST_RATIO, smooth
 from costmodels.distribution.base import AbstractIndexDistribution, check_rows
-from costmodels.errors import InvalidValueError, require
+from costmodels.errors import require
 
 _TOLERANCE_RATIO: Final = 1e-6
 """Relative error of sums that are given as text with a limited number of digits."""
@@ -81,7 +81,8 @@ class Empirical(AbstractIndexDistribution):
             not shares or (len(shares) == 2 and 0 <= shares[0] <= shares[1] <= 1),
             f"hot_share must be the least and the most share of the hottest rows, got {shares}",
         )
-        object.__setattr__(self, "_hash", hash((self.num_embeddings, *self._content())))
+        content = tuple(getattr(self, f.name) for f in fields(self) if f.init)
+        object.__setattr__(self, "_hash", hash(content))
 
     def __hash__(self) -> int:
         """The hash that was computed when the law was made, because laws are keys of caches."""
@@ -267,9 +268,8 @@ class Empirical(AbstractIndexDistribution):
             require(ids == 0, f"ids_in_ranges {ids} needs rows_per_range, the rows of each range")
             return
         bins = len(self.num_rows_per_bin)
-        if any(len(line) != bins for line in self.num_rows_per_range):
-            msg = f"each id range must give its rows for each of the {bins} bins"
-            raise InvalidValueError(msg)
+        good = all(len(line) == bins for line in self.num_rows_per_range)
+        require(good, f"each id range must give its rows for each of the {bins} bins")
         require(
             self.num_ids_in_ranges >= 1,
             f"id ranges must divide at least 1 id, got {self.num_ids_in_ranges}",
@@ -277,17 +277,6 @@ class Empirical(AbstractIndexDistribution):
         total = np.array(self.num_rows_per_range).sum(axis=0)
         drawn = float(total @ np.array(self.probability_ratio))
         require(abs(drawn - 1.0) < 1e-3, f"the id ranges hold {drawn:.4f} of all accesses, not 1")
-
-    def _content(self) -> tuple[object, ...]:
-        """All fields that tell laws of the same table apart."""
-        return (
-            self.num_rows_per_bin,
-            self.probability_ratio,
-            self.num_rows_per_range,
-            self.num_ids_in_ranges,
-            self.num_unique_curve,
-            self.hot_share_ratio,
-        )
 
 
 def _require_sum(value: float, expected: float, name: str) -> None:

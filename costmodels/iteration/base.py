@@ -7,7 +7,7 @@ starts when the last rank has arrived at it, and takes the same time on all rank
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -28,6 +28,11 @@ ISSUED: Final = ", issued"
 """Ends the name of the moment at which the host has issued the last operator of a stage."""
 _ROUNDING_S: Final = 1e-12
 """Seconds below 0 that a difference of two equal times can have."""
+
+
+def _none() -> FloatArray:
+    """No time."""
+    return np.zeros(1)
 
 
 class Stream(StrEnum):
@@ -60,7 +65,7 @@ class Step:
     stream: Stream
     duration_s: FloatArray
     after: tuple[int, ...] = ()
-    host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    host_s: FloatArray = field(default_factory=_none)
     collective: bool = False
     present: BoolArray | None = None
     blocks_host: bool = False
@@ -161,33 +166,33 @@ class StageTimes:
     top_backward_s: FloatArray
     bottom_backward_s: FloatArray
     optimizer_s: FloatArray
-    lookup_forward_s: FloatArray
-    lookup_backward_s: FloatArray
-    cache_fetch_s: FloatArray
-    families: tuple[FamilyTimes, ...]
+    lookup_forward_s: FloatArray = field(default_factory=_none)
+    lookup_backward_s: FloatArray = field(default_factory=_none)
+    cache_fetch_s: FloatArray = field(default_factory=_none)
+    families: tuple[FamilyTimes, ...] = ()
     input_splits_s: FloatArray
     bucket_s: tuple[FloatArray, ...]
-    tail_bucket_s: FloatArray
+    tail_bucket_s: FloatArray = field(default_factory=_none)
     bottom_host_s: FloatArray
     top_host_s: FloatArray
-    lookup_host_s: FloatArray
+    lookup_host_s: FloatArray = field(default_factory=_none)
     collective_host_s: FloatArray
-    overlap_slowdown_ratio: float
     floor_s: float
     dense_names: tuple[str, str]
+    overlap_slowdown_ratio: float = 0.0
     single_stream: bool = False
     has_tables: bool = True
-    top_backward_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
-    bottom_backward_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
-    lookup_backward_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
-    optimizer_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
-    input_copy_s: FloatArray = field(default_factory=lambda: np.zeros(1))
-    copy_host_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    top_backward_host_s: FloatArray = field(default_factory=_none)
+    bottom_backward_host_s: FloatArray = field(default_factory=_none)
+    lookup_backward_host_s: FloatArray = field(default_factory=_none)
+    optimizer_host_s: FloatArray = field(default_factory=_none)
+    input_copy_s: FloatArray = field(default_factory=_none)
+    copy_host_s: FloatArray = field(default_factory=_none)
     copy_blocks_host: bool = False
     codecs: CodecTimes | None = None
     piece_ratio: tuple[float, ...] = ()
     gather_s: tuple[FloatArray, ...] = ()
-    last_scatter_s: FloatArray = field(default_factory=lambda: np.zeros(1))
+    last_scatter_s: FloatArray = field(default_factory=_none)
     earlier_s: FloatArray | None = None
 
 
@@ -214,7 +219,7 @@ class Simulation:
     start_s: FloatArray
     finish_s: FloatArray
     iteration_time_s: float
-    released_by: Mapping[Node, Node | None]
+    released_by: Callable[[Node], Node | None]
     last: Node | None
 
 

@@ -1,14 +1,311 @@
-"""The training pipelines: the order of the steps of one iteration in the steady state."""
+"""The training pipelines: the order of the steps of one iteration in the steady state.
+
+:class:`ProgramBuilder` adds the steps that they share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from costmodels.iteration.base import LOOKUP_FORWARD, Program, StageTimes, Stream
-from costmodels.iteration.builder import ProgramBuilder
+import numpy as np
+
+from costmodels.datatypes import BoolArray, FloatArray
+from costmodels.iteration import base
+from costmodels.iteration.base import LOOKUP_FORWARD, FamilyTimes, Program, StageTimes, Step, Stream
 from costmodels.workload import Pipeline
+
+_FIRST_SHARE: Final = 0.1
+"""Share of the host time of a stage after which its first kernels run: a stage of a DLRM has some
+ten operators."""
+_REVERSED: Final = {"reduce-scatter": "all-gather"}
+"""What a collective of the output exchange becomes for gradients, if it is not the same."""
+_CODECS: Final = {
+    "output quantize": "quantize_s",
+    "output dequantize": "dequantize_s",
+    "gradient quantize": "quantize_gradient_s",
+    "gradient dequantize": "dequantize_gradient_s",
+}
+"""The steps of codecs, and their seconds among the fields of ``CodecTimes``."""
+
+
+class ProgramBuilder:
+    """Collects steps in issue order; methods return indices that later steps name in ``after``."""
+
+    def __init__(self, times: StageTimes) -> None:
+        """Start without steps."""
+        self.times = times
+        self.steps: list[Step] = []
+
+    def add(
+        self,
+        name: str,
+        stream: Stream,
+        duration_s: FloatArray | float,
+        *,
+        after: tuple[int, ...] = (),
+        host_s: FloatArray | float = 0.0,
+        collective: bool = False,
+        present: BoolArray | None = None,
+        blocks_host: bool = False,
+    ) -> int:
+        """Add a step; returns its index. On a single stream, everything runs on that of compute."""
+        step = Step(
+            name=name,
+            stream=Stream.COMPUTE if self.times.single_stream else stream,
+            duration_s=_seconds(duration_s),
+            after=after,
+            host_s=_seconds(host_s),
+            collective=collective,
+            present=present,
+            blocks_host=blocks_host,
+        )
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def compute(
+        self,
+        name: str,
+        duration_s: FloatArray | float,
+        host_s: FloatArray | float = 0.0,
+        after: tuple[int, ...] = (),
+    ) -> int:
+        """Add a step on the compute stream; returns its index."""
+        return self.add(name, Stream.COMPUTE, duration_s, after=after, host_s=host_s)
+
+    def computed(
+        self, name: str, duration_s: FloatArray, host_s: FloatArray, after: tuple[int, ...] = ()
+    ) -> int:
+        """Add a stage of many operators; returns the index of its last step.
+
+        The device starts when the host has issued the first of them, and is done when it has
+        computed them and the host has issued the last one. The latter is a step of no duration.
+        """
+        first_s = _FIRST_SHARE * _seconds(host_s)
+        self.compute(name, duration_s, first_s, after)
+        return self.compute(f"{name}{base.ISSUED}", 0.0, host_s - first_s)
+
+    def collective(
+        self,
+        name: str,
+        stream: Stream,
+        duration_s: FloatArray | float,
+        *,
+        after: tuple[int, ...] = (),
+        present: BoolArray | None = None,
+        **others: Any,
+    ) -> int:
+        """Add a collective; returns its index. Plans without it (``present``) do not wait."""
+        issue_s = self.times.collective_host_s
+        host_s = issue_s if present is None else issue_s * present
+        further: dict[str, Any] = {"after": after, "host_s": host_s, "present": present}
+        return self.add(name, stream, duration_s, collective=True, **others, **further)
+
+    def communication(
+        self, name: str, duration_s: FloatArray | float, after: tuple[int, ...]
+    ) -> int:
+        """Add a collective that every plan has, on the communication stream."""
+        return self.collective(name, Stream.COMMUNICATION, duration_s, after=after)
+
+    def input_copy(self, stream: Stream) -> tuple[int, ...]:
+        """Add the copy of a batch to the device; pipelines copy a later batch beside this one.
+
+        There is no copy where ranks compute in the memory that holds their inputs.
+        """
+        t = self.times
+        if t.single_stream:
+            return ()
+        step = self.add(
+            base.INPUT_COPY,
+            stream,
+            t.input_copy_s,
+            host_s=t.copy_host_s,
+            blocks_host=t.copy_blocks_host and stream is Stream.COMPUTE,
+        )
+        return (step,)
+
+    def input_splits(self, after: tuple[int, ...] = ()) -> int:
+        """Add the exchange of split sizes, for which the host waits; nothing without tables."""
+        splits_s = self.times.input_splits_s
+        if not self.times.has_tables:
+            return self.add("input splits", Stream.DATA_DIST, 0.0, after=after)
+        return self.collective(
+            "input splits", Stream.DATA_DIST, splits_s, after=after, blocks_host=True
+        )
+
+    def input_dist(self, after: tuple[int, ...]) -> tuple[int, ...]:
+        """Add the exchange of lengths and indices of each sharding type."""
+        return tuple(self._input_dist(family, after) for family in self.times.families)
+
+    def _input_dist(self, of: FamilyTimes, after: tuple[int, ...]) -> int:
+        name = f"{base.INPUT_DIST} {of.name}"
+        stream, present = Stream.DATA_DIST, of.present
+        return self.collective(name, stream, of.input_s, after=after, present=present)
+
+    def forward(self, lookup_after: tuple[int, ...]) -> int:
+        """Add bottom MLP, lookup, output exchange, and top; returns the last step.
+
+        TorchRec's DLRM calls its dense arch first, so the bottom MLP comes before the lookup. A
+        sharded dense part gathers the parameters of its first piece before that.
+        """
+        t = self.times
+        if t.earlier_s is not None:
+            self.compute("earlier micro-batches", t.earlier_s)
+        gathered = [self._gather("forward", i) for i in range(len(t.gather_s[:1]))]
+        self.bottom_forward()
+        lookup = self.compute(
+            base.LOOKUP_FORWARD, t.lookup_forward_s, t.lookup_host_s, lookup_after
+        )
+        arrived = self.coded("output dequantize", self.output_dist(lookup))
+        gathered += [self._gather("forward", i) for i in range(1, len(t.gather_s))]
+        step, count = lookup, max(len(gathered), 1)
+        for i in range(count):
+            before = (lookup, *arrived) if i == 0 else ()
+            step = self.computed(
+                _numbered(f"{t.dense_names[1]} forward", i, count),
+                self._share(t.top_forward_s, i, count),
+                self._share(t.top_host_s, i, count),
+                after=(*before, *gathered[i : i + 1]),
+            )
+        return step
+
+    def _share(self, seconds: FloatArray, index: int, count: int) -> FloatArray:
+        """The part of a stage that piece ``index`` of ``count`` takes.
+
+        Pieces are equal unless the dense part is sharded over the ranks.
+        """
+        shares = self.times.piece_ratio
+        return seconds * shares[index] if shares else seconds / count
+
+    def _gather(self, when: str, index: int, after: tuple[int, ...] = ()) -> int:
+        """Add the all-gather of the parameters of one piece of a sharded dense part."""
+        name = f"parameter all-gather {when} {index + 1}"
+        return self.communication(name, self.times.gather_s[index], after)
+
+    def backward(self, after: tuple[int, ...]) -> None:
+        """Add top, gradient exchange, table update, bottom, all-reduces and dense optimizer."""
+        t = self.times
+        step, buckets = self._top_backward(after)
+        self.lookup_backward(self.gradient_dist(step))
+        before = (self.bottom_backward(),)
+        if t.gather_s:
+            name = "last gradient reduce-scatter"
+            buckets.append(self.communication(name, t.last_scatter_s, before))
+        tail = self.communication("last gradient all-reduce", t.tail_bucket_s, before)
+        self.optimizer((*buckets, tail))
+
+    def bottom_forward(self) -> int:
+        """Add the forward pass of the bottom."""
+        t = self.times
+        name = f"{t.dense_names[0]} forward"
+        return self.computed(name, t.bottom_forward_s, t.bottom_host_s)
+
+    def lookup_backward(self, arrived: tuple[int, ...]) -> int:
+        """Add the update of rows by the gradients that have arrived; they are decoded first."""
+        t, after = self.times, self.coded("gradient dequantize", arrived)
+        return self.compute(
+            base.LOOKUP_BACKWARD, t.lookup_backward_s, t.lookup_backward_host_s, after
+        )
+
+    def bottom_backward(self) -> int:
+        """Add the backward pass of the bottom."""
+        t = self.times
+        name = f"{t.dense_names[0]} backward"
+        return self.computed(name, t.bottom_backward_s, t.bottom_backward_host_s)
+
+    def optimizer(self, after: tuple[int, ...]) -> int:
+        """Add the update of the dense parameters."""
+        t = self.times
+        return self.compute("dense optimizer", t.optimizer_s, t.optimizer_host_s, after)
+
+    def coded(self, name: str, before: tuple[int, ...]) -> tuple[int, ...]:
+        """Add a step of the codecs, one of ``_CODECS``; returns what those that follow wait for."""
+        codecs = self.times.codecs
+        if codecs is None:
+            return before
+        return (self.compute(name, getattr(codecs, _CODECS[name]), codecs.host_s, before),)
+
+    def _top_backward(self, after: tuple[int, ...]) -> tuple[int, list[int]]:
+        """Add the backward pass of the top in pieces, with the collectives of their gradients.
+
+        The gradients of a piece are reduced beside the pieces that follow. Pieces of a sharded
+        dense part run in reverse order, and the parameters of the next piece are gathered while one
+        computes.
+
+        Returns:
+            The last piece, and the collectives.
+        """
+        t, reduced, step = self.times, list[int](), -1
+        count = len(t.bucket_s) + 1
+        kind = "gradient reduce-scatter" if t.gather_s else base.GRADIENT_ALL_REDUCE
+        arrived = [self._gather("backward", count - 1, after)] if t.gather_s else []
+        for i in range(count):
+            last = count - 1 - i
+            before = (*(after if i == 0 else ()), *arrived[-1:])
+            if t.gather_s and last:
+                arrived.append(self._gather("backward", last - 1, (step,) if i else after))
+            step = self.computed(
+                _numbered(f"{t.dense_names[1]} backward", i, count),
+                self._share(t.top_backward_s, last, count),
+                self._share(t.top_backward_host_s, last, count),
+                after=before,
+            )
+            if i < len(t.bucket_s):
+                name, seconds = f"{kind} {i + 1}", t.bucket_s[i]
+                reduced.append(self.communication(name, seconds, (step,)))
+        return step, reduced
+
+    def output_dist(self, produced: int) -> tuple[int, ...]:
+        """Add the output exchange of each sharding type; returns the last step of each."""
+        before = self.coded("output quantize", (produced,))
+        families = self.times.families
+        each = (self._exchanged(f, f.outputs_s, before, "output") for f in families)
+        return tuple(itertools.chain.from_iterable(each))
+
+    def gradient_dist(self, produced: int) -> tuple[int, ...]:
+        """Add the gradient exchange of each sharding type; returns the last step of each."""
+        before, arrived = self.coded("gradient quantize", (produced,)), list[int]()
+        for f in self.times.families:
+            labels, times = zip(*f.outputs_s, strict=True)
+            names = [_REVERSED.get(label, label) for label in labels[::-1]]
+            steps = zip(names, (f.gradients_s or times)[::-1], strict=True)
+            arrived += self._exchanged(f, steps, before, "gradient")
+        return tuple(arrived)
+
+    def _exchanged(
+        self,
+        family: FamilyTimes,
+        steps: Iterable[tuple[str, FloatArray]],
+        before: tuple[int, ...],
+        kind: str,
+    ) -> tuple[int, ...]:
+        """Add collectives of one sharding type, one after the other; returns the last step."""
+        stream, present = Stream.COMMUNICATION, family.present
+        for name, seconds in steps:
+            called = f"{kind} {name} {family.name}"
+            before = (self.collective(called, stream, seconds, after=before, present=present),)
+        return before
+
+    def build(self) -> Program:
+        """The finished program."""
+        return Program(
+            steps=tuple(self.steps),
+            overlap_slowdown_ratio=self.times.overlap_slowdown_ratio,
+            floor_s=self.times.floor_s,
+        )
+
+
+def _seconds(value: FloatArray | float) -> FloatArray:
+    """The value as an array with at least one axis."""
+    found = np.asarray(value, dtype=float)
+    return found if found.ndim else found.reshape(1)
+
+
+def _numbered(name: str, index: int, count: int) -> str:
+    """The name of one of several pieces of a step; the name itself if there is one piece."""
+    return f"{name} {index + 1}/{count}" if count > 1 else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,8 @@ arrived last at a collective, the cause is the one that arrived later at the col
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import final
 
 import numpy as np
 
@@ -197,7 +196,7 @@ def traced(program: Program, num_ranks: int) -> Simulation:
         start_s=start,
         finish_s=finish,
         iteration_time_s=float(found.iteration_time_s),
-        released_by=Causes(waits, issued, finish, _latest(steps, arrival)),
+        released_by=_causes(waits, issued, finish, _latest(steps, arrival)),
         last=last,
     )
 
@@ -221,41 +220,31 @@ def _require_step_times(steps: tuple[Step, ...]) -> None:
         require_times(step.host_s, f"the step '{step.name}'")
 
 
-@final
-class Causes(Mapping[Node, Node | None]):
-    """What each (rank, step) waited for last; None if it was the host thread, or nothing."""
+def _causes(
+    waits: list[list[int]], issued: FloatArray, finish: FloatArray, latest: dict[int, int]
+) -> Callable[[Node], Node | None]:
+    """What each (rank, step) waited for last, from arrays ``[steps, R]``; see :class:`Simulation`.
 
-    def __init__(
-        self,
-        waits: list[list[int]],
-        issued: FloatArray,
-        finish: FloatArray,
-        latest: dict[int, int],
-    ) -> None:
-        """Keep the arrays ``[steps, R]``; ``waits[i]`` lists the steps that step i waits for."""
-        self._waits, self._issued, self._finish, self._latest = waits, issued, finish, latest
+    Args:
+        waits: the steps that each step waits for.
+        issued: when the host has issued each step.
+        finish: when each step finishes.
+        latest: the rank that each collective waits for.
+    """
 
-    def __getitem__(self, node: Node) -> Node | None:
-        """What one (rank, step) waited for."""
+    def cause(node: Node) -> Node | None:
         rank, index = node
-        latest = self._latest.get(index, rank)
-        if latest != rank:
-            return latest, index
-        before = self._waits[index]
+        last = latest.get(index, rank)
+        if last != rank:
+            return last, index
+        before = waits[index]
         if not before:
             return None
-        ends = self._finish[before, rank]
+        ends = finish[before, rank]
         at = len(ends) - 1 - int(ends[::-1].argmax())
-        return (rank, before[at]) if ends[at] > self._issued[index, rank] else None
+        return (rank, before[at]) if ends[at] > issued[index, rank] else None
 
-    def __iter__(self) -> Iterator[Node]:
-        """Every (rank, step)."""
-        num_steps, num_ranks = self._finish.shape
-        return ((rank, index) for rank in range(num_ranks) for index in range(num_steps))
-
-    def __len__(self) -> int:
-        """Steps times ranks."""
-        return int(self._finish.size)
+    return cause
 
 
 def _latest(steps: tuple[Step, ...], arrival: FloatArray) -> dict[int, int]:
@@ -322,7 +311,7 @@ def critical_path(program: Program, simulation: Simulation) -> tuple[CriticalSte
         until = start
         # A rank that is early at a collective waits for the same step of the late rank, which has
         # begun at the same moment; so the walk goes on with what the late rank waited for.
-        node = simulation.released_by.get(node)
+        node = simulation.released_by(node)
     if until > 0:
         path.append(_step(rank, "host", 0.0, until))
     return tuple(reversed(path))

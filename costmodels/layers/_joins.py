@@ -34,13 +34,7 @@ class Lengths:
 
     @classmethod
     def of(
-        cls,
-        where: str,
-        values: tuple[int, ...],
-        seq: int,
-        *,
-        is_balanced: bool,
-        repeats: int = 1,
+        cls, where: str, values: tuple[int, ...], seq: int, *, is_balanced: bool, repeats: int = 1
     ) -> Lengths:
         """The lengths of the sequences that a layer takes.
 
@@ -357,9 +351,7 @@ def _cross_terms(name: str, flow: Flow) -> Operator:
     bias = 0.0 if flow.is_input else (16.0 if is_half else 12.0)
     added = (4.0 if is_half else 0.0) + bias
     return replace(
-        made,
-        read_bytes=made.read_bytes + added * elements,
-        backward_bytes=backward * elements,
+        made, read_bytes=made.read_bytes + added * elements, backward_bytes=backward * elements
     )
 
 

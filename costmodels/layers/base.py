@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -130,6 +131,16 @@ class AbstractLayer(ABC):
             given = value if isinstance(value, tuple) else (value,)
             good = bool(given) and all(1 <= size <= 10**6 for size in given)
             require(good, f"layer {self.prefix}: {key} must be 1..1e6, got {value}")
+
+    def check_choice(self, key: str, choices: Iterable[str]) -> None:
+        """Refuse a text under this key of the entry that is none of the choices.
+
+        Raises:
+            InvalidValueError: the message names the layer, the key, the choices and the value.
+        """
+        value, known = getattr(self, key), [str(choice) for choice in choices]
+        one_of = f"{key} must be one of {', '.join(known)}, got {value!r}"
+        require(value in known, f"layer {self.prefix}: {one_of}")
 
     def placed(self, operators: tuple[Operator, ...], flow: Flow) -> Built:
         """All operators before or after the tables, as ``before_tables`` says.

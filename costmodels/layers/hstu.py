@@ -86,11 +86,7 @@ class Hstu(AbstractLayer):
             f"{where}: hidden must be a multiple of heads, got {self.hidden} and {self.heads}; or "
             "give qk_width and value_width",
         )
-        kinds = [k.value for k in Kernel]
-        require(
-            self.kernel in kinds,
-            f"{where}: kernel must be one of {', '.join(kinds)}, got {self.kernel!r}",
-        )
+        self.check_choice("kernel", Kernel)
         require(
             self.fused_attention or self.kernel == Kernel.CUTLASS,
             f"{where}: kernel {self.kernel} is one of fused attention, and fused_attention is "
@@ -275,5 +271,5 @@ class Hstu(AbstractLayer):
 
 def _in_product(operator: Operator, read: float, written: float, backward: float) -> Operator:
     """An operator that the kernel of a product computes too, with the bytes that it adds."""
-    amounts = {"read_bytes": read, "written_bytes": written, "backward_bytes": backward}
-    return replace(operator, num_kernels=0, num_calls=0, **amounts)
+    inside = replace(operator, num_kernels=0, num_calls=0, backward_bytes=backward)
+    return replace(inside, read_bytes=read, written_bytes=written)

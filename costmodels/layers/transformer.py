@@ -135,12 +135,7 @@ class Transformer(AbstractLayer):
             0 <= self.predicted <= self.seq,
             f"{where}: predicted must be 0..seq positions, got {self.predicted} of {self.seq}",
         )
-        kinds = [c.value for c in Checkpoint]
-        require(
-            self.checkpoint in kinds,
-            f"{where}: checkpoint must be one of {', '.join(kinds)}, got {self.checkpoint!r}",
-        )
-
+        self.check_choice("checkpoint", Checkpoint)
         _ = self._lengths  # refuses lengths that do not fit
         require(
             not self.lengths or self.fused_attention,
@@ -199,7 +194,8 @@ class Transformer(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """Tokens, the operators of one block with their repeats, the last norm and the loss."""
         lengths, split = self._lengths, flow.split
-        joined, met = (), flow.after(self.hidden, math.ceil(lengths.mean))
+        joined: tuple[Operator, ...] = ()
+        met = flow.after(self.hidden, math.ceil(lengths.mean))
         if not self.vocabulary:
             widths, advice = (self.hidden,) * 2, "change seq or hidden, or give a vocabulary"
             joined, met = _joins.positions(flow, self.prefix, widths, lengths, advice)

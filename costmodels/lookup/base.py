@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import ClassVar, Final, NoReturn, final
 
@@ -229,23 +229,7 @@ class LookupShards:
 
     def chosen(self, where: BoolArray | IntArray) -> LookupShards:
         """The shards at some positions, or those where a mask ``[n]`` is True."""
-        return LookupShards(
-            tables=self.tables,
-            table=self.table[where],
-            kernel=self.kernel[where],
-            row_offset=self.row_offset[where],
-            num_rows=self.num_rows[where],
-            num_cols=self.num_cols[where],
-            num_indices=self.num_indices[where],
-            num_table_indices=self.num_table_indices[where],
-            num_bags=self.num_bags[where],
-            cache_load_factor_ratio=self.cache_load_factor_ratio[where],
-            output_element_bytes=self.output_element_bytes,
-            index_bytes=self.index_bytes,
-            optimizer=self.optimizer,
-            lookahead_batches=self.lookahead_batches,
-            prefetches=self.prefetches,
-        )
+        return replace(self, **{name: getattr(self, name)[where] for name in _SHARD_COLUMNS})
 
     @property
     def is_used(self) -> BoolArray:
@@ -316,6 +300,11 @@ class LookupShards:
         return np.asarray(self.rows_ratio * missing)
 
 
+_SHARD_COLUMNS: Final = (
+    *("table", "kernel", "row_offset", "num_rows", "num_cols", "num_indices"),
+    *("num_table_indices", "num_bags", "cache_load_factor_ratio"),
+)
+"""The fields of :class:`LookupShards` with an entry for each shard."""
 _OPTIMIZERS: Final = tuple(Optimizer)
 _STATE_PER_ROW: Final = np.array([o.state_bytes_per_row(0) for o in _OPTIMIZERS])
 _STATE_PER_COLUMN: Final = (

@@ -16,10 +16,7 @@ from costmodels.fields import require_measured
 
 _MISSES: Final = ("L2 misses", "L2 missed lines", "L3 misses", "L3 missed lines")
 """Misses of a cache are rows that are not in it; missed lines are their cache lines."""
-FORWARD: Final = (
-    *("call", "bags", "output elements", "indices", "looked up elements"),
-    *_MISSES,
-)
+FORWARD: Final = (*("call", "bags", "output elements", "indices", "looked up elements"), *_MISSES)
 """The counts of a forward lookup."""
 _DISTINCT: Final = ("distinct rows", "distinct elements")
 BACKWARD: Final = (
@@ -60,9 +57,9 @@ ALL_TO_ALL_COUNTS = 6
 BUFFER_COUNTS = 4
 """How many counts another collective has (:func:`costmodels.cpu.exchange.buffer_counts`)."""
 OPERATOR_COUNTS = 8
-"""How many counts an operator of any class has (:mod:`costmodels.cpu.operators`)."""
+"""How many counts an operator of any class has (:mod:`costmodels.cpu.dense`)."""
 UPDATE_COUNTS = 7
-"""How many counts a step of the optimizer has (:func:`costmodels.cpu.operators.update_counts`)."""
+"""How many counts a step of the optimizer has (:func:`costmodels.cpu.dense.optimizer_counts`)."""
 _NUM_BACKWARD = {len(counts) for counts in (BACKWARD, DENSE_BACKWARD, SEQUENCE_BACKWARD)}
 """How many counts the backward lookup of some kernel has."""
 
@@ -227,7 +224,7 @@ class DenseConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorConstants:
-    """The constants of single operators of any dense part (:mod:`costmodels.cpu.operators`).
+    """The constants of single operators of any dense part (:mod:`costmodels.cpu.dense`).
 
     Attributes:
         forward_s: classes of operators, with the seconds per count of their forward pass.

@@ -15,13 +15,7 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.distribution.base import AbstractIndexDistribution, keep_hottest_shares
 from costmodels.errors import require
 from costmodels.lookup.base import KERNELS, TableColumns
-from costmodels.sharding import (
-    Plan,
-    ShardingOption,
-    ShardingType,
-    TablePlacement,
-    row_blocks,
-)
+from costmodels.sharding import Plan, ShardingOption, ShardingType, TablePlacement, row_blocks
 from costmodels.workload import Table
 
 _Block = tuple[int, int, float]

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from costmodels.batch_shares import batch_ratios
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.dense._live import live_bytes, looked_up_bytes
+from costmodels.lookup.base import KERNELS as KERNELS
 from costmodels.lookup.base import (
-    KERNELS,
     NUM_LOOKUP_WORK,
     AbstractLookupModel,
     LookupShards,
@@ -28,7 +28,8 @@ from costmodels.lookup.base import (
 )
 from costmodels.lookup.roofline import ATOMIC_PASSES
 from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, runs_of
-from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD, Wire
+from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
+from costmodels.shard_work.wire import EXCHANGING_TYPES as EXCHANGING_TYPES
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Pipeline, Workload
@@ -137,6 +138,13 @@ def sent_bytes(work: FloatArray, family: int, way: int | None = None) -> Sent:
     return np.maximum(2.0 * first - ahead, 0.0), np.maximum(2.0 * second - further, 0.0)
 
 
+def _of_workload(workload: Workload) -> dict[str, Any]:
+    """What the shards of a workload have in common, as fields of ``LookupShards``."""
+    fields: dict[str, Any] = {"output_element_bytes": int(workload.output_dtype.num_bytes)}
+    names = ("index_bytes", "optimizer", "lookahead_batches")
+    return fields | {name: getattr(workload, name) for name in names}
+
+
 def whole_tables(workload: Workload, topology: Topology) -> LookupShards:
     """Every table in device memory as one shard, with all that is looked up in an iteration."""
     tables = TableColumns.of(workload.tables)
@@ -153,10 +161,7 @@ def whole_tables(workload: Workload, topology: Topology) -> LookupShards:
         num_table_indices=indices,
         num_bags=np.where(tables.is_pooled, batch * tables.num_features, indices),
         cache_load_factor_ratio=np.zeros(size),
-        output_element_bytes=int(workload.output_dtype.num_bytes),
-        index_bytes=workload.index_bytes,
-        optimizer=workload.optimizer,
-        lookahead_batches=workload.lookahead_batches,
+        **_of_workload(workload),
     )
 
 
@@ -340,10 +345,7 @@ class WorkModel:
             num_table_indices=sources * indices,
             num_bags=np.where(pooled, sources * bags, received),
             cache_load_factor_ratio=cells.cache_load_factor_ratio,
-            output_element_bytes=int(workload.output_dtype.num_bytes),
-            index_bytes=workload.index_bytes,
-            optimizer=workload.optimizer,
-            lookahead_batches=workload.lookahead_batches,
+            **_of_workload(workload),
             prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
         )
         lookup = LOOKUP + cells.kernel * NUM_LOOKUP_WORK

@@ -42,15 +42,14 @@ class Calls:
 
     def plus(self, other: Calls) -> Calls:
         """Both works together."""
-        return Calls(
-            self.num_dispatches + other.num_dispatches, self.num_launches + other.num_launches
-        )
+        dispatches = self.num_dispatches + other.num_dispatches
+        return Calls(dispatches, self.num_launches + other.num_launches)
 
 
 _NONE: Final = Calls()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OperatorCalls:
     """What one operator costs the host, by its calls and by its kernels.
 
@@ -115,12 +114,8 @@ class HostLaunches:
 
 def _both(forward: tuple[float, float], backward: tuple[float, float]) -> OperatorCalls:
     """Dispatches of a call and launches of a kernel, forward and backward."""
-    return OperatorCalls(
-        forward=Calls(num_dispatches=forward[0]),
-        forward_kernel=Calls(num_launches=forward[1]),
-        backward=Calls(num_dispatches=backward[0]),
-        backward_kernel=Calls(num_launches=backward[1]),
-    )
+    numbers = ((call, kernel) for call, kernel in (forward, backward))
+    return OperatorCalls(*(c for a, b in numbers for c in (Calls(a, 0.0), Calls(0.0, b))))
 
 
 _ELEMENTWISE: Final = _both((2.2, 1.2), (3.3, 1.9))
@@ -233,12 +228,8 @@ class HostCosts:
     @classmethod
     def of(cls, host: Host, profile: HostProfile, *, reduces: bool = False) -> HostCosts:
         """Costs on a machine."""
-        return cls(
-            profile=PROFILES[profile],
-            dispatch_s=host.dispatch_s,
-            launch_s=host.launch_s,
-            reduces=reduces,
-        )
+        times = {"dispatch_s": host.dispatch_s, "launch_s": host.launch_s}
+        return cls(profile=PROFILES[profile], reduces=reduces, **times)
 
     def seconds(self, calls: Calls) -> float:
         """Host seconds of some work."""

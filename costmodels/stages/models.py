@@ -34,12 +34,7 @@ from costmodels.topology import Topology
 # The models of this package are held to this by ``tests/conformance``. A model of a user that gives
 # times of another shape would end somewhere in the middle of a search, or change a price unseen.
 
-_FAMILIES: Final = (
-    AbstractLookupModel,
-    AbstractCollectiveModel,
-    AbstractDenseModel,
-    CpuExchange,
-)
+_FAMILIES: Final = (AbstractLookupModel, AbstractCollectiveModel, AbstractDenseModel, CpuExchange)
 _PLANS: Final = 2
 """For how many plans at once times are asked."""
 
@@ -136,44 +131,32 @@ def require_shapes(models: CostModels, topology: Topology) -> None:
         InvalidValueError: names the model, the method, and both shapes.
     """
     if of_users(models.lookup):
-        _ask_lookup(models.lookup, topology)
-    if of_users(models.collective):
-        _ask_collective(models.collective, topology)
-
-
-def _ask_lookup(model: AbstractLookupModel, topology: Topology) -> None:
-    shape = (_PLANS, len(KERNELS))
-    work = np.ones((*shape, NUM_LOOKUP_WORK))
-    for name, time_s in (("forward", model.forward_time), ("backward", model.backward_time)):
-        _require(model, f"{name}_time", time_s(work, topology), shape)
-
-
-def _ask_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
-    world, across = topology.world_size, topology.num_hosts > 1
+        calls = (_PLANS, len(KERNELS))
+        work = np.ones((*calls, NUM_LOOKUP_WORK))
+        for name in ("forward_time", "backward_time"):
+            _ask(models.lookup, name, calls, work, topology)
+    if not of_users(models.collective):
+        return
+    model, world, across = models.collective, topology.world_size, topology.num_hosts > 1
     fixed_s: object = model.fixed_s(topology, ranks=world, across_hosts=across)
     if np.ndim(np.asarray(fixed_s)) or np.asarray(fixed_s).dtype.kind not in "iuf":
         message = f"{model_words(model)}: fixed_s must give one number, got {fixed_s!r:.60}"
         raise InvalidValueError(message)
     sent, shape = np.ones((_PLANS, world, NUM_LEVELS)), (_PLANS, world)
-    _require(model, "all_to_all", model.all_to_all(sent, sent, topology), shape)
-    _require(model, "all_to_all_s", model.all_to_all_s(sent, sent, topology), shape)
-    sizes = np.ones(shape)
-    for name, time_s in (
-        ("reduce_scatter", model.reduce_scatter),
-        ("all_reduce", model.all_reduce),
-        ("reduce_scatter_s", model.reduce_scatter_s),
-        ("all_gather_s", model.all_gather_s),
-        ("all_reduce_s", model.all_reduce_s),
-    ):
-        _require(model, name, time_s(sizes, topology, within_host=False), shape)
+    for name in ("all_to_all", "all_to_all_s"):
+        _ask(model, name, shape, sent, sent, topology)
+    whole = ("reduce_scatter_s", "all_gather_s", "all_reduce_s")
+    for kind in ("reduce_scatter", "all_reduce", *whole):
+        _ask(model, kind, shape, np.ones(shape), topology, within_host=False)
 
 
-def _require(model: object, method: str, seconds: object, shape: tuple[int, ...]) -> None:
-    if isinstance(seconds, np.ndarray) and seconds.shape == shape:
+def _ask(model: object, method: str, shape: tuple[int, ...], *args: object, **kwargs: bool) -> None:
+    """Refuse a model whose method gives something else than an array of a shape."""
+    seconds = getattr(model, method)(*args, **kwargs)
+    is_array = isinstance(seconds, np.ndarray)
+    if is_array and seconds.shape == shape:
         return
-    got = f"{seconds!r:.40}"
-    if isinstance(seconds, np.ndarray):
-        got = f"one of shape {seconds.shape}"
+    got = f"one of shape {seconds.shape}" if is_array else f"{seconds!r:.40}"
     message = f"{model_words(model)}: {method} must give an array of shape {shape} here, got {got}"
     raise InvalidValueError(message)
 

@@ -16,20 +16,13 @@ from costmodels.discovery import model_words
 from costmodels.errors import require
 from costmodels.iteration.base import StageTimes, require_times
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupWork
+from costmodels.shard_work import work as columns
 from costmodels.shard_work.wire import distinct_s, with_expansion
-from costmodels.shard_work.work import (
-    CALLS,
-    EXCHANGING_TYPES,
-    INPUT,
-    KERNELS,
-    LOOKUP,
-    REPLICATED,
-)
+from costmodels.shard_work.work import EXCHANGING_TYPES, KERNELS
 from costmodels.sharding import ComputeKernel
-from costmodels.stages.exchanges import CodecModel, EmbeddingExchanges
+from costmodels.stages.exchanges import CodecModel, DenseReduction, EmbeddingExchanges
 from costmodels.stages.host import HostCosts, input_bytes
 from costmodels.stages.models import CostModels
-from costmodels.stages.reduction import DenseReduction
 from costmodels.topology import Topology
 from costmodels.uncertainty import UNSCALED, Scale
 from costmodels.workload import DenseParallelism, Workload
@@ -140,14 +133,16 @@ class StageModel:
         """Durations of every stage of one or many plans, multiplied by the factors in ``scale``."""
         forward, backward, fetch = self.lookup_times(work)
         # Shards of one sharding type and kernel are looked up by one fused call.
-        called = work[..., CALLS:REPLICATED] > 0
+        called = work[..., columns.CALLS : columns.REPLICATED] > 0
         calls = called.sum(axis=-1)
         forward_floor_s, backward_floor_s, fetch_floor_s = np.moveaxis(
             called @ self._call_floors_s, -1, 0
         )
-        shards = work[..., CALLS : REPLICATED - 1].reshape(-1, len(EXCHANGING_TYPES), len(KERNELS))
+        shards = work[..., columns.CALLS : columns.REPLICATED - 1].reshape(
+            -1, len(EXCHANGING_TYPES), len(KERNELS)
+        )
         used = np.flatnonzero(shards.any(axis=(0, 2)))
-        tail_s = self._tail_s(work[..., REPLICATED].max(axis=-1, keepdims=True))
+        tail_s = self._tail_s(work[..., columns.REPLICATED].max(axis=-1, keepdims=True))
         ratio = scale.collective_ratio
         families = tuple(self.exchanges.family_times(work, int(f), ratio) for f in used)
         codecs = None
@@ -218,7 +213,10 @@ class StageModel:
         """
         speeds, dense, copy_s = ranks
         issue, layers = self._host, self._layers
-        host, none = scale.host_ratio, np.zeros(1)
+        host, none, ratio = scale.host_ratio, np.zeros(1), scale.collective_ratio
+        buckets = self.reduction.beside_backward_s(self._all_reduce_s)
+        every = (*layers.bottom, *layers.top)
+        update_s = issue.optimizer_s(every, self.workload.dense_optimizer)
         copied_s = issue.copies_s(self.workload) + issue.input_s(self.workload)
         copied_s += issue.between_steps_s(self.workload)
         loss_s = _LOSS_FORWARD_RATIO * self._loss_s, _LOSS_BACKWARD_RATIO * self._loss_s
@@ -227,7 +225,7 @@ class StageModel:
             """Seconds of a stage on each rank."""
             return np.asarray(seconds / speeds * scale.dense_ratio)
 
-        shared_s = [seconds * scale.collective_ratio for seconds in self.reduction.shared_s]
+        shared_s = [seconds * ratio for seconds in self.reduction.shared_s]
         backward_s = dense.top_backward_s + self.reduction.cast_s
         passes = (
             computed(dense.bottom_forward_s),
@@ -241,40 +239,26 @@ class StageModel:
             top_backward_s=passes[2],
             bottom_backward_s=passes[3],
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
-            lookup_forward_s=none,
-            lookup_backward_s=none,
-            cache_fetch_s=none,
-            families=(),
-            input_splits_s=self._splits_s * scale.collective_ratio,
-            bucket_s=self._scaled(self.reduction.beside_backward_s(self._all_reduce_s), scale),
-            tail_bucket_s=none,
+            input_splits_s=self._splits_s * ratio,
+            bucket_s=tuple(s * ratio for s in buckets),
             piece_ratio=self.reduction.pieces,
-            gather_s=self._scaled(self.reduction.gathers_s, scale),
-            last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * scale.collective_ratio,
+            gather_s=tuple(s * ratio for s in self.reduction.gathers_s),
+            last_scatter_s=sum(self.reduction.scatters_s[-1:], none) * ratio,
             earlier_s=self._earlier_s(np.sum(passes, axis=0), speeds, scale),
             bottom_host_s=issue.forward_s(layers.bottom) * host,
             top_host_s=(issue.forward_s(layers.top) + loss_s[0]) * host,
             top_backward_host_s=(issue.backward_s(layers.top) + loss_s[1]) * host,
             bottom_backward_host_s=issue.backward_s(layers.bottom) * host,
-            optimizer_host_s=self._update_s * host,
-            lookup_host_s=none,
-            lookup_backward_host_s=none,
+            optimizer_host_s=update_s * host,
             collective_host_s=issue.collective_s * (self.topology.world_size > 1) * host,
             input_copy_s=copy_s * host,
             copy_host_s=copied_s * host,
             copy_blocks_host=issue.profile.copies_block,
-            overlap_slowdown_ratio=0.0,
             floor_s=self._input_floor_s(),
             single_stream=self.topology.device.single_stream,
             has_tables=bool(self.workload.tables),
             dense_names=dense_names(self.workload),
         )
-
-    @cached_property
-    def _update_s(self) -> float:
-        """Host seconds of the dense optimizer."""
-        layers = (*self._layers.bottom, *self._layers.top)
-        return self._host.optimizer_s(layers, self.workload.dense_optimizer)
 
     def _earlier_s(
         self, passes_s: FloatArray, speeds: FloatArray, scale: Scale
@@ -289,11 +273,6 @@ class StageModel:
             scale.dense_ratio / speeds,
             scale.collective_ratio,
         )
-
-    @staticmethod
-    def _scaled(collectives_s: tuple[FloatArray, ...], scale: Scale) -> tuple[FloatArray, ...]:
-        """Seconds of collectives, times their factor in ``scale``."""
-        return tuple(seconds * scale.collective_ratio for seconds in collectives_s)
 
     @property
     def _splits_s(self) -> float:
@@ -378,7 +357,7 @@ def lookup_times(
         topology: the system.
     """
     shape = (*work.shape[:-1], len(KERNELS), NUM_LOOKUP_WORK)
-    per_kernel = work[..., LOOKUP:INPUT].reshape(shape)
+    per_kernel = work[..., columns.LOOKUP : columns.INPUT].reshape(shape)
     caching = KERNELS.index(ComputeKernel.FUSED_UVM_CACHING)
     prefetched = np.zeros_like(per_kernel[..., caching, :])
     direct = per_kernel.copy()

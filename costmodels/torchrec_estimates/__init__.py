@@ -6,8 +6,12 @@ project. Tests check that they equal those of ``EmbeddingPerfEstimator`` and
 """
 
 from costmodels.torchrec_estimates.machine import TorchrecInputs, TorchrecMachine, TorchrecTable
-from costmodels.torchrec_estimates.perf import ShardPerf, shard_perf
-from costmodels.torchrec_estimates.storage import ShardStorage, shard_storage
+from costmodels.torchrec_estimates.shards import (
+    ShardPerf,
+    ShardStorage,
+    shard_perf,
+    shard_storage,
+)
 
 __all__ = [
     "ShardPerf",

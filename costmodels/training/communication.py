@@ -32,13 +32,8 @@ class Precision(StrEnum):
     MX4 = "mx4"
 
 
-_ELEMENT_BYTES: Final = {
-    Precision.FP32: 4.0,
-    Precision.FP16: 2.0,
-    Precision.BF16: 2.0,
-    Precision.FP8: 1.0,
-    Precision.INT8: 1.0,
-    Precision.MX4: 0.5,
+_ELEMENT_BYTES: Final[dict[str, float]] = {
+    **{"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "mx4": 0.5}
 }
 _FURTHER_PASSES: Final = {Precision.FP16: 2, Precision.BF16: 2, Precision.INT8: 1}
 """Reads and writes of the vectors beside the read of the kernel that writes the compressed ones:

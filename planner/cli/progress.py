@@ -31,26 +31,10 @@ def live_progress(settings: Settings, objective: str) -> Iterator[Report | None]
 
 
 def describe(progress: SearchProgress, objective: str) -> str:
-    """One line: phase, incumbent, bound, gap, plans priced, seconds."""
-    parts = [
-        progress.phase,
-        f"best {_value(progress.incumbent, objective)}",
-        f"bound {_value(progress.bound, objective)}",
-    ]
-    if progress.gap_ratio is not None:
-        parts.append(f"gap {100 * progress.gap_ratio:.2f} %")
-    parts += [f"{progress.evaluations:,} plans", f"{progress.seconds:.1f} s"]
-    return "   ".join(parts)
-
-
-def _value(value: float | None, objective: str) -> str:
-    from costmodels import units
+    """The line of a search for an objective."""
     from planner.objectives import objective_class
 
-    if value is None or value == float("inf"):
-        return "-"
-    in_seconds = objective_class(objective).unit == "s"
-    return units.format_time(value) if in_seconds else f"{value:.4g}"
+    return progress.line(in_seconds=objective_class(objective).unit == "s")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torchrec.distributed.types import CacheAlgorithm, CacheParams, CacheStatist
 
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.workload import Workload
+from planner.io.plan.plan_file import parameter_name
 
 _STEPS = 32
 
@@ -71,7 +72,7 @@ def with_cache_statistics(
     """
     given = dict(constraints or {})
     for table in workload.tables:
-        name = table.name.removeprefix(f"{table.module}.") if table.module else table.name
+        name = parameter_name(table)
         limit = given.get(name) or ParameterConstraints()
         per_sample = sum(f.pooling_factor for f in table.features)
         indices = per_sample * workload.batch_size_per_rank * world_size

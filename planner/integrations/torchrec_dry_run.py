@@ -20,7 +20,7 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 
 from planner.errors import InvalidInputError
-from planner.integrations.drop_in.steps import planning_block
+from planner.integrations.drop_in.remarks import planning_block
 from planner.integrations.translate.module_factory import built_model
 
 EXIT_FAILED: Final = 1

@@ -1,8 +1,7 @@
 """Our cost models as parts of TorchRec's own planner, for users who keep its search.
 
-``PredictedCosts`` prices shards (TorchRec's ``ShardEstimator``), ``PredictedIteration`` rates
-whole plans (its ``PerfModel``), and ``ImprovedPlan`` is a callback that searches for a faster plan
-than the one that TorchRec has found. Each can be used alone::
+``PredictedCosts`` prices shards (TorchRec's ``ShardEstimator``), and ``PredictedIteration`` rates
+whole plans (its ``PerfModel``). Each can be used alone::
 
     enumerator = EmbeddingEnumerator(
         topology,
@@ -16,7 +15,6 @@ than the one that TorchRec has found. Each can be used alone::
         constraints=constraints,
         enumerator=enumerator,
         performance_model=PredictedIteration(topology, constraints),
-        callbacks=[ImprovedPlan(topology, constraints)],
     )
 
 Costs of single shards leave out what depends on the whole plan: launches and latencies that tables
@@ -51,17 +49,14 @@ from torchrec.distributed.types import ModuleSharder
 
 from costmodels.datatypes import FloatArray
 from costmodels.floors.phases import FETCH
-from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import EXCHANGING_TYPES
+from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.sharding import ShardingOption as OurOption
 from costmodels.topology import Topology
-from costmodels.workload import DenseArch, Workload
-from planner import api
-from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
-from planner.integrations.drop_in.search import evaluations_within, with_memory
-from planner.integrations.torchrec_plan import our_shard, terms_of, to_sharding_options
+from costmodels.workload import Workload
+from planner.errors import InvalidInputError
+from planner.integrations.torchrec_plan import our_shard, terms_of
 from planner.integrations.torchrec_topology import (
     base_system,
     require_whole_groups,
@@ -76,7 +71,6 @@ from planner.integrations.torchrec_workload import (
     with_unique_names,
     workload_of,
 )
-from planner.integrations.translate.constraints import table_constraints
 from planner.integrations.translate.reading import table_configs
 
 logger: Final = logging.getLogger(__name__)
@@ -143,14 +137,7 @@ def tables_of(
         )
         found.append(table)
     found = with_unique_names(found)
-    workload, _, _ = workload_of(
-        found,
-        given,
-        hints,
-        options[0].batch_size,
-        dense=hints.dense or DenseArch(),
-        reserved_bytes=hints.reserved_bytes,
-    )
+    workload, _, _ = workload_of(found, given, hints, options[0].batch_size)
     return found, workload
 
 
@@ -303,76 +290,13 @@ class PredictedIteration(PerfModel):
         return self._known[1:]
 
 
-class ImprovedPlan(PredictedIteration):
-    """A callback that returns a faster plan than TorchRec's, if the search finds one.
-
-    Args:
-        topology: TorchRec's topology after its storage reservation; its memories are the limits of
-            tables, because the reservation has kept the room of all else.
-        constraints: TorchRec's constraints by table name.
-        time_limit_s: nominal seconds of search, counted in work, so that a busy machine finds the
-            same plan, only later.
-        settings: ``sharders``, ``system`` and ``hints``, as in :class:`PredictedIteration`.
-
-    ``before_s`` and ``after_s`` are the predicted iteration times of both plans of the last call.
-    """
-
-    def __init__(
-        self,
-        topology: TorchrecTopology,
-        constraints: Given | None = None,
-        *,
-        time_limit_s: float = 10.0,
-        **settings: Any,
-    ) -> None:
-        super().__init__(topology, constraints, **settings)
-        self._theirs = topology
-        self._time_limit_s = time_limit_s
-        self.before_s: float | None = None
-        self.after_s: float | None = None
-
-    def __call__(self, plan: list[ShardingOption]) -> list[ShardingOption]:
-        """The faster of the given plan and the best one found within the time limit.
-
-        Raises:
-            InvalidInputError: there is no cost model for a table or a kernel.
-        """
-        self.before_s = self.after_s = self.rate(plan) / _MS
-        tables, pipeline = self.read(plan)
-        workload, given = pipeline.workload, dict(self._constraints or {})
-        requests = [(t.table, t.sharder, given.get(t.parameter_name)) for t in tables]
-        most = evaluations_within(self._time_limit_s, workload, self._topology, CostPipeline)
-        try:
-            result = api.plan(
-                workload,
-                with_memory(self._topology, more_bytes=dense_bytes(workload, self._topology)),
-                constraints=table_constraints(requests, self._theirs.compute_device),
-                max_evaluations=most,
-            )
-        except (InfeasibleError, NoPlanFoundError) as error:
-            logger.warning("the plan is kept as it is: %s", error)
-            return plan
-        if result.estimate.time.time_s >= self.before_s:
-            return plan
-        self.after_s = result.estimate.time.time_s
-        logger.info("predicted iteration: %.4g s, was %.4g s", self.after_s, self.before_s)
-        return to_sharding_options(
-            result.plan,
-            tables,
-            list(self._sharders.values()),
-            self._theirs,
-            batch_size=plan[0].batch_size,
-            constraints=given,
-        )
-
-
 def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:
     """Cost of each shard alone on its rank, from work rows ``[n, F]``."""
     distinct, index = np.unique(rows, axis=0, return_inverse=True)
     world = pipeline.topology.world_size
     work = np.zeros((len(distinct), world, pipeline.num_features))
     work[:, 0] = distinct
-    phases = pipeline.phase_times(work)[:, 0, :FETCH] * _MS  # later ones are hidden or parts
+    phases = pipeline.phases.times(work)[:, 0, :FETCH] * _MS  # later ones are hidden or parts
     exchanges = phases[:, 2:-1].reshape(len(distinct), len(EXCHANGING_TYPES), 3).sum(axis=1)
     outputs_ms = exchanges[:, :2].sum(axis=-1)
     perfs = [

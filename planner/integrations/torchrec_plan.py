@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
@@ -47,17 +47,10 @@ from planner.integrations.translate.settings import (
     kernel_name,
     our_kernel,
 )
+from planner.io.plan.plan_file import DEFAULT_LOAD_FACTOR, parameter_name
 
 if TYPE_CHECKING:
     from planner.integrations.torchrec_workload import ShardableTable
-
-DEFAULT_LOAD_FACTOR: Final = 0.2
-"""Cache load factor of a caching table that names none (TorchRec 1.8, ``UVM_CACHING_RATIO``)."""
-
-
-def parameter_name(table: Table) -> str:
-    """The name of a table inside its module: without the path that tells equal names apart."""
-    return table.name.removeprefix(f"{table.module}.") if table.module else table.name
 
 
 def to_sharding_plan(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.planner.constants import BATCH_SIZE
@@ -50,6 +54,7 @@ from planner.integrations.drop_in.others import (
 from planner.integrations.drop_in.remarks import (
     copied_by_another_optimizer,
     narrow_outputs,
+    planning_block,
     topology_warnings,
 )
 from planner.integrations.drop_in.search import (
@@ -58,16 +63,6 @@ from planner.integrations.drop_in.search import (
     memories_left,
     require_room,
     soundest_plan,
-)
-from planner.integrations.drop_in.steps import (
-    TIME_LIMIT_S,
-    limit_within,
-    plan_on_first_rank,
-    planning_block,
-    require_runnable,
-    search_left,
-    search_limits,
-    warn_of_unused,
 )
 from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_topology import (
@@ -82,21 +77,69 @@ from planner.integrations.torchrec_workload import (
     WorkloadHints,
     describe_model,
 )
-from planner.integrations.translate.constraints import OUR_DEVICE, has_other_groups
+from planner.integrations.translate.constraints import (
+    OUR_DEVICE,
+    has_other_groups,
+    search_limits,
+)
 from planner.integrations.translate.pricing import default_reservation
 from planner.integrations.translate.settings import (
     Callback,
     Request,
     Sharders,
+    ShardPlannerError,
     as_planner_error,
     asked_sharders,
     called_back,
     require_arguments,
 )
+from planner.options.torchrec_rules import layout_problems
 from planner.result import PlanningResult
 from planner.torchrec_terms.pipeline import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
+
+
+TIME_LIMIT_S: Final = 300.0
+"""The time limit of a planning if ``timeout_seconds`` is None. A search ends by a fixed budget of
+work, after about 10 s at most; the limit is for machines that are far slower."""
+
+AFTER_S: Final = 1.5e-4
+"""Seconds of TorchRec's estimates and statistics of the plan, for each table on each rank."""
+
+_MOST_AFTER_RATIO: Final = 0.4
+"""At most this share of the time limit is kept for these."""
+
+_LEAST_SEARCH_RATIO: Final = 0.2
+"""A search gets at least this share of the time limit, however long the steps before it took."""
+
+REPLACED_PARTS: Final = {
+    "proposer": "its search proposes plans itself; choose one of its own with strategy=",
+    "partitioner": "its search places shards itself",
+    "performance_model": "it minimises its own predicted iteration time; see system=",
+}
+"""Parts of TorchRec's search that are accepted but not used, and what is used instead of each."""
+
+
+_OF_SEARCHES: Final = ("enumerator", "strategy", "objective", "seed", "max_evaluations")
+"""Arguments that say how to search, which nobody does where there is a saved plan."""
+
+
+def warn_of_unused(planner: type[object], given: Mapping[str, Any]) -> None:
+    """Warn of each argument without effect: replaced parts, and those of a search beside a plan.
+
+    Args:
+        planner: the class of the planner, whose signature has the usual values.
+        given: all arguments by name; those with their usual values are not warned of.
+    """
+    usual = inspect.signature(planner).parameters
+    unused = dict(REPLACED_PARTS)
+    if given["plan_file"] is not None:
+        why = "plan_file gives the plan, so that nothing is searched; remove one of them"
+        unused |= dict.fromkeys(_OF_SEARCHES, why)
+    for name, why in unused.items():
+        if given[name] != usual[name].default:
+            warnings.warn(f"ShardPlanner does not use {name}: {why}", UserWarning, stacklevel=3)
 
 
 class ShardPlanner(EmbeddingShardingPlanner):
@@ -294,15 +337,13 @@ class ShardPlanner(EmbeddingShardingPlanner):
             batch_size=self._batch_size,
             constraints=self._constraints,
             reservation=self._storage_reservation,
-        )
-        memories = memories_left(
-            request,
-            self._base,
-            kept_bytes=self._hints.reserved_bytes,
             by_user=not self._default_reservation,
-            headroom_ratio=self._headroom_ratio,
+            base=self._base,
             rates_from_base=self._rates_from_base,
+            kept_bytes=self._hints.reserved_bytes,
+            headroom_ratio=self._headroom_ratio,
         )
+        memories = memories_left(request)
         if mismatch := pod_size_mismatch(self._topology):
             logger.warning(mismatch)
         options = self._loaded_options()
@@ -335,7 +376,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
         if self._plan_file is not None:
             counted = replace(model, workload=workload)
-            return load_for_model(self._plan_file, counted, topology, device, self._constraints)
+            return load_for_model(self._plan_file, counted, topology, device)
         said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
@@ -346,7 +387,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
             limits=search_limits(
                 model, self._topology, self._user_enumerator, request.module, request.sharders
             ),
-            asked=lambda: search_left(self._search, self._planning_limit_s, self._started_s, size),
+            asked=lambda: self._search_left(size),
             outputs=narrow_outputs(model.tables, self._constraints),
             key_values=model.key_values,
             knows_optimizer=model.knows_optimizer,
@@ -357,8 +398,24 @@ class ShardPlanner(EmbeddingShardingPlanner):
         for warning in (*self.result.warnings, *remarks):
             logger.warning(warning)
         self._num_proposals = self._num_plans = self.result.solver.evaluations
-        require_runnable(self.result.plan, workload, topology, device)
+        if problems := layout_problems(self.result.plan, workload, topology, device=device):
+            message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
+            raise ShardPlannerError(message)
         return self.result.plan
+
+    def _search_left(self, num_shards: int) -> dict[str, Any]:
+        """The settings of a search, with what is left of the time limit.
+
+        Args:
+            num_shards: tables times ranks, on which the time after the search depends.
+        """
+        limit_s = self._planning_limit_s
+        left_s = limit_s - (time.perf_counter() - self._started_s)
+        return {
+            **self._search,
+            "time_limit_s": max(left_s, _LEAST_SEARCH_RATIO * limit_s),
+            "kept_s": min(AFTER_S * num_shards, _MOST_AFTER_RATIO * limit_s),
+        }
 
     def _searched(self, question: Question, request: Request) -> PlanningResult:
         """The best plan, or TorchRec's own if that is as fast."""
@@ -404,6 +461,102 @@ class ShardPlanner(EmbeddingShardingPlanner):
                     planner_type=type(self).__name__, timeout_seconds=self._timeout_seconds
                 ),
             )
+
+
+# ------------------------------------------------------------------ on several ranks
+
+_SHARE_OF_TIMEOUT: Final = 0.8
+"""Share of the group's timeout after which a search ends, so that waiting ranks get its plan."""
+
+
+def plan_on_first_rank(
+    make: Callable[[], ShardingPlan], pg: dist.ProcessGroup | None
+) -> ShardingPlan:
+    """Call ``make`` on the first rank of a group; every rank gets its plan or raises its error.
+
+    If a rank dies, the others stop waiting at once (gloo) or at the group's timeout (NCCL).
+
+    Raises:
+        ShardPlannerError: ``make`` failed on the first rank, which raises the same message on every
+            rank; there is no process group; or a rank was lost.
+    """
+    if pg is None:
+        if not dist.is_initialized():
+            message = (
+                "collective_plan needs a process group; call init_process_group first, or "
+                "plan() outside of a distributed job"
+            )
+            raise ShardPlannerError(message)
+        pg = dist.GroupMember.WORLD
+    outcome: list[ShardingPlan | ShardPlannerError | None] = [None]
+    cause: Exception | None = None
+    if dist.get_rank(pg) == 0:
+        try:
+            outcome = [make()]
+        except Exception as error:  # the other ranks have to get every error
+            logger.exception("planning failed")
+            cause, outcome = error, [as_planner_error(error)]
+    try:
+        dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
+    except RuntimeError as error:  # torch has no narrower error for a lost rank
+        raise ShardPlannerError(_lost(pg, error)) from (cause or error)
+    answer = outcome[0]
+    if isinstance(answer, ShardPlannerError):
+        raise answer from cause
+    if answer is None:
+        message = "the first rank sent no plan"
+        raise ShardPlannerError(message)
+    return answer
+
+
+def limit_within(pg: dist.ProcessGroup | None, limit_s: float | None) -> float | None:
+    """The time limit of a search, shortened so that no rank times out while it waits.
+
+    Args:
+        pg: the group that waits; all ranks if None.
+        limit_s: the user's time limit, if any.
+    """
+    timeout_s = _timeout_s(pg)
+    if timeout_s is None:
+        return limit_s
+    most_s = _SHARE_OF_TIMEOUT * timeout_s
+    if limit_s is not None and limit_s <= most_s:
+        return limit_s
+    if limit_s is not None:
+        logger.warning(
+            "timeout_seconds=%g does not leave the waiting ranks time before the process group's "
+            "timeout of %g s; the search ends after %g s",
+            limit_s,
+            timeout_s,
+            most_s,
+        )
+    return most_s
+
+
+def _timeout_s(pg: dist.ProcessGroup | None) -> float | None:
+    """Timeout of a group's collectives on its device; None if the backend does not say."""
+    group = pg or dist.GroupMember.WORLD
+    if group is None:
+        return None
+    for device in ("cuda", "cpu"):
+        try:
+            options = group._get_backend(torch.device(device)).options
+        except (RuntimeError, AttributeError):
+            continue
+        return float(options._timeout.total_seconds())
+    return None
+
+
+def _lost(pg: dist.ProcessGroup, error: Exception) -> str:
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    waiting = dist.get_rank(pg) != 0
+    what = (
+        "the first rank of the group sent no plan: it died, or plans for longer than the group's "
+        "timeout; see its own error"
+        if waiting
+        else "the plan could not be sent to all ranks: one of them died; see its own error"
+    )
+    return f"{what} ({first[:200]})"
 
 
 # TorchRec checks the types of its planner's signatures, but annotations are only text here.

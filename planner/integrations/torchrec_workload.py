@@ -16,7 +16,7 @@ from torchrec.modules.embedding_configs import PoolingType
 
 from costmodels.distribution.uniform import Uniform
 from costmodels.torchrec_estimates import TorchrecInputs
-from costmodels.workload import DataType, DenseArch, Pooling, Table, Workload
+from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
 from planner.integrations.dense.trace import trace_dense
@@ -37,20 +37,20 @@ from planner.integrations.translate.pricing import (
     without_cache,
 )
 from planner.integrations.translate.reading import (
-    PlannedOptimizers,
+    UNKNOWN_AS,
     bucket_problem,
     communication_of,
     dense_arch,
     dense_reserve_bytes,
     features_of,
     optimizer_name,
-    planned_optimizers,
     row_to_fill,
     shardable_modules,
     table_configs,
     torchrec_inputs,
     tower_of,
     uses_index_dedup,
+    with_optimizers,
 )
 from planner.integrations.translate.settings import (
     DATA_TYPES,
@@ -177,16 +177,20 @@ def describe_model(
     warnings += stand_in_warnings(found, given, compute_device)
     dense, unseen = _dense_part(module, found, hints, batch_size)
     warnings += [_UNSEEN_DENSE] if unseen else []
+    workload, unknown, narrowed = workload_of(found, given, hints, batch_size)
     reserved_bytes = hints.reserved_bytes + unseen
-    workload, optimizers, narrowed = workload_of(
-        found, given, hints, batch_size, dense=dense, reserved_bytes=reserved_bytes
-    )
+    if unknown:
+        narrowed.append(
+            f"optimizers {unknown} of the tables have no known cost: planned with the state of "
+            f"{UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
+            f"four times what {UNKNOWN_AS} adds to it"
+        )
     return ModelDescription(
-        workload=workload,
+        workload=replace(workload, dense=dense, reserved_bytes=reserved_bytes),
         constraints=_limits(found, given, compute_device, world_size, batch_size),
         tables=tuple(found),
-        warnings=(*warnings, *narrowed, *optimizers.warnings),
-        knows_optimizer=optimizers.is_known,
+        warnings=(*warnings, *narrowed),
+        knows_optimizer=not unknown,
     )
 
 
@@ -195,34 +199,29 @@ def workload_of(
     constraints: Mapping[str, ParameterConstraints],
     hints: WorkloadHints,
     batch_size: int,
-    *,
-    dense: DenseArch,
-    reserved_bytes: float,
-) -> tuple[Workload, PlannedOptimizers, list[str]]:
-    """The workload of some tables, their optimizers, and warnings about their output types.
+) -> tuple[Workload, list[str], list[str]]:
+    """The workload of some tables, optimizers that are not known, and warnings about output types.
 
     Args:
         found: the tables.
         constraints: TorchRec's constraints by table name.
         hints: what the tables do not say.
         batch_size: samples per rank.
-        dense: the dense part.
-        reserved_bytes: device memory of each rank that is not for tables.
     """
     names = {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
-    optimizers = planned_optimizers(names)
     output_dtype, narrowed = planned_output_dtype(found, constraints, hints)
+    tables, most, unknown = with_optimizers(_told(found, output_dtype), names)
     workload = Workload(
         name=hints.name,
-        tables=optimizers.set_in(_told(found, output_dtype)),
+        tables=tables,
         batch_size_per_rank=batch_size,
-        dense=dense,
-        optimizer=optimizers.most,
+        dense=hints.dense or DenseArch(),
+        optimizer=most,
         output_dtype=output_dtype,
         pipeline=hints.pipeline,
-        reserved_bytes=reserved_bytes,
+        reserved_bytes=hints.reserved_bytes,
     )
-    return workload, optimizers, narrowed
+    return workload, unknown, narrowed
 
 
 def _dense_part(

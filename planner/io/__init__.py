@@ -10,52 +10,29 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.io.constraints import constraints_json_schema, load_constraints
-    from planner.io.dataframe import workload_from_dataframe
-    from planner.io.library import names, read_template
-    from planner.io.plan.plan_file import SavedPlan, load_plan, plan_from_json, plan_json_schema
-    from planner.io.plan.result_json import (
-        plan_text,
-        reshard_text,
-        result_to_json,
-        save_plan,
-        system_hash,
-        workload_hash,
-    )
-    from planner.io.system.system_file import load_smallest, load_system, system_json_schema
-    from planner.io.workload.workload_file import (
-        WorkloadFile,
-        load_problem,
-        load_workload,
-        load_workload_file,
-        workload_json_schema,
-    )
-
-__all__ = [
-    "SavedPlan",
-    "WorkloadFile",
-    "constraints_json_schema",
-    "load_constraints",
-    "load_plan",
-    "load_problem",
-    "load_smallest",
-    "load_system",
-    "load_workload",
-    "load_workload_file",
-    "names",
-    "plan_from_json",
-    "plan_json_schema",
-    "plan_text",
-    "read_template",
-    "reshard_text",
-    "result_to_json",
-    "save_plan",
-    "system_hash",
-    "system_json_schema",
-    "workload_from_dataframe",
-    "workload_hash",
-    "workload_json_schema",
-]
+    from planner.io.constraints import constraints_json_schema as constraints_json_schema
+    from planner.io.constraints import load_constraints as load_constraints
+    from planner.io.dataframe import workload_from_dataframe as workload_from_dataframe
+    from planner.io.library import names as names
+    from planner.io.library import read_template as read_template
+    from planner.io.plan.plan_file import SavedPlan as SavedPlan
+    from planner.io.plan.plan_file import load_plan as load_plan
+    from planner.io.plan.plan_file import plan_from_json as plan_from_json
+    from planner.io.plan.plan_file import plan_json_schema as plan_json_schema
+    from planner.io.plan.result_json import plan_text as plan_text
+    from planner.io.plan.result_json import reshard_text as reshard_text
+    from planner.io.plan.result_json import result_to_json as result_to_json
+    from planner.io.plan.result_json import save_plan as save_plan
+    from planner.io.plan.result_json import system_hash as system_hash
+    from planner.io.plan.result_json import workload_hash as workload_hash
+    from planner.io.system.system_file import load_smallest as load_smallest
+    from planner.io.system.system_file import load_system as load_system
+    from planner.io.system.system_file import system_json_schema as system_json_schema
+    from planner.io.workload.workload_file import WorkloadFile as WorkloadFile
+    from planner.io.workload.workload_file import load_problem as load_problem
+    from planner.io.workload.workload_file import load_workload as load_workload
+    from planner.io.workload.workload_file import load_workload_file as load_workload_file
+    from planner.io.workload.workload_file import workload_json_schema as workload_json_schema
 
 _NAMES = {
     "plan.plan_file": "SavedPlan load_plan plan_from_json plan_json_schema",
@@ -69,6 +46,7 @@ _NAMES = {
 }
 """The public names of each module."""
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:

@@ -14,22 +14,14 @@ from planner.errors import InvalidInputError
 from planner.io.documents import Document, read_yaml
 from planner.io.nouns import noun_of
 from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, validate
-from planner.problem import (
-    Constraints,
-    CountLimit,
-    Level,
-    MemoryLimit,
-    TableConstraint,
-    TableGroup,
-)
+from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
 from planner.support.kinds import path_of
 
 Types = list[Annotated[ShardingType, Field(strict=False)]]
 Kernels = list[Annotated[ComputeKernel, Field(strict=False)]]
 Pair = Annotated[
     tuple[
-        Annotated[ShardingType, Field(strict=False)],
-        Annotated[ComputeKernel, Field(strict=False)],
+        Annotated[ShardingType, Field(strict=False)], Annotated[ComputeKernel, Field(strict=False)]
     ],
     Field(strict=False),
 ]
@@ -39,44 +31,26 @@ Group = Annotated[list[Name], Field(min_length=1)]
 class TableConstraintSchema(Strict):
     """Limits on how a table may be sharded; empty means no limit."""
 
-    sharding_types: Types = Field(
-        default_factory=list,
-        description="Only these sharding types; empty for all that TorchRec has.",
-    )
-    forbid_sharding_types: Types = Field(
-        default_factory=list,
-        description="All sharding types but these.",
-    )
-    kernels: Kernels = Field(
-        default_factory=list,
-        description="Only these compute kernels; empty for all.",
-    )
-    forbid_kernels: Kernels = Field(
-        default_factory=list,
-        description="All compute kernels but these.",
-    )
-    ranks: list[Count] = Field(
-        default_factory=list,
-        description="Every shard on one of these ranks; for device_memory the ranks it is about.",
-    )
-    hosts: list[Count] = Field(
-        default_factory=list,
-        description="Every shard on one of these hosts; for host_memory the hosts it is about.",
-    )
-    min_column_width: Positive = Field(
-        default=4,
-        description="Columns are cut into pieces at least so wide. TorchRec's planner takes 128.",
-    )
-    cache_load_factors: list[Ratio] = Field(
-        default_factory=list,
-        description="Shares of a table that fused_uvm_caching may keep on the device.",
-    )
+    sharding_types: Types = Field(default_factory=list)
+    """Only these sharding types; empty for all that TorchRec has."""
+    forbid_sharding_types: Types = Field(default_factory=list)
+    """All sharding types but these."""
+    kernels: Kernels = Field(default_factory=list)
+    """Only these compute kernels; empty for all."""
+    forbid_kernels: Kernels = Field(default_factory=list)
+    """All compute kernels but these."""
+    ranks: list[Count] = Field(default_factory=list)
+    """Every shard on one of these ranks; for device_memory the ranks it is about."""
+    hosts: list[Count] = Field(default_factory=list)
+    """Every shard on one of these hosts; for host_memory the hosts it is about."""
+    min_column_width: Positive = 4
+    """Columns are cut into pieces at least so wide. TorchRec's planner takes 128."""
+    cache_load_factors: list[Ratio] = Field(default_factory=list)
+    """Shares of a table that fused_uvm_caching may keep on the device."""
 
-    pairs: list[Pair] = Field(
-        default_factory=list,
-        description="Only these combinations of a sharding type and a kernel, such as "
-        "[[row_wise, fused_uvm_caching], [table_wise, fused]]; empty for all.",
-    )
+    pairs: list[Pair] = Field(default_factory=list)
+    """Only these combinations of a sharding type and a kernel, such as [[row_wise,
+    fused_uvm_caching], [table_wise, fused]]; empty for all."""
 
     @model_validator(mode="after")
     def _some_left(self) -> TableConstraintSchema:
@@ -108,46 +82,26 @@ _KINDS: Final[dict[str, tuple[str, ...]]] = {
 class ConstraintSchema(TableConstraintSchema):
     """One rule: limits on the tables of a pattern, a group, a number per place, or a memory."""
 
-    tables: Name | Group | None = Field(
-        default=None,
-        description="Names or patterns of the tables the entry is about; all of them without.",
-    )
-    together: Group | None = Field(
-        default=None,
-        description="Tables that share one rank, or one host with on: host.",
-    )
-    apart: Group | None = Field(
-        default=None,
-        description="Tables of which no two share a rank, or a host with on: host.",
-    )
-    on: Literal["rank", "host"] = Field(
-        default="rank",
-        description="What together and apart are about.",
-    )
-    max_tables_per_rank: Positive | None = Field(
-        default=None,
-        description="Most tables with a shard on one rank.",
-    )
-    max_tables_per_host: Positive | None = Field(
-        default=None,
-        description="Most tables with a shard on one host.",
-    )
-    max_shards_per_rank: Positive | None = Field(
-        default=None,
-        description="Most shards on one rank.",
-    )
-    max_shards_per_host: Positive | None = Field(
-        default=None,
-        description="Most shards on one host.",
-    )
-    device_memory: Bytes | None = Field(
-        default=None,
-        description="Most device memory of a rank, such as '12 GiB'.",
-    )
-    host_memory: Bytes | None = Field(
-        default=None,
-        description="Most memory of a host, such as '100 GiB'.",
-    )
+    tables: Name | Group | None = None
+    """Names or patterns of the tables the entry is about; all of them without."""
+    together: Group | None = None
+    """Tables that share one rank, or one host with on: host."""
+    apart: Group | None = None
+    """Tables of which no two share a rank, or a host with on: host."""
+    on: Literal["rank", "host"] = "rank"
+    """What together and apart are about."""
+    max_tables_per_rank: Positive | None = None
+    """Most tables with a shard on one rank."""
+    max_tables_per_host: Positive | None = None
+    """Most tables with a shard on one host."""
+    max_shards_per_rank: Positive | None = None
+    """Most shards on one rank."""
+    max_shards_per_host: Positive | None = None
+    """Most shards on one host."""
+    device_memory: Bytes | None = None
+    """Most device memory of a rank, such as '12 GiB'."""
+    host_memory: Bytes | None = None
+    """Most memory of a host, such as '100 GiB'."""
 
     @model_validator(mode="after")
     def _one_rule(self) -> ConstraintSchema:

@@ -56,12 +56,7 @@ def workload_from_dataframe(
         >>> workload_from_dataframe(rows, batch_size_per_rank=512).tables[0].embedding_dim
         64
     """
-    if isinstance(frame, Workload):
-        message = "workload_from_dataframe takes a DataFrame or rows; this is a Workload already"
-        raise InvalidInputError(message)
-    if "tables" in changes:
-        message = "workload_from_dataframe takes the tables from the rows; drop tables=..."
-        raise InvalidInputError(message)
+    _check_changes(changes)
     rows = _rows_of(frame)
     if not rows:
         message = "DataFrame: no rows; give one row for each table"
@@ -82,14 +77,20 @@ def workload_from_dataframe(
             "planner.plan(..., constraints=planner.Constraints(...))"
         )
         raise InvalidInputError(message)
-    unknown = changes.keys() - {f.name for f in fields(Workload)}
-    if unknown:
-        message = f"{sorted(unknown)[0]} is no field of a workload; see planner.Workload"
-        raise InvalidInputError(message)
     try:
         return replace(found.workload, **changes)
     except InvalidValueError as error:
         raise InvalidInputError(str(error)) from error
+
+
+def _check_changes(changes: Mapping[str, Any]) -> None:
+    if "tables" in changes:
+        message = "workload_from_dataframe takes the tables from the rows; drop tables=..."
+        raise InvalidInputError(message)
+    unknown = changes.keys() - {f.name for f in fields(Workload)}
+    if unknown:
+        message = f"{sorted(unknown)[0]} is no field of a workload; see planner.Workload"
+        raise InvalidInputError(message)
 
 
 def _rows_of(frame: Any) -> list[Mapping[str, Any]]:
@@ -98,6 +99,9 @@ def _rows_of(frame: Any) -> list[Mapping[str, Any]]:
     Raises:
         InvalidInputError: it is neither a DataFrame nor rows, or has a column twice.
     """
+    if isinstance(frame, Workload):
+        message = "workload_from_dataframe takes a DataFrame or rows; this is a Workload already"
+        raise InvalidInputError(message)
     columns = [str(c) for c in getattr(frame, "columns", ())]
     twice = [c for c, n in Counter(columns).items() if n > 1]
     if twice:

@@ -24,6 +24,7 @@ import yaml
 
 from costmodels.units import MIB, format_bytes
 from planner.errors import InvalidInputError
+from planner.io.library import is_file
 
 Keys = tuple[str | int, ...]
 """The place of a value, such as ``("tables", 3, "name")``."""
@@ -485,14 +486,6 @@ def with_named_files(paths: Iterable[Path]) -> set[Path]:
     return found
 
 
-def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that no file can have is none."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
 def _content(path: Path) -> Any:
     try:
         return read_json(path) if path.suffix.lower() == ".json" else read_yaml(path).value
@@ -541,30 +534,14 @@ def override(document: Document, key: str, text: str) -> None:
         for part, following in itertools.pairwise(keys):
             if isinstance(holder, dict) and part not in holder and isinstance(following, str):
                 holder[part] = {}
-            holder = _own(holder, part)
-        _put(holder, keys[-1], value)
-    except (LookupError, TypeError, ValueError) as error:
+            # A copy, so that aliases keep the old value.
+            inner = holder[part].copy()
+            holder[part] = inner
+            holder = inner
+        if isinstance(holder, dict) != isinstance(keys[-1], str):
+            raise TypeError(key)  # noqa: TRY301 - the message is below
+        holder[keys[-1]] = value
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         msg = f"{where}: the file has no such key; give a path such as training.pipeline"
         raise InvalidInputError(msg) from error
     document.origins[keys] = where
-
-
-def _own(holder: Any, key: str | int) -> Any:
-    """Replace the value at ``key`` by a copy and return it, so that aliases keep the old value."""
-    inner = holder[key]
-    holder[key] = inner.copy() if isinstance(inner, dict | list) else inner
-    return holder[key]
-
-
-def _put(holder: Any, key: str | int, value: object) -> None:
-    """Set an existing entry of a list, or any key of a mapping.
-
-    Raises:
-        IndexError: the list has no such entry.
-        TypeError: the holder has no entries of this kind.
-    """
-    fits = isinstance(holder, dict if isinstance(key, str) else list)
-    if not fits:
-        msg = f"no place for {key!r}"
-        raise TypeError(msg)
-    holder[key] = value

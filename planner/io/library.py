@@ -30,6 +30,14 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in (configs_folder() / kind).glob("*.yaml")))
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def locate(source: str | Path, kind: str) -> Path:
     """The file that a name or a path means.
 
@@ -40,7 +48,7 @@ def locate(source: str | Path, kind: str) -> Path:
         InvalidInputError: there is no such file; the message lists similar names.
     """
     path = path_of(source, kind[:-1])
-    if path.is_file() or path.suffix or len(path.parts) > 1:
+    if is_file(path) or path.suffix or len(path.parts) > 1:
         return path
     known = names(kind)
     if str(source) in known:

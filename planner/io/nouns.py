@@ -28,24 +28,26 @@ _PLAIN: Final[dict[Any, Any]] = {int: Count, float: Amount, str: Name, bool: boo
 
 
 def schema_of(
-    noun: type, doc: str, *, without: Collection[str] = (), **own: Any
+    noun: type, name: str, doc: str, *, without: Collection[str] = (), **own: Any
 ) -> type[BaseModel]:
     """The schema of a section whose keys are the fields of a noun.
 
     Args:
         noun: a frozen dataclass. Whole numbers, numbers and texts get the limits that every file
             has.
+        name: of the schema.
         doc: what the section is, for editors.
         without: fields that no file gives.
-        own: the types of keys with limits of their own, and of keys beside the fields.
+        own: the types of keys with limits of their own, and of keys beside the fields, which may
+            come with a default.
     """
     hints, keys = typing.get_type_hints(noun), dict[str, Any]()
     for field in fields(noun):
         if field.name not in without:
             kind = own.pop(field.name, None) or _written(hints[field.name])
             keys[field.name] = (kind, ... if field.default is MISSING else field.default)
-    keys = {**{name: (kind, ...) for name, kind in own.items()}, **keys}
-    schema = create_model(f"{noun.__name__}Schema", __base__=Strict, __doc__=doc, **keys)
+    keys |= {k: kind if isinstance(kind, tuple) else (kind, ...) for k, kind in own.items()}
+    schema = create_model(name, __base__=Strict, __doc__=doc, **keys)
     _NOUNS[schema] = noun
     return schema
 

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Self, TypeVar, get_args
+from typing import Annotated, Any, Final, Self, TypeVar, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -224,7 +224,12 @@ class Strict(BaseModel):
     """The base of every schema: unknown keys are refused, and values are not converted."""
 
     model_config = ConfigDict(
-        defer_build=True, extra="forbid", strict=True, allow_inf_nan=False, frozen=True
+        defer_build=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        frozen=True,
+        use_attribute_docstrings=True,
     )
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
@@ -303,9 +308,9 @@ def made(where: str, build: Callable[[], T]) -> T:
     """
     problems: list[str] = []
     found = collect(problems, where, build)
-    if found is None:
+    if problems:
         raise InvalidInputError(problems)
-    return found
+    return cast("T", found)
 
 
 def nearest(word: str, known: list[str]) -> str:

@@ -80,7 +80,7 @@ class IterationTime(AbstractNamedObjective):
         can hide them, but only up to a point. The forward lookup without the fetch counts if tables
         may be cached, and the backward lookup without decoding if there is such a phase.
         """
-        weights = np.array(self._pipeline.phase_weights, dtype=float)
+        weights = np.array(self._pipeline.phases.weights, dtype=float)
         weights[ALL_REDUCE] = float(self._replicates)
         exchanging = {kind for kind, _ in self._calls} & set(EXCHANGING_TYPES)
         weights[[exchange_phase(kind, INDICES) for kind in sorted(exchanging)]] = 1.0
@@ -91,7 +91,7 @@ class IterationTime(AbstractNamedObjective):
     @property
     def slowness(self) -> FloatArray | None:
         """``[W, K]`` as the pipeline says, with the fetch of caches if tables may be cached."""
-        return self._pipeline.phase_slowness(fetches=self._fetches)
+        return self._pipeline.phases.slowness(fetches=self._fetches)
 
     @property
     def parts(self) -> BoolArray:
@@ -102,7 +102,7 @@ class IterationTime(AbstractNamedObjective):
     def hidden(self) -> BoolArray:
         """True for exchanges of indices and fetches that run beside the rest of the iteration."""
         beside = [exchange_phase(kind, INDICES) for kind in EXCHANGING_TYPES] + [FETCH]
-        unpaid = self._pipeline.phase_weights == 0
+        unpaid = self._pipeline.phases.weights == 0
         return np.asarray(np.isin(np.arange(len(unpaid)), beside) & unpaid)
 
     def values(self, work: FloatArray) -> FloatArray:
@@ -132,18 +132,20 @@ class IterationTime(AbstractNamedObjective):
 
     def gradient(self, row: FloatArray) -> FloatArray:
         """Tangents of the pipeline's phases."""
-        return self._pipeline.phase_gradient(row)
+        return self._pipeline.phases.gradient(row)
 
     def always(self) -> Cut:
         """The path through all compute and all exchanges, which every plan has."""
-        return Cut(base=float(self._pipeline.base_s), slopes=self._pipeline.proven_weights)
+        return Cut(
+            base=float(self._pipeline.phases.base_s), slopes=self._pipeline.phases.proven_weights
+        )
 
     def separable_value(self, work: FloatArray, types: frozenset[ShardingType]) -> float | None:
         """The least time that bounds allow for the types and the largest phases of a plan."""
         if not types:
             return None
         floor = self._floor(types)
-        phases = np.asarray(self._pipeline.phase_times(work)).max(axis=-2)
+        phases = np.asarray(self._pipeline.phases.times(work)).max(axis=-2)
         return float(floor.seconds(floor.leaf_seconds(phases[None, floor.phases]))[0])
 
     def cut(

@@ -39,22 +39,22 @@ class SynchronizedPhases(AbstractNamedObjective):
     @property
     def weights(self) -> FloatArray:
         """``[K]`` the weights of the pipeline."""
-        return np.asarray(self._pipeline.phase_weights, dtype=float)
+        return np.asarray(self._pipeline.phases.weights, dtype=float)
 
     @property
     def slowness(self) -> FloatArray | None:
         """``[W, K]`` as the pipeline says, as if tables were cached."""
-        return self._pipeline.phase_slowness(fetches=True)
+        return self._pipeline.phases.slowness(fetches=True)
 
     def values(self, work: FloatArray) -> FloatArray:
         """``[...]`` constant seconds plus the weighted largest phases of each plan."""
-        phases = np.asarray(self._pipeline.phase_times(work)).max(axis=-2)
-        return np.asarray(self._pipeline.base_s + phases @ self.weights)
+        phases = np.asarray(self._pipeline.phases.times(work)).max(axis=-2)
+        return np.asarray(self._pipeline.phases.base_s + phases @ self.weights)
 
     def gradient(self, row: FloatArray) -> FloatArray:
         """Tangents of the pipeline's phases."""
-        return self._pipeline.phase_gradient(row)
+        return self._pipeline.phases.gradient(row)
 
     def always(self) -> Cut:
         """A cut that is exact: the value is this sum."""
-        return Cut(base=float(self._pipeline.base_s), slopes=self.weights)
+        return Cut(base=float(self._pipeline.phases.base_s), slopes=self.weights)

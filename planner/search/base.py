@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels import units
 from costmodels.datatypes import FloatArray
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 
@@ -62,6 +64,23 @@ class SearchProgress:
     gap_ratio: float | None
     evaluations: int
     phase: str
+
+    def line(self, *, in_seconds: bool = True) -> str:
+        """One line: phase, incumbent, bound, gap, plans priced, seconds.
+
+        Args:
+            in_seconds: whether the objective is a time.
+        """
+
+        def shown(value: float | None) -> str:
+            if value is None or value == math.inf:
+                return "-"
+            return units.format_time(value) if in_seconds else f"{value:.4g}"
+
+        parts = [self.phase, f"best {shown(self.incumbent)}", f"bound {shown(self.bound)}"]
+        if self.gap_ratio is not None:
+            parts.append(f"gap {100 * self.gap_ratio:.2f} %")
+        return "   ".join([*parts, f"{self.evaluations:,} plans", f"{self.seconds:.1f} s"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

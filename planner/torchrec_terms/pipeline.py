@@ -147,10 +147,23 @@ class TorchrecPipeline(CostPipeline):
 
     def option_work(self, option: ShardingOption) -> FloatArray:
         """Work of an option: ``[W, F]``, ``[pieces, F]`` or ``[pieces, L, F]`` for its spread."""
-        if option.is_uniform:
-            return self._uniform_work(option)
-        pieces = {width: self._piece(option, width) for width in set(option.column_widths)}
-        return np.array([pieces[width] for width in option.column_widths])
+        table, spread = self._tables[option.table], option.spread
+        rows, widths = table.num_embeddings, option.column_widths
+        if spread is Spread.UNIFORM:
+            widths = (table.embedding_dim,)
+        parts = {
+            Spread.UNIFORM: self.topology.world_size,
+            Spread.HOSTS: self.topology.local_world_size,
+            Spread.RANKS: 1,
+        }[spread]
+        sizes = [size for _, size in row_blocks(rows, parts)]
+        if option.sharding_type is ShardingType.DATA_PARALLEL:
+            sizes = [rows] * parts
+        known = {(n, w): self._row(option, n, w) for n in set(sizes) for w in set(widths)}
+        work = np.array([[known[size, width] for size in sizes] for width in widths])
+        if spread is Spread.HOSTS:
+            return work
+        return np.asarray(work[0] if spread is Spread.UNIFORM else work[:, 0])
 
     def torchrec_work(self, plan: Plan) -> FloatArray:
         """Work of a plan in TorchRec's estimates, as searches see it, ``[W, num_features]``.
@@ -169,27 +182,6 @@ class TorchrecPipeline(CostPipeline):
                 )
                 work[shard.rank] += self._row(option, shard.num_rows, shard.num_cols)
         return work
-
-    def _uniform_work(self, option: ShardingOption) -> FloatArray:
-        table = self._tables[option.table]
-        world = self.topology.world_size
-        if option.sharding_type is ShardingType.DATA_PARALLEL:
-            sizes = [table.num_embeddings] * world
-        else:
-            sizes = [rows for _, rows in row_blocks(table.num_embeddings, world)]
-        return self._blocks(option, sizes, table.embedding_dim)
-
-    def _piece(self, option: ShardingOption, width: int) -> FloatArray:
-        """Work of one column piece: ``[F]`` on a rank, or ``[L, F]`` on a host."""
-        table = self._tables[option.table]
-        if option.spread is Spread.RANKS:
-            return self._row(option, table.num_embeddings, width)
-        blocks = row_blocks(table.num_embeddings, self.topology.local_world_size)
-        return self._blocks(option, [rows for _, rows in blocks], width)
-
-    def _blocks(self, option: ShardingOption, sizes: list[int], width: int) -> FloatArray:
-        known = {rows: self._row(option, rows, width) for rows in set(sizes)}
-        return np.array([known[rows] for rows in sizes])
 
     def _row(self, option: ShardingOption, rows: int, width: int) -> FloatArray:
         table, read = self._tables[option.table], self.torchrec_tables[option.table]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import sys
@@ -37,7 +38,6 @@ MAX_VALUES: Final = 8_000_000
 and values then take less than 1 GB."""
 WAITED: Final = "waited for late ranks (us)"
 """The argument of a predicted collective that says how long the rank waits in it."""
-_CHUNK_BYTES: Final = 2**20
 _GZIP: Final = b"\x1f\x8b"
 _KEPT: Final = ("ph", "cat", "name", "ts", "dur", "tid")
 _KEPT_ARGS: Final = ("correlation", WAITED)
@@ -60,70 +60,51 @@ def load_trace(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
         InvalidInputError: the file cannot be read, is damaged, is not JSON, or is too long.
     """
     try:
-        with path.open("rb") as file:
-            text = _text(file, path, max_bytes)
-        _check_values(text, path)
+        with path.open("rb") as file, _unpacked(file) as unpacked:
+            text = unpacked.read(max_bytes + 1)
+        _check_size(text, path, max_bytes)
         return json.loads(text, object_hook=_slim)
     except InvalidInputError:
         raise
-    except OSError as error:
-        message = f"{path}: cannot be read: {error.strerror or error}"
-        raise InvalidInputError(message) from error
     except EOFError as error:
         message = f"{path}: is a gzip file that ends too early; copy or export the trace again"
         raise InvalidInputError(message) from error
-    except (ValueError, RecursionError, zlib.error) as error:
+    except (ValueError, RecursionError, zlib.error, gzip.BadGzipFile) as error:
         message = f"{path}: is neither JSON nor gzipped JSON, or is damaged"
+        raise InvalidInputError(message) from error
+    except OSError as error:
+        message = f"{path}: cannot be read: {error.strerror or error}"
         raise InvalidInputError(message) from error
 
 
-def _text(file: BinaryIO, path: Path, max_bytes: int) -> bytearray:
-    """The decompressed text.
+def _unpacked(file: BinaryIO) -> BinaryIO | gzip.GzipFile:
+    """The file, decompressed as it is read if it is a gzip file."""
+    is_packed = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    return gzip.GzipFile(fileobj=file) if is_packed else file
+
+
+def _check_size(text: bytes, path: Path, max_bytes: int) -> None:
+    """Refuse a text that is too long, or that has more values than any profiler writes in it.
 
     Raises:
-        EOFError: a gzip file ends too early.
-        InvalidInputError: the text is longer than ``max_bytes``.
+        InvalidInputError: there are more than ``max_bytes``, or than :data:`MAX_VALUES`.
     """
-    text, data = bytearray(), file.read(_CHUNK_BYTES)
-    unpacker = _unpacker() if data[:2] == _GZIP else None
-    while data:
-        if unpacker is None:
-            text += data
-        else:
-            text += unpacker.decompress(data, max_bytes + 1 - len(text))
-        if len(text) > max_bytes:
-            message = (
-                f"{path}: holds more than {units.format_bytes(max_bytes)} of text, which is the "
-                "most that is read: profile fewer steps, such as schedule(wait=1, warmup=1, "
-                "active=3), without with_stack, record_shapes and profile_memory"
-            )
-            raise InvalidInputError(message)
-        rest = b"" if unpacker is None else unpacker.unused_data.lstrip(b"\0")
-        if rest:  # another member of the file
-            unpacker = _unpacker()
-        data = rest or file.read(_CHUNK_BYTES)
-    if unpacker is not None and not unpacker.eof:
-        raise EOFError
-    return text
-
-
-def _check_values(text: bytearray, path: Path) -> None:
-    """Refuse a text that is short but has many values, as no profiler writes it.
-
-    Raises:
-        InvalidInputError: there are more than :data:`MAX_VALUES`.
-    """
-    count = sum(text.count(mark) for mark in b"[{,")
+    less = "without with_stack, record_shapes and profile_memory"
+    if len(text) > max_bytes:
+        message = (
+            f"{path}: holds more than {units.format_bytes(max_bytes)} of text, which is the "
+            "most that is read: profile fewer steps, such as schedule(wait=1, warmup=1, "
+            f"active=3), {less}"
+        )
+        raise InvalidInputError(message)
+    count = sum(text.count(mark) for mark in (b"[", b"{", b","))
     if count > MAX_VALUES:
         message = (
             f"{path}: holds some {count:,} values, more than the {MAX_VALUES:,} that are read: "
-            "profile fewer steps, without with_stack, record_shapes and profile_memory"
+            f"profile fewer steps, {less}"
         )
         raise InvalidInputError(message)
-
-
-def _unpacker() -> Any:
-    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
 
 
 def _slim(found: dict[str, Any]) -> Any:

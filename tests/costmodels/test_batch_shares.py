@@ -148,9 +148,11 @@ def test_bounds_hold(
     )
     costed = costs(workload, topology, law)
     work = costed.plan_work(plan)
-    slowest = costed.phase_times(work).max(axis=-2)
+    slowest = costed.phases.times(work).max(axis=-2)
     time_s = float(costed.iteration_times(work))
-    assert costed.base_s + float(slowest @ costed.proven_weights) <= time_s * (1 + 1e-9)
+    assert costed.phases.base_s + float(slowest @ costed.phases.proven_weights) <= time_s * (
+        1 + 1e-9
+    )
 
 
 def test_lookups_that_are_slowest_on_two_ranks_do_not_add_up_where_tables_are_replicated() -> None:
@@ -173,12 +175,12 @@ def test_lookups_that_are_slowest_on_two_ranks_do_not_add_up_where_tables_are_re
     plan = Plan(placements=(make_placement(table, kind, topology),))
     costed = costs(workload, topology)
     work = costed.plan_work(plan)
-    phases = costed.phase_times(work)
+    phases = costed.phases.times(work)
     assert phases[:, :2].argmax(axis=0).tolist() == [1, 0]
     time_s = float(costed.iteration_times(work))
     slowest = phases.max(axis=0)
-    assert costed.base_s + float(slowest @ costed.phase_weights) > time_s
-    assert costed.base_s + float(slowest @ costed.proven_weights) <= time_s
+    assert costed.phases.base_s + float(slowest @ costed.phases.weights) > time_s
+    assert costed.phases.base_s + float(slowest @ costed.phases.proven_weights) <= time_s
     floor = costed.floor.of(frozenset({kind}), fetches=False)
     assert floor.seconds(floor.leaf_seconds(slowest[None, floor.phases])) <= time_s
     longest = floor.longest_path(floor.lines(slowest[floor.phases]))

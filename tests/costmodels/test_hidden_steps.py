@@ -49,7 +49,7 @@ def iteration_and_floor(*, bottom: tuple[int, ...]) -> tuple[float, float, Float
     floor_s = objective.separable_value(work, frozenset({kind}))
     assert floor_s is not None
     times = pipeline.iteration_times(work[None])
-    return float(times[0]), floor_s, np.asarray(pipeline.phase_times(work)[:, :2])
+    return float(times[0]), floor_s, np.asarray(pipeline.phases.times(work)[:, :2])
 
 
 def test_the_floor_is_no_more_than_a_plan_whose_lookups_need_not_wait_for_one_another() -> None:

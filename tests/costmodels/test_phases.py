@@ -39,8 +39,8 @@ from tests.strategies import (
 
 def bound(pipeline: CostPipeline, work: FloatArray) -> float:
     """The lower bound of one plan's own work."""
-    slowest = pipeline.phase_times(work).max(axis=-2)
-    return pipeline.base_s + float(slowest @ pipeline.phase_weights)
+    slowest = pipeline.phases.times(work).max(axis=-2)
+    return pipeline.phases.base_s + float(slowest @ pipeline.phases.weights)
 
 
 @given(planned_workloads())
@@ -60,8 +60,8 @@ def test_tangents_hold_where_a_rank_also_carries_what_others_send() -> None:
     models = CostModels(collective=Hierarchical(AlphaBeta()))
     pipeline = CostPipeline(make_workload(table), topology, models)
     work = pipeline.plan_work(plan)
-    tangents = work @ pipeline.phase_gradient(work[0]).T
-    assert (tangents <= pipeline.phase_times(work) * (1 + 1e-9)).all()
+    tangents = work @ pipeline.phases.gradient(work[0]).T
+    assert (tangents <= pipeline.phases.times(work) * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("law", [Fbgemm(), Roofline()], ids=["fbgemm", "roofline"])
@@ -100,7 +100,7 @@ def test_the_floor_of_an_iteration_holds_the_floors_of_a_fused_call(kind: Pipeli
     pipeline = CostPipeline(workload, topology, CostModels(lookup=Fbgemm()))
     work = pipeline.plan_work(plan)
     floor = pipeline.floor.of(frozenset({ShardingType.TABLE_WISE}), fetches=False)
-    slowest = pipeline.phase_times(work).max(axis=0)[None, floor.phases]
+    slowest = pipeline.phases.times(work).max(axis=0)[None, floor.phases]
     found_s = float(floor.seconds(floor.leaf_seconds(slowest))[0])
     assert found_s == pytest.approx(float(pipeline.iteration_times(work)), rel=1e-6)
     assert found_s > bound(pipeline, work) + 1e-4
@@ -132,12 +132,12 @@ def test_phases_are_homogeneous_and_convex(
     workload, topology, plan = case
     pipeline = CostPipeline(workload, topology)
     one, other = pipeline.plan_work(plan), pipeline.plan_work(data.draw(plans(workload, topology)))
-    mean = pipeline.phase_times((one + other) / 2)
+    mean = pipeline.phases.times((one + other) / 2)
     assert np.all(
-        mean <= (pipeline.phase_times(one) + pipeline.phase_times(other)) / 2 * (1 + 1e-9)
+        mean <= (pipeline.phases.times(one) + pipeline.phases.times(other)) / 2 * (1 + 1e-9)
     )
     np.testing.assert_allclose(
-        pipeline.phase_times(3.0 * one), 3.0 * pipeline.phase_times(one), rtol=1e-9
+        pipeline.phases.times(3.0 * one), 3.0 * pipeline.phases.times(one), rtol=1e-9
     )
 
 
@@ -146,9 +146,9 @@ def test_phases_broadcast_over_leading_axes() -> None:
     workload = make_workload()
     pipeline = CostPipeline(workload, topology)
     works = np.random.default_rng(0).uniform(0, 1e6, (3, 5, 4, NUM_COLUMNS))
-    times = pipeline.phase_times(works)
-    assert times.shape == (3, 5, 4, len(pipeline.phase_weights))
-    np.testing.assert_allclose(times[1, 2], pipeline.phase_times(works[1, 2]))
+    times = pipeline.phases.times(works)
+    assert times.shape == (3, 5, 4, len(pipeline.phases.weights))
+    np.testing.assert_allclose(times[1, 2], pipeline.phases.times(works[1, 2]))
 
 
 # ------------------------------------------------------------------ tangents
@@ -156,10 +156,10 @@ def test_phases_broadcast_over_leading_axes() -> None:
 
 def assert_tangent(pipeline: CostPipeline, at: FloatArray, work: FloatArray) -> None:
     """Every rank's phases lie above the tangent taken at ``at``."""
-    gradient = pipeline.phase_gradient(at)
+    gradient = pipeline.phases.gradient(at)
     assert np.all(gradient >= 0)
     below = work @ gradient.T
-    above = pipeline.phase_times(work)
+    above = pipeline.phases.times(work)
     assert np.all(below <= above * (1 + 1e-9) + 1e-18)
 
 
@@ -198,16 +198,16 @@ def test_tangents_touch_the_lookup_phases_where_they_are_taken() -> None:
     pipeline = CostPipeline(make_workload(*tables), topology)
     placed = tuple(make_placement(t, ShardingType.TABLE_WISE, topology) for t in tables)
     work = pipeline.plan_work(Plan(placements=placed))
-    below = pipeline.phase_gradient(work[0]) @ work[0]
-    np.testing.assert_allclose(below[:2], pipeline.phase_times(work)[0, :2], rtol=1e-3)
+    below = pipeline.phases.gradient(work[0]) @ work[0]
+    np.testing.assert_allclose(below[:2], pipeline.phases.times(work)[0, :2], rtol=1e-3)
 
 
 def test_no_work_costs_no_phase_and_exchanges_are_free_on_one_rank() -> None:
     topology = make_topology(1, 1)
     pipeline = CostPipeline(make_workload(), topology)
-    assert np.all(pipeline.phase_times(np.zeros((1, NUM_COLUMNS))) == 0)
+    assert np.all(pipeline.phases.times(np.zeros((1, NUM_COLUMNS))) == 0)
     work = np.full((1, NUM_COLUMNS), 1e6)
-    assert np.all(pipeline.phase_times(work)[0, 2:-1] == 0)
+    assert np.all(pipeline.phases.times(work)[0, 2:-1] == 0)
 
 
 def test_a_floor_leaves_out_what_is_decoded_while_the_host_issues_the_update() -> None:
@@ -233,7 +233,7 @@ def test_a_floor_leaves_out_what_is_decoded_while_the_host_issues_the_update() -
     assert times.start_s[updated][0] > times.finish_s[decoded][0]
     assert program.steps[decoded].duration_s[0] > 1e-5
     floor = pipeline.floor.of(frozenset({kind}), fetches=False)
-    slowest = pipeline.phase_times(work).max(axis=0)[None, floor.phases]
+    slowest = pipeline.phases.times(work).max(axis=0)[None, floor.phases]
     found_s = floor.seconds(floor.leaf_seconds(slowest))[0]
     assert found_s == pytest.approx(float(times.iteration_time_s), rel=1e-9)
 
@@ -253,7 +253,7 @@ def test_a_floor_of_plans_that_may_replicate_is_never_above_one_of_them(
     if others and pipeline.models.exchange is None:
         for types, may_replicate in ((others, True), (kinds, False)):
             floor = pipeline.floor.of(types, fetches=True, may_replicate=may_replicate)
-            slowest = pipeline.phase_times(work).max(axis=-2)[None, floor.phases]
+            slowest = pipeline.phases.times(work).max(axis=-2)[None, floor.phases]
             least_s = float(floor.seconds(floor.leaf_seconds(slowest))[0])
             assert least_s <= float(pipeline.iteration_times(work)) * (1 + 1e-9)
 

@@ -78,7 +78,7 @@ class PricedPlans:
     @cached_property
     def phases(self) -> FloatArray:
         """Phases of each rank, ``[N, W, K]``."""
-        return self.pipeline.phase_times(self.works)
+        return self.pipeline.phases.times(self.works)
 
     @cached_property
     def types(self) -> list[frozenset[ShardingType]]:

@@ -12,17 +12,19 @@ rule that its plan obeys, on a better machine, and so on. Its files are read bac
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from costmodels.workload import Workload
+from costmodels.workload import Table, Workload
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.io.workload.workload_file import load_workload_file
 from planner.io.workload.workload_writer import workload_text
@@ -158,8 +160,19 @@ def _in_another_order(rng: np.random.Generator, case: Case, _: Answer) -> Made:
 
 
 def _under_other_names(rng: np.random.Generator, case: Case, _: Answer) -> Made:
-    """Tables under names that sort the other way, and modules under other paths."""
-    names = {t.name: f"user {90 - i}.x" for i, t in enumerate(case.workload.tables)}
+    """Tables under names that sort the other way, and modules under other paths.
+
+    The name of a table of hashed ids decides which of its parts has the hottest row.
+    """
+    counts = case.topology.world_size, case.topology.local_world_size
+    names = {
+        t.name: next(
+            name
+            for name in (f"user {90 - i}.{n}" for n in itertools.count())
+            if _hottest_parts(name, t, counts) == _hottest_parts(t.name, t, counts)
+        )
+        for i, t in enumerate(case.workload.tables)
+    }
     rules = case.constraints
     lists = [[c.pattern] for c in rules.tables]
     lists += [g.patterns for g in (*rules.together, *rules.apart, *rules.counts)]
@@ -194,6 +207,12 @@ def _under_other_names(rng: np.random.Generator, case: Case, _: Answer) -> Made:
 
     other = replace(case, constraints=changed, moves=moves)
     yield _same("names", _with_days(other, in_day))
+
+
+def _hottest_parts(name: str, table: Table, counts: tuple[int, ...]) -> list[int]:
+    """Which of so many parts of a table has its hottest row if the table has this name."""
+    row = crc32(name.encode()) % table.num_embeddings
+    return [row // -(-table.num_embeddings // n) for n in counts]
 
 
 def _said_twice(rng: np.random.Generator, case: Case, _: Answer) -> Made:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from planner import load_system, load_workload, plan, workload_from_dataframe
+from costmodels.units import format_time
+from planner import load_problem, load_system, load_workload, plan, solve, workload_from_dataframe
 from planner.cli.run import run
 from planner.errors import InvalidInputError
 from planner.models import chosen_models
 from planner.result import PlanningResult
+from planner.settings import SearchSettings
 
 GIB = 2**30
 ASKED = ("plan", "small_demo", "--system", "h100_sxm", "--evaluations", "50")
@@ -169,3 +171,15 @@ def test_review_compares_two_different_plans() -> None:
     ours = plan(workload, system, max_evaluations=200)
     theirs = plan(workload, system, strategy="size_greedy")
     assert ours.plan != theirs.plan
+
+
+def test_a_notebook_can_show_how_a_search_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    """``progress=True`` redraws one line, without a terminal and without a callback."""
+    problem = load_problem("small_demo", "h100_sxm", gpus=8)
+    search = SearchSettings(max_evaluations=50)
+    result = solve(problem, search=search, progress=True)
+    shown = capsys.readouterr().err
+    assert "\n" not in shown
+    assert f"best {format_time(result.solver.value)}" in shown.split("\r")[-1]
+    solve(problem, search=search, progress=False)
+    assert not capsys.readouterr().err

@@ -96,7 +96,7 @@ def test_inputs_have_to_be_a_function() -> None:
     "door",
     [
         *("group_choices", "load_reshard", "WorkloadHints", "PredictedCosts"),
-        *("PredictedIteration", "ImprovedPlan", "DistributionStatistics", "with_cache_statistics"),
+        *("PredictedIteration", "DistributionStatistics", "with_cache_statistics"),
     ],
 )
 def test_every_door_is_in_the_page(door: str) -> None:

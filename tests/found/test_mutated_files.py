@@ -1,7 +1,7 @@
 """Damaged files end with exit 2 and one clear message: no bug, no waiting, no gigabytes.
 
 Every reader gets files of its kind with bytes dropped, put in, flipped or cut off, and JSON with
-values changed. The slow form draws some 3,000 of them.
+values changed. The slow form draws some 4,000 of them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,33 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from planner.cli.run import run as run_command_line
 from planner.errors import InvalidInputError
+from planner.io.library import configs_folder
+from planner.io.plan.plan_csv import shards_csv
 from planner.trace.reading import load_trace
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT
 from tests.planner.cli.conftest import run, small_plan  # noqa: F401 - fixtures
 from tests.planner.io.importers import samples
 
 DATA = Path(__file__).parent / "data"
+CURVED = "base: h100_sxm\nname: x\ncollective_curves: [curves.csv]\n"
+CORES = "base: cpu_gloo\nname: x\ncalibration: cores.json\n"
+THREE = (
+    "name: w\ntraining: {batch_size_per_rank: 64}\nmemory: {reserve: 1 GiB}\ntables:\n"
+    + "".join(f"  - {{name: t{i}, num_embeddings: 1000, embedding_dim: 8}}\n" for i in range(3))
+)
+TRACED = (
+    "name: w\ntraining: {batch_size_per_rank: 64}\ndense: {ops: operators.yaml}\n"
+    "memory: {reserve: 1 GiB}\n"
+)
+BESIDE = {"CURVED": CURVED, "CORES": CORES, "TRACED": TRACED, "THREE": THREE}
+"""Files that name the damaged one, or are needed with it."""
+OPERATORS = (
+    b"batch_size_per_rank: 64\nsource: a test\nafter_tables:\n"
+    b"  - {name: b, kind: matmul, shape: [1, 64, 13, 8], num_parameters: 112}\n"
+)
 LONGEST_S = 10.0
 MOST_BYTES = 2**30
 JUNK: tuple[Any, ...] = (
@@ -92,9 +111,15 @@ def texts(plan: str) -> dict[str, tuple[str, bytes, list[str]]]:
         ]
     }  # fmt: skip
     criteo = b"\t".join([b"1", *[b"3"] * 13, *[b"0a1b"] * 26]) + b"\n"
+    asked = {
+        "old_alltoall.log": ["--collective", "all_to_all"],
+        "mpirun_tagged.log": ["--collective", "all_to_all"],
+        "last_rank_only.log": ["--nodes", "4", "--gpus-per-node", "8"],
+        "no_hash.log": ["--collective", "all_reduce"],
+    }
     logs = {
-        name: (name, (DATA / name).read_bytes(), ["import", "collectives", "FILE"])
-        for name in ("old_alltoall.log", "mpirun_tagged.log", "last_rank_only.log", "no_hash.log")
+        name: (name, (DATA / name).read_bytes(), ["import", "collectives", "FILE", *flags])
+        for name, flags in asked.items()
     }
     nccl = (DATA / "nccl_list.json").read_bytes().replace(b'["node-a"]', b'"node-a"')
     js = {
@@ -103,6 +128,31 @@ def texts(plan: str) -> dict[str, tuple[str, bytes, list[str]]]:
         "param": samples.param_config(),
         "torchrec": samples.torchrec_plan(),
     }
+    shapes = {"torchrec": ["--shape", "hour=24x4"]}
+    shipped, published = configs_folder() / "calibrations", configs_folder() / "published"
+    curves = b"\n".join((shipped / "collectives.csv").read_bytes().split(b"\n")[:4])
+    rows = b"\n".join((published / "gpu_h200.jsonl").read_bytes().split(b"\n")[:30])
+    cores = (shipped / "cpu_gloo.calibration.json").read_bytes()
+    sizes = {"user": 100_000, "item": 50_000, "place": 1000} | dict.fromkeys(
+        ("tag_0", "tag_1", "tag_2"), 20_000
+    )
+    csv = shards_csv(
+        Plan(
+            placements=tuple(
+                TablePlacement(
+                    table=name,
+                    sharding_type=ShardingType.TABLE_WISE,
+                    kernel=ComputeKernel.FUSED,
+                    shards=(Shard(rank=0, row_offset=0, num_rows=rows, col_offset=0, num_cols=32),),
+                )
+                for name, rows in sizes.items()
+            )
+        )
+    )
+    points = b"collective,nodes,ranks,size_bytes\nall_to_all,1,8,1048576\nall_reduce,1,8,4096\n"
+    spec = (
+        b"feature_spec:\n  a: {cardinality: 10, hotness: 3, alpha: 1.1}\n  b: {cardinality: 20}\n"
+    )
     study = [
         "study", "WORKLOAD", "--system", "SYSTEM", "--gpus", "4", "--trials", "1",
         "--evaluations", "5", "-q", "--workers", "1", "-o", "FOLDER",
@@ -112,7 +162,8 @@ def texts(plan: str) -> dict[str, tuple[str, bytes, list[str]]]:
     return {
         **logs,
         **{
-            k: (f"{k}.json", json.dumps(v).encode(), ["import", k, "FILE"]) for k, v in js.items()
+            k: (f"{k}.json", json.dumps(v).encode(), ["import", k, "FILE", *shapes.get(k, ())])
+            for k, v in js.items()
         },
         "nccl json": ("n.json", nccl, ["import", "collectives", "FILE"]),
         "workload": ("w.yaml", WORKLOAD_TEXT.encode(), ["check", "FILE"]),
@@ -133,6 +184,19 @@ def texts(plan: str) -> dict[str, tuple[str, bytes, list[str]]]:
         "criteo": ("c.tsv", criteo * 20, ["profile", "FILE", "-o", "OUT", "-q"]),
         "criteo gz": ("c.tsv.gz", gzip.compress(criteo * 20), ["profile", "FILE", "-o", "OUT"]),
         "npy": ("a.npy", array_bytes(arrays), ["profile", "FILE", "-o", "OUT", "-q"]),
+        "curves": ("curves.csv", curves, ["check", "CURVED"]),
+        "rows": ("r.jsonl", rows, ["calibrate", "--from", "FILE", "--system", "h200_sxm", "-o",
+                                   "OUT", "-q"]),
+        "calibration": ("cores.json", cores, ["check", "CORES"]),
+        "operators": ("operators.yaml", OPERATORS, ["check", "TRACED"]),
+        "plan csv": ("p.csv", csv.encode(), ["estimate", "WORKLOAD", "FILE", "--system", "SYSTEM",
+                                             "--gpus", "4"]),
+        "hugectr plan": ("h.json", json.dumps(samples.hugectr_plan()).encode(),
+                         ["import", "hugectr", "FILE", "--workload", "THREE", "--plan", "OUT"]),
+        "hugectr matrix": ("h.json", json.dumps(samples.hugectr_matrix()).encode(),
+                           ["import", "hugectr", "FILE", "--workload", "THREE", "--plan", "OUT"]),
+        "points": ("c.csv", points, ["predict", "collective", "FILE", "--system", "h100_sxm"]),
+        "nvidia": ("f.yaml", spec, ["import", "tables", "OUT", "--list", "FILE", "--dim", "8"]),
         "trace": ("t.json", json.dumps(trace).encode(), fit),
         "trace gz": ("t.json.gz", gzip.compress(json.dumps(trace).encode()), fit),
     }  # fmt: skip
@@ -173,11 +237,14 @@ def test_damaged_files_are_refused_or_read(
             "FILE": str(path), "FOLDER": str(folder), "OUT": str(folder / "out.yaml"),
             "WORKLOAD": str(place / "small.yaml"), "SYSTEM": str(place / "box.yaml"),
             "PLAN=FILE": f"{place / 'plan.json'}={path}",
+            **dict.fromkeys(BESIDE, str(folder / "x.yaml")),
         }  # fmt: skip
         args = [words.get(word, word) for word in command]
         if not good:
             assert run_command_line(args) == 0
             good = path.read_bytes()
+        for text in (BESIDE[word] for word in command if word in BESIDE):
+            (folder / "x.yaml").write_text(text)
         path.write_bytes(mutated(good, draw))
         kept = path.read_bytes()
         start = time.perf_counter()
@@ -187,6 +254,28 @@ def test_damaged_files_are_refused_or_read(
         assert time.perf_counter() - start < LONGEST_S, told
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert part == 0 or peak < MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"base: {'x' * 500}\nname: y\n",
+        f"base: h100_sxm\nname: {'x' * 400}\n",
+        'base: "\\0"\nname: y\n',
+        f"base: cpu_gloo\nname: y\ncalibration: {'x' * 400}.json\n",
+        'base: cpu_gloo\nname: y\ncalibration: "\\0"\n',
+        f"base: h100_sxm\nname: y\ncollective_curves: [{'x' * 400}.csv]\n",
+    ],
+    ids=["base", "name", "zero", "calibration", "calibration zero", "curves"],
+)
+def test_names_that_no_file_can_have(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name of 255 characters or more made the check of the file itself fail (exit 70)."""
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    code = run_command_line(["check", str(path)])
+    assert code == (0 if "name: x" in text else 2), capsys.readouterr().err
 
 
 def edited(journal: Path, old: str, new: str) -> None:

@@ -39,17 +39,17 @@ class TwiceThePhases(AbstractNamedObjective):
 
     @property
     def weights(self):
-        return 2 * np.asarray(self._pipeline.phase_weights, dtype=float)
+        return 2 * np.asarray(self._pipeline.phases.weights, dtype=float)
 
     def values(self, work):
-        phases = np.asarray(self._pipeline.phase_times(work)).max(axis=-2)
-        return np.asarray(2 * self._pipeline.base_s + phases @ self.weights)
+        phases = np.asarray(self._pipeline.phases.times(work)).max(axis=-2)
+        return np.asarray(2 * self._pipeline.phases.base_s + phases @ self.weights)
 
     def gradient(self, row):
-        return self._pipeline.phase_gradient(row)
+        return self._pipeline.phases.gradient(row)
 
     def always(self):
-        return Cut(base=2 * float(self._pipeline.base_s), slopes=self.weights)
+        return Cut(base=2 * float(self._pipeline.phases.base_s), slopes=self.weights)
 """
 
 STRATEGY = """

@@ -71,8 +71,8 @@ class Evaluator:
             shards[rank].append((t, tables[t].embedding_dim))
         pipeline, work = pricing.space.pipeline, pricing.work(shards)
         forward, backward = pipeline.lookup_times(work)
-        phases = pipeline.phase_times(work)
-        exchanged = phases[:, 2:-1] @ pipeline.phase_weights[2:-1]
+        phases = pipeline.phases.times(work)
+        exchanged = phases[:, 2:-1] @ pipeline.phases.weights[2:-1]
         stages = np.stack([forward, np.zeros(len(forward)), exchanged, backward], axis=1)
         return pricing.plan_ms(shards), stages * _MS
 

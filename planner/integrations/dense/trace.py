@@ -75,7 +75,6 @@ def trace_dense(
     lookups: Mapping[str, Lookup] | None = None,
     inputs_need_gradients: bool = True,
     autocast: torch.dtype | None = None,
-    source: str = "",
 ) -> DenseTrace:
     """Trace the forward and backward pass of a module.
 
@@ -92,7 +91,6 @@ def trace_dense(
         inputs_need_gradients: whether inputs of floating type need a gradient, as vectors from
             tables do.
         autocast: the type in which products compute under ``torch.autocast``; None without it.
-        source: a text on the source, which is kept in the list.
 
     Raises:
         InvalidInputError: the module cannot be traced on fake tensors, or has lazy layers that
@@ -126,7 +124,7 @@ def trace_dense(
         raise
     except Exception as error:
         raise _untraceable(module, error) from error
-    return _trace(recorder, outputs, forward, both, found, batch_size, source)
+    return _trace(recorder, outputs, forward, both, found, batch_size)
 
 
 @contextlib.contextmanager
@@ -216,7 +214,6 @@ def _trace(
     both: FlopCounterMode,
     lookups: Mapping[str, Lookup],
     batch_size: int,
-    source: str,
 ) -> DenseTrace:
     before, after = list(recorder.before), list(recorder.after)
     if not lookups:
@@ -227,7 +224,6 @@ def _trace(
         batch_size_per_rank=batch_size,
         before_tables=folded(before),
         after_tables=folded(after),
-        source=source,
     )
     counted = float(forward.get_total_flops())
     trace = DenseTrace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,11 @@ from torchrec.distributed.planner.proposers import (
 )
 from torchrec.distributed.planner.types import (
     Enumerator,
-    ParameterConstraints,
     PlanLoader,
     PlannerErrorType,
     Proposer,
     ShardingOption,
 )
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingType
 
 from costmodels.sharding import ComputeKernel, Plan, row_blocks
@@ -134,36 +132,11 @@ class OrderedEnumerator(Enumerator):
         self._inner.populate_estimates(sharding_options)
 
 
-class CountedProposer(Proposer):
-    """One of TorchRec's proposers, which ends after a number of proposals."""
-
-    def __init__(self, inner: Proposer, most: int) -> None:
-        """Keep the arguments; nothing is proposed yet."""
-        self._inner = inner
-        self._left = most
-
-    def load(
-        self, search_space: list[ShardingOption], enumerator: Enumerator | None = None
-    ) -> None:
-        """Pass the options on to the inner proposer."""
-        self._inner.load(search_space=search_space, enumerator=enumerator)
-
-    def propose(self) -> list[ShardingOption] | None:
-        """The next proposal; None after the last one of the inner proposer, or of the number."""
-        if self._left <= 0:
-            return None
-        self._left -= 1
-        return self._inner.propose()
-
-    def feedback(
-        self,
-        partitionable: bool,  # noqa: FBT001 - TorchRec's signature
-        plan: list[ShardingOption] | None = None,
-        perf_rating: float | None = None,
-        storage_constraint: TorchrecTopology | None = None,
-    ) -> None:
-        """Pass the feedback on to the inner proposer."""
-        self._inner.feedback(partitionable, plan, perf_rating, storage_constraint)
+def ended(proposer: Proposer, most: int) -> Proposer:
+    """The proposer, which from now on ends after ``most`` proposals."""
+    propose, left = proposer.propose, iter(range(most))
+    proposer.propose = lambda: None if next(left, None) is None else propose()
+    return proposer
 
 
 def counted_proposers(num_tables: int, world_size: int, share: float = 1.0) -> list[Proposer]:
@@ -183,7 +156,7 @@ def counted_proposers(num_tables: int, world_size: int, share: float = 1.0) -> l
         GreedyProposer(),
         GreedyProposer(use_depth=False),
     ]
-    return [CountedProposer(p, max(most // 2, 1)) for p in inner]
+    return [ended(p, max(most // 2, 1)) for p in inner]
 
 
 def rival_plan(
@@ -233,15 +206,18 @@ def rival_plan(
         logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
         return Rival(reason=f"none: {_first_line(error)}")
     device = OUR_DEVICE.get(topology.compute_device, topology.compute_device)
-    if problems := layout_problems(plan, workload, ours, device=device):
-        return Rival(reason=f"cannot run: {problems[0]}")
-    for line in width_problems(plan, workload).values():
-        return Rival(reason=f"cannot run: {line}")
+    wrong = [
+        *layout_problems(plan, workload, ours, device=device),
+        *width_problems(plan, workload).values(),
+        *(
+            f"table {table!r} as {kind} on {topology.compute_device}"
+            for table, kind in refused_types(limits, plan).items()
+        ),
+    ]
+    if wrong:
+        return Rival(reason=f"cannot run: {wrong[0]}")
     if problems := pooling_problems(plan, workload):
         return Rival(reason=f"changes the model: {problems[0]}")
-    if refused := refused_types(limits, plan):
-        table, kind = next(iter(refused.items()))
-        return Rival(reason=f"cannot run: table {table!r} as {kind} on {topology.compute_device}")
     return Rival(plan=plan, rating_ms=rating_ms)
 
 
@@ -284,13 +260,7 @@ _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError
 """TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
 
 
-def load_for_model(
-    path: Path,
-    model: ModelDescription,
-    topology: Topology,
-    device: str,
-    constraints: Mapping[str, ParameterConstraints] | None = None,
-) -> Plan:
+def load_for_model(path: Path, model: ModelDescription, topology: Topology, device: str) -> Plan:
     """Load a plan; it has to be one for exactly this model on this many ranks.
 
     A plan that breaks constraints, or does not fit in memory, is used with a warning.
@@ -300,7 +270,6 @@ def load_for_model(
         model: the tables of the model.
         topology: the ranks of the job, with the memory that is left for tables.
         device: ``cuda`` or ``cpu``.
-        constraints: TorchRec's constraints by table name.
 
     Raises:
         ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
@@ -318,31 +287,15 @@ def load_for_model(
     ]
     if problems:
         raise _refused(path, problems)
+    problem = PlanningProblem(
+        workload=model.workload, topology=topology, constraints=model.constraints
+    )
     for line in (
-        *_broken(plan, model, topology, constraints or {}),
+        *(f"{line}, against its constraint" for line in broken_constraints(problem, plan)),
         *_overfull(plan, model, topology),
     ):
         logger.warning("the plan %s is used, although %s", path, line)
     return plan
-
-
-def _broken(
-    plan: Plan,
-    model: ModelDescription,
-    topology: Topology,
-    given: Mapping[str, ParameterConstraints],
-) -> tuple[str, ...]:
-    """A line for each table that is not as its constraint asks."""
-    asked = {t.table.name for t in model.tables if given.get(t.parameter_name)}
-    limits = tuple(
-        limit
-        for table, limit in zip(model.workload.tables, model.constraints.tables, strict=True)
-        if table.name in asked
-    )
-    problem = PlanningProblem(
-        workload=model.workload, topology=topology, constraints=Constraints(tables=limits)
-    )
-    return tuple(f"{line}, against its constraint" for line in broken_constraints(problem, plan))
 
 
 def _overfull(plan: Plan, model: ModelDescription, topology: Topology) -> list[str]:

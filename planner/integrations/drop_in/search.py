@@ -44,6 +44,7 @@ from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, PlannerError
+from planner.integrations.drop_in.remarks import RIVAL
 from planner.integrations.torchrec_topology import topology_from_torchrec
 from planner.integrations.translate.pricing import (
     MARGIN_RATIO,
@@ -123,23 +124,19 @@ class Memories:
     """The topology with the memory that is left for tables, by both counts.
 
     Attributes:
+        request: what the planner was asked for; the head-room that it asks for is taken off.
         ledger: for our count, with room for everything that it counts.
         torchrec: for TorchRec's count; None if its reservation leaves nothing.
-        reservation: the storage reservation.
-        kept_bytes: device memory of each rank that the user keeps free in addition.
         whole: before TorchRec's default reservation, which its objectives take off themselves; None
             if the user chose a reservation, which is already taken off then.
-        headroom_ratio: the share that the user keeps free; it is already taken off all of them.
         reserved_bytes: what a reservation that the user chose keeps of a device, for all that is
             not a table; None if our count decides that.
     """
 
+    request: Request
     ledger: Topology
     torchrec: Topology | None
-    reservation: StorageReservation
-    kept_bytes: float
     whole: Topology | None = None
-    headroom_ratio: float = 0.0
     reserved_bytes: float | None = None
 
     def for_the_rest(self, workload: Workload) -> tuple[Workload, Memories]:
@@ -151,40 +148,27 @@ class Memories:
         """
         if self.reserved_bytes is None:
             return workload, self
-        unseen_bytes = workload.reserved_bytes - self.kept_bytes
-        counted = replace(workload, reserved_bytes=self.kept_bytes)
+        kept_bytes = self.request.kept_bytes
+        unseen_bytes = workload.reserved_bytes - kept_bytes
+        counted = replace(workload, reserved_bytes=kept_bytes)
         dense = dense_bytes(counted, self.ledger)
         rest = dense + unseen_bytes
         if rest > self.reserved_bytes:
             logger.warning(
                 "%s keeps %s, and by our count all that is not a table needs %s: training may run "
                 "out of memory",
-                described(self.reservation),
+                described(self.request.reservation),
                 format_bytes(self.reserved_bytes),
                 format_bytes(rest),
             )
         return counted, replace(self, ledger=with_memory(self.ledger, more_bytes=dense))
 
 
-def memories_left(
-    request: Request,
-    base: Topology,
-    *,
-    kept_bytes: float,
-    by_user: bool,
-    headroom_ratio: float,
-    rates_from_base: bool,
-) -> Memories:
+def memories_left(request: Request) -> Memories:
     """The memory for tables by both counts.
 
-    Args:
-        request: what the planner was asked for.
-        base: the system whose figures are used.
-        kept_bytes: device memory of each rank that the user keeps free in addition.
-        by_user: whether the user chose the reservation. Both counts then obey it; otherwise our
-            count keeps only its margin free, because it counts the rest of the reservation itself.
-        headroom_ratio: share of that memory that has to stay free on every rank.
-        rates_from_base: whether bandwidths come from ``base`` too.
+    Both obey a reservation that the user chose. Otherwise our count keeps only its margin free,
+    because it counts the rest of the reservation itself.
 
     Raises:
         InfeasibleError: nothing is left.
@@ -199,16 +183,18 @@ def memories_left(
             sharders=request.sharders,
             constraints=request.constraints,
         )
-        left = topology_from_torchrec(reserved, base, rates_from_base=rates_from_base)
-        return with_memory(left, ratio=1.0 - headroom_ratio)
+        left = topology_from_torchrec(
+            reserved, request.base, rates_from_base=request.rates_from_base
+        )
+        return with_memory(left, ratio=1.0 - request.headroom_ratio)
 
     reservation = request.reservation
     theirs, whole, reserved_bytes = None, None, None
-    if by_user:
+    if request.by_user:
         ours = theirs = left_by(reservation)
         if not isinstance(reservation, LeftToOurCount):
             kept = left_by(LeftToOurCount()).hbm_capacities() - ours.hbm_capacities()
-            reserved_bytes = float(kept.min()) / (1.0 - headroom_ratio)
+            reserved_bytes = float(kept.min()) / (1.0 - request.headroom_ratio)
     else:
         try:
             theirs = left_by(reservation)
@@ -217,13 +203,7 @@ def memories_left(
         ours = left_by(FixedPercentageStorageReservation(percentage=MARGIN_RATIO))
         whole = left_by(LeftToOurCount())
     return Memories(
-        ledger=ours,
-        torchrec=theirs,
-        reservation=reservation,
-        kept_bytes=kept_bytes,
-        whole=whole,
-        headroom_ratio=headroom_ratio,
-        reserved_bytes=reserved_bytes,
+        request=request, ledger=ours, torchrec=theirs, whole=whole, reserved_bytes=reserved_bytes
     )
 
 
@@ -286,7 +266,7 @@ def best_plan(question: Question) -> PlanningResult:
         strict = error
     if memories.torchrec is None:
         raise _nothing_fits(strict, question, workload, memories.ledger) from strict
-    lighter = replace(workload, reserved_bytes=memories.kept_bytes)
+    lighter = replace(workload, reserved_bytes=memories.request.kept_bytes)
     by_their_count = partial(
         TorchrecMemoryPipeline, rating=question.rating, **question.make_pipeline.keywords
     )
@@ -334,7 +314,7 @@ def _best_by_torchrec(question: Question) -> PlanningResult:
         )
         raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
     topology = memories.whole or memories.torchrec or memories.ledger
-    counted = replace(question.workload, reserved_bytes=memories.kept_bytes)
+    counted = replace(question.workload, reserved_bytes=memories.request.kept_bytes)
     pricing = replace(question.rating, is_reserved=memories.whole is None)
     try:
         result = _searched(question, counted, topology, pricing)
@@ -416,16 +396,14 @@ def _nothing_fits(
     short = is_shortage(pipeline)
     kind = PlannerErrorType.INSUFFICIENT_STORAGE if short else PlannerErrorType.STRICT_CONSTRAINTS
     left = format_bytes(float(pipeline.device_limits.min()))
-    kept = described(memories.reservation)
+    kept = described(memories.request.reservation)
     lines = [
         str(error),
         f"left for tables: {left} on each of {topology.world_size} ranks, after {kept}",
         *(f"would help: {line}" for line in error.advice),
     ]
-    if memories.headroom_ratio:
-        lines.append(
-            f"memory_headroom={memories.headroom_ratio:g} keeps that share of it free: lower it"
-        )
+    if ratio := memories.request.headroom_ratio:
+        lines.append(f"memory_headroom={ratio:g} keeps that share of it free: lower it")
     if not short:
         lines.append("all devices together have room: widen the constraints or sharding types")
     return ShardPlannerError("\n".join(lines), kind)
@@ -502,8 +480,6 @@ def _on_every_rank(workload: Workload, limits: Constraints, modules: Sequence[st
 
 # ------------------------------------------------------------------ memory
 
-RIVAL: Final = "torchrec"
-"""The name of TorchRec's own plan among the baselines of a result."""
 TIME: Final = "iteration"
 """The objective whose values are predicted iteration times."""
 _SLOWER_RATIO: Final = 0.01
@@ -561,33 +537,24 @@ def _fullness(pipeline: CostPipeline, work: FloatArray) -> FloatArray:
 class _Fullness(Evaluator):
     """Values plans by their memory in the place of their time.
 
-    Infinite are those of plans that take longer than ``most_s``, that TorchRec does not run, and
-    that are no better than the best plan so far.
+    Infinite are those of plans that take longer than ``most_s`` seconds, and that are not better
+    than ``least``, which are not priced.
     """
 
     def __init__(self, space: SearchSpace, most_s: float) -> None:
         super().__init__(space, search_objective(TIME, space, ScenarioRule.WORST), Budget())
-        self._most_s, self._least = most_s, math.inf
+        self._most_s, self.least = most_s, math.inf
 
     def values(self, work: FloatArray) -> FloatArray:
-        """``[...]`` how full memories are; only plans that are better than the best are priced."""
+        """``[n]`` how full memories are under plans with work ``[n, W, F]``."""
         self.meter.spend(_LOOKING_S + _LOOKING_ENTRY_S * work.size)
         found = _fullness(self.space.pipeline, work)
-        found = np.where(found < self._least, found, np.inf)
-        better = np.isfinite(found)
-        if better.any():
-            fast = super().values(work[better]) <= self._most_s
-            found[better] = np.where(fast, found[better], np.inf)
-        return found
-
-    def value(self, assignment: Assignment) -> float:
-        """How full memories are; infinite if the plan breaks a rule, also one of TorchRec's."""
-        if assignment not in self._known:
-            value = super().value(assignment)
-            if not runs(self.space.plan(assignment), self.space.problem.workload):
-                value = self._known[assignment] = math.inf
-            self._least = min(self._least, value)
-        return self._known[assignment]
+        better = np.flatnonzero(found <= self.least)
+        values = np.full(len(found), np.inf)
+        if len(better):
+            fast = better[super().values(work[better]) <= self._most_s]
+            values[fast] = found[fast]
+        return values
 
 
 def emptier(
@@ -606,13 +573,22 @@ def emptier(
     for every_kernel in (False, True):
         space = search_space(problem, make_pipeline, every_kernel=every_kernel)
         with contextlib.suppress(InvalidInputError):
-            start = space.assignment(plan)
-            evaluate = _Fullness(space, most_s)
-            if not math.isfinite(evaluate.value(start)):
-                return plan
-            most = _MOST_LOOKING_S
-            return space.plan(single_changes(space, evaluate, start, lambda: False, most_s=most))
+            return space.plan(_moved(space, space.assignment(plan), most_s))
     return plan
+
+
+def _moved(space: SearchSpace, start: Assignment, most_s: float) -> Assignment:
+    """The plan after changes of single tables."""
+    evaluate = _Fullness(space, most_s)
+    evaluate.least = float(evaluate.values(space.work(start)[None])[0])
+    if not math.isfinite(evaluate.least):
+        return start
+
+    def can_run(changed: Assignment) -> bool:
+        return runs(space.plan(changed), space.problem.workload)
+
+    most = _MOST_LOOKING_S
+    return single_changes(space, evaluate, start, lambda: False, most_s=most, runs=can_run)
 
 
 def roomiest(result: PlanningResult, make_pipeline: MakePipeline) -> PlanningResult:

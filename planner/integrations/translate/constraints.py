@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Final
 
 from torch import nn
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import Enumerator, ParameterConstraints, ShardingOption
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.planner.utils import sharder_name
 from torchrec.distributed.types import ModuleSharder
@@ -38,7 +38,7 @@ from planner.options.torchrec_rules import (
 from planner.problem import Constraints, Level, TableConstraint, TableGroup
 
 if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import ShardableTable
+    from planner.integrations.torchrec_workload import ModelDescription, ShardableTable
 
 logger: Final = logging.getLogger(__name__)
 
@@ -409,3 +409,35 @@ def narrowed_to_options(
             raise InvalidInputError(message)
         tables.append(_only(limit, pairs))
     return replace(constraints, tables=tuple(tables))
+
+
+def search_limits(
+    model: ModelDescription,
+    topology: TorchrecTopology,
+    enumerator: Enumerator | None,
+    module: nn.Module,
+    sharders: Sequence[ModuleSharder[nn.Module]],
+) -> Constraints:
+    """The limits of each table by rules, sharders, constraints, and the user's enumerator.
+
+    Args:
+        model: the tables.
+        topology: TorchRec's topology.
+        enumerator: the user's enumerator, if any; only options that it lists are left.
+        module: the model.
+        sharders: its sharders.
+
+    Raises:
+        InvalidInputError: the enumerator lists nothing for a table.
+    """
+    constraints = within_groups(model.constraints, topology)
+    if enumerator is not None:
+        options: Sequence[ShardingOption] = enumerator.enumerate(
+            module=module, sharders=list(sharders)
+        )
+        constraints = narrowed_to_options(
+            constraints,
+            {t.table.name: (t.path, t.parameter_name) for t in model.tables},
+            [(o.path, o.name, o.sharding_type, o.compute_kernel) for o in options],
+        )
+    return runnable_on_cpu(constraints, model.tables, topology)

@@ -3,8 +3,8 @@
 TorchRec plans such tables only if the table's type or a constraint demands it, and so does this
 package. There are no measurements of their kernels. They are priced as what is most similar: a
 table in host memory with a cache on the device (``fused_uvm_caching``). Where rows are on an SSD
-and nowhere else, those that the cache lacks are read from it and as many are written back, at the
-speed that TorchRec assumes for an SSD. The interval reaches from "every row is in the cache" to "no
+and nowhere else, the time that TorchRec's own estimate gives to the SSD is added, for the share of
+rows that the cache lacks. The interval reaches from "every row is in the cache" to "no
 row is in the cache"; for rows on an SSD, the latter uses that speed, too. Device memory is counted
 as TorchRec counts it. Host and SSD bytes are not counted, as TorchRec does not count those of
 virtual tables.
@@ -47,6 +47,7 @@ from costmodels.shard_work.work import MEMORY, Memory
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
+from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_perf
 from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.translate.private_names import reserved_sizes
@@ -275,26 +276,41 @@ class KeyValuePipeline(CostPipeline):
         return replace(found, time=wide)
 
     def _ssd_s(self, plan: Plan) -> float:
-        """Seconds in which the slowest rank reads missed rows from its SSD and writes others back.
+        """Seconds that the slowest rank waits for its SSD, by TorchRec's own estimate.
 
-        The rows that ranks look up are spread over the shards as the rows of the table are.
+        TorchRec's planner moves at the rate of an SSD whatever a lookup touches: indices, rows and
+        vectors, forward and backward. The share of the rows that the cache lacks counts.
         """
-        seconds = np.zeros(self.topology.world_size)
-        batch = self.workload.batch_size_per_rank * self.topology.world_size
+        topology, free = self.topology, math.inf
+        machine = TorchrecMachine(
+            world_size=topology.world_size,
+            local_world_size=topology.local_world_size,
+            group_size=topology.local_world_size,
+            hbm_bandwidth_bytes_per_s=_SSD_BYTES_PER_S,
+            intra_host_bandwidth_bytes_per_s=free,
+            inter_host_bandwidth_bytes_per_s=free,
+        )
+        seconds = np.zeros(topology.world_size)
+        batch = self.workload.batch_size_per_rank * topology.world_size
         for placed in plan.placements:
             kept = self.key_values.get(placed.table)
             if kept is None or not kept.is_on_ssd:
                 continue
             table = self.workload.table(placed.table)
-            row_bytes = self.workload.trained_row_bytes(table)
-            held = kept.cache_bytes * len(placed.shards) / row_bytes
-            missed = table.distribution.expected_unique_misses(
-                batch * table.pooling_factor, min(held, float(table.num_embeddings))
-            )
-            cells = table.num_embeddings * table.embedding_dim
+            rows, ids = float(table.num_embeddings), batch * table.pooling_factor
+            held = kept.cache_bytes * len(placed.shards) / self.workload.trained_row_bytes(table)
+            missed = table.distribution.expected_unique_misses(ids, min(held, rows))
+            share = missed / max(table.distribution.expected_unique_rows(ids), missed, 1.0)
+            read = TorchrecTable.of(table, self.workload)
             for shard in placed.shards:
-                share = shard.num_rows * shard.num_cols / cells
-                seconds[shard.rank] += 2.0 * share * missed * row_bytes / _SSD_BYTES_PER_S
+                perf = shard_perf(
+                    read,
+                    machine,
+                    placed.sharding_type,
+                    ComputeKernel.FUSED,
+                    num_cols=shard.num_cols,
+                )
+                seconds[shard.rank] += share * perf.total_s
         return float(seconds.max())
 
     def _of_any_optimizer(self, time: Estimate, plan: Plan) -> Estimate:

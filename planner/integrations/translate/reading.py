@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
@@ -273,28 +273,6 @@ UNKNOWN_AS: Final = Optimizer.ADAGRAD
 TorchRec's planner counts for a class that it does not know (``_get_optimizer_multipler``)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedOptimizers:
-    """The optimizers that tables are priced with.
-
-    ``most`` is that of most tables, which becomes the workload's; ``others`` are those of the other
-    tables, by name. ``is_known`` is False if the cost of some table's optimizer is not known;
-    predictions then have a wide interval. ``warnings`` say what was assumed.
-    """
-
-    most: Optimizer
-    others: Mapping[str, Optimizer]
-    is_known: bool
-    warnings: tuple[str, ...]
-
-    def set_in(self, tables: Iterable[Table]) -> tuple[Table, ...]:
-        """The tables, each with its own optimizer where it is not that of most."""
-        return tuple(
-            replace(t, optimizer=self.others[t.name]) if t.name in self.others else t
-            for t in tables
-        )
-
-
 def optimizer_name(
     parameter: nn.Parameter, sharder: ModuleSharder[nn.Module] | None, owner: nn.Module
 ) -> str:
@@ -333,31 +311,24 @@ def _plain_name(name: str) -> str:
     return name.removeprefix("exact_").replace("_", "")
 
 
-def planned_optimizers(names: Mapping[str, str]) -> PlannedOptimizers:
-    """The optimizer of each table, for a workload.
+def with_optimizers(
+    tables: Sequence[Table], names: Mapping[str, str]
+) -> tuple[tuple[Table, ...], Optimizer, list[str]]:
+    """The tables with their optimizers, that of most of them, and the names that are not known.
 
-    An unknown optimizer is planned as :data:`UNKNOWN_AS`, with a warning.
+    That of most becomes the workload's; only the other tables have one of their own. An unknown
+    optimizer is planned as :data:`UNKNOWN_AS`.
 
     Args:
+        tables: the tables.
         names: the optimizer of each table, as :func:`optimizer_name` gives it.
     """
     unknown = sorted({n for n in names.values() if _plain_name(n) not in OPTIMIZERS})
     kinds = {table: OPTIMIZERS.get(_plain_name(n), UNKNOWN_AS) for table, n in names.items()}
     used = Counter(kinds.values())
     most = max(used, key=lambda o: (used[o], o.state_bytes_per_row(128), o.value))
-    warnings = []
-    if unknown:
-        warnings.append(
-            f"optimizers {unknown} of the tables have no known cost: planned with the state of "
-            f"{UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
-            f"four times what {UNKNOWN_AS} adds to it"
-        )
-    return PlannedOptimizers(
-        most=most,
-        others={table: kind for table, kind in kinds.items() if kind is not most},
-        is_known=not unknown,
-        warnings=tuple(warnings),
-    )
+    own = (t if kinds[t.name] is most else replace(t, optimizer=kinds[t.name]) for t in tables)
+    return tuple(own), most, unknown
 
 
 def shardable_modules(

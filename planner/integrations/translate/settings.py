@@ -28,6 +28,7 @@ from torchrec.distributed.types import CacheParams, ModuleSharder
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.fields import is_whole, shown
 from costmodels.sharding import ComputeKernel
+from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseArch, Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, PlannerError
 from planner.support.kinds import path_of, require_kind
@@ -257,6 +258,11 @@ class Request:
         batch_size: samples per rank.
         constraints: TorchRec's constraints by table name.
         reservation: the storage reservation.
+        by_user: whether the user chose it.
+        base: the system whose figures are used.
+        rates_from_base: whether bandwidths come from ``base`` too.
+        kept_bytes: device memory of each rank that the user keeps free in addition.
+        headroom_ratio: share of the memory for tables that has to stay free on every rank.
     """
 
     module: nn.Module
@@ -265,6 +271,11 @@ class Request:
     batch_size: int
     constraints: dict[str, ParameterConstraints] | None
     reservation: StorageReservation
+    by_user: bool
+    base: Topology
+    rates_from_base: bool
+    kept_bytes: float
+    headroom_ratio: float
 
 
 Callback = Callable[[list[ShardingOption]], list[ShardingOption]]

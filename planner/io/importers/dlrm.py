@@ -30,7 +30,7 @@ from costmodels.workload import (
     Workload,
 )
 from planner.errors import InvalidInputError
-from planner.io.documents import Document
+from planner.io.documents import Document, read_yaml
 from planner.io.importers.base import (
     MAX_IMPORTED_TABLES,
     MAX_RANKS,
@@ -42,54 +42,9 @@ from planner.io.importers.base import (
     assume,
     plain_table,
 )
+from planner.io.library import configs_folder
 from planner.io.schemas import Loose, made, refusal, validate
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_S_VALUES: Final = _words(
-    """
-    arch-sparse-feature-size arch-embedding-size arch-mlp-bot arch-mlp-top arch-interaction-op
-    weighted-pooling activation-function loss-function loss-weights loss-threshold data-size
-    num-batches data-generation rand-data-dist rand-data-min rand-data-max rand-data-mu
-    rand-data-sigma data-trace-file data-set raw-data-file processed-data-file data-randomize
-    data-trace-enable-padding max-ind-range data-sub-sample-rate num-indices-per-lookup
-    num-indices-per-lookup-fixed num-workers mini-batch-size nepochs learning-rate
-    print-precision numpy-rand-seed sync-dense-params optimizer quantize-mlp-with-bit
-    quantize-emb-with-bit local_rank dist-backend print-freq test-freq test-mini-batch-size
-    test-num-workers tensor-board-filename save-model load-model mlperf-acc-threshold
-    mlperf-auc-threshold mlperf-grad-accum-iter lr-num-warmup-steps lr-decay-start-step
-    lr-num-decay-steps md-threshold md-temperature qr-threshold qr-operation qr-collisions
-    """
-)
-_S_SWITCHES: Final = _words(
-    """
-    arch-interaction-itself md-flag md-round-dims qr-flag round-targets memory-map
-    dataset-multiprocessing inference-only save-onnx use-gpu print-time print-wall-time
-    debug-mode enable-profiling plot-compute-graph mlperf-logging mlperf-bin-loader
-    mlperf-bin-shuffle
-    """
-)
-_MAIN_VALUES: Final = _words(
-    """
-    epochs batch_size test_batch_size limit_train_batches limit_val_batches limit_test_batches
-    dataset_name num_embeddings num_embeddings_per_feature dense_arch_layer_sizes
-    over_arch_layer_sizes embedding_dim interaction_branch1_layer_sizes
-    interaction_branch2_layer_sizes dcn_num_layers dcn_low_rank_dim undersampling_rate seed
-    in_memory_binary_criteo_path synthetic_multi_hot_criteo_path learning_rate eps
-    validation_freq_within_epoch interaction_type multi_hot_sizes multi_hot_distribution_type
-    lr_warmup_steps lr_decay_start lr_decay_steps
-    """
-)
-_MAIN_SWITCHES: Final = _words(
-    """
-    drop_last_training_batch pin_memory mmap_mode shuffle_batches shuffle_training_set
-    validation_auroc evaluate_on_epoch_end evaluate_on_training_end adagrad
-    collect_multi_hot_freqs_stats print_lr allow_tf32 print_sharding_plan print_progress
-    """
-)
 _BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 """Words for a flag that is on or off; argparse's ``type=bool`` and torchx take them behind it."""
 _SHELL_ENDS: Final = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "2>&1", "2>", "<", "&>"})
@@ -123,9 +78,10 @@ class DlrmCommand:
 
 
 PROGRAMS: Final = {
-    "dlrm_s_pytorch.py": (_S_VALUES, _S_SWITCHES),
-    "dlrm_main.py": (_MAIN_VALUES, _MAIN_SWITCHES),
+    program: (frozenset(flags["values"]), frozenset(flags["switches"]))
+    for program, flags in read_yaml(configs_folder() / "imports" / "dlrm_flags.yaml").value.items()
 }
+"""The flags of each program: those that take a value, and switches."""
 
 
 def parse_dlrm_command(words: Sequence[str]) -> DlrmCommand:
@@ -220,7 +176,7 @@ def _guess(words: Iterable[str]) -> str:
         program: sum(name in values | switches for name in names)
         for program, (values, switches) in PROGRAMS.items()
     }
-    best = max(score, key=lambda program: score[program])
+    best: str = max(score, key=lambda program: score[program])
     if not score[best]:
         message = (
             "neither dlrm_s_pytorch.py nor dlrm_main.py is named, and none of the flags is one of "

@@ -12,17 +12,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from costmodels.workload import DataType, Optimizer, Pooling, Workload
+from costmodels.workload import DataType, Optimizer, Pooling, Table, Workload
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, Keys, read_json
-from planner.io.importers.base import (
-    BatchSize,
-    Columns,
-    Imported,
-    Rows,
-    TableCount,
-    plain_table,
-)
+from planner.io.importers.base import BatchSize, Columns, Imported, Rows, TableCount, plain_table
 from planner.io.schemas import Loose, PoolingFactor, each, made, refusal, validate
 
 OPERATORS: Final = (
@@ -114,26 +107,11 @@ def import_param(path: Path) -> Imported:
             raise refusal(document, keys, optimizer, rule)
     else:
         assumed["training.optimizer"] = "the file does not name it"
-    num = values.num_tables
-    rows, columns, factors = (
-        each(getattr(values, key), num, found, (key,)) for key in ("rows", "dim", "pooling_factor")
-    )
     workload = made(
         str(path),
         lambda: Workload(
             name=path.stem,
-            tables=tuple(
-                plain_table(
-                    f"t{i}",
-                    rows[i],
-                    columns[i],
-                    [(f"t{i}", factors[i])],
-                    dtype=DataType(values.weights_precision),
-                    pooling=_POOLING[values.pooling],
-                    is_weighted=values.weighted,
-                )
-                for i in range(num)
-            ),
+            tables=_tables(values, found),
             batch_size_per_rank=values.batch_size,
             optimizer=_OPTIMIZERS[optimizer],
         ),
@@ -145,6 +123,25 @@ def import_param(path: Path) -> Imported:
         assumed=assumed,
         unsaid=(f"operators {', '.join(others[:5])}",) if others else (),
         law_is_known=False,
+    )
+
+
+def _tables(values: _Values, found: Document) -> tuple[Table, ...]:
+    rows, columns, factors = (
+        each(getattr(values, key), values.num_tables, found, (key,))
+        for key in ("rows", "dim", "pooling_factor")
+    )
+    return tuple(
+        plain_table(
+            f"t{i}",
+            rows[i],
+            columns[i],
+            [(f"t{i}", factors[i])],
+            dtype=DataType(values.weights_precision),
+            pooling=_POOLING[values.pooling],
+            is_weighted=values.weighted,
+        )
+        for i in range(values.num_tables)
     )
 
 

@@ -11,13 +11,7 @@ from typing import Final
 from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement, check_tiling
 from costmodels.workload import Table, Workload
 from planner.errors import InvalidInputError
-from planner.io.importers.base import (
-    DEFAULT_BATCH,
-    MAX_COLUMNS,
-    MAX_ROWS,
-    Imported,
-    plain_table,
-)
+from planner.io.importers.base import DEFAULT_BATCH, MAX_COLUMNS, MAX_ROWS, Imported, plain_table
 from planner.io.plan.plan_file import ParameterSchema, read_plan_schema, shards_of
 from planner.io.schemas import collect, made
 

@@ -212,12 +212,6 @@ def _laid_out(
         msg = "has neither shards nor ranks; give one of them"
         raise InvalidInputError(msg)
     kind = entry.sharding_type
-    if kind is ShardingType.DATA_PARALLEL:
-        rows, columns = table.num_embeddings, table.embedding_dim
-        return tuple(
-            Shard(rank=r, row_offset=0, num_rows=rows, col_offset=0, num_cols=columns)
-            for r in ranks
-        )
     if kind is ShardingType.TABLE_WISE and len(ranks) > 1:
         msg = f"ranks: value {ranks[:8]}: a table_wise table lives on one rank"
         raise InvalidInputError(msg)

@@ -72,17 +72,7 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
         "whole": whole and {key: getattr(whole, key) for key in ("world_size", "local_world_size")},
         "batch_size_per_rank": workload.batch_size_per_rank,
         "pipeline": workload.pipeline,
-        "predicted": {
-            **_times(estimate),
-            "confidence": 0.9,
-            "source": estimate.time.source,
-            "samples_per_s": estimate.samples_per_s,
-            "slowest_rank": estimate.slowest_rank,
-            "imbalance_ratio": estimate.imbalance_ratio,
-            "exposed_communication_s": estimate.exposed_communication_s,
-            "critical_path": estimate.critical_path,
-            "per_rank": estimate.ranks,
-        },
+        "predicted": _predicted(estimate),
         "memory": {
             "per_rank": [
                 {**asdict(r), "used_bytes": r.used_bytes, "headroom_bytes": r.headroom_bytes}
@@ -112,6 +102,20 @@ def result_to_json(result: PlanningResult) -> dict[str, Any]:
     }
     plain: dict[str, Any] = _plain(values)
     return plain
+
+
+def _predicted(estimate: IterationEstimate) -> dict[str, Any]:
+    return {
+        **_times(estimate),
+        "confidence": 0.9,
+        "source": estimate.time.source,
+        "samples_per_s": estimate.samples_per_s,
+        "slowest_rank": estimate.slowest_rank,
+        "imbalance_ratio": estimate.imbalance_ratio,
+        "exposed_communication_s": estimate.exposed_communication_s,
+        "critical_path": estimate.critical_path,
+        "per_rank": estimate.ranks,
+    }
 
 
 def _times(estimate: IterationEstimate) -> dict[str, float]:

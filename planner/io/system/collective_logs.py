@@ -13,25 +13,26 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from costmodels.errors import CostModelError
 from costmodels.measured.curves import Collective, CollectiveCurve
 from costmodels.units import US
 from planner.errors import InvalidInputError
-from planner.io.documents import read_text
+from planner.io.documents import Document, parse_json, read_text
+from planner.io.schemas import Loose, validate
 from planner.io.system.collective_curves import CurveRecord
 
 _NAMES: Final = {
-    "all_reduce": Collective.ALL_REDUCE,
-    "allreduce": Collective.ALL_REDUCE,
-    "all_gather": Collective.ALL_GATHER,
-    "allgather": Collective.ALL_GATHER,
-    "reduce_scatter": Collective.REDUCE_SCATTER,
-    "reducescatter": Collective.REDUCE_SCATTER,
-    "all_to_all": Collective.ALL_TO_ALL,
-    "alltoall": Collective.ALL_TO_ALL,
-}
+    name: c
+    for c in (
+        Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER,
+        Collective.ALL_TO_ALL,
+    )
+    for name in (c.value, c.value.replace("_", ""))
+}  # fmt: skip
 _OTHERS: Final = ("alltoallv", "broadcast", "gather", "hypercube", "reduce", "scatter", "sendrecv")
 """Programs of nccl-tests whose operations no training step here has."""
 _BINARY: Final = re.compile(
@@ -112,7 +113,7 @@ def read_logs(paths: tuple[Path, ...], shape: LogShape) -> tuple[CurveRecord, ..
 
 def _records(path: Path, shape: LogShape) -> Iterator[CurveRecord]:
     text = read_text(path)
-    log = _read_json(text) if text.lstrip().startswith("{") else _read_text(text)
+    log = _read_json(text, path) if text.lstrip().startswith("{") else _read_text(text)
     points: dict[tuple[Collective, int, int], list[tuple[float, float]]] = defaultdict(list)
     for collective, table in _named(log.tables, path.name, shape.collective):
         ranks, nodes = _shape(table.hosts, shape)
@@ -238,35 +239,36 @@ def _averaged(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tup
     return sizes, tuple(sum(by_size[s]) / len(by_size[s]) for s in sizes)
 
 
-def _read_json(text: str) -> _Log:
+class _Device(Loose):
+    hostname: str
+
+
+class _Timing(Loose):
+    time: Annotated[float, Field(strict=False)]
+
+
+class _Result(Loose):
+    size: Annotated[float, Field(strict=False)]
+    out_of_place: _Timing
+
+
+class _JsonLog(Loose):
+    results: list[_Result]
+    devices: list[_Device] | None = None
+    args: Any = ""
+    nccl_version: Any = None
+
+
+def _read_json(text: str, path: Path) -> _Log:
     """Read the JSON that ``nccl-tests -J`` writes."""
-    try:
-        data: Any = json.loads(text)
-        points = [(float(r["size"]), float(r["out_of_place"]["time"])) for r in data["results"]]
-    except json.JSONDecodeError as error:
-        message = f"line {error.lineno}: not JSON: {error.msg}"
-        raise ValueError(message) from error
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        message = "JSON without results[].size and results[].out_of_place.time"
-        raise ValueError(message) from error
-    devices = data.get("devices") or []
-    is_listed = isinstance(devices, list) and all(
-        isinstance(d, dict) and isinstance(d.get("hostname"), str) for d in devices
+    log = validate(_JsonLog, Document(path, parse_json(text, path), {}))
+    table = _Table(
+        program=_program_in(json.dumps(log.args)),
+        hosts={i: device.hostname for i, device in enumerate(log.devices or ())},
+        points=[(result.size, result.out_of_place.time) for result in log.results],
     )
-    if not is_listed:
-        message = "JSON whose devices are no list of mappings, each with its hostname as text"
-        raise ValueError(message)
-    return _Log(
-        harness="nccl-tests, JSON",
-        tables=[
-            _Table(
-                program=_program_in(json.dumps(data.get("args", ""))),
-                hosts={i: d["hostname"] for i, d in enumerate(devices)},
-                points=points,
-            )
-        ],
-        version=_version_text(data.get("nccl_version")),
-    )
+    version = _version_text(log.nccl_version)
+    return _Log(harness="nccl-tests, JSON", tables=[table], version=version)
 
 
 def _read_text(text: str) -> _Log:

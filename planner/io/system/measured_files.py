@@ -13,7 +13,7 @@ from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
-from planner.io.library import configs_folder
+from planner.io.library import configs_folder, is_file
 from planner.support.files import once_per_version, write_text_atomic
 
 _CALIBRATION = TypeAdapter(Calibration)
@@ -23,11 +23,12 @@ _RESIDUAL = TypeAdapter(LookupResidual)
 def _read(path: Path, form: TypeAdapter[Any], what: str, refusal: str) -> Any:
     try:
         return form.validate_json(path.read_bytes())
-    except OSError as error:
-        message = f"cannot read the {what} {path}: {error.strerror or error}"
-        raise InvalidInputError(message) from error
     except ValidationError as error:
         message = f"{path} {refusal}: {error.errors()[0]['msg']}"
+        raise InvalidInputError(message) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        message = f"cannot read the {what} {path}: {reason}"
         raise InvalidInputError(message) from error
 
 
@@ -80,7 +81,7 @@ def load_residual(path: Path) -> LookupResidual | None:
     Raises:
         InvalidInputError: the file exists, but cannot be used.
     """
-    if not path.is_file():
+    if not is_file(path):
         return None
     found: LookupResidual = _read(path, _RESIDUAL, "learned factors", "holds no learned factors")
     return found
@@ -90,6 +91,6 @@ def measured_hash(topology: Topology) -> str:
     """SHA-256 over a system's calibration, learned factors and own curves; empty without any."""
     named = [topology.calibration] if topology.calibration else []
     named += [name for name in topology.collective_curves if name.endswith(".csv")]
-    files = [path for path in (*map(Path, named), residual_path(topology)) if path.is_file()]
+    files = [path for path in (*map(Path, named), residual_path(topology)) if is_file(path)]
     digests = [hashlib.sha256(f.read_bytes()).digest() for f in files]
     return hashlib.sha256(b"".join(digests)).hexdigest() if files else ""

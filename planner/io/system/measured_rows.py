@@ -131,6 +131,7 @@ class _Collective(_Timed):
         return self
 
 
+_BLOCK_ROWS: Final[dict[str, type[Loose]]] = {"collectives": _Collective, "codec": _Sized}
 _CEILINGS: Final[dict[str, type[Loose]]] = {
     "d2d": _Sized,
     "add": _Sized,
@@ -188,14 +189,16 @@ def read_rows(path: Path) -> MeasuredRows:
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
-        row = _parsed(path, number, line)
+        where = f"{path}:{number}"
+        row = parse_json(line, path, line=number)
+        schema = _schema(where, row, is_first=environment is None)
+        if schema is not None:
+            validate(schema, Document(path, row, {(): number}))
         if environment is None:
-            _checked(path, number, row, _Environment)
             environment = row
-        elif "error" in row:
-            failed.append(_failure(path, number, row))
+        elif schema is None:
+            failed.append(_failure(where, row))
         else:
-            _checked(path, number, row, _schema(path, number, row))
             rows.append(row)
     if environment is None:
         message = f"{path}: no rows"
@@ -203,59 +206,48 @@ def read_rows(path: Path) -> MeasuredRows:
     return MeasuredRows(path=path, environment=environment, rows=tuple(rows), failed=tuple(failed))
 
 
-def _parsed(path: Path, number: int, line: str) -> Row:
-    row = parse_json(line, path, line=number)
-    if not isinstance(row, dict):
-        message = f"{path}:{number}: must be an object with a key 'block', such as {{...}}"
-        raise InvalidInputError(message)
-    if row.get("block") not in _BLOCKS:
-        message = (
-            f"{path}:{number}: block: must be one of {', '.join(_BLOCKS)}; rows are written by "
-            "'shardplan calibrate --rows FILE'"
-        )
-        raise InvalidInputError(message)
-    return row
-
-
-def _schema(path: Path, number: int, row: Row) -> type[Loose]:
-    block, what = row["block"], row.get("what")
-    if block in LOOKUP_BLOCKS:
-        return _Lookup
-    if block == "collectives":
-        return _Collective
-    if block in _OTHER_BLOCKS:
-        return Loose
-    if not isinstance(what, str):
-        message = f"{path}:{number}: what: must say what was measured, got {what!r}"
-        raise InvalidInputError(message)
-    if what == "env":
-        message = f"{path}:{number}: only the first row may say what the machine is"
-        raise InvalidInputError(message)
-    if block == "codec":
-        return _Sized
-    if what.startswith("kernel gap"):
-        return _Gap
-    return _CEILINGS.get(what, _Call if "wall_us" in row else Loose)
-
-
-def _checked(path: Path, number: int, row: Row, schema: type[Loose]) -> None:
-    """Check a row, and refuse the first thing that is wrong with it.
+def _schema(where: str, row: Any, *, is_first: bool) -> type[Loose] | None:
+    """What a row has to be like; None if it says that something could not be measured.
 
     Raises:
-        InvalidInputError: it breaks a rule.
+        InvalidInputError: it is no row, or none that may stand at this place.
     """
-    if schema is _Environment and (row["block"], row.get("what")) != ("ceilings", "env"):
+    known: dict[str, Any] = row if isinstance(row, dict) else {}
+    block: Any = known.get("block")
+    what: Any = known.get("what")
+    is_machine = (block, what) == ("ceilings", "env")
+    message = ""
+    if not isinstance(row, dict):
+        message = "must be an object with a key 'block', such as {...}"
+    elif block not in _BLOCKS:
         message = (
-            f"{path}:{number}: the first row must describe the machine: "
+            f"block: must be one of {', '.join(_BLOCKS)}; rows are written by "
+            "'shardplan calibrate --rows FILE'"
+        )
+    elif is_first and not is_machine:
+        message = (
+            "the first row must describe the machine: "
             '{"block": "ceilings", "what": "env", "gpu": ..., "torch": ...}'
         )
-        raise InvalidInputError(message)
-    validate(schema, Document(path, row, {(): number}))
+    elif is_machine and not is_first and "error" not in row:
+        message = "only the first row may say what the machine is"
+    elif block == "ceilings" and not isinstance(what, str) and "error" not in row:
+        message = f"what: must say what was measured, got {what!r}"
+    if message:
+        raise InvalidInputError([f"{where}: {message}"])
+    if is_first:
+        return _Environment
+    if "error" in row:
+        return None
+    if block == "ceilings":
+        other = _Call if "wall_us" in row else Loose
+        return _Gap if what.startswith("kernel gap") else _CEILINGS.get(what, other)
+    return _BLOCK_ROWS.get(block, _Lookup if block in LOOKUP_BLOCKS else Loose)
 
 
-def _failure(path: Path, number: int, row: Row) -> str:
+def _failure(where: str, row: Row) -> str:
     if not isinstance(row["error"], str):
-        message = f"{path}:{number}: error: must be text, got {row['error']!r}"
+        message = f"{where}: error: must be text, got {row['error']!r}"
         raise InvalidInputError(message)
     name = " ".join(str(row[k]) for k in ("block", "what", "operation", "id") if row.get(k))
     return f"{name[:100]}: {row['error'][:200]}"

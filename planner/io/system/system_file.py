@@ -33,12 +33,7 @@ from planner.io.library import locate, names
 from planner.io.schemas import Sourced, Strict, validate
 from planner.io.system.collective_curves import load_curves, unknown_sets
 from planner.io.system.measured_files import load_constants, load_residual, residual_path
-from planner.io.system.system_schema import (
-    FabricSchema,
-    LinkSchema,
-    SystemSchema,
-    read_system,
-)
+from planner.io.system.system_schema import FabricSchema, LinkSchema, SystemSchema, read_system
 
 _MOST_RANKS = 65_536
 _UNIT = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
@@ -195,8 +190,7 @@ def _corrected(schema: SystemSchema, path: Path, topology: Topology) -> Topology
         return topology
     try:
         fitted = FittedFactors(
-            **_numbers(FittedFactors, given),
-            spread_ratio=tuple(tuple(row) for row in given.spread),
+            **_numbers(FittedFactors, given), spread_ratio=tuple(tuple(row) for row in given.spread)
         )
     except CostModelError as error:
         message = f"{path}: fitted.spread: {error}"

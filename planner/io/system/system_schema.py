@@ -16,7 +16,7 @@ from costmodels.measured.fbgemm_constants import MOST
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, Keys, as_yaml, read_text, read_yaml
-from planner.io.library import configs_folder, locate
+from planner.io.library import configs_folder, is_file, locate
 from planner.io.schemas import Count, Name, Positive, Quantity, Sourced, Strict
 
 Capacity = Annotated[Sourced, Quantity(dimension="bytes", example="80 GiB", low=1.0)]
@@ -64,10 +64,8 @@ class HostSchema(Strict):
     eager_call: Latency = Field(
         description="Time of an eager call of a tiny kernel; calibrate --host measures it."
     )
-    eager_pass: Latency | None = Field(
-        default=None,
-        description="Time of a tiny forward and backward pass; 15 eager calls if it is not given.",
-    )
+    eager_pass: Latency | None = None
+    """Time of a tiny forward and backward pass; 15 eager calls if it is not given."""
 
 
 class LinkSchema(Strict):
@@ -244,11 +242,9 @@ class SystemSchema(Strict):
     different_hosts: list[DifferentHostSchema] = Field(default_factory=list)
     collective_curves: list[Name] = Field(default_factory=list)
     calibration: Name | None = None
-    lookup: LookupConstants = Field(
-        default_factory=dict,
-        description="Constants of FBGEMM's lookups in SI units, by shardplan calibrate; others are "
-        "the shipped ones.",
-    )
+    lookup: LookupConstants = Field(default_factory=dict)
+    """Constants of FBGEMM's lookups in SI units, by shardplan calibrate; others are the shipped
+    ones."""
     fitted: FittedSchema | None = None
 
     @model_validator(mode="after")
@@ -338,7 +334,7 @@ def own_base(path: Path) -> Path | None:
 
 def _beside_or_shipped(path: Path, base: str) -> Path:
     beside = path.parent / base
-    return beside if beside.is_file() else locate(base, "systems")
+    return beside if is_file(beside) else locate(base, "systems")
 
 
 def _beside(base: Document) -> Document:

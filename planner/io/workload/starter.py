@@ -15,8 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from costmodels.distribution.zipf import Zipf
-from costmodels.workload import Feature, Table
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, parse_json, parse_yaml, read_text
 from planner.io.workload.table_list import ASSUMED, document_of, entry_of, read_table_list
@@ -233,24 +231,23 @@ def placeholder_text(num_tables: int, name: str) -> str:
     pooling = np.clip(_MEDIAN_POOLING * rng.lognormal(0.0, 1.1, num_tables), 0.3, 200.0).round(1)
     exponents = rng.uniform(0.6, 1.3, num_tables).round(2)
     digits = len(str(num_tables - 1))
-    tables = tuple(
-        Table(
-            name=f"table_{i:0{digits}d}",
-            num_embeddings=int(rows[i]),
-            embedding_dim=int(dims[i]),
-            features=(Feature(name=f"table_{i:0{digits}d}", pooling_factor=float(pooling[i])),),
-            distribution=Zipf(num_embeddings=int(rows[i]), exponent=float(exponents[i])),
-        )
+    entries = [
+        {
+            "name": f"table_{i:0{digits}d}",
+            "num_embeddings": int(rows[i]),
+            "embedding_dim": int(dims[i]),
+            "pooling_factor": float(pooling[i]),
+            "distribution": {"kind": "zipf", "exponent": float(exponents[i])},
+        }
         for i in range(num_tables)
-    )
+    ]
     header = (
         f"{num_tables} made-up tables, one per line: overwrite them with yours. 'shardplan import",
         "tables --list tables.csv' writes this file from a list of your tables.",
     )
     notes = {key: text for key, text in _NOTES.items() if key != "tables"}
-    value = {"name": name, "num_embeddings": 1, "embedding_dim": 1}
-    bare = workload_file_of(document_of(Path(name), [value], {})).workload
-    whole = replace(bare, name=name, tables=tables)
+    file = workload_file_of(document_of(Path(name), entries, {}))
+    whole = replace(file.workload, name=name)
     return workload_text(
         whole, header=header, notes=notes, law_is_known=False, assumed=dict.fromkeys(ASSUMED, ())
     )

@@ -9,9 +9,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import TypeAdapter
-
-from costmodels import units
 from costmodels.batch_shares import refuse_contradictions
 from costmodels.dense.base import dense_layers
 from costmodels.distribution.base import AbstractIndexDistribution
@@ -29,9 +26,15 @@ from planner.io.constraints import (
 from planner.io.documents import Document, override, read_yaml
 from planner.io.library import locate
 from planner.io.nouns import as_noun, noun_of
-from planner.io.schemas import collect, show, validate
+from planner.io.schemas import collect, made, show, validate
 from planner.io.system.system_file import load_system
-from planner.io.workload.table_list import ASSUMED, LIST_ENDINGS, read_table_list
+from planner.io.workload.table_list import (
+    ASSUMED,
+    LIST_ENDINGS,
+    NEEDED,
+    document_of,
+    read_table_list,
+)
 from planner.io.workload.workload_schema import (
     LAW_FIELDS,
     LAWS,
@@ -55,7 +58,6 @@ from planner.support.text import counted
 _WORTH_SAYING: Final = ("optimizer", "output_dtype", "pipeline")
 """Keys of ``training`` that are assumed where a file leaves them out; those of the others are
 defaults of the format that hardly change a step."""
-_RESERVED_BYTES: Final = units.parse_quantity(ASSUMED["memory.reserve"], "bytes")
 _NEEDED_KEYS: Final = {
     "uniform": ((), ""),
     "zipf": (("exponent",), "its exponent, such as exponent: 1.05"),
@@ -291,8 +293,7 @@ def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
         for name in _names(entry):
             build = partial(_table, entry, name, schema.training, document.path.parent, measured)
             table = collect(problems, where, build)
-            if table is not None:
-                tables.append(table)
+            tables += [table] if table is not None else []
             if entry.constraints != _NO_LIMITS:
                 limits.append(table_constraint(_literal(name), entry.constraints))
     problems += _duplicates(schema, document)
@@ -301,19 +302,13 @@ def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
     layers = layers_of(schema.dense.layers, document, problems)
     place = document.where(("dense",))
     operators = collect(problems, place, lambda: _operators(schema.dense, document))
-    workload = None
-    if not problems:
-        both = {"layers": layers, "operators": operators}
-        dense = collect(problems, place, lambda: noun_of(DenseArch, schema.dense, **both))
-        where = str(document.path)
-        if dense is not None:
-            workload = collect(problems, where, lambda: _workload(schema, tables, dense))
-        if workload is not None:
-            collect(problems, where, partial(refuse_contradictions, workload))
-            collect(problems, place, partial(dense_layers, workload))
-            workload = None if problems else workload
-    if workload is None:
+    if problems:
         raise InvalidInputError(list(dict.fromkeys(problems)))
+    both, where = {"layers": layers, "operators": operators}, str(document.path)
+    dense = made(place, lambda: noun_of(DenseArch, schema.dense, **both))
+    workload = made(where, lambda: _workload(schema, tables, dense))
+    made(where, partial(refuse_contradictions, workload))
+    made(place, partial(dense_layers, workload))
     return WorkloadFile(
         workload=workload,
         constraints=merged(Constraints(tables=tuple(limits)), constraints_of(schema.constraints)),
@@ -351,20 +346,16 @@ def _assumed(
 
     A section ``dense`` that is missing means that there is no dense part.
     """
-    bare = TypeAdapter(DenseSchema).validate_python(ASSUMED["dense"])
+    bare = {**dict.fromkeys(NEEDED, 1), "name": "any"}
+    listed = validate(WorkloadSchema, document_of(Path("list"), [bare], {}))
+    says_type = {"output_dtype"} if schema.training.communication else set()
     found: dict[str, tuple[str, ...]] = {}
-    for key, value in ASSUMED.items():
+    for key in ASSUMED:
         section, _, name = key.partition(".")
-        part = getattr(schema, section)
-        if not name:
-            is_assumed = key in schema.assumed and part == bare
-        elif name == "reserve":
-            is_assumed = key in schema.assumed and part.reserve == _RESERVED_BYTES
-        else:
-            said = {*part.model_fields_set, *(["output_dtype"] if part.communication else [])}
-            unsaid = name in _WORTH_SAYING and name not in said
-            is_assumed = unsaid or (key in schema.assumed and getattr(part, name) == value)
-        if is_assumed:
+        ours, usual = getattr(schema, section), getattr(listed, section)
+        is_same = getattr(ours, name) == getattr(usual, name) if name else ours == usual
+        said = ours.model_fields_set | says_type
+        if (key in schema.assumed and is_same) or (name in _WORTH_SAYING and name not in said):
             found[key] = ()
     for key in ("pooling_factor", "distribution"):
         names = tuple(

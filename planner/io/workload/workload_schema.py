@@ -21,19 +21,7 @@ from costmodels.layers.base import AbstractLayer
 from costmodels.operators import Operator
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.training.optimizers import RowUpdate
-from costmodels.workload import (
-    DataType,
-    DenseOptimizer,
-    DenseParallelism,
-    Framework,
-    HostProfile,
-    Interaction,
-    InteractionKernel,
-    OperatorList,
-    Optimizer,
-    Pipeline,
-    Pooling,
-)
+from costmodels.workload import DataType, DenseArch, OperatorList, Optimizer, Pooling, Workload
 from planner.errors import InvalidInputError
 from planner.io.constraints import ConstraintSchema, TableConstraintSchema
 from planner.io.documents import Document, read_yaml
@@ -79,11 +67,12 @@ def layers_of(
 def _layer_schema(kind: str) -> tuple[type[AbstractLayer], type[BaseModel]]:
     """A kind of layer, and the schema of its entries."""
     noun = typing.cast("type[AbstractLayer]", discovery.load(kinds, kind, AbstractLayer))
-    return noun, schema_of(noun, noun.__doc__ or "", kind=str)
+    return noun, schema_of(noun, kind, noun.__doc__ or "", kind=str)
 
 
 OperatorSchema: Any = schema_of(
     Operator,
+    "OperatorSchema",
     "One operator; figures are of one repeat of the forward pass.",
     without=("shared_bytes",),
     shape=Annotated[list[Count], Field(max_length=16)],
@@ -94,6 +83,7 @@ OperatorSchema: Any = schema_of(
 _Operators: Any = Annotated[list[OperatorSchema], Field(max_length=100_000)]
 OperatorListSchema: Any = schema_of(
     OperatorList,
+    "OperatorListSchema",
     "Operators before and after the looked-up vectors arrive, for one batch size.",
     batch_size_per_rank=Annotated[Positive, Field(le=10**8)],
     source=str,
@@ -198,15 +188,13 @@ class CommunicationSchema(Strict):
 
     forward: Precise = Precision.FP32
     backward: Precise = Precision.FP32
-    all_to_all: CodecsSchema | None = Field(
-        default=None, description="Of pooled vectors, between tables and samples."
-    )
-    reduce_scatter: CodecsSchema | None = Field(
-        default=None,
-        description="Of partial sums where tables are cut by rows; fp32, fp16 or bf16. From "
-        "forward fp8 and mx4 it takes fp16, from backward bf16.",
-    )
-    sequence: CodecsSchema | None = Field(default=None, description="Of unpooled vectors.")
+    all_to_all: CodecsSchema | None = None
+    """Of pooled vectors, between tables and samples."""
+    reduce_scatter: CodecsSchema | None = None
+    """Of partial sums where tables are cut by rows; fp32, fp16 or bf16. From forward fp8 and
+    mx4 it takes fp16, from backward bf16."""
+    sequence: CodecsSchema | None = None
+    """Of unpooled vectors."""
 
 
 TRAINING_KEYS: Final = {
@@ -244,61 +232,56 @@ class TableSchema(Strict):
     constraints: TableConstraintSchema = TableConstraintSchema()
 
 
-class TrainingSchema(Strict):
-    """How a step is run."""
+_Type: Any = Annotated[DataType, Field(strict=False)]
+TrainingSchema: Any = schema_of(
+    Workload,
+    "TrainingSchema",
+    "How a step is run.",
+    without=("name", "tables", "dense", "reserved_bytes", *TRAINING_KEYS),
+    batch_size_per_rank=Annotated[
+        Samples,
+        Field(
+            description="A whole number, or one when it is multiplied by tensor_parallel: 0.5 for "
+            "one sample on two ranks."
+        ),
+    ],
+    embedding_dtype=(_Type, DataType.FP32),
+    communication=(CommunicationSchema | None, None),
+    row_update=(Annotated[RowUpdate, Field(strict=False)], RowUpdate.DEDUPLICATED),
+    deduplicate_indices=(bool, False),
+    index_bytes=Literal[4, 8],
+    between_steps=(Duration | None, None),
+    gradient_accumulation=Annotated[Positive, Field(le=10**6)],
+    tensor_parallel=Annotated[Positive, Field(le=1024)],
+    input_samples_per_s=Annotated[float, Field(gt=0)] | None,
+    lookahead=(
+        Annotated[Positive, Field(le=10_000)] | None,
+        Field(default=None, description="Batches that pipeline lookahead fills its caches from."),
+    ),
+    batch_shares=(
+        Shares | Literal["proportional"] | None,
+        Field(
+            default=None,
+            description="Each rank's share of the global batch in any unit, one per rank, or "
+            "proportional to how fast the ranks are. batch_size_per_rank is then their mean.",
+        ),
+    ),
+)
 
-    batch_size_per_rank: Samples = Field(
-        description="A whole number, or one when it is multiplied by tensor_parallel: 0.5 for one "
-        "sample on two ranks.",
-    )
-    optimizer: Annotated[Optimizer, Field(strict=False)] = Optimizer.ROWWISE_ADAGRAD
-    embedding_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
-    output_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
-    gradient_dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
-    communication: CommunicationSchema | None = None
-    row_update: Annotated[RowUpdate, Field(strict=False)] = RowUpdate.DEDUPLICATED
-    deduplicate_indices: bool = False
-    pipeline: Annotated[Pipeline, Field(strict=False)] = Pipeline.SPARSE_DIST
-    index_bytes: Literal[4, 8] = 8
-    cuda_graph: bool = False
-    host_profile: Annotated[HostProfile, Field(strict=False)] = HostProfile.EAGER
-    between_steps: Duration | None = None
-    dense_optimizer: Annotated[DenseOptimizer, Field(strict=False)] = DenseOptimizer.ADAGRAD
-    dense_parallelism: Annotated[DenseParallelism, Field(strict=False)] = DenseParallelism.DDP
-    gradient_accumulation: Annotated[Positive, Field(le=10**6)] = 1
-    tensor_parallel: Annotated[Positive, Field(le=1024)] = 1
-    input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
-    lookahead: Annotated[Positive, Field(le=10_000)] | None = Field(
-        default=None, description="Batches that pipeline lookahead fills its caches from."
-    )
-    batch_shares: Shares | Literal["proportional"] | None = Field(
-        default=None,
-        description="Each rank's share of the global batch in any unit, one per rank, or "
-        "proportional to how fast the ranks are. batch_size_per_rank is then their mean.",
-    )
 
-
-class DenseSchema(Strict):
+DenseSchema: Any = schema_of(
+    DenseArch,
+    "DenseSchema",
     """The dense part of the model: the keys of a DLRM, or layers, or operators.
 
     ``ops`` names a file that holds what ``operators`` holds; it lies beside the workload file.
-    """
-
-    num_dense_features: Annotated[Count, Field(le=10**8)] = 0
-    bottom_mlp: list[Width] = Field(default_factory=list)
-    top_mlp: list[Width] = Field(default_factory=list)
-    interaction: Annotated[Interaction, Field(strict=False)] = Interaction.DOT
-    interaction_kernel: Annotated[InteractionKernel, Field(strict=False)] | None = None
-    compiled: bool = False
-    framework: Annotated[Framework, Field(strict=False)] | None = None
-    dcn_num_layers: Count = 0
-    dcn_low_rank_dim: Count = 0
-    dtype: Annotated[DataType, Field(strict=False)] = DataType.FP32
-    layers: Annotated[list[dict[str, Any]], Field(max_length=10_000), _LAYERS] = Field(
-        default_factory=list
-    )
-    operators: OperatorListSchema | None = None
-    ops: Name | None = None
+    """,
+    num_dense_features=Annotated[Count, Field(le=10**8)],
+    bottom_mlp=list[Width],
+    top_mlp=list[Width],
+    layers=Annotated[list[dict[str, Any]], Field(max_length=10_000), _LAYERS],
+    ops=(Name | None, None),
+)
 
 
 class MemorySchema(Strict):
@@ -318,13 +301,11 @@ class WorkloadSchema(Strict):
     """A model and how it is trained."""
 
     name: Name
-    assumed: list[AssumableKey] = Field(
-        default_factory=list,
-        description="Keys of this file whose values are assumed. A key counts until its value is "
-        "another than the one that 'shardplan import tables' writes.",
-    )
+    assumed: list[AssumableKey] = Field(default_factory=list)
+    """Keys of this file whose values are assumed. A key counts until its value is another than
+    the one that 'shardplan import tables' writes."""
     training: TrainingSchema
-    dense: DenseSchema = DenseSchema()
+    dense: DenseSchema = Field(default_factory=lambda: DenseSchema())
     memory: MemorySchema = MemorySchema()
     tables: list[TableSchema] = Field(default_factory=list)
     constraints: list[ConstraintSchema] = Field(default_factory=list)

@@ -46,6 +46,7 @@ def single_changes(
     late: Callable[[], bool],
     *,
     most_s: float | None = None,
+    runs: Callable[[Assignment], bool] | None = None,
 ) -> Assignment:
     """A plan that no change of one table betters, as far as there is work left to look.
 
@@ -57,8 +58,9 @@ def single_changes(
         start: a plan that fits and keeps the rules.
         late: whether the clock ends this step too.
         most_s: nominal seconds after which it ends; None for a share of those of the search.
+        runs: whether a plan may be taken; None if every plan may that keeps the rules.
     """
-    now = _Changing(space, evaluate, start)
+    now = _Changing(space, evaluate, start, runs)
     most_s = most_s or (1.0 + _SHARE) * evaluate.meter.spent_s
     copied = [space.option(t, i).is_uniform for t, i in enumerate(start.options)]
     order = sorted(range(space.num_tables), key=lambda t: not copied[t])
@@ -109,8 +111,14 @@ def follow_chain(space: SearchSpace, record: Record, start: Assignment, *, until
 class _Changing:
     """A plan of which one table at a time is changed."""
 
-    def __init__(self, space: SearchSpace, evaluate: Evaluator, start: Assignment) -> None:
-        self._space = space
+    def __init__(
+        self,
+        space: SearchSpace,
+        evaluate: Evaluator,
+        start: Assignment,
+        runs: Callable[[Assignment], bool] | None = None,
+    ) -> None:
+        self._space, self._runs = space, runs
         self._options, self._places = list(start.options), list(start.places)
         self._usage = space.usage(start)
         self._work = space.work(start)
@@ -189,8 +197,16 @@ class _Changing:
 
     def _is_allowed(self, placed: Placed) -> bool:
         """Whether a change keeps the rules that couple tables, and the limit on moves."""
-        rules = self._space.rules
-        return not rules or self._usage.allows([(placed.table, placed.option, placed.places)])
+        rules, change = self._space.rules, (placed.table, placed.option, placed.places)
+        if rules and not self._usage.allows([change]):
+            return False
+        return self._runs is None or self._runs(self._after(placed))
+
+    def _after(self, placed: Placed) -> Assignment:
+        """The plan after a change."""
+        options, places = list(self._options), list(self._places)
+        options[placed.table], places[placed.table] = placed.index, placed.places
+        return Assignment(options=tuple(options), places=tuple(places))
 
     def _without(self, table: int) -> FloatArray:
         """``[W, F]`` the work of all other tables."""

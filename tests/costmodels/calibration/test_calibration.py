@@ -28,7 +28,7 @@ from costmodels.calibration.points import (
 )
 from costmodels.cpu.dense import CpuDense, dense_counts
 from costmodels.cpu.exchange import exchange_counts, shard_loads
-from costmodels.cpu.lookup import CpuLookup, factor, features
+from costmodels.cpu.lookup import Accesses, CpuLookup, factor, features
 from costmodels.cpu.run_stages import STAGES
 from costmodels.dense.base import Product, dense_layers
 from costmodels.errors import InvalidValueError
@@ -82,7 +82,8 @@ def timed_step(point: StepPoint) -> StepPoint:
     ranks = []
     for rank in range(2):
         own = [x for x in loads if x.rank == rank]
-        seconds = [model.shard_seconds(x.access, x.kernel) for x in own]
+        each = [model.seconds(Accesses((x.access,)), x.kernel) for x in own]
+        seconds = [tuple(float(s[0]) for s in both) for both in each]
         calls = len({x.sharding_type for x in own})
         exchanges = [MACHINE.exchange_s[k] for k in range(3)]
         for kind in KINDS:

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from costmodels.collective._group import Group, group_of
+from costmodels.collective._catalogue import distance
 from costmodels.collective._law import (
+    Group,
     busiest_bytes,
     busiest_factor,
     crossings,
     crowding,
+    group_of,
     is_pcie,
     longer_s,
     network_law,
     num_steps,
 )
-from costmodels.collective._nearest import distance
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import NUM_LEVELS, GrowingPart, Level
 from costmodels.collective.hierarchical import Hierarchical

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from costmodels.collective._group import Group
-from costmodels.collective._law import Law, fabric_law
+from costmodels.collective._law import Group, Law, fabric_law
 from costmodels.collective.base import Basis, GrowingPart
 from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp

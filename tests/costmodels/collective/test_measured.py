@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels.collective._group import group_of
-from costmodels.collective._law import network_law
+from costmodels.collective._law import group_of, network_law
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import Basis, balanced_s, spread_by_level
 from costmodels.collective.hierarchical import Hierarchical

@@ -20,7 +20,7 @@ from costmodels.cpu.exchange import (
     exchange_counts,
     shard_loads,
 )
-from costmodels.cpu.lookup import Access, CpuLookup, factor, features
+from costmodels.cpu.lookup import Access, Accesses, CpuLookup, factor, features
 from costmodels.cpu.run_stages import STAGES, predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.distribution.zipf import Zipf
@@ -117,11 +117,11 @@ def test_the_closed_form_equals_the_simulation(plan: Plan, pipeline: Pipeline) -
 def test_phases_bound_the_iteration_and_tangents_bound_the_phases(plan: Plan) -> None:
     costs = CostPipeline(workload(), cpu_topology(), MODELS)
     work = costs.plan_work(plan)
-    phases = costs.phase_times(work)
-    bound = costs.base_s + float(phases.max(axis=0) @ costs.phase_weights)
+    phases = costs.phases.times(work)
+    bound = costs.phases.base_s + float(phases.max(axis=0) @ costs.phases.weights)
     assert bound <= float(costs.iteration_times(work)) * (1 + 1e-9)
     for row in work:
-        tangents = costs.phase_gradient(row)
+        tangents = costs.phases.gradient(row)
         for rank in range(2):
             assert np.all(tangents @ work[rank] <= phases[rank] * (1 + 1e-6) + 1e-15)
 
@@ -175,7 +175,7 @@ def test_skewed_indices_are_faster() -> None:
         )
         placed = place(option, 10**6, (0,), world_size=2, local_world_size=2)
         costs = CostPipeline(load, topology, MODELS)
-        times.append(float(costs.phase_times(costs.plan_work(Plan(placements=(placed,))))[0, 1]))
+        times.append(float(costs.phases.times(costs.plan_work(Plan(placements=(placed,))))[0, 1]))
     assert times[0] > times[1] > times[2]
 
 
@@ -208,9 +208,10 @@ def test_misses_lie_between_distinct_rows_and_indices(
     exponent: float, draws: float, kib: float
 ) -> None:
     seen = access(draws=draws, exponent=exponent)
-    misses = seen.misses(kib * 1024)
-    assert seen.distinct() * (1 - 1e-9) <= misses <= draws * (1 + 1e-9)
-    assert seen.misses(2 * kib * 1024) <= misses * (1 + 1e-6)
+    each = Accesses((seen,))
+    misses = each.misses(kib * 1024)[0]
+    assert each.distinct[0] * (1 - 1e-9) <= misses <= draws * (1 + 1e-9)
+    assert each.misses(2 * kib * 1024)[0] <= misses * (1 + 1e-6)
 
 
 def test_the_factor_is_cut_and_ends_far_away() -> None:

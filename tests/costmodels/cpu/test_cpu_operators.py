@@ -9,7 +9,7 @@ import pytest
 
 from costmodels.calibration.fit_machine import CHAIN, fit_operators
 from costmodels.calibration.points import OperatorPoint
-from costmodels.cpu import operators as cpu
+from costmodels.cpu import dense as cpu
 from costmodels.cpu.dense import CpuDense
 from costmodels.measured.cpu_constants import OPERATOR_COUNTS, UPDATE_COUNTS, OperatorConstants
 from costmodels.operators import Operator, OperatorKind
@@ -85,7 +85,7 @@ def timed(name: str, listed: tuple[Operator, ...], own: OperatorConstants) -> Op
         operators=listed,
         forward_s=cpu.forward_s(listed, own, cpu.held_bytes(listed)),
         backward_s=cpu.backward_s(listed, own, cpu.held_bytes(listed)),
-        update_s=float(cpu.update_counts(listed) @ np.array(own.update_s)),
+        update_s=float(cpu.optimizer_counts(listed) @ np.array(own.update_s)),
     )
 
 
@@ -136,10 +136,18 @@ def test_a_step_holds_results_parameters_and_its_largest_input() -> None:
 def test_an_update_counts_what_the_passes_have_driven_out_of_the_caches() -> None:
     big = replace(GELU, read_bytes=3_988_800.0, written_bytes=4_008_800.0)
     assert cpu.held_bytes([LINEAR, big]) == 8e6
-    counts = cpu.update_counts([LINEAR, big])
+    counts = cpu.optimizer_counts([LINEAR, big])
     assert counts.tolist() == [1, 1, 2400, 7 / 8, 1 / 2, 2100, 1200]
     assert len(counts) == UPDATE_COUNTS
-    assert cpu.update_counts([replace(LINEAR, num_repeats=2)]).tolist() == [1, 2, 4800, 0, 0, 0, 0]
+    assert cpu.optimizer_counts([replace(LINEAR, num_repeats=2)]).tolist() == [
+        1,
+        2,
+        4800,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_repeats_are_added_up_and_a_pass_starts_once() -> None:

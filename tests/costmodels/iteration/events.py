@@ -123,7 +123,7 @@ class _Simulator:
             start_s=self.start,
             finish_s=self.finish,
             iteration_time_s=max(end, host_s),
-            released_by=self.released_by,
+            released_by=self.released_by.get,
             last=last,
         )
 

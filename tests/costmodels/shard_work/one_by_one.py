@@ -161,7 +161,7 @@ def roofline_work(shard: LookupShard, topology: Topology) -> FloatArray:
 def cpu_misses(access: Access, cache_bytes: float) -> float:
     """Misses of an LRU cache that starts empty; its filling time by bisection."""
     rows, probability, draws = access.rows, access.probability, access.draws
-    capacity = cache_bytes / access.row_bytes
+    capacity = cache_bytes / max(64.0, access.num_cols * 4.0)
     missed = np.log1p(-np.minimum(probability, 1.0 - 1e-12))
     distinct = min(float(rows @ -np.expm1(draws * missed)), access.num_indices)
     if distinct <= capacity:

@@ -116,8 +116,8 @@ class PipelineJudge(Judge):
 
     def _values(self, pipeline: CostPipeline, work: FloatArray) -> FloatArray:
         if self._objective == "phases":
-            largest = pipeline.phase_times(work).max(axis=-2)
-            return np.asarray(pipeline.base_s + largest @ pipeline.phase_weights)
+            largest = pipeline.phases.times(work).max(axis=-2)
+            return np.asarray(pipeline.phases.base_s + largest @ pipeline.phases.weights)
         return pipeline.iteration_times(work)
 
     def _split(self, work: FloatArray) -> list[FloatArray]:

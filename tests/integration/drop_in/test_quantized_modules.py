@@ -16,9 +16,9 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantBags
 from torchrec.quant.embedding_modules import EmbeddingCollection as QuantSequences
 
 from costmodels.sharding import ShardingType
-from planner.integrations.drop_in.steps import search_limits
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import describe_model
+from planner.integrations.translate.constraints import search_limits
 from tests.integration.models import META, Model, torchrec_topology
 
 pytestmark = pytest.mark.torchrec

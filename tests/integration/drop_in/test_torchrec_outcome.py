@@ -30,7 +30,7 @@ from costmodels.workload import DataType, DenseArch, Optimizer, Pipeline
 from planner.api import solve
 from planner.errors import InvalidInputError
 from planner.integrations.drop_in import search as torchrec_search
-from planner.integrations.drop_in.others import CountedProposer, quiet
+from planner.integrations.drop_in.others import ended, quiet
 from planner.integrations.drop_in.search import (
     emptier,
     fullest_ratio,
@@ -141,7 +141,7 @@ def test_a_proposer_ends_after_its_number_of_proposals() -> None:
         def propose(self) -> list[Any]:
             return []
 
-    counted = CountedProposer(Endless(), 3)
+    counted = ended(Endless(), 3)
     assert [counted.propose() is None for _ in range(5)] == [False] * 3 + [True] * 2
 
 

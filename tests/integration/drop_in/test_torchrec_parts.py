@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
@@ -19,18 +18,15 @@ from torchrec.distributed.planner.types import (
     ShardingOption,
 )
 from torchrec.distributed.sharding_plan import get_default_sharders
-from torchrec.distributed.types import ShardingPlan
 
 from costmodels.distribution.zipf import Zipf
 from planner import api
 from planner.errors import InvalidInputError
 from planner.integrations.torchrec_parts import (
-    ImprovedPlan,
     PredictedCosts,
     PredictedIteration,
     plan_of,
 )
-from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import WorkloadHints
 from tests.integration.models import Model, bags, sequences, torchrec_topology
 
@@ -40,12 +36,6 @@ BATCH = 4096
 SHAPES = [("a", 200_000, 64), ("b", 50_000, 128), ("c", 1_000, 64), ("d", 90_000, 32)]
 POOLING = {"a": 20.0, "b": 3.0, "c": 50.0, "d": 1.0}
 TOPOLOGY = torchrec_topology(4, 2)
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searches price few plans."""
-    monkeypatch.setattr(api, "plan", functools.partial(api.plan, max_evaluations=40))
 
 
 def constraints(**changes: Any) -> dict[str, ParameterConstraints]:
@@ -139,46 +129,6 @@ def test_a_rating_is_the_predicted_iteration_time() -> None:
     priced = api.estimate(pipeline.workload, pipeline.topology, plan_of(best))
     assert rate.rate(best) == pytest.approx(priced.estimate.time.time_s * 1e3, rel=1e-6)
     assert len(pipeline.workload.tables) == len(SHAPES) + 1
-
-
-@pytest.mark.usefixtures("hasty")
-def test_a_callback_improves_a_plan() -> None:
-    given = constraints(sharding_types=["table_wise", "row_wise"], compute_kernels=["fused"])
-
-    def crowd(plan: list[ShardingOption]) -> list[ShardingOption]:
-        for option in plan:
-            if option.sharding_type == "table_wise":
-                option.shards[0].rank = 0
-        return plan
-
-    improve = ImprovedPlan(TOPOLOGY, given, time_limit_s=60)
-    planner = torchrecs(given, callbacks=[crowd, improve])
-    plan: ShardingPlan = planner.plan(model(), get_default_sharders())
-    assert improve.before_s is not None
-    assert improve.after_s is not None
-    assert improve.after_s < improve.before_s
-    assert {p.sharding_type for p in plan.plan["sparse.bags"].values()} <= {
-        "table_wise",
-        "row_wise",
-    }
-    best = planner._best_plan
-    assert best is not None
-    rated = PredictedIteration(TOPOLOGY, given).rate(best)
-    assert rated == pytest.approx(improve.after_s * 1e3, rel=1e-6)
-
-
-@pytest.mark.usefixtures("hasty")
-def test_a_good_plan_is_left_alone() -> None:
-    given = constraints()
-    shard_planner = ShardPlanner(TOPOLOGY, BATCH, constraints=given, stats=[], max_evaluations=20)
-    shard_planner.plan(model(), get_default_sharders())
-    best = shard_planner.get_selected_options()
-    improve = ImprovedPlan(TOPOLOGY, given, time_limit_s=60)
-    again = improve(best)
-    assert improve.after_s is not None
-    assert improve.before_s is not None
-    assert improve.after_s <= improve.before_s
-    assert (again is best) is (improve.after_s == improve.before_s)
 
 
 def test_kernels_without_a_model_are_named() -> None:

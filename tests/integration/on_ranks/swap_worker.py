@@ -20,8 +20,8 @@ from torchrec.distributed.planner.types import Topology
 from torchrec.distributed.types import ShardingPlan
 
 from planner.integrations.torchrec_planner import ShardPlanner
+from tests.integration.drop_in.drawn_swaps import drawn_swap
 from tests.integration.on_ranks import gloo_model as gm
-from tests.integration.on_ranks.drawn_swaps import drawn_swap
 from tests.integration.on_ranks.swap_models import BATCH, Swap
 from tests.integration.on_ranks.swaps import SWAPS
 

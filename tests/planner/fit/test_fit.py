@@ -243,8 +243,8 @@ def test_bounds_hold_on_a_fitted_system() -> None:
     pipeline = CostPipeline(space.problem.workload, system)
     for _ in range(20):
         work = pipeline.plan_work(space.plan(random_assignment(space, rng)))
-        phases = pipeline.phase_times(work).max(axis=-2)
-        assert pipeline.base_s + float(phases @ pipeline.phase_weights) <= float(
+        phases = pipeline.phases.times(work).max(axis=-2)
+        assert pipeline.phases.base_s + float(phases @ pipeline.phases.weights) <= float(
             pipeline.iteration_times(work)
         ) * (1 + 1e-9)
 

@@ -101,7 +101,7 @@ def test_bounds_see_an_all_reduce_that_compute_could_hide(
     rng = np.random.default_rng(0)
     values = [float(objective.values(space.work(random_assignment(space, rng)))) for _ in range(9)]
     work = space.work(random_assignment(space, rng))
-    assert space.pipeline.phase_times(work).max(axis=0)[ALL_REDUCE] > 0.5 * min(values)
+    assert space.pipeline.phases.times(work).max(axis=0)[ALL_REDUCE] > 0.5 * min(values)
     types = frozenset(o.sharding_type for o in space.options)
     bounds = RankFreeBound(
         LinearModel(space, objective), optional=REPLICATED if optional else frozenset()
@@ -117,7 +117,7 @@ def test_tangents_are_below_the_phases() -> None:
     for _ in range(20):
         work = space.work(random_assignment(space, rng))
         model.add_tangents(work[0])
-        phases = space.pipeline.phase_times(work)[:, model.used]
+        phases = space.pipeline.phases.times(work)[:, model.used]
         assert (model.phase_maxima(model.loads(work)) <= phases * (1 + 1e-9) + 1e-15).all()
 
 

@@ -118,7 +118,7 @@ def test_cuts_of_a_box_are_below_random_plans_inside(seed: int) -> None:
         for row in work:
             model.add_tangents(row)
         phases = model.all_phases(model.phase_maxima(model.loads(work).max(axis=0)))
-        exact = space.pipeline.phase_times(work).max(axis=0)
+        exact = space.pipeline.phases.times(work).max(axis=0)
         types = frozenset(
             space.option(t, i).sharding_type for t, i in enumerate(assignment.options)
         )
@@ -186,7 +186,7 @@ def test_chords_meet_the_models_as_boxes_narrow() -> None:
     assert isinstance(objective, IterationTime)
     rng = np.random.default_rng(1)
     assignment = random_assignment(space, rng)
-    exact = space.pipeline.phase_times(space.work(assignment)).max(axis=0)
+    exact = space.pipeline.phases.times(space.work(assignment)).max(axis=0)
     types = frozenset(space.option(t, i).sharding_type for t, i in enumerate(assignment.options))
     distances = []
     for width in (1.0, 0.25, 0.05):
@@ -218,7 +218,7 @@ def test_boxes_close_much_of_the_gap() -> None:
     before = branching.bound(record.value)
     for _ in range(25):
         branching.step(record.value)
-    alike_s = space.pipeline.base_s
+    alike_s = space.pipeline.phases.base_s
     assert branching.bound(record.value) - alike_s > 1.14 * (before - alike_s)
 
 

@@ -74,7 +74,7 @@ def test_whole_tables_among_pieces_of_other_widths_leave_them() -> None:
     problem = PlanningProblem(
         workload=case.workload, topology=case.topology, constraints=case.constraints
     )
-    search = replace(SEARCH, max_evaluations=400, seed=0)
+    search = replace(SEARCH, max_evaluations=1600, seed=0)
     found = solve(problem, search=search)
     assert runs(found.plan, case.workload)
     assert not any("training will fail" in line for line in found.warnings)
@@ -117,7 +117,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], PlanningResult]:
 def test_the_bound_of_all_plans_stands_beside_the_plan_that_runs(
     told: Callable[[], PlanningResult],
 ) -> None:
-    workload, topology = drawn(36)
+    workload, topology = drawn(50)
     models = CostModels(lookup=Roofline())
     problem = PlanningProblem(workload=workload, topology=topology, models=models)
     found = solve(problem, search=SEARCH)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.cpu.lookup import Access, CpuLookup
+from costmodels.cpu.lookup import Access, Accesses, CpuLookup
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import CostModelError
 from costmodels.measured.cpu_constants import CpuKernel
@@ -158,7 +158,8 @@ def test_unpooled_tables_cost_more_backward_the_more_distinct_rows_they_meet() -
             num_rows=rows,
         )
         lookup = CpuLookup(constants=MACHINE)
-        backward_s = lookup.shard_seconds(access, CpuKernel.SEQUENCE)[1]
-        each.append(backward_s / access.distinct())
-        assert backward_s > lookup.shard_seconds(access, CpuKernel.FUSED)[1] or rows == 10**3
+        seen = Accesses((access,))
+        backward_s = float(lookup.seconds(seen, CpuKernel.SEQUENCE)[1][0])
+        each.append(backward_s / float(seen.distinct[0]))
+        assert backward_s > float(lookup.seconds(seen, CpuKernel.FUSED)[1][0]) or rows == 10**3
     assert each[1] < each[2] < each[3]

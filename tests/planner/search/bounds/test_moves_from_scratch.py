@@ -256,7 +256,7 @@ def test_the_busiest_ranks_are_those_that_are_looked_at() -> None:
     every = MoveBound(LinearModel(space, objective), budget, Meter(), most=1e-3)
     each = 5 * every._model.num_tangents  # whole tables, each where it is
     now = space.work(space.assignment(start))
-    exact = space.pipeline.phase_times(now).max(axis=0)[every._model.used]
+    exact = space.pipeline.phases.times(now).max(axis=0)[every._model.used]
     known = every._model.phase_maxima(every._model.loads(now).max(axis=0))
     assert known == pytest.approx(exact, rel=1e-3)
     found = {}

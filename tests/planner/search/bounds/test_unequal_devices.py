@@ -36,7 +36,7 @@ def test_loads_are_below_the_phases_of_each_rank(seed: int, objective: str) -> N
         work = space.work(random_assignment(space, rng))
         for row in work:
             model.add_tangents(row)
-        phases = space.pipeline.phase_times(work)[:, model.used]
+        phases = space.pipeline.phases.times(work)[:, model.used]
         loads = model.phase_maxima(model.loads(work))
         assert (loads <= phases * (1 + 1e-9) + 1e-15).all()
         slowest = int(np.argmin(system.speeds()))
@@ -84,7 +84,7 @@ def test_slow_ranks_look_up_less() -> None:
     assert result.gap_ratio < 0.05
     space = cases.space(workload, system)
     work = space.work(space.assignment(result.plan))
-    seconds = space.pipeline.phase_times(work)[:, 1]
+    seconds = space.pipeline.phases.times(work)[:, 1]
     own = seconds * system.speeds()
     assert seconds.max() < 1.1 * seconds.mean()
     assert own[::2].mean() > 1.7 * own[1::2].mean()

@@ -36,8 +36,8 @@ from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from tests.integration.builders import make_topology
 from tests.integration.models import sequences
 from tests.integration.on_ranks import gloo_model as gm
-from tests.integration.on_ranks.codec_worker import counted
 from tests.integration.on_ranks.sharding_worker import CUTS, by_types
+from tests.integration.on_wire.codec_worker import counted
 
 ROWS: Final = {"clicks": 50, "pages": 8}
 TYPES: Final = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)

@@ -14,6 +14,7 @@ from tests.integration.on_ranks.ranks import run_ranks
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 
+WORKER = Path(__file__).parents[1] / "on_ranks" / "swap_worker.py"
 SEEDS = tuple(str(seed) for seed in range(10))
 """Tables, constraints, reservations and optimizers follow from the seed."""
 
@@ -22,7 +23,7 @@ SEEDS = tuple(str(seed) for seed in range(10))
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the first rank saw, by seed."""
     folder = tmp_path_factory.mktemp("drawn")
-    run_ranks(Path(__file__).with_name("swap_worker.py"), [str(folder), "2", *SEEDS], folder)
+    run_ranks(WORKER, [str(folder), "2", *SEEDS], folder)
     found: dict[str, Any] = json.loads((folder / "rank-0.json").read_text())
     return found
 

@@ -27,7 +27,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], l
     found = {}
     for job, (world, local, names) in JOBS.items():
         folder = tmp_path_factory.mktemp("job")
-        worker = Path(__file__).with_name("swap_worker.py")
+        worker = Path(__file__).parents[1] / "on_ranks" / "swap_worker.py"
         run_ranks(worker, [str(folder), str(local), *names], folder, world=world)
         ranks = [json.loads((folder / f"rank-{r}.json").read_text()) for r in range(world)]
         found |= {(job, name): [answer[name] for answer in ranks] for name in names}
