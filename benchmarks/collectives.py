@@ -31,7 +31,7 @@ from costmodels.collective.measured import Measured
 from costmodels.collective.ramp import Ramp
 from planner.io.system.collective_curves import CurveRecord
 from planner.io.system.system_file import load_system
-from planner.validation.held_out import (
+from planner.validation.intervals import (
     HeldOut,
     every_other_size,
     never_fitted,

@@ -35,7 +35,7 @@ from costmodels.fabrics import FABRICS, half_size_of
 from costmodels.measured.curves import Collective
 from costmodels.topology import Link, Topology
 from planner.io.system.collective_curves import CurveRecord, shipped_curves
-from planner.validation.held_out import (
+from planner.validation.intervals import (
     SYSTEMS,
     HeldOut,
     points,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.calibration.points import CollectivePoint, LookupPoint, StepPoint
+from costmodels.calibration.points import CollectivePoint, LookupPoint, StepPoint, exchanges
 from costmodels.datatypes import FloatArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel
@@ -193,7 +193,7 @@ def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
             break
         kind = _KINDS[int(rng.choice(len(_KINDS), p=mix))]
         tables.append(table)
-        placements.append(_placed(table, kind, leaning, rng))
+        placements.append(placed(table, kind, rng, world_size=world_size, leaning=leaning))
     dense = DenseArch(
         num_dense_features=13,
         bottom_mlp=_widths(rng),
@@ -231,69 +231,61 @@ def _table(name: str, rng: np.random.Generator) -> Table:
     )
 
 
-def _placed(
-    table: Table, kind: ShardingType, leaning: FloatArray, rng: np.random.Generator
+def placed(
+    table: Table,
+    kind: ShardingType,
+    rng: np.random.Generator,
+    *,
+    world_size: int,
+    leaning: FloatArray | None = None,
+    most_replicated_bytes: float = _MAX_REPLICATED_BYTES,
 ) -> TablePlacement:
     """The table at random ranks, by a sharding type if the table allows it, else table-wise.
 
     Args:
         table: the table.
-        kind: the sharding type. Replicated tables must be small; column-wise tables are cut into
-            two halves.
-        leaning: ``[world_size]`` probability of each rank to get a table.
+        kind: the sharding type. Column-wise tables are cut into two halves.
         rng: draws the ranks.
+        world_size: number of ranks, all on one host.
+        leaning: ``[world_size]`` probability of each rank to get a table; None for equal ones.
+        most_replicated_bytes: larger tables are not replicated.
     """
     replicated = kind is ShardingType.DATA_PARALLEL
     halves = kind is ShardingType.COLUMN_WISE
-    too_large = replicated and table.weight_bytes > _MAX_REPLICATED_BYTES
+    too_large = replicated and table.weight_bytes > most_replicated_bytes
     too_narrow = halves and table.embedding_dim < 2 * min(_DIMS)
     if too_large or too_narrow:
-        return _placed(table, ShardingType.TABLE_WISE, leaning, rng)
+        kind, replicated, halves = ShardingType.TABLE_WISE, False, False
     option = ShardingOption(
         table=table.name,
         sharding_type=kind,
         kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
         column_widths=(table.embedding_dim // 2,) * 2 if halves else (table.embedding_dim,),
     )
-    world = len(leaning)
-    where = rng.choice(world, option.num_pieces, p=leaning)
+    where = rng.choice(world_size, option.num_pieces, p=leaning)
     if halves:
-        where = rng.permutation(world)[:2]
+        where = rng.permutation(world_size)[:2]
     return place(
         option,
         table.num_embeddings,
         tuple(int(r) for r in where),
-        world_size=world,
-        local_world_size=world,
+        world_size=world_size,
+        local_world_size=world_size,
     )
 
 
 def collective_points(world_size: int) -> list[CollectivePoint]:
     """Collectives of 1 KiB per rank up to 32 MiB over all ranks, by powers of two.
 
-    In all collectives ranks send and keep the same. In further all-to-alls the first rank sends
-    most, every other rank sends a share of 0, 0.2 or 0.5 of that, and nobody keeps anything.
+    In all collectives but the uneven ones of :func:`exchanges` ranks send and keep the same.
     """
-    points = []
     largest = max(_MOST_WHOLE_BYTES // world_size, 2**_SMALLEST)
-    for exponent in range(_SMALLEST, largest.bit_length()):
-        size = float(2**exponent)
-        for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
-            even = (size,) * world_size
-            points.append(
-                CollectivePoint(
-                    operation=operation, world_size=world_size, sent_bytes=even, kept_bytes=even
-                )
-            )
-        for share in (0.0, 0.2, 0.5):
-            sent = (size, *(share * size for _ in range(world_size - 1)))
-            kept = (0.0,) * world_size
-            points.append(
-                CollectivePoint(
-                    operation="all_to_all", world_size=world_size, sent_bytes=sent, kept_bytes=kept
-                )
-            )
-    return points
+    sizes = [float(2**exponent) for exponent in range(_SMALLEST, largest.bit_length())]
+    return [
+        point
+        for size in sizes
+        for point in exchanges(world_size, sent_bytes=size, kept_bytes=size, reduced_bytes=size)
+    ]
 
 
 def _pooling(rng: np.random.Generator) -> float:

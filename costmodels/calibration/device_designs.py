@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from costmodels.calibration.points import CollectivePoint
+from costmodels.calibration.points import CollectivePoint, exchanges
 from costmodels.units import GIB, KIB
 
 Row = dict[str, Any]
@@ -70,8 +70,6 @@ class DeviceJob:
 DEVICE_FULL: Final = DeviceEffort(num_lookups=(110, 20, 16, 16), num_products=60, repeats=12)
 """Some four minutes on a data-centre GPU."""
 DEVICE_QUICK: Final = DeviceEffort(num_lookups=(40, 10, 8, 8), num_products=21, repeats=6)
-NUM_OPERATORS: Final = 9
-"""Memory-bound operators that are measured at each size."""
 NUM_TINY: Final = 2
 """Rows of the host's calls."""
 CORE_SIZES: Final = 2e-3
@@ -97,41 +95,11 @@ class _Range(NamedTuple):
 
 _RANGES: Final = {
     "hbm": _Range(
-        tables=32,
-        rows=(1e3, 2e7),
-        dims=(4, 512),
-        pooling=(1, 64),
-        bags=(512, 32768),
-        indices=(5e3, 1.2e7),
-        most_bytes=math.inf,
+        32, (1e3, 2e7), (4, 512), (1, 64), (512, 32768), (5e3, 1.2e7), most_bytes=math.inf
     ),
-    "seq": _Range(
-        tables=8,
-        rows=(1e3, 2e7),
-        dims=(8, 256),
-        pooling=(1, 32),
-        bags=(512, 16384),
-        indices=(5e3, 2e6),
-        most_bytes=math.inf,
-    ),
-    "uvm": _Range(
-        tables=8,
-        rows=(1e4, 2e6),
-        dims=(16, 256),
-        pooling=(1, 20),
-        bags=(512, 16384),
-        indices=(1e4, 4e6),
-        most_bytes=8e8,
-    ),
-    "uvmc": _Range(
-        tables=8,
-        rows=(5e4, 2e6),
-        dims=(16, 256),
-        pooling=(1, 20),
-        bags=(1024, 16384),
-        indices=(3e4, 4e6),
-        most_bytes=1.2e9,
-    ),
+    "seq": _Range(8, (1e3, 2e7), (8, 256), (1, 32), (512, 16384), (5e3, 2e6), most_bytes=math.inf),
+    "uvm": _Range(8, (1e4, 2e6), (16, 256), (1, 20), (512, 16384), (1e4, 4e6), most_bytes=8e8),
+    "uvmc": _Range(8, (5e4, 2e6), (16, 256), (1, 20), (1024, 16384), (3e4, 4e6), most_bytes=1.2e9),
 }
 
 
@@ -228,40 +196,18 @@ def link_rows(*, size_ratio: float) -> list[Row]:
     ]
 
 
-def operator_sizes(*, size_ratio: float) -> list[int]:
-    """MiB of fp32 elements that the memory-bound operators work on."""
-    return _sizes(256, 4.0, 5, size_ratio)
-
-
 def exchange_points(world_size: int, *, size_ratio: float) -> list[CollectivePoint]:
     """Collectives from 1 KiB in the buffer of a rank on, by powers of four.
 
-    In all-to-alls that are balanced, every rank sends the same to every rank. In further ones the
-    first rank sends most, every other rank a share of 0, 0.2 or 0.5 of that, and nobody keeps
-    anything.
+    In all-to-alls that are balanced, every rank sends the same to every rank.
     """
     largest = max(KIB, int(_MOST_EXCHANGED_BYTES * size_ratio))
     points = []
     for size in (KIB * 4**k for k in range(1 + int(math.log(largest / KIB, 4)))):
-        sent, part = size * (world_size - 1) / world_size, size / world_size
-        for operation in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce"):
-            kept = size if operation == "all_reduce" else part
-            points.append(_exchange(operation, (sent,) * world_size, (kept,) * world_size))
-        for share in (0.0, 0.2, 0.5):
-            uneven = (sent, *(share * sent for _ in range(world_size - 1)))
-            points.append(_exchange("all_to_all", uneven, (0.0,) * world_size))
+        part = size / world_size
+        sent = size * (world_size - 1) / world_size
+        points += exchanges(world_size, sent_bytes=sent, kept_bytes=part, reduced_bytes=size)
     return points
-
-
-def _exchange(
-    operation: str, sent_bytes: tuple[float, ...], kept_bytes: tuple[float, ...]
-) -> CollectivePoint:
-    return CollectivePoint(
-        operation=operation,
-        world_size=len(sent_bytes),
-        sent_bytes=sent_bytes,
-        kept_bytes=kept_bytes,
-    )
 
 
 def _sizes(largest: int, step: float, count: int, size_ratio: float) -> list[int]:
@@ -283,5 +229,4 @@ def num_rows(effort: DeviceEffort, world_size: int) -> int:
         link_rows(size_ratio=size),
         product_rows(effort.num_products, rng, size_ratio=size),
     )
-    tiny = 1 + NUM_TINY + NUM_OPERATORS * len(operator_sizes(size_ratio=size))
-    return len(exchanges) + sum(map(len, alone)) + tiny + sum(effort.num_lookups)
+    return len(exchanges) + sum(map(len, alone)) + 1 + NUM_TINY + sum(effort.num_lookups)

@@ -119,7 +119,7 @@ class BlockError:
     """How far predictions of one kind of call are from measured times.
 
     Attributes:
-        block: the kind of call.
+        block: the kind of call: ``hbm``, ``seq`` (unpooled), ``uvm`` or ``uvmc`` (cached).
         direction: ``forward`` or ``backward``.
         num_points: number of calls.
         mape_ratio: mean of |predicted / measured - 1|.
@@ -196,22 +196,24 @@ def left_out(
 
 def block_errors(rows: Sequence[LookupRow], predicted: FloatArray) -> tuple[BlockError, ...]:
     """The errors of predictions ``[rows, 2]``, for each kind of call and direction."""
-    ratio, found = predicted / _measured(rows), []
-    blocks = np.array([row.block for row in rows])
-    for block in dict.fromkeys(row.block for row in rows):
-        for i, direction in enumerate(PASSES):
-            here = ratio[blocks == block, i]
-            found.append(
-                BlockError(
-                    block=block,
-                    direction=direction,
-                    num_points=len(here),
-                    mape_ratio=float(np.abs(here - 1.0).mean()),
-                    rms_ratio=float(np.sqrt(np.square(np.log(here)).mean())),
-                    worst_ratio=float(np.abs(here - 1.0).max()),
-                )
-            )
-    return tuple(found)
+    ratio, blocks = predicted / _measured(rows), np.array([row.block for row in rows])
+    return tuple(
+        block_error(block, direction, ratio[blocks == block, i])
+        for block in dict.fromkeys(blocks.tolist())
+        for i, direction in enumerate(PASSES)
+    )
+
+
+def block_error(block: str, direction: str, ratio: FloatArray) -> BlockError:
+    """The errors of one kind of call in one direction, from predicted over measured times."""
+    return BlockError(
+        block=block,
+        direction=direction,
+        num_points=len(ratio),
+        mape_ratio=float(np.abs(ratio - 1.0).mean()),
+        rms_ratio=float(np.sqrt(np.square(np.log(ratio)).mean())),
+        worst_ratio=float(np.abs(ratio - 1.0).max()),
+    )
 
 
 def _measured(rows: Sequence[LookupRow]) -> FloatArray:

@@ -99,6 +99,39 @@ class OperatorPoint:
     update_s: float = 0.0
 
 
+def exchanges(
+    world_size: int, *, sent_bytes: float, kept_bytes: float, reduced_bytes: float
+) -> list[CollectivePoint]:
+    """Balanced collectives of a size, and all-to-alls in which ranks send unequal amounts.
+
+    In the latter the first rank sends ``sent_bytes``, every other rank a share of 0, 0.2 or 0.5 of
+    that, and nobody keeps anything.
+
+    Args:
+        world_size: ranks.
+        sent_bytes: what each rank sends.
+        kept_bytes: each rank's message to itself.
+        reduced_bytes: the buffer of each rank in an all-reduce.
+    """
+    kept = {
+        "all_to_all": kept_bytes,
+        "reduce_scatter": kept_bytes,
+        "all_gather": kept_bytes,
+        "all_reduce": reduced_bytes,
+    }
+    shares = [(name, 1.0, size) for name, size in kept.items()]
+    shares += [("all_to_all", share, 0.0) for share in (0.0, 0.2, 0.5)]
+    return [
+        CollectivePoint(
+            operation=operation,
+            world_size=world_size,
+            sent_bytes=(sent_bytes, *(share * sent_bytes for _ in range(world_size - 1))),
+            kept_bytes=(size,) * world_size,
+        )
+        for operation, share, size in shares
+    ]
+
+
 Point = TypeVar("Point", LookupPoint, CollectivePoint, StepPoint, OperatorPoint)
 
 

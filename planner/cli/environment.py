@@ -21,13 +21,18 @@ from costmodels import units
 from planner.cli.types import shipped
 from planner.support.cores import usable_cores
 
-TORCH_MINOR_OFFSET = 5
-MIN_PYTHON = (3, 11)
-MIN_MEMORY_BYTES = 2 * units.GIB
-DISTRIBUTION = "shardplan"
-PAIRS = "torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*"
-NEWEST_FBGEMM_MINOR = 9
+TORCH_MINOR_OFFSET: Final = 5
+MIN_PYTHON: Final = (3, 11)
+MIN_MEMORY_BYTES: Final = 2 * units.GIB
+DISTRIBUTION: Final = "shardplan"
+PAIRS: Final = "torch==2.13.* fbgemm-gpu==1.8.* torchrec==1.8.*"
+NEWEST_FBGEMM_MINOR: Final = 9
 """The newest fbgemm version that is suggested as a repair; torch is released before its fbgemm."""
+GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
+"""The torch version for each TorchRec (and fbgemm) version with which the tests run."""
+
+_POD_OF_PLANNER: Final = "TOPOLOGY_DOMAIN_MULTIPLE"
+_POD_OF_RUNTIME: Final = "TORCHREC_RESOLVED_POD_SIZE"
 
 Versions = Callable[[str], str | None]
 
@@ -40,14 +45,33 @@ class Level(StrEnum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
-    """One line on the environment: what was checked, the result, and how to repair it."""
+    """One line on the environment: the result, what was checked, and how to repair it."""
 
     level: Level
     subject: str
     finding: str
     fix: str = ""
+
+
+def check_environment() -> list[Check]:
+    """Everything that is checked of the environment, in the order in which it is printed."""
+    found = shipped("systems")
+    told = f"{len(found)} systems shipped"
+    missing = "the files of the shipped systems are missing"
+    fix = "install shardplan again: pip install --force-reinstall shardplan"
+    return [
+        check_python(),
+        *check_packages(),
+        *check_torch_stack(),
+        *check_torch_traps(),
+        *check_machine(),
+        Check(Level.OK, "configs", told) if found else Check(Level.FAIL, "configs", missing, fix),
+    ]
+
+
+# ------------------------------------------------------------------ Python, packages, machine
 
 
 def installed_version(name: str) -> str | None:
@@ -78,17 +102,11 @@ def has_nvml() -> bool:
 
 def check_python() -> Check:
     """Check that Python is new enough."""
-    running = sys.version_info[:3]
-    version = ".".join(map(str, running))
-    if running < MIN_PYTHON:
-        needed = ".".join(map(str, MIN_PYTHON))
-        return Check(
-            level=Level.FAIL,
-            subject="python",
-            finding=f"{version}; {needed} or newer is needed",
-            fix=f"make an environment with Python {needed}",
-        )
-    return Check(level=Level.OK, subject="python", finding=version)
+    version, needed = (".".join(map(str, n)) for n in (sys.version_info[:3], MIN_PYTHON))
+    if sys.version_info[:3] >= MIN_PYTHON:
+        return Check(Level.OK, "python", version)
+    finding = f"{version}; {needed} or newer is needed"
+    return Check(Level.FAIL, "python", finding, f"make an environment with Python {needed}")
 
 
 def check_packages(
@@ -102,81 +120,38 @@ def check_packages(
         if match is None or "extra ==" in line:
             continue
         name, limits = match.group(), line[match.end() :].split(";")[0].strip()
-        version = version_of(name)
+        version, fix = version_of(name), f"pip install '{name}{limits}'"
         if version is None:
-            finding = "not installed"
-        elif not satisfies(version, limits):
-            finding = f"{version} installed, {limits} needed"
+            checks.append(Check(Level.FAIL, name, "not installed", fix))
+        elif satisfies(version, limits):
+            checks.append(Check(Level.OK, name, version))
         else:
-            checks.append(Check(level=Level.OK, subject=name, finding=version))
-            continue
-        fix = f"pip install '{name}{limits}'"
-        checks.append(Check(level=Level.FAIL, subject=name, finding=finding, fix=fix))
+            checks.append(Check(Level.FAIL, name, f"{version} installed, {limits} needed", fix))
     return checks
 
 
 def satisfies(version: str, limits: str) -> bool:
     """Whether a version meets limits such as ``>=1.2,<3``; other operators are ignored."""
     found = _numbers(version)
-    for limit in filter(None, (part.strip() for part in limits.split(","))):
-        match = re.match(r"(>=|<)\s*(.+)", limit)
-        if match is None:
-            continue
-        bound = _numbers(match.group(2))
-        if (found >= bound) != (match.group(1) == ">="):
-            return False
-    return True
+    limit = re.compile(r"\s*(>=|<)\s*(.+)")
+    pairs = [match.groups() for part in limits.split(",") if (match := limit.match(part))]
+    return all((found >= _numbers(bound)) is (sign == ">=") for sign, bound in pairs)
 
 
-def check_torch_stack(
-    version_of: Versions = installed_version,
-    owns_files: Callable[[str], bool] = owns_fbgemm_files,
-    nvml: Callable[[], bool] = has_nvml,
-) -> list[Check]:
-    """Check that torch, fbgemm and TorchRec fit together; planning needs none of them."""
-    torch, torchrec = version_of("torch"), version_of("torchrec")
-    builds = [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if owns_files(name)]
-    if torch is None and torchrec is None and not builds:
-        finding = (
-            "not installed; planning works without it, `ShardPlanner` inside TorchRec does not"
-        )
-        return [Check(level=Level.OK, subject="torchrec", finding=finding)]
-    checks = [_check_torchrec(torchrec)]
-    checks.extend(_check_pair(torch, name, version_of(name)) for name in builds)
-    if torchrec is not None and not builds:
-        checks.append(_missing_fbgemm(torch))
-    if len(builds) == 2:
-        checks.append(
-            Check(
-                level=Level.WARN,
-                subject="fbgemm",
-                finding="fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other",
-                fix="pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want",
-            )
-        )
-    if "fbgemm-gpu" in builds and not nvml():
-        checks.append(
-            Check(
-                level=Level.FAIL,
-                subject="nvidia driver",
-                finding="libnvidia-ml.so.1 not found, so CUDA fbgemm-gpu cannot be imported",
-                fix="install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU",
-            )
-        )
-    return checks
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
 def check_machine() -> list[Check]:
     """Check the cores and the memory for a search."""
-    checks = [Check(level=Level.OK, subject="cores", finding=f"{usable_cores()} usable")]
+    checks = [Check(Level.OK, "cores", f"{usable_cores()} usable")]
     memory = available_memory_bytes()
     if memory is None:
         return checks
-    enough = memory >= MIN_MEMORY_BYTES
-    finding = f"{units.format_bytes(memory)} available"
-    fix = "" if enough else "large workloads may need more; close other programs"
-    level = Level.OK if enough else Level.WARN
-    return [*checks, Check(level=level, subject="memory", finding=finding, fix=fix)]
+    level = Level.OK if memory >= MIN_MEMORY_BYTES else Level.WARN
+    fix = "" if level is Level.OK else "large workloads may need more; close other programs"
+    return [*checks, Check(level, "memory", f"{units.format_bytes(memory)} available", fix)]
 
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> float | None:
@@ -188,61 +163,67 @@ def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> float | Non
     return None if match is None else float(match.group(1)) * units.KIB
 
 
+# ------------------------------------------------------------------ torch, fbgemm, TorchRec
+
+
+def check_torch_stack(
+    version_of: Versions = installed_version,
+    owns_files: Callable[[str], bool] = owns_fbgemm_files,
+    nvml: Callable[[], bool] = has_nvml,
+) -> list[Check]:
+    """Check that torch, fbgemm and TorchRec fit together; planning needs none of them."""
+    torch, torchrec = version_of("torch"), version_of("torchrec")
+    builds = [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if owns_files(name)]
+    if torch is None and torchrec is None and not builds:
+        told = "not installed; planning works without it, `ShardPlanner` inside TorchRec does not"
+        return [Check(Level.OK, "torchrec", told)]
+    checks = [_check_torchrec(torchrec)]
+    checks.extend(_check_pair(torch, name, version_of(name)) for name in builds)
+    if torchrec is not None and not builds:
+        checks.append(_missing_fbgemm(torch))
+    if len(builds) == 2:
+        told = "fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other"
+        fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want"
+        checks.append(Check(Level.WARN, "fbgemm", told, fix))
+    if "fbgemm-gpu" in builds and not nvml():
+        told = "libnvidia-ml.so.1 not found, so CUDA fbgemm-gpu cannot be imported"
+        fix = "install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU"
+        checks.append(Check(Level.FAIL, "nvidia driver", told, fix))
+    return checks
+
+
 def _check_torchrec(version: str | None) -> Check:
-    if version is None:
-        fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
-        finding = "not installed, though parts of its stack are"
-        return Check(level=Level.WARN, subject="torchrec", finding=finding, fix=fix)
-    return Check(level=Level.OK, subject="torchrec", finding=version)
+    if version is not None:
+        return Check(Level.OK, "torchrec", version)
+    fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
+    return Check(Level.WARN, "torchrec", "not installed, though parts of its stack are", fix)
 
 
 def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
     subject = f"torch / {name}"
     if torch is None:
-        fix = f"pip install {PAIRS}"
-        return Check(level=Level.FAIL, subject=subject, finding="torch is not installed", fix=fix)
+        return Check(Level.FAIL, subject, "torch is not installed", f"pip install {PAIRS}")
     ours, theirs = _numbers(torch), _numbers(fbgemm or "")
     if len(ours) < 2 or len(theirs) < 2 or (ours[0], theirs[0]) != (2, 1):
-        finding = f"torch {torch} with {name} {fbgemm}: the rule of matching versions is unknown"
-        return Check(level=Level.WARN, subject=subject, finding=finding)
-    if ours[1] == theirs[1] + TORCH_MINOR_OFFSET:
-        finding = f"{torch} / {fbgemm} match"
-        return Check(level=Level.OK, subject=subject, finding=finding)
-    wanted = theirs[1] + TORCH_MINOR_OFFSET
-    other = ours[1] - TORCH_MINOR_OFFSET
+        told = f"torch {torch} with {name} {fbgemm}: the rule of matching versions is unknown"
+        return Check(Level.WARN, subject, told)
+    wanted, other = theirs[1] + TORCH_MINOR_OFFSET, ours[1] - TORCH_MINOR_OFFSET
+    if ours[1] == wanted:
+        return Check(Level.OK, subject, f"{torch} / {fbgemm} match")
     choices = [f"pip install 'torch==2.{wanted}.*'"]
     if 0 <= other <= NEWEST_FBGEMM_MINOR:
         choices.append(f"pip install '{name}==1.{other}.*'")
-    return Check(
-        level=Level.FAIL,
-        subject=subject,
-        finding=f"{name} {fbgemm} is built for torch 2.{wanted}, but torch {torch} is installed",
-        fix=" or ".join(choices),
-    )
+    told = f"{name} {fbgemm} is built for torch 2.{wanted}, but torch {torch} is installed"
+    return Check(Level.FAIL, subject, told, " or ".join(choices))
 
 
 def _missing_fbgemm(torch: str | None) -> Check:
     numbers = _numbers(torch or "")
     known = len(numbers) > 1 and numbers[0] == 2 and numbers[1] >= TORCH_MINOR_OFFSET
     wanted = f"==1.{numbers[1] - TORCH_MINOR_OFFSET}.*" if known else "==1.8.*"
-    return Check(
-        level=Level.FAIL,
-        subject="fbgemm",
-        finding="torchrec is installed without fbgemm-gpu and cannot be imported",
-        fix=f"pip install 'fbgemm-gpu{wanted}' (or fbgemm-gpu-cpu on a machine without a GPU)",
-    )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in match.group().split(".")) if match else ()
-
-
-GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
-"""The torch version for each TorchRec (and fbgemm) version with which the tests run."""
-
-_POD_OF_PLANNER: Final = "TOPOLOGY_DOMAIN_MULTIPLE"
-_POD_OF_RUNTIME: Final = "TORCHREC_RESOLVED_POD_SIZE"
+    told = "torchrec is installed without fbgemm-gpu and cannot be imported"
+    fix = f"pip install 'fbgemm-gpu{wanted}' (or fbgemm-gpu-cpu on a machine without a GPU)"
+    return Check(Level.FAIL, "fbgemm", told, fix)
 
 
 def check_torch_traps(
@@ -253,74 +234,34 @@ def check_torch_traps(
     platform: str = sys.platform,
 ) -> list[Check]:
     """Warnings on TorchRec's installation and job; often there are none."""
-    torchrec = version_of("torchrec")
+    torchrec, torch = version_of("torchrec"), version_of("torch")
     if torchrec is None:
-        return _no_wheels(platform)
-    checks = [
-        _untested(torchrec),
-        _mixed(torchrec, version_of),
-        _stand_in(version_of, owns_files, nvml),
-        _large_torch(version_of("torch"), nvml),
-    ]
-    return [c for c in (*checks, *_job(environ)) if c is not None]
-
-
-def _no_wheels(platform: str) -> list[Check]:
-    if platform.startswith("linux"):
-        return []
-    finding = f"fbgemm has no wheels for {platform}, so TorchRec cannot run here; planning can"
-    return [Check(level=Level.OK, subject="platform", finding=finding)]
-
-
-def _untested(torchrec: str) -> Check | None:
-    if _minor(torchrec) in GENERATIONS:
-        return None
-    known = ", ".join(GENERATIONS)
-    newest = max(GENERATIONS)
-    return Check(
-        level=Level.WARN,
-        subject="torchrec version",
-        finding=f"{torchrec}: ShardPlanner is tested with {known}",
-        fix=f"pip install 'torchrec=={newest}.*' 'torch=={GENERATIONS[newest]}.*'",
-    )
-
-
-def _mixed(torchrec: str, version_of: Versions) -> Check | None:
-    """Versions that do not fit, which pip installs because TorchRec accepts any fbgemm."""
+        told = f"fbgemm has no wheels for {platform}, so TorchRec cannot run here; planning can"
+        return [] if platform.startswith("linux") else [Check(Level.OK, "platform", told)]
+    checks, minor = [], _minor(torchrec)
+    if minor not in GENERATIONS:
+        newest = max(GENERATIONS)
+        told = f"{torchrec}: ShardPlanner is tested with {', '.join(GENERATIONS)}"
+        fix = f"pip install 'torchrec=={newest}.*' 'torch=={GENERATIONS[newest]}.*'"
+        checks.append(Check(Level.WARN, "torchrec version", told, fix))
     fbgemm = version_of("fbgemm-gpu-cpu") or version_of("fbgemm-gpu")
-    if fbgemm is None or _minor(fbgemm) == _minor(torchrec):
-        return None
-    return Check(
-        level=Level.WARN,
-        subject="torchrec / fbgemm",
-        finding=f"torchrec {torchrec} with fbgemm {fbgemm}: each is tested with its own number",
-        fix=f"pip install 'torchrec=={_minor(fbgemm)}.*'",
-    )
+    if fbgemm is not None and _minor(fbgemm) != minor:  # pip allows it: TorchRec takes any fbgemm
+        told = f"torchrec {torchrec} with fbgemm {fbgemm}: each is tested with its own number"
+        fix = f"pip install 'torchrec=={_minor(fbgemm)}.*'"
+        checks.append(Check(Level.WARN, "torchrec / fbgemm", told, fix))
+    if version_of("fbgemm-gpu") is not None and not owns_files("fbgemm-gpu") and nvml():
+        told = "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build"
+        fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu"
+        checks.append(Check(Level.WARN, "fbgemm-gpu", told, fix))
+    if torch is not None and "+cpu" not in torch and not nvml():
+        told = f"{torch} is a CUDA build and there is no GPU: it works, and takes 5 GB"
+        checks.append(Check(Level.OK, "torch build", told))
+    return [*checks, *_job(environ)]
 
 
-def _stand_in(
-    version_of: Versions, owns_files: Callable[[str], bool], nvml: Callable[[], bool]
-) -> Check | None:
-    """The empty placeholder for fbgemm-gpu, which replaces a CUDA build and so hides the GPU."""
-    installed = version_of("fbgemm-gpu") is not None
-    if not installed or owns_files("fbgemm-gpu") or not nvml():
-        return None
-    return Check(
-        level=Level.WARN,
-        subject="fbgemm-gpu",
-        finding="an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build",
-        fix="pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu",
-    )
-
-
-def _large_torch(torch: str | None, nvml: Callable[[], bool]) -> Check | None:
-    if torch is None or "+cpu" in torch or nvml():
-        return None
-    return Check(
-        level=Level.OK,
-        subject="torch build",
-        finding=f"{torch} is a CUDA build and there is no GPU: it works, and takes 5 GB",
-    )
+def _minor(version: str) -> str:
+    match = re.match(r"\d+\.\d+", version)
+    return match.group() if match else version
 
 
 def _job(environ: Mapping[str, str]) -> list[Check]:
@@ -329,52 +270,15 @@ def _job(environ: Mapping[str, str]) -> list[Check]:
         return []
     checks = []
     if "LOCAL_WORLD_SIZE" not in environ:
-        checks.append(
-            Check(
-                level=Level.WARN,
-                subject="LOCAL_WORLD_SIZE",
-                finding="not set: TorchRec then assumes 8 ranks per host",
-                fix="start the job with torchrun, or export LOCAL_WORLD_SIZE on every rank",
-            )
-        )
+        told = "not set: TorchRec then assumes 8 ranks per host"
+        fix = "start the job with torchrun, or export LOCAL_WORLD_SIZE on every rank"
+        checks.append(Check(Level.WARN, "LOCAL_WORLD_SIZE", told, fix))
     planned, run = environ.get(_POD_OF_PLANNER, "1"), environ.get(_POD_OF_RUNTIME, "1")
     if planned != run:
-        checks.append(
-            Check(
-                level=Level.WARN,
-                subject="pod size",
-                finding=f"{_POD_OF_PLANNER} is {planned} but {_POD_OF_RUNTIME} is {run}: plan and "
-                "runtime would group ranks differently",
-                fix=f"export {_POD_OF_RUNTIME}={planned} on every rank",
-            )
+        told = (
+            f"{_POD_OF_PLANNER} is {planned} but {_POD_OF_RUNTIME} is {run}: plan and runtime "
+            "would group ranks differently"
         )
+        fix = f"export {_POD_OF_RUNTIME}={planned} on every rank"
+        checks.append(Check(Level.WARN, "pod size", told, fix))
     return checks
-
-
-def _minor(version: str) -> str:
-    match = re.match(r"\d+\.\d+", version)
-    return match.group() if match else version
-
-
-def check_environment() -> list[Check]:
-    """Everything that is checked of the environment, in the order in which it is printed."""
-    return [
-        check_python(),
-        *check_packages(),
-        *check_torch_stack(),
-        *check_torch_traps(),
-        *check_machine(),
-        _check_configs(),
-    ]
-
-
-def _check_configs() -> Check:
-    found = shipped("systems")
-    if found:
-        return Check(level=Level.OK, subject="configs", finding=f"{len(found)} systems shipped")
-    return Check(
-        level=Level.FAIL,
-        subject="configs",
-        finding="the files of the shipped systems are missing",
-        fix="install shardplan again: pip install --force-reinstall shardplan",
-    )

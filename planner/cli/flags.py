@@ -15,23 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from planner.cli.types import (
-    FILE,
-    Batch,
-    Duration,
-    Evaluations,
-    Kind,
-    Number,
-    Objective,
-    Price,
-    Reserve,
-    Samples,
-    Seed,
-    Strategy,
-    System,
-    Texts,
-    complete_system,
-)
+from planner.cli import types as kinds
 
 if TYPE_CHECKING:
     from planner.settings import SearchSettings
@@ -109,7 +93,7 @@ def _options(cls: type[Flags]) -> list[Callable[[Any], Any]]:
     """The flag of each field."""
     hints, made = get_type_hints(cls, include_extras=True), []
     for one in fields(cast("Any", cls)):
-        kind = next(iter(getattr(hints[one.name], "__metadata__", ())), Kind(click.STRING))
+        kind = next(iter(getattr(hints[one.name], "__metadata__", ())), kinds.Kind(click.STRING))
         names = one.metadata["names"] or f"--{one.name.replace('_', '-')}"
         more = {"type": kind.type, "metavar": kind.metavar, **one.metadata["option"]}
         made.append(click.option(*names.split(), one.name, **more))
@@ -199,25 +183,27 @@ def refuse_said_twice(overrides: Sequence[str], given: Mapping[str, object]) -> 
 class ProblemFlags(Flags):
     """The shared flags on workload and system; None for flags that were not given."""
 
-    system: System = option(
-        "System to plan for; see 'shardplan systems'.", shell_complete=complete_system
+    system: kinds.System = option(
+        "System to plan for; see 'shardplan systems'.", shell_complete=kinds.complete_system
     )
-    gpus: Number = option("Ranks in all.  [default: one host]")
-    hosts: Number = option("Full hosts, instead of --gpus.")
-    gpus_per_host: Number = option("Ranks per host.  [default: system's]")
-    batch_size: Samples = option(
+    gpus: kinds.Number = option("Ranks in all.  [default: one host]")
+    hosts: kinds.Number = option("Full hosts, instead of --gpus.")
+    gpus_per_host: kinds.Number = option("Ranks per host.  [default: system's]")
+    batch_size: kinds.Samples = option(
         "Samples per rank; 32k is 32,768, and 0.5 one on two ranks of tensor_parallel.  [default: "
         "workload's]"
     )
-    global_batch_size: Batch = option("Samples of all ranks in one step, instead of --batch-size.")
-    reserve: Reserve = option(
+    global_batch_size: kinds.Batch = option(
+        "Samples of all ranks in one step, instead of --batch-size."
+    )
+    reserve: kinds.Reserve = option(
         "Device memory to keep free, such as '6 GiB' or 10%.  [default: workload's]"
     )
-    price_usd_per_hour: Price = option(
+    price_usd_per_hour: kinds.Price = option(
         "Price of one GPU, such as '4.5 USD/h'.  [default: system's]", "--price"
     )
-    overrides: Texts = many(SET, "--set", metavar="KEY=VALUE")
-    models: Texts = many(MODEL, "--model", metavar="FAMILY=NAME|FILE.py")
+    overrides: kinds.Texts = many(SET, "--set", metavar="KEY=VALUE")
+    models: kinds.Texts = many(MODEL, "--model", metavar="FAMILY=NAME|FILE.py")
 
     def check(self) -> None:
         """Refuse what is said twice."""
@@ -235,19 +221,19 @@ class ProblemFlags(Flags):
 class SearchFlags(Flags):
     """The flags on the search; None for values that follow from the problem."""
 
-    strategy: Strategy = option(
+    strategy: kinds.Strategy = option(
         "How to search: auto, exhaustive, random, or greedily as torchrec_greedy does.",
         default="auto",
     )
-    objective: Objective = option(
+    objective: kinds.Objective = option(
         "What to minimize: iteration, phases, torchrec or torchrec-critical-path.",
         default="iteration",
     )
-    time_limit_s: Duration = option(
+    time_limit_s: kinds.Duration = option(
         f"End after this time with the best plan so far; {CLOCK}", "--time-limit"
     )
-    evaluations: Evaluations = option(f"Budget of work: {WORK}")
-    seed: Seed = option("Random seed.", default=0)
+    evaluations: kinds.Evaluations = option(f"Budget of work: {WORK}")
+    seed: kinds.Seed = option("Random seed.", default=0)
 
     def settings(self) -> SearchSettings:
         """The settings of the search."""
@@ -266,11 +252,11 @@ class SearchFlags(Flags):
 class ScenarioFlags(Flags):
     """Flags besides the objective on which the value of a plan depends."""
 
-    scenarios: Annotated[tuple[Path, ...], Kind(FILE, "FILE")] = many(
+    scenarios: Annotated[tuple[Path, ...], kinds.Kind(kinds.FILE, "FILE")] = many(
         "Another workload or statistics file that the plan must serve too (repeatable).",
         "--scenario",
     )
-    robust: Annotated[str | None, Kind(click.Choice(("worst", "mean")))] = option(
+    robust: Annotated[str | None, kinds.Kind(click.Choice(("worst", "mean")))] = option(
         "Minimize the worst or the mean of all scenarios.  [default: worst]"
     )
     torchrec_defaults: bool = switch(

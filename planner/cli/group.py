@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from typing import ClassVar
 
 import click
@@ -31,13 +32,16 @@ class LazyGroup(click.Group):
         return known + [name for name in found if name not in order]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command from its file."""
+        """Import the command from its file; its help ends with the examples of its docstring."""
         del ctx
         files = {name.rstrip("_"): name for name in discovery.names(commands_package)}
         if cmd_name not in files:
             return None
         module = importlib.import_module(f"{commands_package.__name__}.{files[cmd_name]}")
         command: click.Command = module.command
+        text, _, examples = inspect.cleandoc(command.help or "").partition("\n\nExamples:\n")
+        if examples:
+            command.help, command.epilog = text, f"\b\nExamples:\n{examples}"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

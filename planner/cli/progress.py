@@ -1,10 +1,10 @@
-"""Shows the progress of a search on stderr, if that is a terminal."""
+"""Shows progress on stderr, if that is a terminal; otherwise what is told goes nowhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planner.cli.console import Settings, stderr_console
 from planner.support.text import printable
@@ -16,18 +16,26 @@ Report = Callable[["SearchProgress"], None]
 
 
 @contextmanager
-def live_progress(settings: Settings, objective: str) -> Iterator[Report | None]:
-    """A callback that redraws one line, or None when progress is not shown."""
+def status_line(settings: Settings, text: str) -> Iterator[Callable[[str], None]]:
+    """A callback that changes one line on stderr."""
     if not settings.shows_progress:
-        yield None
+        yield lambda _: None
         return
-    console = stderr_console()
-    with console.status("reading the options of every table", spinner="line") as status:
+    from rich.text import Text
 
-        def show(progress: SearchProgress) -> None:
-            status.update(describe(progress, objective))
+    with stderr_console().status(text, spinner="line") as status:
+        yield lambda now: status.update(Text(printable(f"{text}: {now}")))
 
-        yield show
+
+@contextmanager
+def live_progress(settings: Settings, objective: str) -> Iterator[Report | None]:
+    """A callback that tells how a search goes, or None when progress is not shown."""
+    with status_line(settings, "search") as show:
+
+        def tell(progress: SearchProgress) -> None:
+            show(describe(progress, objective))
+
+        yield tell if settings.shows_progress else None
 
 
 def describe(progress: SearchProgress, objective: str) -> str:
@@ -38,31 +46,27 @@ def describe(progress: SearchProgress, objective: str) -> str:
 
 
 @contextmanager
-def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A progress bar over at least ``total`` items; call it with the name of each finished item."""
+def bars(settings: Settings) -> Iterator[Callable[[str, float, float], None]]:
+    """Bars of work; a callback takes the name of a bar, what is done of it, and the whole."""
     if not settings.shows_progress:
-        yield _ignore
+        yield lambda *_: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[last]}", markup=False),
-    )
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
-        task = progress.add_task(what, total=total, last="")
+    with Progress(console=stderr_console(), transient=True) as progress:
+        tasks: dict[str, Any] = {}
 
-        def step(name: str) -> None:
-            progress.update(task, advance=1, last=printable(name))
-            done = progress.tasks[0].completed
-            progress.update(task, total=max(total, done))
+        def show(what: str, done: float, total: float) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(printable(what), total=total)
+            progress.update(tasks[what], completed=done, total=max(total, done))
 
-        yield step
+        yield show
 
 
-def _ignore(name: str) -> None:
-    """Do nothing, because progress is not shown."""
-    del name
+@contextmanager
+def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar over at least ``total`` items; call it with the name of each finished item."""
+    with bars(settings) as show:
+        done = iter(range(1, 10**9))
+        yield lambda _: show(what, next(done), total)

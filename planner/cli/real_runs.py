@@ -1,15 +1,11 @@
-"""Shared by commands that train on this machine: the check for torchrec, and a status line."""
+"""Shared by commands that train on this machine: what they need, and what they refuse."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 
-from planner.cli.console import Settings, stderr_console
 from planner.errors import InvalidInputError
 from planner.integrations.measure.gloo_ranks import launch_of
-from planner.support.text import printable
 
 
 def require_torchrec(command: str) -> None:
@@ -54,23 +50,3 @@ def refuse_launcher(command: str) -> None:
             f"{launch.world_size} times: run it by itself, without torchrun"
         )
         raise InvalidInputError(message)
-
-
-@contextmanager
-def status_line(settings: Settings, text: str) -> Iterator[Callable[[str], None]]:
-    """A callback that changes one line on stderr; it does nothing if progress is not shown."""
-    if not settings.shows_progress:
-        yield _ignore
-        return
-    from rich.text import Text
-
-    with stderr_console().status(text, spinner="line") as status:
-
-        def show(now: str) -> None:
-            status.update(Text(printable(f"{text}: {now}")))
-
-        yield show
-
-
-def _ignore(_: str) -> None:
-    return

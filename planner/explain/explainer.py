@@ -14,7 +14,8 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
-from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT, REPLICATED
+from costmodels.shard_work.wire import EXCHANGING_TYPES
+from costmodels.shard_work.work import INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, Spread, TablePlacement, place
 from planner.errors import InvalidInputError
 from planner.options.cuts import option_of

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from costmodels.errors import InvalidValueError
 from costmodels.workload import Workload
@@ -19,15 +19,8 @@ from planner.io.workload.workload_file import workload_file_of
 _PLACE: Final = Path("DataFrame")
 
 
-class Frame(Protocol):
-    """The part of a DataFrame that is used: its rows as mappings from column to value."""
-
-    def to_dict(self, orient: Any = ..., /) -> Any:
-        """``to_dict("records")``."""
-
-
 def workload_from_dataframe(
-    frame: Frame | Iterable[Mapping[str, Any]],
+    frame: Any,
     *,
     batch_size_per_rank: int,
     name: str = "dataframe",

@@ -37,22 +37,10 @@ MAX_ALIASED_NODES: Final = 4_000_000
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STR_TAG: Final = "tag:yaml.org,2002:str"
 _WORDS: Final = {
-    "": None,
-    "~": None,
-    "null": None,
-    "Null": None,
-    "NULL": None,
-    "true": True,
-    "True": True,
-    "TRUE": True,
-    "false": False,
-    "False": False,
-    "FALSE": False,
-    ".inf": math.inf,
-    "+.inf": math.inf,
-    "-.inf": -math.inf,
-    ".nan": math.nan,
-}
+    "": None, "~": None, "null": None, "Null": None, "NULL": None,
+    "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
+    ".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan,
+}  # fmt: skip
 _INTEGER: Final = re.compile(r"[-+]?(0|[1-9][0-9_]{0,39})")
 _HEXADECIMAL: Final = re.compile(r"0x[0-9a-fA-F_]{1,16}")
 _EXPONENT: Final = r"[eE][-+]?[0-9]{1,4}"

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
@@ -135,17 +136,18 @@ def enumerate_options(
         limits: what constraints leave to every table; found if not given.
         every_kernel: list all kernels in host memory even if device memory is far from full.
         every_name: list a cut under every sharding type that gives it.
-        progress: called again and again with how many of how many tables are listed.
-        should_stop: called again and again; True ends the listing.
+        progress: as in :func:`planner.options.cuts.priced`.
+        should_stop: as there.
 
     Raises:
-        InvalidInputError: constraints match no table, name ranks that do not exist, or leave a
-            table without any option.
+        InvalidInputError: constraints match no table or no rank, or leave a table no option.
         StoppedError: ``should_stop`` was True.
     """
     limits = limits or table_limits(problem)
     names = Names() if every_name else listed_names(pipeline, limits)
-    pricing = _Pricing(problem, pipeline, names, progress, should_stop)
+    listed_with = partial(
+        _priced_options, problem, pipeline, names, progress=progress, should_stop=should_stop
+    )
     count = _all_options(problem, limits, names)
     wide = HostMenu.UNCUT if count > _MANY and not every_kernel else HostMenu.EVERY
     sizes, is_crowded = [problem.workload.trained_bytes(x.table) for x in limits], False
@@ -155,7 +157,7 @@ def enumerate_options(
         menus = _menus_by_size(sizes, pipeline, wide)
     else:
         menus = [HostMenu.NONE] * len(limits)
-    found = pricing.of(limits, menus)
+    found = listed_with(limits, menus)
     _require_options(problem, limits, names, found)
     if set(menus) == {HostMenu.NONE}:
         listed = DeviceBytes.of(found, pipeline)
@@ -165,10 +167,9 @@ def enumerate_options(
             fits = listed.most_shard <= pipeline.device_limits.min()
             menus = [HostMenu.NONE if whole else wide for whole in fits]
         wider = [x for x, menu in zip(limits, menus, strict=True) if menu is wide]
-        again = {t.table: t for t in pricing.of(wider, [wide] * len(wider))}
+        again = {t.table: t for t in listed_with(wider, [wide] * len(wider))}
         found = tuple(again.get(options.table, options) for options in found)
-    pairs = zip(limits, found, strict=True)
-    found = tuple(_with_given(problem, pipeline, limit, names, own) for limit, own in pairs)
+    found = tuple(map(partial(_with_given, problem, pipeline, names), limits, found))
     lacking = (x for x, menu in zip(limits, menus, strict=True) if _lacks_host_kernels(x, menu))
     return Listing(
         tables=found,
@@ -252,59 +253,43 @@ def _nothing(option: ShardingOption) -> str | None:
 # ------------------------------------------------------------------ cuts
 
 
-class _Pricing:
-    """Lists and prices the options of tables, many tables at a time."""
-
-    def __init__(
-        self,
-        problem: PlanningProblem,
-        pipeline: CostPipeline,
-        names: Names,
-        progress: ListingProgress | None,
-        should_stop: Callable[[], bool] | None,
-    ) -> None:
-        self._problem, self._pipeline, self._names = problem, pipeline, names
-        self._progress, self._should_stop = progress, should_stop
-        self._menus: dict[tuple[object, ...], list[_Choice]] = {}
-
-    def of(
-        self, limits: Sequence[TableLimits], menus: Sequence[HostMenu]
-    ) -> tuple[TableOptions, ...]:
-        """Options of each table with their work."""
-        options = [
-            tuple(_made(limit, self._choices(limit, menu)))
-            for limit, menu in zip(limits, menus, strict=True)
-        ]
-        works = priced(
-            self._pipeline, options, progress=self._progress, should_stop=self._should_stop
-        )
-        return tuple(
-            TableOptions(
-                table=limit.table.name,
-                options=listed,
-                works=work,
-                ranks=limit.ranks,
-                hosts=limit.hosts,
-            )
-            for limit, listed, work in zip(limits, options, works, strict=True)
-        )
-
-    def _choices(self, limit: TableLimits, menu: HostMenu) -> list[_Choice]:
-        """The choices of a table; tables with equal columns and limits share one list."""
-        key = (
+def _priced_options(
+    problem: PlanningProblem,
+    pipeline: CostPipeline,
+    names: Names,
+    limits: Sequence[TableLimits],
+    menus: Sequence[HostMenu],
+    **callbacks: Any,
+) -> tuple[TableOptions, ...]:
+    """Options of each table with their work; ``callbacks`` are those of :func:`priced`."""
+    known: dict[tuple[object, ...], list[_Choice]] = {}
+    options = []
+    for limit, menu in zip(limits, menus, strict=True):
+        key = (  # tables with equal columns and limits share one list
             *(limit.table.embedding_dim, limit.min_column_width, tuple(limit.kernels.items())),
             *(limit.cache_load_factors, limit.names_load_factors, menu),
         )
-        if key not in self._menus:
-            self._menus[key] = list(_choices(self._problem, limit, self._names, menu))
-        return self._menus[key]
+        if key not in known:
+            known[key] = list(_choices(problem, limit, names, menu))
+        options.append(tuple(_made(limit, known[key])))
+    works = priced(pipeline, options, **callbacks)
+    return tuple(
+        TableOptions(
+            table=limit.table.name,
+            options=listed,
+            works=work,
+            ranks=limit.ranks,
+            hosts=limit.hosts,
+        )
+        for limit, listed, work in zip(limits, options, works, strict=True)
+    )
 
 
 def _with_given(
     problem: PlanningProblem,
     pipeline: CostPipeline,
-    limit: TableLimits,
     names: Names,
+    limit: TableLimits,
     found: TableOptions,
 ) -> TableOptions:
     """The options, with that of the plan in use added if it is allowed and not listed yet.

@@ -3,12 +3,18 @@
 TorchRec checks little of a plan that it is given. A wrong plan passes its checks and then fails
 deep inside the sharded module, lets a collective hang, or trains on the wrong rows. The rules here
 are those of its runtime (``torchrec/distributed/sharding/*.py``), which is not imported.
+
+FBGEMM's fused kernels do not take tables whose columns are no multiple of 4. It asserts it when it
+makes the state of its tables (``construct_split_state``: "embedding_dim must be a multiple of 4").
+TorchRec can then only copy such a table to every rank, with the dense kernel (torchrec#1495,
+torchrec#1612). HugeCTR has no such rule.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from costmodels.errors import InvalidValueError
@@ -25,8 +31,10 @@ from costmodels.sharding import (
     row_blocks,
 )
 from costmodels.topology import Topology
+from costmodels.units import format_bytes, format_time
 from costmodels.workload import Pipeline, Pooling, Table, Workload
 from planner.errors import InvalidInputError
+from planner.support.text import counted
 
 COLUMN_MULTIPLE: Final = 4
 """The columns of a fused shard are a multiple of this (FBGEMM, ``construct_split_state``)."""
@@ -405,3 +413,62 @@ _LAYOUTS: Final[dict[ShardingType, Callable[[TablePlacement, Table, int, int], l
     ShardingType.TABLE_COLUMN_WISE: _table_column_wise,
     ShardingType.GRID_SHARD: _grid_shard,
 }
+
+
+_NAMED: Final = 5
+
+
+def odd_tables(workload: Workload) -> tuple[Table, ...]:
+    """The tables that can only be copied because of their columns."""
+    multiple = column_multiple(workload)
+    return tuple(t for t in workload.tables if t.embedding_dim % multiple)
+
+
+def widened(workload: Workload) -> Workload:
+    """The workload with the columns of such tables rounded up to the next multiple."""
+    odd = {t.name for t in odd_tables(workload)}
+    return replace(
+        workload,
+        tables=tuple(
+            replace(t, embedding_dim=_next(t, workload)) if t.name in odd else t
+            for t in workload.tables
+        ),
+    )
+
+
+def width_remarks(workload: Workload) -> tuple[str, ...]:
+    """What FBGEMM's rule does to the tables, with their names and the next widths; often empty."""
+    odd = odd_tables(workload)
+    if not odd:
+        return ()
+    pairs = {t.embedding_dim: _next(t, workload) for t in odd}
+    named = _listed(f"{t.name!r} ({t.embedding_dim})" for t in odd)
+    more_bytes = sum(t.weight_bytes * (_next(t, workload) / t.embedding_dim - 1) for t in odd)
+    next_widths = _listed(f"{wide} for {width}" for width, wide in sorted(pairs.items()))
+    have = "has" if len(odd) == 1 else "have"
+    return (
+        f"{counted(len(odd), 'table')} {have} columns that are no multiple of "
+        f"{column_multiple(workload)}, which FBGEMM's fused kernels refuse: {named}; TorchRec can "
+        f"only copy them to every rank (data_parallel), or fails; embedding_dim {next_widths} "
+        f"would allow every sharding type, for {format_bytes(more_bytes)} more weights; HugeCTR "
+        "(training.pipeline: hugectr) has no such rule",
+    )
+
+
+def priced_remark(workload: Workload, time_s: float, widened_s: float) -> str:
+    """What the step takes with the widened tables, beside the time of the plan."""
+    sizes = _listed(f"{_next(t, workload)} for {t.name!r}" for t in odd_tables(workload))
+    return (
+        f"with embedding_dim {sizes}, a short search finds a step of {format_time(widened_s)} "
+        f"instead of {format_time(time_s)}; the bound of this plan holds for the widths as they are"
+    )
+
+
+def _next(table: Table, workload: Workload) -> int:
+    return table.embedding_dim + -table.embedding_dim % column_multiple(workload)
+
+
+def _listed(parts: Iterable[str]) -> str:
+    shown = list(parts)
+    rest = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
+    return ", ".join(shown[:_NAMED]) + rest

@@ -247,8 +247,8 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
     phase = _word(given, "phase", "", dict(zip(_PHASES, _PHASES, strict=True)).__getitem__)
     rows = int(number(given, "rows_per_table", low=1, high=_MOST, whole=True))
     dim = int(number(given, "dim", low=1, high=16384, whole=True))
-    num_tables = _optional(given, "num_tables", 1.0, low=1, high=1e6, whole=True)
-    pooling_factor = _optional(given, "pooling_factor", 1.0, low=0, high=1e6)
+    num_tables = number(given, "num_tables", 1.0, low=1, high=1e6, whole=True)
+    pooling_factor = number(given, "pooling_factor", 1.0, low=0, high=1e6)
     indices, bags = _counts(given, num_tables, pooling_factor)
     law = _law(given, rows, indices, num_tables)
     if isinstance(law, Unmodelled):
@@ -275,7 +275,7 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
         output_element_bytes=int(_word(given, "output_dtype", "fp32", DataType).num_bytes),
         index_bytes=8,
         optimizer=_word(given, "optimizer", "sgd", _optimizer),
-        cache_load_factor_ratio=_optional(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
+        cache_load_factor_ratio=number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
         if given.get("location") == "uvm_caching"
         else None,
     )
@@ -288,7 +288,7 @@ def _counts(given: dict[str, str], num_tables: float, pooling_factor: float) -> 
     Raises:
         ValueError: both and the pooling factor are given, and do not agree.
     """
-    bags = _optional(given, "batch_per_table", 0.0, low=1, high=_MOST)
+    bags = number(given, "batch_per_table", 0.0, low=1, high=_MOST)
     indices = bags * pooling_factor
     if "lookups_total" in given:
         counted = number(given, "lookups_total", low=0, high=_MOST) / num_tables
@@ -365,17 +365,3 @@ def _word(
     except (KeyError, ValueError):
         message = f"{column} {text!r} is not known"
         raise ValueError(message) from None
-
-
-def _optional(
-    given: dict[str, str],
-    column: str,
-    default: float,
-    *,
-    low: float,
-    high: float,
-    whole: bool = False,
-) -> float:
-    if column not in given:
-        return default
-    return number(given, column, low=low, high=high, whole=whole)

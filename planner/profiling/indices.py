@@ -78,7 +78,7 @@ def open_indices(
         features: the names of the features.
         folder: where a folder may be made for what is more than the memory.
         memory_bytes: memory of the database, at least :data:`LEAST_MEMORY_BYTES`.
-        threads: how many cores it may use.
+        threads: how many cores it, and Arrow, may use.
 
     Raises:
         InvalidInputError: DuckDB is not installed.
@@ -95,8 +95,13 @@ def open_indices(
             "temp_directory": place,
             "autoinstall_known_extensions": False,
         }
-        with duckdb.connect(":memory:", config=config) as connection:
-            yield Indices(connection, features, duckdb.Error)
+        before = arrow().cpu_count()
+        arrow().set_cpu_count(threads)
+        try:
+            with duckdb.connect(":memory:", config=config) as connection:
+                yield Indices(connection, features, duckdb.Error)
+        finally:
+            arrow().set_cpu_count(before)
 
 
 class Indices:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from costmodels import units
 from planner.support.text import format_gap, printable, significant, unsigned_zero
@@ -14,6 +15,7 @@ _NOTHING = 1e-8
 """A difference of fewer seconds (or bytes) is written as 0."""
 
 Cell = str | int | float | None
+Item = TypeVar("Item")
 
 
 class Kind(StrEnum):
@@ -83,6 +85,14 @@ class Section:
     columns: tuple[Column, ...] = ()
     rows: tuple[tuple[Cell, ...], ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def laid_out(
+    items: Iterable[Item], cells: Sequence[tuple[Column, Callable[[Item], Cell]]]
+) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
+    """Columns and rows: a row for each item, and beside each column what makes its cell."""
+    columns = tuple(column for column, _ in cells)
+    return columns, tuple(tuple(make(item) for _, make in cells) for item in items)
 
 
 def format_cell(kind: Kind, value: Cell) -> str:

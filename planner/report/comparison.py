@@ -27,10 +27,10 @@ from planner.report.base import (
     format_factor,
     format_interval,
     format_share,
+    laid_out,
 )
-from planner.report.charts import Group, rank_groups
 from planner.report.evidence import View, merged_durations_s, view_of
-from planner.report.page import Block, fill, grid, plain_body, render_page
+from planner.report.page import Block, fill, plain_body, render_page
 from planner.report.sections import memory, stages, timeline, traffic
 from planner.result import Candidate
 from planner.rules.moved_bytes import cell_bytes
@@ -152,29 +152,28 @@ def _moves_data(base: str, other: str, moved: tuple[TableChange, ...]) -> dict[s
 
 def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> Section:
     base = plans[0]
-    columns = (
-        Column(title="plan"),
-        Column(title="iteration", kind=Kind.TIME),
-        Column(title="change", kind=Kind.SHARE),
-        Column(title="samples", kind=Kind.RATE),
-        Column(title="exposed", kind=Kind.TIME, optional=True),
-        Column(title="fullest GiB", kind=Kind.GIB),
-        Column(title="worst/mean", kind=Kind.FACTOR, optional=True),
-        Column(title="kinds"),
-    )
-    rows: list[tuple[Cell, ...]] = [
+    columns, rows = laid_out(
+        plans,
         (
-            plan.name,
-            plan.estimate.time.time_s,
-            None if plan is base else regression_ratio(base, plan),
-            plan.estimate.samples_per_s,
-            plan.estimate.exposed_communication_s,
-            plan.memory.fullest.used_bytes,
-            plan.estimate.imbalance_ratio,
-            ", ".join(figures.sharding_kinds(plan.plan)),
-        )
-        for plan in plans
-    ]
+            (Column("plan"), lambda p: p.name),
+            (Column("iteration", Kind.TIME), lambda p: p.estimate.time.time_s),
+            (
+                Column("change", Kind.SHARE),
+                lambda p: None if p is base else regression_ratio(base, p),
+            ),
+            (Column("samples", Kind.RATE), lambda p: p.estimate.samples_per_s),
+            (
+                Column("exposed", Kind.TIME, optional=True),
+                lambda p: p.estimate.exposed_communication_s,
+            ),
+            (Column("fullest GiB", Kind.GIB), lambda p: p.memory.fullest.used_bytes),
+            (
+                Column("worst/mean", Kind.FACTOR, optional=True),
+                lambda p: p.estimate.imbalance_ratio,
+            ),
+            (Column("kinds"), lambda p: ", ".join(figures.sharding_kinds(p.plan))),
+        ),
+    )
     known = (*confidences, *(None for _ in plans[1 + len(confidences) :]))
     facts = tuple(
         Fact(label="Verdict", parts=_verdict(base, other, confidence))
@@ -182,7 +181,7 @@ def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> S
     )
     unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
     notes = (f"Kinds: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
-    return Section(title="Plans", facts=facts, columns=columns, rows=tuple(rows), notes=notes)
+    return Section(title="Plans", facts=facts, columns=columns, rows=rows, notes=notes)
 
 
 def _change(ratio: float, base: str) -> str:
@@ -240,12 +239,7 @@ def moves_section(
     moved = changes(workload, base.plan, other.plan)
     total = sum(change.received_bytes for change in moved)
     retyped = sum(change.changed_type for change in moved)
-    columns = (
-        Column(title="table"),
-        Column(title="before"),
-        Column(title="after"),
-        Column(title="to move", kind=Kind.BYTES),
-    )
+    columns = (Column("table"), Column("before"), Column("after"), Column("to move", Kind.BYTES))
     rows = tuple((c.table, *_described(c), c.received_bytes) for c in moved[:most])
     parts = (
         f"{len(moved)} of {len(workload.tables)} tables differ",
@@ -340,8 +334,6 @@ def _reshards(comparison: Comparison) -> Section:
 
 # ------------------------------------------------------------------ the page
 
-_MOST_GROUPS = 64
-_SAME_S = 1e-12
 _DRAWINGS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
     ("timeline", "Timeline of one iteration", timeline.draw),
     ("rank-stages", "Stages, rank by rank", stages.draw),
@@ -350,10 +342,6 @@ _DRAWINGS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
 )
 _VERDICTS = """\
 {% for verdict in verdicts %}<p class="verdict">{{ verdict }}.</p>{% endfor %}{{ rest }}"""
-_DELTAS = """\
-{% for heading, table in parts -%}
-<h3>{{ heading }}</h3>{{ table or "<p>Every stage takes as long on every rank.</p>"|safe }}
-{% endfor %}"""
 
 
 def render_compare(comparison: Comparison) -> str:
@@ -377,8 +365,6 @@ def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
         *(_moved(comparison, i) for i in range(1, len(plans))),
         _plain("reshard", "Re-shard", reshards),
         _plain("stages", "Stages", slowest),
-        _stage_deltas(comparison),
-        _plain("memory-deltas", "Memory deltas", _memory_deltas(comparison)),
     ]
     alone = [view_of(comparison.pipeline, plan) for plan in plans]
     longest_s = max(timeline.length_s(view) for view in alone)
@@ -403,45 +389,3 @@ def _moved(comparison: Comparison, index: int) -> Block:
     if not section.rows:
         section = replace(section, facts=(), notes=("No table moved or changed its type.",))
     return _plain(f"moved-{index + 1}", f"Moved: {other.name}", section)
-
-
-def _stage_deltas(comparison: Comparison) -> Block:
-    """For each rank and stage, the time of a later plan minus that of the first plan."""
-    groups = rank_groups(comparison.pipeline.topology, most=_MOST_GROUPS)
-    base = merged_durations_s(comparison.plans[0].estimate)
-    parts: list[tuple[str, Markup | None]] = []
-    for plan in comparison.plans[1:]:
-        theirs = merged_durations_s(plan.estimate)
-        names = dict.fromkeys([*base, *theirs])
-        deltas = {n: [_mean(theirs, n, g) - _mean(base, n, g) for g in groups] for n in names}
-        kept = [n for n in names if any(abs(d) > _SAME_S for d in deltas[n])]
-        columns = (Column("where"), *(Column(n, Kind.DELTA) for n in kept))
-        rows: list[tuple[Cell, ...]] = [
-            (g.name, *(deltas[n][k] for n in kept)) for k, g in enumerate(groups)
-        ]
-        heading = f"{plan.name} less {comparison.plans[0].name}"
-        parts.append((heading, grid(columns, rows) if kept else None))
-    title = "Stage times, rank by rank"
-    body = fill(_DELTAS, parts=parts)
-    return Block(name="stage-deltas", title=title, body=body, short="Stage deltas")
-
-
-def _mean(stages_s: dict[str, list[float]], name: str, group: Group) -> float:
-    times = stages_s.get(name)
-    return 0.0 if times is None else sum(times[r] for r in group.ranks) / len(group.ranks)
-
-
-def _memory_deltas(comparison: Comparison) -> Section:
-    groups = rank_groups(comparison.pipeline.topology, most=_MOST_GROUPS)
-    base, *others = comparison.plans
-    columns = (
-        Column("where"),
-        *(Column(plan.name, Kind.BYTES) for plan in comparison.plans),
-        *(Column(f"{plan.name} less {base.name}", Kind.DELTA_BYTES) for plan in others),
-    )
-    rows: list[tuple[Cell, ...]] = []
-    for group in groups:
-        used = [max(p.memory.ranks[r].used_bytes for r in group.ranks) for p in comparison.plans]
-        rows.append((group.name, *used, *(v - used[0] for v in used[1:])))
-    note = "Device memory in use, the reserve included; of a host, its fullest rank."
-    return Section(title="Memory differences", columns=columns, rows=tuple(rows), notes=(note,))

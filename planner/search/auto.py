@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
@@ -37,7 +36,7 @@ collectives, and their space is so small that a short search finds good ones."""
 
 @final
 class Auto(AbstractStrategy):
-    """Bounds by linear programs, plans rounded from them, ruin and recreate, local search.
+    """Bounds by linear programs, plans rounded from them, sampled prices, ruin and recreate.
 
     Ends by itself when the gap is closed or nothing helps any more. The folders ``bounds``,
     ``construct`` and ``improve`` beside this module hold the parts, each with its explanation;
@@ -116,8 +115,6 @@ class _Run:
             schedule=schedule,
         )
         self.second: SecondSearch | None = None
-        self.waiting: list[Assignment] = []
-        """Plans that no descent has begun from yet."""
 
     @property
     def _plans_before_bounds(self) -> tuple[_Phase, ...]:
@@ -126,7 +123,7 @@ class _Run:
             self._offer_handed,  # plans of other problems, as they are in this one
             self._bound_at_once,  # one linear bound, plans rounded from it, the second search
             self._limit_moves_early,  # the bound under a limit on moves, if there is much work
-            self._early_plans,  # descents and short cycles, for budgets that end soon
+            self._early_plans,  # a short cycle, for budgets that end soon
             self.proofs.relax_type_sets,  # a linear bound for each set of sharding types
         )
 
@@ -136,11 +133,10 @@ class _Run:
         return (
             self.proofs.limit_moves,  # the bound under a limit on moves
             self._make_starts,  # plans of greedy planners and rounded ones, and the first boxes
-            self._first_cycles,  # ruin and recreate from the best plan of each set of types
-            self._improve_waiting,  # descents from greedy and rounded plans
+            self._first_cycles,  # sampled prices, ruin and recreate in each set of types
             self._pack,  # the bound by how shards share ranks, and plans from it
-            self._split_and_improve,  # boxes, and descents from plans rounded in them
-            self._choose_whole_options,  # where there are no boxes: bounds by whole options
+            self.proofs.split_boxes,  # boxes, and plans rounded in them
+            self.proofs.choose_whole_options,  # where there are no boxes: bounds by whole options
             self._refine,  # cycles and sampled prices in turn, while they help
             self._pack_again,  # the same bound by other choices, after which plans are refined
             self._begin_anew,  # with other prices and plans, while the gap is wide
@@ -165,9 +161,7 @@ class _Run:
     # -- until every set of sharding types has its bound ------------------------------------------
 
     def _offer_handed(self) -> None:
-        found = offered(self.handed, self.space, self.record)
-        self.starts.found += found
-        self.waiting += found
+        self.starts.found += offered(self.handed, self.space, self.record)
 
     def _bound_at_once(self) -> None:
         """The first bound and the first rounded plans; then a second search may begin."""
@@ -184,80 +178,49 @@ class _Run:
             self.proofs.limit_moves()
 
     def _early_plans(self) -> None:
-        """A descent from the best plan and one from the best plan of columns; cycles around both.
-
-        The better start comes first. A cycle follows if the descent has led to a new best plan, or
-        if its start was the best plan already.
-        """
+        """Plans of columns, and a short cycle around the best plan."""
         if self.proofs.none_fits or self.record.stopped:
             return
-        value, record = self.record.evaluate.value, self.record
-        starts = [] if record.best is None else [record.best]
-        relaxed = self.proofs.relaxed
         if frozenset(o.sharding_type for o in self.space.options) > _COLUMNS:
-            relaxed[_COLUMNS] = self.proofs.bounds.relax(_COLUMNS)
-            if relaxed[_COLUMNS].shares is not None:
-                made = self.starts.round(relaxed[_COLUMNS])
-                starts += sorted(made, key=value)[:1]
-        share = math.inf if self.second is None else self.schedule.turn_share
-        most_s = self.meter.spent_s + share * self.meter.planned_s
-        for start in sorted(starts, key=value):
-            if self.meter.spent_s >= most_s:
-                break
-            before = record.best
-            self.improver.improve([start])
-            best, has_time = record.best, self.meter.spent_s < most_s
-            if best is not None and has_time and (best != before or best == start):
-                cycle_s = self.schedule.start_share * self.meter.planned_s
-                self.improver.short_cycle(best, cycle_s)
-        relaxed.pop(_COLUMNS, None)  # plans of columns get a bound within their set of types
+            columns = self.proofs.bounds.relax(_COLUMNS)
+            if columns.shares is not None:
+                self.starts.round(columns)
+        if self.record.best is not None:
+            most_s = self.schedule.start_share * self.meter.planned_s
+            self.improver.short_cycle(self.record.best, most_s)
 
     # -- plans and bounds in turn -----------------------------------------------------------------
 
     def _make_starts(self) -> None:
-        planned_s, schedule = self.meter.planned_s, self.schedule
-        self.waiting += self.starts.greedy(schedule.start_share * planned_s)
-        most_s = schedule.start_share * planned_s
-        self.waiting += self.starts.promising(self.proofs.relaxed.values(), most_s)
-        self.waiting += self.proofs.split_boxes(most_s=schedule.start_share * planned_s)
-
-    def _improve_waiting(self) -> None:
-        self.improver.improve(self.waiting)
-        self.waiting = []
+        most_s = self.schedule.start_share * self.meter.planned_s
+        self.starts.greedy(most_s)
+        self.starts.promising(self.proofs.relaxed.values(), most_s)
+        self.proofs.split_boxes(most_s=most_s)
 
     def _first_cycles(self) -> None:
-        """One cycle for the best start of each set of sharding types, then sampled prices.
+        """Sampled prices, then one cycle for the best start of each set of sharding types.
 
         Boxes take turns with the cycles, up to a share of the work done so far.
         """
-        schedule, starts = self.schedule, []
+        schedule = self.schedule
+        self.improver.explore(schedule.most_effort if self.second is None else 1.0)
         for start in self.improver.families(self.starts.found):
             most_s = schedule.turn_share * self.meter.left_s
             self.improver.cycle(start, schedule.least_effort, most_s=most_s)
             left_s = schedule.turn_share * self.meter.spent_s - self.proofs.boxes_s
-            starts += self.proofs.split_boxes(most_s=left_s)
-        self.improver.improve(starts)
-        if self.second is None or not self.proofs.has_boxes:
-            effort = schedule.most_effort if self.second is None else 1.0
-            self.improver.explore(effort)
+            self.proofs.split_boxes(most_s=left_s)
 
     def _pack(self) -> None:
         """Raise the bound by how shards share ranks, and improve plans of the choices it names."""
-        packing, plans = self.proofs.pack(), []
+        packing = self.proofs.pack()
         if packing is not None:
             for choice in packing.others:
                 made = self.starts.place(choice)
                 if made:
                     best = min(made, key=self.record.evaluate.value)
                     self.improver.cycle(best, self.schedule.least_effort)
-            plans = [plan for choice in packing.choices for plan in self.starts.place(choice)]
-        self.improver.improve(plans)
-
-    def _choose_whole_options(self) -> None:
-        self.improver.improve(self.proofs.choose_whole_options())
-
-    def _split_and_improve(self) -> None:
-        self.improver.improve(self.proofs.split_boxes())
+            for choice in packing.choices:
+                self.starts.place(choice)
 
     def _refine(self) -> None:
         """Rounds of cycles and sampled prices, until several rounds in a row do not help.
@@ -275,7 +238,7 @@ class _Run:
                 value = self.record.value
                 way(effort)
                 helped.append(self.record.value < value * (1 - OPTIMALITY_GAP))
-                self._split_and_improve()
+                self.proofs.split_boxes()
             idle = 0 if any(helped) else idle + 1
             for i, gained in enumerate(helped):
                 factor = schedule.effort_factor

@@ -15,9 +15,9 @@ from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError
 from planner.models import pipeline_of
 from planner.options.arithmetic import refuse_hopeless
 from planner.options.contradictions import constraint_problems
-from planner.options.odd_widths import odd_tables, width_remarks
 from planner.options.runtime_warnings import runtime_warnings
 from planner.options.torchrec_default import torchrec_default
+from planner.options.torchrec_rules import odd_tables, width_remarks
 from planner.problem import PlanningProblem
 from planner.result import (
     LEAST_GAIN_RATIO,

@@ -17,7 +17,6 @@ from costmodels.errors import CostModelError
 from costmodels.sharding import Plan
 from costmodels.workload import DataType, DenseArch, Feature, Optimizer, Pipeline, Table, Workload
 from planner.errors import PlannerError
-from planner.models import pipeline_of
 from planner.problem import PlanningProblem
 from planner.result import Assumed
 from planner.support.text import significant
@@ -123,27 +122,44 @@ def priced_assumptions(
     Args:
         problem: as it was planned.
         plan: the plan.
+        assumed: see :func:`assumptions`.
+        has_time: asked before each price; where it says False, what was assumed has no price.
+    """
+
+    def price(other: Workload) -> float | None:
+        return _time_s(problem, plan, other) if has_time() else None
+
+    return assumptions(problem.workload, assumed, price)
+
+
+def assumptions(
+    workload: Workload,
+    assumed: Mapping[str, Iterable[str]],
+    price: Callable[[Workload], float | None] = lambda _: None,
+) -> tuple[Assumed, ...]:
+    """What was assumed, and what it is worth.
+
+    Args:
+        workload: with the assumed values.
         assumed: the keys that a workload file left open, with the names of tables, as in
             :class:`planner.io.WorkloadFile`. Tables whose values came from elsewhere, such as
             statistics, are left out.
-        has_time: asked before each price; where it says False, what was assumed has no price.
+        price: the seconds of a step of the workload with another value.
     """
-    workload = problem.workload
     found = []
     for key, known in _RANGES.items():
         names = frozenset(assumed.get(key, ())) & _unchanged(workload, key)
         if key not in assumed or (key.startswith("tables.") and not names):
             continue
-        value = known.value(workload)
         told, other = known.other(workload, names)
         found.append(
             Assumed(
                 key=key,
                 what=known.what,
-                value=value,
+                value=known.value(workload),
                 num_tables=len(names),
                 other=told,
-                time_s=_time_s(problem, plan, other) if other and has_time() else None,
+                time_s=None if other is None else price(other),
             )
         )
     return tuple(found)
@@ -160,6 +176,8 @@ def _unchanged(workload: Workload, key: str) -> frozenset[str]:
 
 def _time_s(problem: PlanningProblem, plan: Plan, workload: Workload) -> float | None:
     """Seconds of a step; None where the plan is too large to price often, or does not run so."""
+    from planner.models import pipeline_of  # pricing is not needed to say what is assumed
+
     if len(workload.tables) * problem.topology.world_size > _MOST_SHARES:
         return None
     try:

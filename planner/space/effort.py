@@ -33,9 +33,6 @@ _SHARING_ENTRY_S: Final = 1.7e-8
 _PLACING_S: Final = 3.3e-5
 _PLACING_RANK_S: Final = 2e-7
 """Placing given options: for each table, and for each table on each rank."""
-_NEIGHBOURS_S: Final = 6e-4
-_NEIGHBOURS_ENTRY_S: Final = 4e-7
-"""Looking at all moves from some ranks: for each time, and for each number that is compared."""
 _LEAST_LEFT_SHARE: Final = 0.1
 """A search goes on counting on this share of its planned work until its limit is reached."""
 
@@ -74,11 +71,6 @@ def sharing_s(entries: int) -> float:
 def placing_s(tables: int, ranks: int) -> float:
     """Nominal seconds of placing given options of all tables."""
     return tables * (_PLACING_S + _PLACING_RANK_S * ranks)
-
-
-def neighbours_s(entries: int) -> float:
-    """Nominal seconds of looking at the moves from the fullest ranks."""
-    return _NEIGHBOURS_S + _NEIGHBOURS_ENTRY_S * entries
 
 
 class Meter:

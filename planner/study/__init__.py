@@ -5,8 +5,8 @@ each setup is judged by a search of its own, unless a proven bound says beforeha
 better than a setup that is already known. Optuna's journal keeps a study for a later run.
 """
 
-from planner.study.asking import study
 from planner.study.figures import GOALS, Figures, Operation
+from planner.study.files import study
 from planner.study.space import Setup, Space
 from planner.study.study import Answer, Choice, Effort, Study
 from planner.study.task import SetupResult

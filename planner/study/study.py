@@ -461,9 +461,7 @@ class Study:
         for family in families:
             kept = attributes.get(_name(family), 0)
             if kept != 0:
-                self.floors[family] = (
-                    None if kept is None else TypeAdapter(Floor).validate_python(kept)
-                )
+                self.floors[family] = TypeAdapter(Floor | None).validate_python(kept)
             elif family not in self.floors:
                 try:
                     problems.append(self.space.restricted(family))

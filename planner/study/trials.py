@@ -145,13 +145,11 @@ class Trials:
         with contextlib.suppress(_finished()):
             for name, value in told.items():
                 trial.set_user_attr(name, value)
-            _constrain(trial, fits=result.figures is not None)
             self._study.tell(trial, list(values), skip_if_finished=True)
 
     def rule_out(self, number: int) -> None:
         """End a trial whose setup cannot better what was found."""
-        with contextlib.suppress(_finished()):
-            _constrain(self._begun_here.pop(number), fits=True)
+        del self._begun_here[number]
         self._tell(number, "PRUNED")
 
     def give_up(self, number: int) -> None:
@@ -175,14 +173,10 @@ def _setup_of(trial: FrozenTrial) -> Setup:
     return Setup(tuple((k, v) for k, v in trial.user_attrs["setup"]))
 
 
-def _constrain(trial: Trial, *, fits: bool) -> None:
-    """Tell Optuna's samplers whether a plan fits; before Optuna 5 they ask :func:`_violation`."""
-    if hasattr(trial, "set_constraint"):
-        trial.set_constraint("fits", 0.0 if fits else 1.0)
-
-
 def _violation(trial: FrozenTrial) -> Sequence[float]:
-    return (0.0 if (trial.user_attrs.get("result") or {}).get("figures") else 1.0,)
+    """Above 0 for a setup that was searched and under which nothing fits."""
+    result = trial.user_attrs.get("result")
+    return (1.0 if result is not None and not result.get("figures") else 0.0,)
 
 
 def _finished() -> type[Exception]:
@@ -212,23 +206,20 @@ def _is_lost(worker: str) -> bool:
 def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of that name; setups under which nothing fits break its constraint."""
     from optuna import samplers
-    from optuna.exceptions import ExperimentalWarning
-    from optuna.trial import Trial
 
-    constraint = None if hasattr(Trial, "set_constraint") else _violation
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
+        warnings.simplefilter("ignore")  # Optuna 5 prefers another way, which Optuna 4 has not
         if name == "tpe":
             return samplers.TPESampler(
                 seed=seed,
                 n_startup_trials=_STARTUP_TRIALS,
                 multivariate=True,
                 group=True,
-                constraints_func=constraint,
+                constraints_func=_violation,
             )
         if name == "nsga2":
             return samplers.NSGAIISampler(
-                population_size=_POPULATION, seed=seed, constraints_func=constraint
+                population_size=_POPULATION, seed=seed, constraints_func=_violation
             )
         return samplers.RandomSampler(seed=seed)
 

@@ -10,7 +10,7 @@ class Status(StrEnum):
 
     ``optimal``: the gap to the proven bound is below 0.01 %. ``optimal_for_widths``: the same,
     where FBGEMM's rule on widths lets some tables only be copied, so that wider ones may be faster
-    (:mod:`planner.options.odd_widths`). ``gap``: the strategy's own work was
+    (:mod:`planner.options.torchrec_rules`). ``gap``: the strategy's own work was
     done and a gap remains. ``work_limit``: the budget of work was spent. ``time_limit`` and
     ``interrupted``: stopped, the incumbent is reported. ``heuristic``: the strategy proves nothing.
     ``no_proof``: a plan was priced below the bound, so the bound is wrong and was withdrawn.

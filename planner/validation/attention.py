@@ -24,7 +24,6 @@ from costmodels.dense.roofline import attention_s
 from costmodels.operators import Operator, OperatorKind
 from costmodels.sustained import BURSTS, POINTWISE, ScoreWork, Works, generation_of
 from costmodels.topology import Device
-from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from planner import io
 from planner.validation.cases import AS_SHIPPED, Prediction, csv_rows
 from planner.validation.transformers import TransformerCase, unfitted
@@ -194,19 +193,6 @@ def _on(device: Device, found: dict[str, Works]) -> Works:
         for work, ours in zip(works, own, strict=True)
     )
     return forward, backward
-
-
-def summarize(
-    cases: Sequence[AttentionCase], found: dict[str, list[float]]
-) -> dict[str, ErrorSummary]:
-    """The errors of the predictions, by what these were fitted to.
-
-    Args:
-        cases: the cases.
-        found: predicted seconds of the cases, from :func:`predictions`.
-    """
-    measured = [c.measured_s for c in cases]
-    return {name: summarize_errors(times, measured) for name, times in found.items()}
 
 
 def _time_s(case: AttentionCase, works: Works) -> float:

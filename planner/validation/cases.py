@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any, Final, Generic, TypeVar
@@ -39,6 +39,7 @@ class Case:
 
 
 CaseT = TypeVar("CaseT", bound=Case)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,3 +99,11 @@ def json_rows(name: str) -> list[dict[str, Any]]:
 
 def _text(name: str) -> str:
     return (configs_folder() / "published" / name).read_text(encoding="utf-8")
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+    """The items by a key, in the order in which keys are met."""
+    groups: dict[Hashable, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

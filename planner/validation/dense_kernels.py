@@ -13,12 +13,11 @@ to all but one family.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -36,7 +35,10 @@ from planner import io
 from planner.io.documents import Document
 from planner.io.workload.workload_file import workload_file_of
 from planner.validation.cases import json_rows
-from planner.validation.measured_steps import Row, load_rows, step_of, whole_tables
+from planner.validation.h200 import Row, load_rows, step_of, whole_tables
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FIXED: Final = frozenset({"chunk_parameters", "join_s", "join_ratio"})
 """Constants that are not fitted: they are known from the source code of the kernels, or measured
@@ -154,49 +156,38 @@ _MLP_INPUT, _MLP_SIZES = 3584, (1024, 1024, 512, 256, 1)
 _DLRM_WEIGHT: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DensePrediction:
-    """A measured GPU time with what is predicted for it.
-
-    Attributes:
-        point: the measurement.
-        shipped_s: predicted with the shipped constants.
-        left_out_s: predicted with constants that were fitted without its family.
-    """
-
-    point: KernelPoint
-    shipped_s: float
-    left_out_s: float
-
-    def is_inside(self) -> bool:
-        """Whether the measured time is inside the 90 % interval of the left-out prediction."""
-        apart = abs(math.log(self.left_out_s / self.point.measured_s))
-        return apart <= Z90 * dense_step_sigma()
-
-
 def points() -> tuple[KernelPoint, ...]:
     """Everything that was measured, in file order."""
     h200, h100 = _system("h200_sxm"), _system("h100_sxm")
     return (*_of_h200(h200), *_of_h100(json_rows(_DOTS), h100))
 
 
-def predictions() -> tuple[DensePrediction, ...]:
-    """Every point but single products, with constants that were fitted without its family."""
+def predictions() -> DataFrame:
+    """Every point but single products, predicted also by constants fitted without its family.
+
+    Returns:
+        A row for each point: ``case``, ``family``, ``measured_s``, ``shipped_s`` with the shipped
+        constants, ``left_out_s`` without the family, and ``is_inside``: whether the 90 % interval
+        of the latter holds the measured time.
+    """
+    from pandas import DataFrame
+
     known = points()
-
-    @cache
-    def without(family: str) -> KernelConstants:
-        return fit_kernels([p for p in known if p.family != family])
-
-    return tuple(
-        DensePrediction(
-            point=p,
-            shipped_s=p.predicted_s(KERNELS),
-            left_out_s=p.predicted_s(without(p.family)),
-        )
+    families = dict.fromkeys(p.family for p in known if p.family != PRODUCTS)
+    without = {x: fit_kernels([p for p in known if p.family != x]) for x in families}
+    found = DataFrame(
+        {
+            "case": p.name,
+            "family": p.family,
+            "measured_s": p.measured_s,
+            "shipped_s": p.predicted_s(KERNELS),
+            "left_out_s": p.predicted_s(without[p.family]),
+        }
         for p in known
         if p.family != PRODUCTS
     )
+    apart = np.abs(np.log(found.left_out_s / found.measured_s))
+    return found.assign(is_inside=apart <= Z90 * dense_step_sigma())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

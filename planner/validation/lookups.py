@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,9 @@ import numpy as np
 
 from costmodels.calibration.fit_fbgemm import (
     PASSES,
+    BlockError,
     LookupRow,
+    block_error,
     block_errors,
     folds_of,
     left_out,
@@ -43,27 +44,9 @@ _OTHERS: Final = ("lookup_points.csv", "h100_sxm", "H100-SXM5-80GB")
 TENTHS: Final = "a tenth of the points left out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockOutcome:
-    """The errors of one kind of call in one direction.
-
-    Attributes:
-        way: how the constants that predict them were fitted.
-        block: kind of call: ``hbm``, ``seq`` (unpooled), ``uvm`` or ``uvmc`` (cached).
-        direction: ``forward`` or ``backward``.
-        num_points: number of calls.
-        mape_ratio: mean of |predicted / measured - 1|.
-        worst_ratio: the largest of them.
-        coverage_ratio: share of measurements inside their 90 % intervals.
-    """
-
-    way: str
-    block: str
-    direction: str
-    num_points: int
-    mape_ratio: float
-    worst_ratio: float
-    coverage_ratio: float
+Outcome = tuple[str, BlockError, float]
+"""How constants were fitted, the errors of a kind of call that they predict, and what share of its
+measurements is inside their 90 % intervals."""
 
 
 def load_rows(path: Path | None = None) -> tuple[LookupRow, ...]:
@@ -73,10 +56,10 @@ def load_rows(path: Path | None = None) -> tuple[LookupRow, ...]:
     return tuple(LookupRow.of(row) for row in rows if row.get("block") in _BLOCKS)
 
 
-def errors() -> tuple[BlockOutcome, ...]:
+def errors() -> tuple[Outcome, ...]:
     """The errors of every way of fitting, and of the calls to which nothing is fitted."""
     rows, topology = load_rows(), load_system(_SYSTEM, gpus=1, gpus_per_host=1)
-    found: list[BlockOutcome] = []
+    found: list[Outcome] = []
     for way, groups in ways(rows).items():
         found += _errors(way, rows, left_out(rows, topology, groups), topology)
     return (*found, *_of_others())
@@ -98,21 +81,13 @@ def ways(rows: Sequence[LookupRow]) -> dict[str, IntArray]:
 
 def _errors(
     way: str, rows: Sequence[LookupRow], predicted: FloatArray, topology: Topology
-) -> list[BlockOutcome]:
+) -> list[Outcome]:
     measured = np.array([row.measured_s for row in rows])
     wide = np.array([_half_width(row, topology) for row in rows])
     inside = np.abs(np.log(predicted / measured)) <= wide[:, None]
     blocks = np.array([row.block for row in rows])
     return [
-        BlockOutcome(
-            way=way,
-            block=e.block,
-            direction=e.direction,
-            num_points=e.num_points,
-            mape_ratio=e.mape_ratio,
-            worst_ratio=e.worst_ratio,
-            coverage_ratio=float(inside[blocks == e.block, PASSES.index(e.direction)].mean()),
-        )
+        (way, e, float(inside[blocks == e.block, PASSES.index(e.direction)].mean()))
         for e in block_errors(rows, predicted)
     ]
 
@@ -124,7 +99,7 @@ def _half_width(row: LookupRow, topology: Topology) -> float:
     return Z90 * math.hypot(sigma, rate_sigma(topology, "lookup"))
 
 
-def _of_others() -> list[BlockOutcome]:
+def _of_others() -> list[Outcome]:
     """NVIDIA's calls of 0.07 to 1.05 million unpooled rows of 128 columns."""
     file, system, device = _OTHERS
     table = read_table(configs_folder() / "published" / file, LOOKUP_COLUMNS)
@@ -137,23 +112,12 @@ def _of_others() -> list[BlockOutcome]:
     for place in ("hbm", "uvm", "uvm_caching"):
         for direction in PASSES:
             here = [
-                (
-                    p.time_s * 1e6 / float(r["time_us"]),
-                    p.low_s * 1e6 <= float(r["time_us"]) <= p.high_s * 1e6,
-                )
+                (float(r["time_us"]) * 1e-6, p)
                 for r, p in pairs
                 if r["location"] == place and r["phase"].startswith(direction)
             ]
-            off = np.abs(np.array([ratio for ratio, _ in here]) - 1.0)
-            found.append(
-                BlockOutcome(
-                    way="NVIDIA's rows of an H100, nothing fitted",
-                    block=place,
-                    direction=direction,
-                    num_points=len(here),
-                    mape_ratio=float(off.mean()),
-                    worst_ratio=float(off.max()),
-                    coverage_ratio=float(np.mean([inside for _, inside in here])),
-                )
-            )
+            ratio = np.array([p.time_s / measured_s for measured_s, p in here])
+            inside = np.mean([p.low_s <= measured_s <= p.high_s for measured_s, p in here])
+            error = block_error(place, direction, ratio)
+            found.append(("NVIDIA's rows of an H100, nothing fitted", error, float(inside)))
     return found

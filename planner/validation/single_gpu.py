@@ -27,7 +27,7 @@ from costmodels.workload import Workload
 from planner import io
 from planner.io.library import configs_folder
 from planner.validation.cases import AS_SHIPPED, Case, Prediction, csv_rows
-from planner.validation.measured_steps import whole_tables
+from planner.validation.h200 import whole_tables
 
 _FILE: Final = "lin22_single_gpu.csv"
 """The measured iterations, one case a row."""

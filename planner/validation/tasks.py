@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.calibration.designs import placed
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import CostModelError
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
+from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import (
     DenseArch,
@@ -75,23 +76,10 @@ def random_workload(seed: int) -> Workload:
         while rows * dim * 4 > room / 2:
             rows //= 2
         room -= rows * dim * 4
-        exponent = 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
+        exponent = _exponent(rng)
         pooling = float(np.round(np.exp(rng.uniform(0.0, np.log(50.0)))))
-        law = Zipf(
-            num_embeddings=rows,
-            exponent=exponent,
-            scattered=bool(rng.random() < 0.6),
-        )
-        feature = Feature(name=f"f{i}", pooling_factor=pooling)
-        tables.append(
-            Table(
-                name=f"t{i}",
-                num_embeddings=rows,
-                embedding_dim=dim,
-                features=(feature,),
-                distribution=law,
-            )
-        )
+        scattered = bool(rng.random() < 0.6)
+        tables.append(_table(i, rows, dim, pooling, exponent, scattered=scattered))
     batch = int(rng.choice([1024, 2048, 4096]))
     return _workload(f"random-{seed}", tables, batch, rng, (8, 16, 32))
 
@@ -106,16 +94,7 @@ def large_workload(seed: int) -> Workload:
     tables = []
     for i, dim in enumerate(int(d) for d in rng.choice((16, 32, 64), 5)):
         rows = int(_LARGE_BYTES * rng.uniform(0.6, 1.0) / (4 * dim))
-        pooling = float(rng.integers(15, 31))
-        tables.append(
-            Table(
-                name=f"t{i}",
-                num_embeddings=rows,
-                embedding_dim=dim,
-                features=(Feature(name=f"f{i}", pooling_factor=pooling),),
-                distribution=Zipf(num_embeddings=rows, exponent=0.0, scattered=True),
-            )
-        )
+        tables.append(_table(i, rows, dim, float(rng.integers(15, 31)), 0.0))
     return _with_mlps(f"large-{seed}", tables, 2048, 16, 8)
 
 
@@ -167,37 +146,20 @@ def random_plan(
             table-wise. Large tables are never replicated.
         rng: random numbers.
     """
-    kinds = (ShardingType.ROW_WISE, ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL)
-    probabilities = (*shares, 1.0 - sum(shares))
-    placements = []
-    for table in workload.tables:
-        kind = (*kinds, ShardingType.TABLE_WISE)[int(rng.choice(4, p=probabilities))]
-        large = table.weight_bytes > _REPLICATED_BYTES
-        if kind is ShardingType.DATA_PARALLEL and large:
-            kind = ShardingType.TABLE_WISE
-        widths: tuple[int, ...] = (table.embedding_dim,)
-        if kind is ShardingType.COLUMN_WISE:
-            widths = (table.embedding_dim // 2,) * 2
-        replicated = kind is ShardingType.DATA_PARALLEL
-        option = ShardingOption(
-            table=table.name,
-            sharding_type=kind,
-            kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
-            column_widths=widths,
-        )
-        where = tuple(int(r) for r in rng.choice(world_size, option.num_pieces, replace=True))
-        if kind is ShardingType.COLUMN_WISE:
-            where = tuple(int(r) for r in rng.permutation(world_size)[:2])
-        placements.append(
-            place(
-                option,
-                table.num_embeddings,
-                where,
+    others = (ShardingType.ROW_WISE, ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL)
+    kinds, probabilities = (*others, ShardingType.TABLE_WISE), (*shares, 1.0 - sum(shares))
+    return Plan(
+        placements=tuple(
+            placed(
+                table,
+                kinds[int(rng.choice(4, p=probabilities))],
+                rng,
                 world_size=world_size,
-                local_world_size=world_size,
+                most_replicated_bytes=_REPLICATED_BYTES,
             )
+            for table in workload.tables
         )
-    return Plan(placements=tuple(placements))
+    )
 
 
 def with_skew(workload: Workload, exponent: float) -> Workload:
@@ -249,7 +211,7 @@ def over_fields(seed: int) -> tuple[Workload, Blocks]:
     width, heads = _widths(rng)
     count, batch = int(rng.integers(4, 13)), int(rng.choice([256, 512, 1024, 2048]))
     tables = [
-        _table(i, width, float(np.round(np.exp(rng.uniform(0.0, np.log(30.0))))), rng)
+        _random_table(i, width, float(np.round(np.exp(rng.uniform(0.0, np.log(30.0))))), rng)
         for i in range(count)
     ]
     batch, blocks = _blocks(width, heads, count, batch, rng)
@@ -262,7 +224,12 @@ def over_sequences(seed: int) -> tuple[Workload, Blocks]:
     width, heads = _widths(rng)
     mean, batch = int(rng.integers(8, 65)), int(rng.choice([64, 128, 256, 512]))
     tables = [
-        _table(i, width, float(mean), rng, is_sequence=True) for i in range(int(rng.integers(1, 5)))
+        replace(
+            _random_table(i, width, float(mean), rng),
+            pooling=Pooling.NONE,
+            module="embedding_collection",
+        )
+        for i in range(int(rng.integers(1, 5)))
     ]
     positions = int(np.ceil(mean * rng.uniform(1.0, 1.4)))
     batch, blocks = _blocks(width, heads, positions, batch, rng)
@@ -275,30 +242,28 @@ def _widths(rng: np.random.Generator) -> tuple[int, int]:
     return heads * int(rng.choice(_HEAD_WIDTHS)), heads
 
 
-def _table(
-    number: int, width: int, length: float, rng: np.random.Generator, *, is_sequence: bool = False
-) -> Table:
-    """A random table.
-
-    Args:
-        number: its number, for names.
-        width: columns.
-        length: mean indices per sample.
-        rng: random numbers.
-        is_sequence: whether its vectors are not pooled.
-    """
+def _random_table(number: int, width: int, length: float, rng: np.random.Generator) -> Table:
+    """A random table with so many columns, and ``length`` indices per sample in the mean."""
     rows = min(int(10 ** rng.uniform(2.5, 6.0)), int(_TABLE_BYTES / (4 * width)))
-    exponent = 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
+    exponent = _exponent(rng)
+    return _table(number, rows, width, length, exponent, scattered=bool(rng.random() < 0.6))
+
+
+def _exponent(rng: np.random.Generator) -> float:
+    """The exponent of a random Zipf law; 0 for one law in seven."""
+    return 0.0 if rng.random() < 0.15 else float(np.round(rng.uniform(0.2, 1.4), 2))
+
+
+def _table(
+    number: int, rows: int, dim: int, length: float, exponent: float, *, scattered: bool = True
+) -> Table:
+    """A pooled table of one feature, whose indices follow a Zipf law."""
     return Table(
         name=f"t{number}",
         num_embeddings=rows,
-        embedding_dim=width,
+        embedding_dim=dim,
         features=(Feature(name=f"f{number}", pooling_factor=length),),
-        distribution=Zipf(
-            num_embeddings=rows, exponent=exponent, scattered=bool(rng.random() < 0.6)
-        ),
-        pooling=Pooling.NONE if is_sequence else Pooling.SUM,
-        module="embedding_collection" if is_sequence else "embedding_bag_collection",
+        distribution=Zipf(num_embeddings=rows, exponent=exponent, scattered=scattered),
     )
 
 

@@ -28,7 +28,7 @@ LOWERED: Final[tuple[tuple[str, str, float], ...]] = (
     ("planner.search.bounds.makespan", "_MOST_SIZES", 2),
     (_SCHEDULE, "program_entries", 20),
     (_SCHEDULE, "type_sets", 2),
-    ("planner.search.construct.packing_exact", "_MOST_VARIABLES", 20),
+    ("planner.search.construct.packing", "_MOST_VARIABLES", 20),
     (_SCHEDULE, "second_size", 0),
     (_SCHEDULE, "further_s", 0.0),
     ("planner.space.evaluation", "_MOST_ENTRIES", 50),

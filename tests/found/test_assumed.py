@@ -87,3 +87,32 @@ def test_another_value_in_the_file_is_not_assumed(listed: Path, tmp_path: Path) 
     text = made.read_text()
     made.write_text(text.replace("per_rank: 4_096", "per_rank: 512").replace("[512, ", "[256, "))
     assert not {"training.batch_size_per_rank", "dense"} & set(load_workload_file(made).assumed)
+
+
+def test_every_command_that_reads_a_workload_says_what_it_assumes(
+    listed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``study``, ``check``, ``explain`` and ``compare`` said nothing; ``plan`` has the words."""
+    folder = tmp_path / "run"
+    assert run(["plan", str(listed), *ASKED, "-o", str(folder)]) == 0
+    out = capsys.readouterr().out
+    (line,) = [text for text in out.splitlines() if text.startswith("Assumed")]
+    words = " ".join(line.split())
+    made = str(folder / "plan.json")
+    for asked in (
+        ["explain", str(listed), made, "--table", "t1"],
+        ["compare", str(listed), made, made],
+    ):
+        assert run(asked) == 0
+        assert words in " ".join(capsys.readouterr().out.split())
+    effort = ["--trials", "1", "--evaluations", "50", "--workers", "1"]
+    assert run(["study", str(listed), "--system", "h100_sxm", "--gpus", "8", *effort]) == 0
+    assert "Assumed 9 values, chiefly pooling factor 1 of 30 tables: " in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert run(["check", str(listed)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Assumed 10 values: pooling factor 1 of 30 tables, index distribution uniform of" in told
+    assert run(["check", str(listed), "--json"]) == 0
+    keys = {row["key"] for row in json.loads(capsys.readouterr().out)["assumed"]}
+    assert {"tables.pooling_factor", "dense", "memory.reserve"} <= keys

@@ -27,7 +27,7 @@ def test_the_first_screen_has_about_ten_lines_that_say_what_to_do(
     assert labels[:3] == ["shardplan", "Verdict", "Predicted"]
     assert {"Bottleneck", "Memory", "Next"} <= set(labels)
     assert not {"Solver", "Searched", "Inputs", "Sharding"} & set(labels)
-    assert len([line for line in lines if not line.startswith("warning")]) <= 15
+    assert len([line for line in lines if not line.startswith("warning")]) <= 10
     told = " ".join(" ".join(lines).split())
     assert "90 % interval; least certain is what calls cost the host, which was not" in told
     assert "'shardplan calibrate --host' narrows the interval" in told

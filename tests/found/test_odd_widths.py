@@ -13,7 +13,7 @@ from planner.io import load_system, load_workload_file
 from planner.io.documents import read_json
 from planner.io.importers.hugectr import import_hugectr
 from planner.models import pipeline_of
-from planner.options.odd_widths import odd_tables, widened, width_remarks
+from planner.options.torchrec_rules import odd_tables, widened, width_remarks
 from planner.problem import PlanningProblem
 from planner.settings import SearchSettings
 from planner.support.status import Status

@@ -144,7 +144,7 @@ def test_what_was_assumed_is_priced_only_while_there_is_time(
     left = [True, False]
     found = assumed.priced_assumptions(problem, plan, keys, left.pop)
     assert [a.time_s is None for a in found] == [True, False]
-    monkeypatch.setattr(assumed, "pipeline_of", None)
+    monkeypatch.setattr("planner.models.pipeline_of", None)
     late = assumed.priced_assumptions(problem, plan, keys, lambda: False)
     assert [a.key for a in late] == [a.key for a in found]
     assert all(a.time_s is None for a in late)

@@ -10,7 +10,7 @@ import click
 
 from planner.cli.console import Settings, remark, say, shown_paths, write_json
 from planner.cli.flags import Flags, is_given, option, output_options, switch, taking
-from planner.cli.printing.show import print_rows
+from planner.cli.printing.show import print_items, print_rows
 from planner.cli.types import File, Kind, System, complete_system
 from planner.errors import InvalidInputError
 
@@ -27,16 +27,6 @@ _LEAST_CORES: Final = 2
 _NOT_BESIDE_HOST: Final = ("rows", "stored", "system", "quick", "ranks", "seed")
 _MOST_TOLD: Final = 8
 """Points that failed, of which the command tells."""
-
-EXAMPLES = """\b
-Examples:
-  shardplan calibrate --system h100_sxm -o my.yaml       this GPU, some minutes
-  torchrun --standalone --nproc-per-node 8 -m planner calibrate --system h100_sxm -o my.yaml
-  shardplan calibrate --host                             what a call takes the host, in seconds
-  shardplan calibrate --rows my.rows.jsonl               measure only
-  shardplan calibrate --from my.rows.jsonl --system h100_sxm -o my.yaml
-  shardplan calibrate --device cpu -o my_cpu.yaml        CPU ranks, about five minutes
-  shardplan plan dlrm.yaml --system my.yaml"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +97,7 @@ def _which_system(asking: str) -> str:
     )
 
 
-@click.command(short_help="Measure this machine and write a system file.", epilog=EXAMPLES)
+@click.command(short_help="Measure this machine and write a system file.")
 @taking(_Flags)
 @output_options
 @click.pass_obj
@@ -115,11 +105,11 @@ def command(settings: Settings, *, flags: _Flags) -> int:
     """Run microbenchmarks and fit the constants of the cost models to them.
 
     On GPUs it measures lookups of FBGEMM (forward, and backward with the update), matrix products,
-    memory-bound operators, the host's calls, copies to and from the host and, from two ranks on,
-    collectives. GPU times are those between CUDA events, while the GPU is held until the host has
-    queued the call. Each point is a row of the file of raw rows, written as soon as it is known; a
-    point that fails is skipped and told. Without FBGEMM there are no lookups. The system file is
-    the base --system with what was measured in its place; --from writes it from stored rows.
+    the host's calls, copies to and from the host and, from two ranks on, collectives. GPU times are
+    those between CUDA events, while the GPU is held until the host has queued the call. Each point
+    is a row of the file of raw rows, written as soon as it is known; a point that fails is skipped
+    and told. Without FBGEMM there are no lookups. The system file is the base --system with what
+    was measured in its place; --from writes it from stored rows.
 
     On CPU cores (--device cpu) ranks exchange over gloo, and the stages of training steps of small
     random models are measured too. None of these models is one that 'validate torchrec' trains.
@@ -127,8 +117,18 @@ def command(settings: Settings, *, flags: _Flags) -> int:
 
     It starts its own ranks, or measures those that torchrun has started on this host; the first
     rank fits, writes and prints.
+
+    Examples:
+      shardplan calibrate --system h100_sxm -o my.yaml       this GPU, some minutes
+      torchrun --standalone --nproc-per-node 8 -m planner calibrate --system h100_sxm -o my.yaml
+      shardplan calibrate --host                             what a call takes the host, in seconds
+      shardplan calibrate --rows my.rows.jsonl               measure only
+      shardplan calibrate --from my.rows.jsonl --system h100_sxm -o my.yaml
+      shardplan calibrate --device cpu -o my_cpu.yaml        CPU ranks, about five minutes
+      shardplan plan dlrm.yaml --system my.yaml
     """
     from planner.cli.output import check_file
+    from planner.cli.real_runs import require_torch
     from planner.integrations.measure.gloo_ranks import launch_of
 
     for path in (flags.output, flags.rows):
@@ -136,6 +136,7 @@ def command(settings: Settings, *, flags: _Flags) -> int:
             check_file(path)
     if flags.stored is not None:
         return _fit_rows(settings, flags, flags.stored)
+    require_torch("calibrate")
     launch = launch_of()
     if flags.host:
         return _tell_host(settings, flags, launch)
@@ -146,10 +147,8 @@ def command(settings: Settings, *, flags: _Flags) -> int:
 
 
 def _seen_device(settings: Settings, launch: Launch | None) -> str:
-    from planner.cli.real_runs import require_torch
     from planner.integrations.measure.calibrate import sees_gpus
 
-    require_torch("calibrate")
     count = sees_gpus()
     if launch is None or launch.rank == 0:
         told = "cpu, because torch sees no GPU" if not count else f"cuda, torch sees {count} GPUs"
@@ -159,10 +158,8 @@ def _seen_device(settings: Settings, launch: Launch | None) -> str:
 
 def _tell_host(settings: Settings, flags: _Flags, launch: Launch | None) -> int:
     """Measure the calls of the host; print their lines, and write them into a system file."""
-    from planner.cli.real_runs import require_torch
     from planner.integrations.measure.calibrate import sees_gpus
 
-    require_torch("calibrate")
     kind = flags.device or _seen_device(settings, launch)
     if kind == "cuda" and not sees_gpus():
         message = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
@@ -220,12 +217,7 @@ def _calibrate_cores(settings: Settings, flags: _Flags, launch: Launch | None) -
 
 
 def _measure_rows(
-    settings: Settings,
-    flags: _Flags,
-    launch: Launch | None,
-    kind: str,
-    rows: Path,
-    world_size: int,
+    settings: Settings, flags: _Flags, launch: Launch | None, kind: str, rows: Path, world_size: int
 ) -> None:
     from costmodels.calibration.device_designs import (
         DEVICE_FULL,
@@ -233,10 +225,9 @@ def _measure_rows(
         DeviceJob,
         on_a_core,
     )
-    from planner.cli.real_runs import require_torch, status_line
+    from planner.cli.progress import status_line
     from planner.integrations.measure.calibrate import write_rows
 
-    require_torch("calibrate")
     settings.quiet = settings.quiet or (launch is not None and launch.rank > 0)
     effort = DEVICE_QUICK if flags.quick else DEVICE_FULL
     effort = on_a_core(effort) if kind == "cpu" else effort
@@ -312,13 +303,9 @@ def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
 def _calibrate_ranks(settings: Settings, flags: _Flags, launch: Launch | None) -> int:
     """Measure CPU ranks, fit their constants and write their system file."""
     from costmodels.calibration.designs import FULL, QUICK
-    from costmodels.calibration.fitting import Calibration
-    from planner.cli.real_runs import require_torchrec, status_line
-    from planner.integrations.measure.calibrate import (
-        fit_here,
-        measure_machine,
-        memory_bytes,
-    )
+    from planner.cli.progress import status_line
+    from planner.cli.real_runs import require_torchrec
+    from planner.integrations.measure.calibrate import fit_here, measure_machine, memory_bytes
     from planner.io.system.system_writer import write_calibrated_system
 
     require_torchrec("calibrate")
@@ -333,14 +320,9 @@ def _calibrate_ranks(settings: Settings, flags: _Flags, launch: Launch | None) -
         if only_measures:
             return 0
         progress("fitting")
-        fitted = fit_here(points, world_size=world_size)
-    calibration = Calibration(
-        constants=fitted.constants,
-        errors=fitted.errors,
-        seed=flags.seed,
-        effort="quick" if flags.quick else "full",
-    )
-    written = write_calibrated_system(flags.output, calibration, memory_bytes=memory_bytes())
+        words = "quick" if flags.quick else "full"
+        fitted = fit_here(points, world_size=world_size, seed=flags.seed, effort=words)
+    written = write_calibrated_system(flags.output, fitted, memory_bytes=memory_bytes())
     if settings.json:
         write_json(
             {
@@ -379,36 +361,32 @@ def _world_size(ranks: int | None, launch: Launch | None, *, least: int, default
 
 def _print_lookups(errors: Sequence[BlockError]) -> None:
     """Errors of lookups, each predicted by a fit that left it out."""
-    rows = [
-        (
-            f"{e.block} {e.direction}",
-            str(e.num_points),
-            f"{100 * e.mape_ratio:.1f} %",
-            f"{100 * e.worst_ratio:.1f} %",
+    if errors:
+        print_items(
+            "Lookups that the fit has not seen, ten groups in turn",
+            errors,
+            {
+                "lookups": lambda e: f"{e.block} {e.direction}",
+                "points": lambda e: str(e.num_points),
+                "mean error": lambda e: f"{100 * e.mape_ratio:.1f} %",
+                "worst": lambda e: f"{100 * e.worst_ratio:.1f} %",
+            },
         )
-        for e in errors
-    ]
-    if rows:
-        columns = ("lookups", "points", "mean error", "worst")
-        print_rows("Lookups that the fit has not seen, ten groups in turn", columns, rows)
 
 
 def _print(machine: str, errors: Sequence[FitError]) -> None:
-    rows = [
-        (
-            e.name,
-            str(e.num_points),
-            f"{100 * e.geomean_ratio:.1f} %",
-            f"{100 * e.held_out_ratio:.1f} %",
-            f"{100 * e.p90_ratio:.1f} %",
-            str(len(e.odd_points) or ""),
-        )
-        for e in errors
-    ]
-    columns = ("model", "points", "error", "held out", "p90", "odd points")
-    print_rows(f"Fit on {machine}", columns, rows)
-    odd = [f"{e.name}: {point}" for e in errors for point in e.odd_points]
+    print_items(
+        f"Fit on {machine}",
+        errors,
+        {
+            "model": lambda e: e.name,
+            "points": lambda e: str(e.num_points),
+            "error": lambda e: f"{100 * e.geomean_ratio:.1f} %",
+            "held out": lambda e: f"{100 * e.held_out_ratio:.1f} %",
+            "p90": lambda e: f"{100 * e.p90_ratio:.1f} %",
+            "odd points": lambda e: str(len(e.odd_points) or ""),
+        },
+    )
+    odd = [f"  {e.name}: {point}" for e in errors for point in e.odd_points]
     if odd:
-        say("Points that look wrong:")
-        for line in odd:
-            say(f"  {line}")
+        say("\n".join(("Points that look wrong:", *odd)))

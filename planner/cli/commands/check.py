@@ -9,26 +9,18 @@ import click
 
 from planner.cli.console import Settings, say, stdout_console, warn, write_json
 from planner.cli.flags import output_options, usage
+from planner.cli.printing.show import print_assumed
 from planner.cli.types import FILE
 from planner.support.text import counted, printable
 
 if TYPE_CHECKING:
     from costmodels.workload import Workload
+    from planner.result import Assumed
 
 KINDS = ("workload", "system", "plan", "constraints")
 
-EXAMPLES = """\b
-Examples:
-  shardplan check                          Python, packages, torch and fbgemm, the machine
-  shardplan check dlrm.yaml
-  shardplan check run1/plan.json --json
-  shardplan check --schema workload > workload.schema.json"""
 
-
-@click.command(
-    short_help="List the errors of an input file; without one, check the environment.",
-    epilog=EXAMPLES,
-)
+@click.command(short_help="List the errors of an input file; without one, check the environment.")
 @click.argument("file", type=FILE, required=False)
 @click.option(
     "--schema", type=click.Choice(KINDS), help="Print the JSON schema of this kind of file instead."
@@ -44,6 +36,12 @@ def command(settings: Settings, *, file: Path | None, schema: str | None) -> int
     Without FILE, check the environment from package metadata, also where torch cannot be imported;
     every line that is not ok says how to repair it, and exit code 1 says that a check failed.
     fbgemm-gpu 1.X fits torch 2.(X+5) alone: torchrec 1.8 needs torch 2.13, torchrec 1.9 torch 2.14.
+
+    Examples:
+      shardplan check                          Python, packages, torch and fbgemm, the machine
+      shardplan check dlrm.yaml
+      shardplan check run1/plan.json --json
+      shardplan check --schema workload > workload.schema.json
     """
     if file is not None and schema is not None:
         message = "give either FILE or --schema KIND"
@@ -62,7 +60,7 @@ def _check(settings: Settings, file: Path) -> int:
     from planner.errors import InvalidInputError
 
     try:
-        kind, summary, warnings = _told(file)
+        kind, summary, warnings, assumed = _told(file)
     except InvalidInputError as error:
         if not settings.json:
             raise
@@ -70,15 +68,18 @@ def _check(settings: Settings, file: Path) -> int:
         return 2
     if settings.json:
         told = {"ok": True, "file": str(file), "kind": kind, "summary": summary}
-        write_json({**told, "warnings": list(warnings)})
+        lines = [{"key": a.key, "what": a.what, "value": a.value} for a in assumed]
+        write_json({**told, "warnings": list(warnings), "assumed": lines})
     else:
         say(f"OK  {file}: {kind}: {summary}")
+        if assumed:
+            print_assumed(assumed, None)
         warn(settings, warnings)
     return 0
 
 
-def _told(path: Path) -> tuple[str, str, tuple[str, ...]]:
-    """The kind of a file (from its content), a line about it, and warnings on what it lacks.
+def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
+    """The kind of a file (from its content), a line about it, and what it leaves open.
 
     Raises:
         InvalidInputError: the file breaks rules; the message lists all of them.
@@ -89,7 +90,7 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...]]:
     from planner.io.constraints import check_constraints
     from planner.io.documents import read_yaml
     from planner.io.workload.table_list import LIST_ENDINGS
-    from planner.options.odd_widths import width_remarks
+    from planner.options.torchrec_rules import width_remarks
 
     path = _shipped(path)
     if path.suffix == ".json" and not _is_of_yaml(path):
@@ -99,21 +100,24 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...]]:
 
         kinds = "  ".join(sharding_kinds(plan))
         held = f"{counted(len(plan.placements), 'table')} on {counted(len(ranks), 'rank')}"
-        return "plan", f"{held}: {kinds}", ()
+        return "plan", f"{held}: {kinds}", (), ()
     keys = {"tables"} if path.suffix.lower() in LIST_ENDINGS else set(read_yaml(path).value)
     if keys & {"tables", "training"}:
         file = io.load_workload_file(path)
+        from planner.solving.assumed import assumptions
+
         warnings = (*width_remarks(file.workload), *file.warnings)
-        return "workload", _summary(file.workload), warnings
+        assumed = assumptions(file.workload, file.assumed)
+        return "workload", _summary(file.workload), warnings, assumed
     if keys & {"device", "links", "base"}:
         topology = io.load_smallest(path)
         size = units.format_bytes(topology.device.hbm_capacity_bytes)
         summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
-        return "system", summary, ()
+        return "system", summary, (), ()
     if "constraints" in keys:
         count = check_constraints(path)
         rules = f"{count} rule{'' if count == 1 else 's'}"
-        return "constraints", f"{rules}; names of tables are checked beside their workload", ()
+        return "constraints", f"{rules}; names of tables are checked beside their workload", (), ()
     message = (
         f"{path}: neither a workload (keys training and tables), a system (keys device and links), "
         "constraints (key constraints) nor a plan (a .json file)"

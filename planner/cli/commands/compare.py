@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +17,8 @@ if TYPE_CHECKING:
 
 EXIT_REGRESSION = 1
 
-EXAMPLES = """\b
-Examples:
-  shardplan compare dlrm.yaml old/plan.json new/plan.json
-  shardplan compare dlrm.yaml old.json new.json --system h100_sxm --gpus 16 --fail-over 3%
-  shardplan compare dlrm.yaml old.json new.json -o comparison"""
 
-
-@click.command(short_help="Compare plans: time per stage, memory, moved tables.", epilog=EXAMPLES)
+@click.command(short_help="Compare plans: time per stage, memory, moved tables.")
 @click.argument("workload", type=FILE)
 @click.argument("plans", nargs=-1, type=FILE, metavar="PLAN PLAN...")
 @taking(ProblemFlags)
@@ -49,6 +44,11 @@ def command(
 
     Prints the time of each stage, memory, the tables that moved or changed type, and the bytes that
     ranks must receive to go from the first plan to another (weights and optimizer state).
+
+    Examples:
+      shardplan compare dlrm.yaml old/plan.json new/plan.json
+      shardplan compare dlrm.yaml old.json new.json --system h100_sxm --gpus 16 --fail-over 3%
+      shardplan compare dlrm.yaml old.json new.json -o comparison
     """
     if len(plans) < 2:
         message = f"two or more plans are needed, got {len(plans)}"
@@ -68,16 +68,22 @@ def command(
     worst = max(difference.regression_ratio(candidates[0], other) for other in candidates[1:])
     failed = fail_over is not None and worst > fail_over
     comparison = difference.Comparison(pipeline=pipeline, plans=candidates, confidences=sure)
+    from planner.cli.printing.show import print_assumed
+    from planner.solving.assumed import priced_assumptions
+
+    assumed = priced_assumptions(problem, inputs.plans[0], inputs.assumed)
     if output is not None:
         _write(output, comparison)
     if settings.json:
         data = difference.difference_data(comparison)
         extra = {"fail_over_ratio": fail_over, "failed": failed, "warnings": list(inputs.warnings)}
-        write_json({**data, **extra})
+        found = [asdict(a) for a in assumed]
+        write_json({**data, **extra, "assumed": found})
     else:
         from planner.report.terminal import print_sections
 
         print_sections(stdout_console(), difference.difference_sections(comparison))
+        print_assumed(assumed, candidates[0].estimate.time.time_s)
     warn(settings, inputs.warnings)
     if failed:
         remark(settings, f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")

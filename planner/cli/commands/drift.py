@@ -9,33 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from planner.cli import flags as spec
+from planner.cli import types as kinds
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.days import DayFile, day_file
-from planner.cli.flags import (
-    CLOCK,
-    CONSTRAINTS,
-    MOVED_BYTES,
-    MOVED_TABLES,
-    WORK,
-    Flags,
-    ProblemFlags,
-    many,
-    option,
-    output_options,
-    taking,
-)
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.types import (
-    FILE,
-    Bytes,
-    Duration,
-    Evaluations,
-    File,
-    Kind,
-    Parsed,
-    Percent,
-    Tables,
-)
 from planner.support.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -45,53 +23,41 @@ if TYPE_CHECKING:
 
 EXIT_DRIFTED = 1
 
-EXAMPLES = """\b
-Examples:
-  shardplan drift dlrm.yaml run1/plan.json --stats today.json
-  shardplan drift dlrm.yaml run1/plan.json --before then.json --stats day_7_sparse.npy
-  shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json
-  shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriftFlags(Flags):
+class DriftFlags(spec.Flags):
     """What the flags say about the data, the alarm and the plan that is looked for."""
 
-    days: Annotated[tuple[DayFile, ...], Kind(Parsed("day=file", day_file), "[DAY=]FILE")] = many(
+    days: Annotated[
+        tuple[DayFile, ...], kinds.Kind(kinds.Parsed("day=file", day_file), "[DAY=]FILE")
+    ] = spec.many(
         "Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.",
         "--stats",
         required=True,
     )
-    before: File = option(
+    before: kinds.File = spec.option(
         "Statistics that the plan was made with.  [default: the laws in the workload]"
     )
-    threshold: Percent = option(
+    threshold: kinds.Percent = spec.option(
         "Exit code 1 if a new plan makes the iteration shorter by more than this.", default="5%"
     )
-    constraints: File = option(CONSTRAINTS)
-    max_moved_bytes: Bytes = option(MOVED_BYTES)
-    max_moved_tables: Tables = option(MOVED_TABLES)
-    evaluations: Evaluations = option(f"Budget of each search: {WORK}")
-    time_limit: Duration = option(f"For each search, {CLOCK}")
-    output: File = option("Write the new plan, as plan.json.", "-o --output")
+    constraints: kinds.File = spec.option(spec.CONSTRAINTS)
+    max_moved_bytes: kinds.Bytes = spec.option(spec.MOVED_BYTES)
+    max_moved_tables: kinds.Tables = spec.option(spec.MOVED_TABLES)
+    evaluations: kinds.Evaluations = spec.option(f"Budget of each search: {spec.WORK}")
+    time_limit: kinds.Duration = spec.option(f"For each search, {spec.CLOCK}")
+    output: kinds.File = spec.option("Write the new plan, as plan.json.", "-o --output")
 
 
-@click.command(
-    short_help="Say what new data do to a plan, and whether a new plan pays.", epilog=EXAMPLES
-)
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
-@taking(DriftFlags, "asked")
-@taking(ProblemFlags)
-@output_options
+@click.command(short_help="Say what new data do to a plan, and whether a new plan pays.")
+@click.argument("workload", type=kinds.FILE)
+@click.argument("plan", type=kinds.FILE)
+@spec.taking(DriftFlags, "asked")
+@spec.taking(spec.ProblemFlags)
+@spec.output_options
 @click.pass_obj
 def command(
-    settings: Settings,
-    *,
-    workload: Path,
-    plan: Path,
-    asked: DriftFlags,
-    flags: ProblemFlags,
+    settings: Settings, *, workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
 ) -> int:
     """Compare the data that a plan was made for with those of today.
 
@@ -102,6 +68,12 @@ def command(
 
     Exit code 1 says that, under the latest data, a new plan saves more than --threshold, or the
     plan no longer fits in memory, or the data hold ids for which a table has no row.
+
+    Examples:
+      shardplan drift dlrm.yaml run1/plan.json --stats today.json
+      shardplan drift dlrm.yaml run1/plan.json --before then.json --stats day_7_sparse.npy
+      shardplan drift dlrm.yaml run1/plan.json --stats 1=mon.json --stats 2=tue.json
+      shardplan drift dlrm.yaml run1/plan.json --stats today.json --threshold 5% -q || ./alert
     """
     from planner.cli.output import check_output, files_of
     from planner.cli.printing import drift_show as show
@@ -125,7 +97,7 @@ def command(
 
 
 def _drift(
-    workload: Path, plan: Path, asked: DriftFlags, flags: ProblemFlags
+    workload: Path, plan: Path, asked: DriftFlags, flags: spec.ProblemFlags
 ) -> tuple[Drift, list[str]]:
     """The plan under the data of every day, and what reading it all had to remark."""
     from planner.cli.days import ordered
@@ -145,9 +117,7 @@ def _drift(
         then, _, notes = workload_under(problem.workload, old, str(before))
         problem, warnings = replace(problem, workload=then), with_notes(warnings, notes)
     limit = MoveLimit(
-        start=inputs.plans[0],
-        max_bytes=asked.max_moved_bytes,
-        max_tables=asked.max_moved_tables,
+        start=inputs.plans[0], max_bytes=asked.max_moved_bytes, max_tables=asked.max_moved_tables
     )
     search = SearchSettings(time_limit_s=asked.time_limit, max_evaluations=asked.evaluations)
     found = []

@@ -12,16 +12,8 @@ from planner.cli.flags import ProblemFlags, ScenarioFlags, output_options, takin
 from planner.cli.printing.show import print_result
 from planner.cli.types import FILE, OBJECTIVE
 
-EXAMPLES = """\b
-Examples:
-  shardplan estimate dlrm.yaml run1/plan.json
-  shardplan estimate dlrm.yaml run1/plan.json --objective torchrec
-  shardplan estimate dlrm.yaml torchrec_plan.json --system h100_sxm --gpus 16 -v
-  shardplan estimate dlrm.yaml run1/plan.json --batch-size 8192 --json
-  shardplan estimate transformer.yaml --system h100_sxm --gpus 8"""
 
-
-@click.command(short_help="Price an existing plan.", epilog=EXAMPLES)
+@click.command(short_help="Price an existing plan.")
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE, required=False)
 @taking(ProblemFlags)
@@ -49,6 +41,13 @@ def command(
 
     Exit code 1 says that the plan does not fit in memory, in the workload or in one of the
     scenarios.
+
+    Examples:
+      shardplan estimate dlrm.yaml run1/plan.json
+      shardplan estimate dlrm.yaml run1/plan.json --objective torchrec
+      shardplan estimate dlrm.yaml torchrec_plan.json --system h100_sxm --gpus 16 -v
+      shardplan estimate dlrm.yaml run1/plan.json --batch-size 8192 --json
+      shardplan estimate transformer.yaml --system h100_sxm --gpus 8
     """
     from planner.cli.inputs import as_result, load_plans
 

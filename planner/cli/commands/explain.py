@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import click
 
 from costmodels.units import format_time
+from planner.cli import flags as spec
 from planner.cli.console import Settings, warn, write_json
-from planner.cli.flags import (
-    CLOCK,
-    CONSTRAINTS,
-    Flags,
-    ProblemFlags,
-    is_given,
-    many,
-    option,
-    output_options,
-    switch,
-    taking,
-    usage,
-)
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.types import FILE, Duration, File, Kind, Texts
 
 if TYPE_CHECKING:
+    from planner.explain import ConstraintCost
     from planner.io import SavedPlan
+    from planner.problem import PlanningProblem
 
-EXAMPLES = """\b
-Examples:
-  shardplan explain dlrm.yaml run1/plan.json                     what would help most
-  shardplan explain dlrm.yaml run1/plan.json --table user_id     every option of a table
-  shardplan explain dlrm.yaml run1/plan.json --prices            what each constraint costs"""
 
 _OTHERWISE: Final = 1e-3
 """Share of its time by which a plan has to differ from its file to have been made otherwise."""
@@ -42,29 +27,31 @@ _CUT: Final = "--time-limit cut the searches marked 'cut': other runs may find o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainFlags(Flags):
+class ExplainFlags(spec.Flags):
     """What is to be explained."""
 
-    tables: Texts = many("Price every option of this table; repeatable.", "--table", metavar="NAME")
-    prices: bool = switch("Plan again without each constraint.")
-    limit: Annotated[int, Kind(click.IntRange(1, 1000), "N")] = option(
+    tables: Texts = spec.many(
+        "Price every option of this table; repeatable.", "--table", metavar="NAME"
+    )
+    prices: bool = spec.switch("Plan again without each constraint.")
+    limit: Annotated[int, Kind(click.IntRange(1, 1000), "N")] = spec.option(
         "Number of changes of single tables to show.", "--changes", default=10
     )
-    constraints: File = option(CONSTRAINTS)
-    time_limit: Duration = option(f"For each search of --prices, {CLOCK}")
+    constraints: File = spec.option(spec.CONSTRAINTS)
+    time_limit: Duration = spec.option(f"For each search of --prices, {spec.CLOCK}")
 
     def check(self) -> None:
         """Refuse flags that have no effect beside others."""
-        if is_given("limit") and (self.tables or self.prices):
+        if spec.is_given("limit") and (self.tables or self.prices):
             message = "--changes has no effect beside --table or --prices; drop it"
-            raise usage(message)
+            raise spec.usage(message)
         if self.time_limit is not None and not self.prices:
             message = "--time-limit limits the searches of --prices; add --prices"
-            raise usage(message)
+            raise spec.usage(message)
 
 
 def _ignored(
-    path: Path, made_for: SavedPlan | None, plan_time_s: float, flags: ProblemFlags
+    path: Path, made_for: SavedPlan | None, plan_time_s: float, flags: spec.ProblemFlags
 ) -> tuple[str, ...]:
     """What the file says that the plan was made for, and explanations do not look at."""
     if made_for is None:
@@ -80,7 +67,7 @@ def _ignored(
         words = " and ".join(found)
         lines.append(f"{path}: was made for {words}; only the workload's iteration is explained")
     told_s = made_for.predicted_s
-    if flags == ProblemFlags() and told_s and abs(plan_time_s / told_s - 1) > _OTHERWISE:
+    if flags == spec.ProblemFlags() and told_s and abs(plan_time_s / told_s - 1) > _OTHERWISE:
         lines.append(
             f"{path}: says {format_time(told_s)} per iteration, but here the plan takes "
             f"{format_time(plan_time_s)}: it was made with other inputs, such as --stats or --set, "
@@ -90,12 +77,12 @@ def _ignored(
     return tuple(lines)
 
 
-@click.command(short_help="What a plan waits for, and which change would help.", epilog=EXAMPLES)
+@click.command(short_help="What a plan waits for, and which change would help.")
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE, required=False)
-@taking(ExplainFlags, "asked")
-@taking(ProblemFlags)
-@output_options
+@spec.taking(ExplainFlags, "asked")
+@spec.taking(spec.ProblemFlags)
+@spec.output_options
 @click.pass_obj
 def command(
     settings: Settings,
@@ -103,7 +90,7 @@ def command(
     workload: Path,
     plan: Path | None,
     asked: ExplainFlags,
-    flags: ProblemFlags,
+    flags: spec.ProblemFlags,
 ) -> int:
     """Say what a plan waits for, and which changes would help.
 
@@ -117,14 +104,21 @@ def command(
 
     All times are iteration times of the workload itself: scenarios, statistics, limits on moves and
     other objectives do not count, even if the plan was made for them. Without tables, omit PLAN.
+
+    Examples:
+      shardplan explain dlrm.yaml run1/plan.json                     what would help most
+      shardplan explain dlrm.yaml run1/plan.json --table user_id     every option of a table
+      shardplan explain dlrm.yaml run1/plan.json --prices            what each constraint costs
     """
     from planner.cli.inputs import load_plans, with_constraints
     from planner.cli.printing import explain_show as show
+    from planner.cli.printing.show import print_assumed
     from planner.cli.progress import bar
+    from planner.solving.assumed import priced_assumptions
 
     loaded = load_plans(workload, () if plan is None else (plan,), flags)
     inputs = with_constraints(loaded, asked.constraints)
-    from planner.explain import Explainer, constraint_costs, relaxed
+    from planner.explain import Explainer
 
     explainer = Explainer(inputs.problem, inputs.plans[0])
     ignored = _ignored(plan or workload, inputs.made_for, explainer.plan_time_s, flags)
@@ -134,26 +128,30 @@ def command(
         names = explainer.critical_tables()
         with bar(settings, "tables", len(names)) as step:
             changes = explainer.changes(limit=asked.limit, progress=step)
-    costs = None
-    if asked.prices:
-        total = len(relaxed(inputs.problem.constraints)) + 1
-        with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
-            costs = constraint_costs(
-                inputs.problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
-            )
+    costs = _costs(settings, asked, inputs.problem) if asked.prices else None
+    assumed = priced_assumptions(inputs.problem, inputs.plans[0], inputs.assumed)
     warnings = inputs.warnings + ignored
     if any(cost.is_cut for cost in costs or ()):
         warnings += (_CUT,)
     if settings.json:
         data = show.as_json(explainer.plan_time_s, told, changes, costs)
-        write_json({**data, "warnings": list(warnings)})
-        warn(settings, warnings)
-        return 0
-    for explanation in told:
-        show.print_table(explanation)
-    if changes is not None:
-        show.print_changes(explainer, changes)
-    if costs is not None:
-        show.print_costs(costs)
+        write_json({**data, "assumed": [asdict(a) for a in assumed], "warnings": list(warnings)})
+    else:
+        show.print_all(explainer, told, changes, costs)
+        print_assumed(assumed, explainer.plan_time_s)
     warn(settings, warnings)
     return 0
+
+
+def _costs(
+    settings: Settings, asked: ExplainFlags, problem: PlanningProblem
+) -> tuple[ConstraintCost, ...]:
+    """What each constraint costs, by a search without it."""
+    from planner.cli.progress import bar
+    from planner.explain import constraint_costs, relaxed
+
+    total = len(relaxed(problem.constraints)) + 1
+    with StopOnInterrupt(keeps=False) as stop, bar(settings, "constraints", total) as step:
+        return constraint_costs(
+            problem, time_limit_s=asked.time_limit, progress=step, should_stop=stop
+        )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
     from costmodels.pipeline import CostPipeline
     from costmodels.sharding import Plan
 
-EXAMPLES = """\b
-Examples:
-  shardplan export trace dlrm.yaml run1/plan.json -o trace      open in ui.perfetto.dev
-  shardplan export nccl-matrix dlrm.yaml run1/plan.json -o a2a_matrix.txt
-  shardplan export torchrec dlrm.yaml run1/plan.json -o torchrec_plan.json
-  shardplan export csv dlrm.yaml run1/plan.json -o shards.csv"""
 
-
-@click.group(short_help="Write a plan in other tools' formats.", epilog=EXAMPLES)
+@click.group(short_help="Write a plan in other tools' formats.")
 def command() -> None:
-    """Write a plan, or the iteration predicted for it, in the format of another tool."""
+    """Write a plan, or the iteration predicted for it, in the format of another tool.
+
+    Examples:
+      shardplan export trace dlrm.yaml run1/plan.json -o trace      open in ui.perfetto.dev
+      shardplan export nccl-matrix dlrm.yaml run1/plan.json -o a2a_matrix.txt
+      shardplan export torchrec dlrm.yaml run1/plan.json -o torchrec_plan.json
+      shardplan export csv dlrm.yaml run1/plan.json -o shards.csv
+    """
 
 
 @command.command("trace", short_help="Kineto traces, one per rank.")
@@ -85,73 +86,39 @@ def trace(
     return 0
 
 
-def _to_file(name: str, short_help: str) -> Callable[[Callable[..., int]], click.Command]:
-    """A subcommand that writes a plan of a workload to one file."""
-    decorators = (
-        command.command(name, short_help=short_help),
-        click.argument("workload", type=FILE),
-        click.argument("plan", type=FILE),
-        click.option(
-            "-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write."
-        ),
-        taking(ProblemFlags),
-        output_options,
-        click.pass_obj,
-    )
-
-    def decorated(function: Callable[..., int]) -> click.Command:
-        wrapped: Any = function
-        for decorator in reversed(decorators):
-            wrapped = decorator(wrapped)
-        return cast("click.Command", wrapped)
-
-    return decorated
-
-
-@_to_file("nccl-matrix", "All-to-all bytes for nccl-tests.")
-def nccl_matrix(
-    settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
-) -> int:
+def nccl_matrix(pipeline: CostPipeline, plan: Plan) -> str:
     """Write the bytes that each rank sends to each other rank in the output exchange.
 
     nccl-tests' alltoallv_perf can replay this matrix, to check the communication model on your
     cluster. The command is printed.
     """
     from costmodels.shard_work.work import output_traffic_bytes
-    from planner.trace.kineto import buffer_bytes, matrix_text
+    from planner.trace.kineto import matrix_text
 
-    pipeline, loaded = _priced(workload, plan, flags, output)
-    traffic = output_traffic_bytes(pipeline.plan_work(loaded), pipeline.topology)
-    write_text_atomic(output, matrix_text(traffic))
-    size = buffer_bytes(traffic)
+    return matrix_text(output_traffic_bytes(pipeline.plan_work(plan), pipeline.topology))
+
+
+def _replay(pipeline: CostPipeline, plan: Plan, output: Path) -> tuple[str, str]:
+    """The variable and the program of nccl-tests that replay the matrix in a file."""
+    from costmodels.shard_work.work import output_traffic_bytes
+    from planner.trace.kineto import buffer_bytes
+
+    size = buffer_bytes(output_traffic_bytes(pipeline.plan_work(plan), pipeline.topology))
     variable = f"NCCL_TESTS_ALLTOALLV_MATRIX_FILE={output}"
-    program = f"alltoallv_perf -b {size} -e {size} -a 3"
-    if not settings.json:
-        write_data(f"{variable} \\\n  {program}\n")
-    report_written(settings, output, command=f"{variable} {program}")
-    return 0
+    return variable, f"alltoallv_perf -b {size} -e {size} -a 3"
 
 
-@_to_file("torchrec", "TorchRec's serialized ShardingPlan.")
-def torchrec(
-    settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
-) -> int:
+def torchrec(pipeline: CostPipeline, plan: Plan) -> str:
     """Write the plan alone, in the shape of TorchRec's ShardingPlan serialization."""
     import json
 
     from planner.io.plan.plan_file import plan_to_json
 
-    pipeline, loaded = _priced(workload, plan, flags, output)
-    values = plan_to_json(loaded, pipeline.workload, pipeline.topology.local_world_size)
-    write_text_atomic(output, json.dumps(values, indent=1) + "\n")
-    report_written(settings, output)
-    return 0
+    values = plan_to_json(plan, pipeline.workload, pipeline.topology.local_world_size)
+    return json.dumps(values, indent=1) + "\n"
 
 
-@_to_file("hugectr", "HugeCTR's plan file of an embedding collection.")
-def hugectr(
-    settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
-) -> int:
+def hugectr(pipeline: CostPipeline, plan: Plan) -> str:
     """Write HugeCTR's plan file: the tables on each GPU, numbered as in the workload.
 
     Such a file can hold whole tables, tables cut by rows, and copies on every GPU. A plan with
@@ -159,33 +126,21 @@ def hugectr(
     """
     from planner.io.importers.hugectr_plan import hugectr_plan_text
 
-    pipeline, loaded = _priced(workload, plan, flags, output)
-    text = hugectr_plan_text(loaded, pipeline.workload, pipeline.topology.world_size)
-    write_text_atomic(output, text)
-    report_written(settings, output)
-    return 0
+    return hugectr_plan_text(plan, pipeline.workload, pipeline.topology.world_size)
 
 
-@_to_file("csv", "One row per shard.")
-def csv(
-    settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
-) -> int:
+def csv(pipeline: CostPipeline, plan: Plan) -> str:
     """Write a row for every shard: table, sharding type, kernel, rank, offsets and sizes.
 
     Commands that take a plan read such a file back, if its name ends in .csv.
     """
     from planner.io.plan.plan_csv import shards_csv
 
-    _, loaded = _priced(workload, plan, flags, output)
-    write_text_atomic(output, shards_csv(loaded))
-    report_written(settings, output)
-    return 0
+    del pipeline
+    return shards_csv(plan)
 
 
-@_to_file("ranks", "The columns table and rank.")
-def ranks(
-    settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
-) -> int:
+def ranks(pipeline: CostPipeline, plan: Plan) -> str:
     """Write the columns table and rank, for plans of whole tables and equal column pieces.
 
     Commands that take a plan read such a file back, if its name ends in .csv: a table on one rank
@@ -193,10 +148,41 @@ def ranks(
     """
     from planner.io.plan.plan_csv import ranks_csv
 
-    _, loaded = _priced(workload, plan, flags, output)
-    write_text_atomic(output, ranks_csv(loaded))
-    report_written(settings, output)
-    return 0
+    del pipeline
+    return ranks_csv(plan)
+
+
+def _add(name: str, short_help: str, text: Callable[[CostPipeline, Plan], str]) -> None:
+    """Add a subcommand that writes a plan of a workload to one file, as the text of a function."""
+
+    @command.command(name, short_help=short_help)
+    @click.argument("workload", type=FILE)
+    @click.argument("plan", type=FILE)
+    @click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write.")
+    @taking(ProblemFlags)
+    @output_options
+    @click.pass_obj
+    @functools.wraps(text)
+    def written(
+        settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
+    ) -> int:
+        pipeline, loaded = _priced(workload, plan, flags, output)
+        write_text_atomic(output, text(pipeline, loaded))
+        if text is not nccl_matrix:
+            report_written(settings, output)
+            return 0
+        variable, program = _replay(pipeline, loaded, output)
+        if not settings.json:
+            write_data(f"{variable} \\\n  {program}\n")
+        report_written(settings, output, command=f"{variable} {program}")
+        return 0
+
+
+_add("nccl-matrix", "All-to-all bytes for nccl-tests.", nccl_matrix)
+_add("torchrec", "TorchRec's serialized ShardingPlan.", torchrec)
+_add("hugectr", "HugeCTR's plan file of an embedding collection.", hugectr)
+_add("csv", "One row per shard.", csv)
+_add("ranks", "The columns table and rank.", ranks)
 
 
 def _priced(

@@ -10,15 +10,7 @@ import click
 
 from costmodels import units
 from costmodels.errors import UnitError
-from planner.cli.console import (
-    Settings,
-    remark,
-    shown_paths,
-    stdout_console,
-    typed,
-    warn,
-    write_json,
-)
+from planner.cli import console
 from planner.cli.flags import ProblemFlags, output_options, taking
 from planner.cli.types import FILE, Parsed
 
@@ -26,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from costmodels.sharding import Plan
+    from planner.cli.inputs import Inputs
     from planner.fit.estimate import Fit, Run
     from planner.problem import PlanningProblem
     from planner.trace.comparison import TraceRow
@@ -35,12 +28,6 @@ _LEAST_S, _MOST_S = 1e-9, 3.6e6
 
 _FAR_OFF = 20.0
 """Times as long or as short as predicted from which on a run is doubted."""
-
-EXAMPLES = """\b
-Examples:
-  shardplan fit dlrm.yaml --run run1/plan.json=5.2ms --run run2/plan.json=6.9ms -o my_cluster.yaml
-  shardplan fit dlrm.yaml --run run1/plan.json=traces/ -o my_cluster.yaml
-  shardplan plan dlrm.yaml --system my_cluster.yaml --gpus 16"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +64,7 @@ def _given_run(text: str) -> GivenRun:
 _RUN: Final = Parsed("plan=trace|time", _given_run)
 
 
-@click.command(short_help="Correct a system by your own measured runs.", epilog=EXAMPLES)
+@click.command(short_help="Correct a system by your own measured runs.")
 @click.argument("workload", type=FILE)
 @click.option(
     "--run", "runs", type=_RUN, multiple=True, required=True, metavar="PLAN=TRACE|TIME",
@@ -90,7 +77,7 @@ _RUN: Final = Parsed("plan=trace|time", _given_run)
 @output_options
 @click.pass_obj
 def command(
-    settings: Settings,
+    settings: console.Settings,
     *,
     workload: Path,
     runs: tuple[GivenRun, ...],
@@ -107,6 +94,11 @@ def command(
 
     The system file that is written is the old one with these factors, and with the intervals that
     they leave.
+
+    Examples:
+      shardplan fit dlrm.yaml --run run1/plan.json=5.2ms --run run2/plan.json=6.9ms -o mine.yaml
+      shardplan fit dlrm.yaml --run run1/plan.json=traces/ -o mine.yaml
+      shardplan plan dlrm.yaml --system mine.yaml --gpus 16
     """
     from planner.cli.inputs import load_plans
     from planner.cli.output import check_output, files_of
@@ -116,37 +108,52 @@ def command(
     inputs = load_plans(workload, plans_of(runs), flags)
     measured, notes = measured_runs(runs, inputs.plans)
     from planner.fit.estimate import fit
-    from planner.io.system.system_writer import write_fitted_system
 
     problem = inputs.problem
     found = fit(problem, measured)
     warnings = [*inputs.warnings, *notes, *_doubts(found, problem), *_profiled(runs)]
     compared = _compared(problem, measured)
     if output is not None:
-        system = flags.system or (inputs.made_for.system if inputs.made_for else None)
-        files = write_fitted_system(
-            output,
-            system or problem.topology.name,
-            found.topology,
-            found.factors,
-            settled_ratio=found.settled_ratio,
-            num_runs=len(measured),
-        )
-        remark(settings, f"wrote {shown_paths(files)}; use it with --system {typed(output)}")
-        if flags.models:
-            again = " ".join(f"--model {text}" for text in flags.models)
-            warnings.append(
-                f"the factors correct the models of {again}, which a system file cannot name; "
-                f"give it again beside --system {output}"
-            )
+        warnings += _write(settings, output, inputs, found, len(measured), flags)
     if settings.json:
         told = {"warnings": list(dict.fromkeys(warnings))}
-        write_json({**_as_json(found, measured, compared), **told})
+        console.write_json({**_as_json(found, measured, compared), **told})
     else:
         _print_traces(settings, measured, compared)
         _print(found)
-    warn(settings, tuple(warnings))
+    console.warn(settings, tuple(warnings))
     return 0
+
+
+def _write(
+    settings: console.Settings,
+    output: Path,
+    inputs: Inputs,
+    found: Fit,
+    num_runs: int,
+    flags: ProblemFlags,
+) -> list[str]:
+    """Write the system file; returns what it cannot hold."""
+    from planner.io.system.system_writer import write_fitted_system
+
+    system = flags.system or (inputs.made_for.system if inputs.made_for else None)
+    files = write_fitted_system(
+        output,
+        system or inputs.problem.topology.name,
+        found.topology,
+        found.factors,
+        settled_ratio=found.settled_ratio,
+        num_runs=num_runs,
+    )
+    then = f"use it with --system {console.typed(output)}"
+    console.remark(settings, f"wrote {console.shown_paths(files)}; {then}")
+    if not flags.models:
+        return []
+    again = " ".join(f"--model {text}" for text in flags.models)
+    return [
+        f"the factors correct the models of {again}, which a system file cannot name; give it "
+        f"again beside --system {output}"
+    ]
 
 
 def plans_of(given: tuple[GivenRun, ...]) -> tuple[Path, ...]:
@@ -210,7 +217,7 @@ def _compared(problem: PlanningProblem, runs: Sequence[Run]) -> dict[str, tuple[
 
 
 def _print_traces(
-    settings: Settings, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
+    settings: console.Settings, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
 ) -> None:
     """The rank of each run whose GPU is busy longest; with ``-v`` every rank that has a trace."""
     from planner.cli.printing.validate_traces import print_traces
@@ -296,29 +303,38 @@ def _as_json(
 
 def _print(found: Fit) -> None:
     from costmodels.topology import FITTED_KINDS
-    from planner.cli.printing.show import print_rows
+    from planner.cli.printing.show import print_items
     from planner.report.base import Fact, format_share
     from planner.report.terminal import print_facts
 
-    shown = zip(FITTED_KINDS, found.factors.ratios, found.settled_ratio, strict=True)
-    factors = [
-        (kind, f"{ratio:.3f}", "not in these runs" if kind in found.absent else format_share(known))
-        for kind, ratio, known in shown
-    ]
-    print_rows("Factors on the system's times", ("kind", "factor", "determined"), factors)
-    rows = [
-        (
-            e.name,
-            units.format_time(e.measured_s),
-            _error(e.before_s, e.measured_s),
-            _error(e.fitted_s, e.measured_s),
-            "" if e.left_out_s is None else _error(e.left_out_s, e.measured_s),
-            f"{units.format_time(e.low_s)} .. {units.format_time(e.high_s)}",
-        )
-        for e in found.errors
-    ]
-    columns = ("run", "measured", "before", "fitted", "left out", "90 % interval?")
-    print_rows("Errors of the predicted iteration", columns, rows)
+    known = dict(zip(FITTED_KINDS, found.settled_ratio, strict=True))
+    print_items(
+        "Factors on the system's times",
+        zip(FITTED_KINDS, found.factors.ratios, strict=True),
+        {
+            "kind": lambda pair: pair[0],
+            "factor": lambda pair: f"{pair[1]:.3f}",
+            "determined": lambda pair: (
+                "not in these runs" if pair[0] in found.absent else format_share(known[pair[0]])
+            ),
+        },
+    )
+    print_items(
+        "Errors of the predicted iteration",
+        found.errors,
+        {
+            "run": lambda e: e.name,
+            "measured": lambda e: units.format_time(e.measured_s),
+            "before": lambda e: _error(e.before_s, e.measured_s),
+            "fitted": lambda e: _error(e.fitted_s, e.measured_s),
+            "left out": lambda e: (
+                "" if e.left_out_s is None else _error(e.left_out_s, e.measured_s)
+            ),
+            "90 % interval?": lambda e: (
+                f"{units.format_time(e.low_s)} .. {units.format_time(e.high_s)}"
+            ),
+        },
+    )
     left = found.left_out_ratio
     facts = [
         Fact(
@@ -330,7 +346,7 @@ def _print(found: Fit) -> None:
     if left is not None:
         words = f"geometric mean error {100 * left:.1f} %, each run predicted from the others"
         facts.append(Fact(label="Left out", parts=(words,)))
-    print_facts(stdout_console(), tuple(facts))
+    print_facts(console.stdout_console(), tuple(facts))
 
 
 def _error(predicted_s: float, measured_s: float) -> str:

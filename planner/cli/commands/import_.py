@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from planner.cli.console import (
-    Settings,
-    remark,
-    say,
-    shown_paths,
-    typed,
-    warn,
-    write_data,
-    write_json,
-)
-from planner.cli.flags import Flags, is_given, option, output_options, taking, usage
+from planner.cli import console
+from planner.cli import flags as spec
 from planner.cli.types import FILE, MAX_RANKS, File, Kind, Text, count, quantity
 from planner.support.text import counted
 
@@ -26,18 +17,6 @@ if TYPE_CHECKING:
     from costmodels.workload import Workload
     from planner.io.importers.base import Imported
 
-EXAMPLES = """\b
-Examples:
-  shardplan import tables my_model.yaml --list tables.csv    columns name, rows, dim, pooling
-  shardplan import tables my_model.yaml --tables 300         made-up tables, to try sizes
-  shardplan import collectives all_reduce.log alltoall.json -o my_curves.csv
-  shardplan import collectives param.log --gpus-per-node 8 --nodes 2 --nic '50 GB/s'
-  shardplan import torchrec plan.json -o my_model.yaml
-  shardplan import module my_package.my_model:build -o my_model.yaml --batch-size 8192
-  shardplan import module my_package.gpt:build --inputs my_package.gpt:batch --batch-size 8
-  shardplan import dlrm -o dlrm.yaml -- python dlrm_main.py --embedding_dim 128 ...
-  shardplan import hugectr dcn.json -o dcn.yaml --plan dcn_plan.json
-  shardplan import fbgemm tbe_config.json -o tbe.yaml"""
 
 COUNT = click.IntRange(min=1, max=MAX_RANKS)
 Ranks = Annotated[int | None, Kind(COUNT)]
@@ -45,12 +24,12 @@ COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportFlags(Flags):
+class ImportFlags(spec.Flags):
     """The flags of every import of a workload; None for flags that were not given."""
 
-    output: File = option("File to write.  [default: stdout]", "-o --output")
-    name: Text = option("Name of the workload.  [default: the file's]", metavar="NAME")
-    batch_size: Annotated[int | None, Kind(count(100_000_000))] = option(
+    output: File = spec.option("File to write.  [default: stdout]", "-o --output")
+    name: Text = spec.option("Name of the workload.  [default: the file's]", metavar="NAME")
+    batch_size: Annotated[int | None, Kind(count(100_000_000))] = spec.option(
         "Samples per rank.", "--batch-size --batch"
     )
 
@@ -73,40 +52,53 @@ def shape_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleFlags(Flags):
+class ModuleFlags(spec.Flags):
     """What the flags of what reads a model from its Python code say."""
 
-    device: Annotated[str, Kind(click.Choice(("cuda", "cpu")))] = option(
+    device: Annotated[str, Kind(click.Choice(("cuda", "cpu")))] = spec.option(
         "Device of the job; it decides which sharding types are possible.", default="cuda"
     )
-    inputs: Text = option(
+    inputs: Text = spec.option(
         "Function that returns the arguments of the model's forward for a batch size, to trace the "
         "dense part.",
         metavar="PKG:FUNC",
     )
-    autocast: Annotated[str | None, Kind(click.Choice(("bf16", "fp16")))] = option(
+    autocast: Annotated[str | None, Kind(click.Choice(("bf16", "fp16")))] = spec.option(
         "Type of torch.autocast while the dense part is traced.  [default: none]"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogFlags(Flags):
+class LogFlags(spec.Flags):
     """What the flags say about the ranks that a log of collectives comes from."""
 
-    collective: Annotated[str | None, Kind(click.Choice(COLLECTIVES))] = option(
+    collective: Annotated[str | None, Kind(click.Choice(COLLECTIVES))] = spec.option(
         "Which collective was timed.  [default: as the log says]"
     )
-    nodes: Ranks = option("Number of hosts.  [default: as the log says]")
-    gpus_per_node: Ranks = option("Ranks per host.  [default: as the log says]")
-    domain_gpus: Ranks = option("Ranks in a scale-up domain.  [default: one host's]")
-    nic: Annotated[float | None, Kind(quantity("bytes_per_s", positive=True), "RATE")] = option(
-        "Nominal rate of the network per GPU and direction, such as '50 GB/s'."
+    nodes: Ranks = spec.option("Number of hosts.  [default: as the log says]")
+    gpus_per_node: Ranks = spec.option("Ranks per host.  [default: as the log says]")
+    domain_gpus: Ranks = spec.option("Ranks in a scale-up domain.  [default: one host's]")
+    nic: Annotated[float | None, Kind(quantity("bytes_per_s", positive=True), "RATE")] = (
+        spec.option("Nominal rate of the network per GPU and direction, such as '50 GB/s'.")
     )
 
 
-@click.group(short_help="Turn files of other tools into files of ours.", epilog=EXAMPLES)
+@click.group(short_help="Turn files of other tools into files of ours.")
 def command() -> None:
-    """Turn files of other tools into files that the other commands read."""
+    """Turn files of other tools into files that the other commands read.
+
+    Examples:
+      shardplan import tables my_model.yaml --list tables.csv    columns name, rows, dim, pooling
+      shardplan import tables my_model.yaml --tables 300         made-up tables, to try sizes
+      shardplan import collectives all_reduce.log alltoall.json -o my_curves.csv
+      shardplan import collectives param.log --gpus-per-node 8 --nodes 2 --nic '50 GB/s'
+      shardplan import torchrec plan.json -o my_model.yaml
+      shardplan import module my_package.my_model:build -o my_model.yaml --batch-size 8192
+      shardplan import module my_package.gpt:build --inputs my_package.gpt:batch --batch-size 8
+      shardplan import dlrm -o dlrm.yaml -- python dlrm_main.py --embedding_dim 128 ...
+      shardplan import hugectr dcn.json -o dcn.yaml --plan dcn_plan.json
+      shardplan import fbgemm tbe_config.json -o tbe.yaml
+    """
 
 
 @command.command("tables", short_help="A list of tables; or an example to edit.")
@@ -123,10 +115,15 @@ def command() -> None:
     metavar="N",
     help="Make up N tables, to overwrite.",
 )
-@output_options
+@spec.output_options
 @click.pass_obj
 def tables(
-    settings: Settings, *, path: Path, listed: Path | None, dim: int | None, num_tables: int | None
+    settings: console.Settings,
+    *,
+    path: Path,
+    listed: Path | None,
+    dim: int | None,
+    num_tables: int | None,
 ) -> int:
     """Write a workload file to edit; PATH is workload.yaml unless given.
 
@@ -142,17 +139,21 @@ def tables(
     """
     if listed is not None and num_tables is not None:
         message = "--list and --tables exclude each other; give one"
-        raise usage(message)
+        raise spec.usage(message)
     if dim is not None and listed is None:
         message = "--dim is for the tables of --list; give both"
-        raise usage(message)
+        raise spec.usage(message)
     warnings = _write(path, listed=listed, tables=num_tables, dim=dim)
     if settings.json:
-        write_json({"written": str(path)} | ({"warnings": list(warnings)} if warnings else {}))
+        console.write_json(
+            {"written": str(path)} | ({"warnings": list(warnings)} if warnings else {})
+        )
         return 0
-    say(f"Wrote {shown_paths((path,))}")
-    warn(settings, warnings)
-    remark(settings, f"next: shardplan plan {typed(path)} --system h100_sxm --gpus 8 -o run1")
+    console.say(f"Wrote {console.shown_paths((path,))}")
+    console.warn(settings, warnings)
+    console.remark(
+        settings, f"next: shardplan plan {console.typed(path)} --system h100_sxm --gpus 8 -o run1"
+    )
     return 0
 
 
@@ -172,7 +173,7 @@ def _write(
     from planner.errors import InvalidInputError
     from planner.io.workload.starter import listed_text, placeholder_text
     from planner.io.workload.table_list import LIST_ENDINGS
-    from planner.options.odd_widths import width_remarks
+    from planner.options.torchrec_rules import width_remarks
     from planner.support.files import write_text_atomic
 
     if path.exists():
@@ -198,11 +199,11 @@ def _write(
 @click.argument("logs", type=FILE, nargs=-1, required=True)
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="File to write.  [default: stdout]")
 @click.option("--name", default="imported", show_default=True, help="Name of the set of curves.")
-@taking(LogFlags, "ranks")
-@output_options
+@spec.taking(LogFlags, "ranks")
+@spec.output_options
 @click.pass_obj
 def collectives(
-    settings: Settings,
+    settings: console.Settings,
     *,
     logs: tuple[Path, ...],
     output: Path | None,
@@ -233,7 +234,7 @@ def collectives(
     if output is not None:
         write_curves(output, records)
     if settings.json:
-        write_json(
+        console.write_json(
             [
                 {
                     "collective": r.curve.collective.value,
@@ -247,9 +248,11 @@ def collectives(
             ]
         )
     elif output is None:
-        write_data(curves_text(records))
+        console.write_data(curves_text(records))
     if output is not None:
-        remark(settings, f"{len(records)} curves written to {shown_paths((output,))}")
+        console.remark(
+            settings, f"{len(records)} curves written to {console.shown_paths((output,))}"
+        )
     return 0
 
 
@@ -263,12 +266,12 @@ def collectives(
     metavar="NAME=ROWSxCOLS",
     help="Shape of a table for which the plan lists no shards; repeatable.",
 )
-@taking(ModuleFlags, "reading")
-@taking(ImportFlags)
-@output_options
+@spec.taking(ModuleFlags, "reading")
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
 def torchrec(
-    settings: Settings,
+    settings: console.Settings,
     *,
     plan: Path,
     shapes: dict[str, tuple[int, int]],
@@ -285,15 +288,15 @@ def torchrec(
     if ":" in str(plan) and not plan.exists():
         if shapes:
             message = "--shape is for a plan; a model, PKG:FUNC, says the shapes of its tables"
-            raise usage(message)
+            raise spec.usage(message)
         imported = _read_module(str(plan), flags.batch_size, reading)
         return finish(settings, imported, flags)
-    if reading.inputs is not None or reading.autocast is not None or is_given("device"):
+    if reading.inputs is not None or reading.autocast is not None or spec.is_given("device"):
         message = (
             "--device, --inputs and --autocast are for a model, PKG:FUNC; a plan says neither "
             "what the model is made of nor where it runs"
         )
-        raise usage(message)
+        raise spec.usage(message)
     from planner.io.importers.torchrec_plan import import_torchrec_plan
 
     imported = import_torchrec_plan(plan, shapes)
@@ -302,16 +305,12 @@ def torchrec(
 
 @command.command("module", short_help="Tables of a TorchRec model, from its Python code.")
 @click.argument("factory", metavar="PKG:FUNC")
-@taking(ModuleFlags, "reading")
-@taking(ImportFlags)
-@output_options
+@spec.taking(ModuleFlags, "reading")
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
 def module(
-    settings: Settings,
-    *,
-    factory: str,
-    reading: ModuleFlags,
-    flags: ImportFlags,
+    settings: console.Settings, *, factory: str, reading: ModuleFlags, flags: ImportFlags
 ) -> int:
     """Write a workload with the tables of a model that a Python function builds.
 
@@ -347,15 +346,11 @@ def _read_module(factory: str, batch_size: int | None, reading: ModuleFlags) -> 
 @command.command("dlrm", short_help="A command line of DLRM.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.option("--gpus", type=COUNT, help="Number of ranks that share a global batch.")
-@taking(ImportFlags)
-@output_options
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
 def dlrm(
-    settings: Settings,
-    *,
-    words: tuple[str, ...],
-    gpus: int | None,
-    flags: ImportFlags,
+    settings: console.Settings, *, words: tuple[str, ...], gpus: int | None, flags: ImportFlags
 ) -> int:
     """Write the workload that a command line of DLRM trains.
 
@@ -381,11 +376,11 @@ def dlrm(
 @click.option(
     "--gpus-per-host", type=COUNT, help="GPUs per host, for a plan file.  [default: 8, or all]"
 )
-@taking(ImportFlags)
-@output_options
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
 def hugectr(
-    settings: Settings,
+    settings: console.Settings,
     *,
     file: Path,
     plan: Path | None,
@@ -430,22 +425,15 @@ def hugectr(
         raise InvalidInputError(message)
     tables = io.load_workload_file(workload).workload
     imported = import_hugectr_plan(file, tables, value, local_world_size=gpus_per_host)
-    return finish(
-        settings,
-        imported,
-        flags,
-        read=(file, workload),
-        plan=plan,
-        only_plan=True,
-    )
+    return finish(settings, imported, flags, read=(file, workload), plan=plan, only_plan=True)
 
 
 @command.command("fbgemm", short_help="A TBE configuration of FBGEMM.")
 @click.argument("file", type=FILE)
-@taking(ImportFlags)
-@output_options
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
-def fbgemm(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
+def fbgemm(settings: console.Settings, *, file: Path, flags: ImportFlags) -> int:
     """Write a workload from FBGEMM's TBE data configuration (JSON).
 
     The file has one configuration, a list of them, or an object of named ones. It gives tables,
@@ -459,10 +447,10 @@ def fbgemm(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
 
 @command.command("param", short_help="A lookup benchmark of PARAM.")
 @click.argument("file", type=FILE)
-@taking(ImportFlags)
-@output_options
+@spec.taking(ImportFlags)
+@spec.output_options
 @click.pass_obj
-def param(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
+def param(settings: console.Settings, *, file: Path, flags: ImportFlags) -> int:
     """Write a workload from PARAM's SplitTableBatchedEmbeddingBagsCodegen configuration (JSON).
 
     'shardplan import collectives' reads the logs of PARAM's collectives.
@@ -474,7 +462,7 @@ def param(settings: Settings, *, file: Path, flags: ImportFlags) -> int:
 
 
 def finish(
-    settings: Settings,
+    settings: console.Settings,
     imported: Imported,
     flags: ImportFlags,
     *,
@@ -501,11 +489,11 @@ def finish(
     if output is not None:
         texts[output] = text
     elif not settings.json and not only_plan:
-        write_data(text)
+        console.write_data(text)
     write_texts_atomic(texts)
     workload = imported.workload
     if settings.json:
-        write_json(
+        console.write_json(
             {
                 "source": imported.source,
                 "files": [str(path) for path in texts],
@@ -518,18 +506,18 @@ def finish(
             }
         )
     size = format_bytes(workload.weight_bytes) + _listed(workload)
-    where = f"; written to {shown_paths(texts)}" if texts else ""
+    where = f"; written to {console.shown_paths(texts)}" if texts else ""
     assumed = ", ".join(imported.assumed) or "nothing"
-    remark(
+    console.remark(
         settings,
         f"{counted(len(workload.tables), 'table')}, {size}, "
         f"{counted(workload.batch_size_per_rank, 'sample')} per rank, "
         f"from {imported.source}{where}; assumed: {assumed}",
     )
     for key, what in imported.assumed.items():
-        remark(settings, f"  {key}: {what}")
+        console.remark(settings, f"  {key}: {what}")
     for what in imported.unsaid:
-        remark(settings, f"  left out: {what}")
+        console.remark(settings, f"  left out: {what}")
     return 0
 
 

@@ -11,21 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import click
 
+from planner.cli import flags as spec
 from planner.cli.console import Settings, complain, remark, shown_paths, write_json
-from planner.cli.flags import (
-    CONSTRAINTS,
-    MOVED_BYTES,
-    MOVED_TABLES,
-    HeadedCommand,
-    ProblemFlags,
-    ScenarioFlags,
-    SearchFlags,
-    option,
-    output_options,
-    switch,
-    taking,
-    usage,
-)
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
 from planner.cli.types import FILE, PERCENT, Bytes, Duration, File, Folder, Kind, Tables
@@ -40,6 +27,7 @@ if TYPE_CHECKING:
     from planner.settings import SearchSettings
 
 EXIT_GAP = 1
+_LOST = "no plan was found before that, so nothing is written"
 
 _WRITING_S_PER_TABLE, _WRITING_S_PER_RANK = 5e-4, 1.5e-3
 """What it takes to write plan, reports and traces, as measured at 10,000 x 64 and 20 x 4096."""
@@ -47,17 +35,8 @@ _WRITING_S_PER_TABLE, _WRITING_S_PER_RANK = 5e-4, 1.5e-3
 _SHORT = 2000
 """The budget of work, in priced plans, of the search that prices wider tables."""
 
-EXAMPLES = """\b
-Examples:
-  shardplan plan dlrm.yaml --system h100_sxm --gpus 16
-  shardplan plan dlrm.yaml --system a100_80gb_sxm --gpus 8 --batch-size 4096 -o run1
-  shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json
-  shardplan plan dlrm.yaml --system h100_sxm --gpus 16 --require-gap 5% && ./train
-  shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'
-  shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h -o run2"""
 
-
-class PlanCommand(HeadedCommand):
+class PlanCommand(spec.HeadedCommand):
     """The flags that people use first, and the others under headings."""
 
     headings: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -75,29 +54,29 @@ class PlanCommand(HeadedCommand):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFlags(ScenarioFlags):
+class PlanFlags(spec.ScenarioFlags):
     """Further flags: data, constraints, a plan in use, failures, output."""
 
-    stats: File = option("Statistics from 'shardplan profile', for all tables or some.")
-    constraints: File = option(CONSTRAINTS)
-    plan_in_use: File = option(
+    stats: File = spec.option("Statistics from 'shardplan profile', for all tables or some.")
+    constraints: File = spec.option(spec.CONSTRAINTS)
+    plan_in_use: File = spec.option(
         "The plan in use: the search starts from it, and moves are counted from it.",
         "--from",
         metavar="PLAN",
     )
-    max_moved_bytes: Bytes = option(MOVED_BYTES)
-    max_moved_tables: Tables = option(MOVED_TABLES)
-    curve: bool = switch(
+    max_moved_bytes: Bytes = spec.option(spec.MOVED_BYTES)
+    max_moved_tables: Tables = spec.option(spec.MOVED_TABLES)
+    curve: bool = spec.switch(
         "Also plan with 1, 2, 5 and 10 moved tables at most; name the table that blocks."
     )
-    mtbf_s: Duration = option(
+    mtbf_s: Duration = spec.option(
         "Mean time between failures of one host: says how often to write checkpoints.", "--mtbf"
     )
-    require_gap: Annotated[float | None, Kind(PERCENT, "PERCENT")] = option(
+    require_gap: Annotated[float | None, Kind(PERCENT, "PERCENT")] = spec.option(
         "Exit code 1 unless the plan is proven to be this close to the best, such as 5%."
     )
-    output: Folder = option("Write plan, reports and traces.", "-o --output")
-    force: bool = switch(
+    output: Folder = spec.option("Write plan, reports and traces.", "-o --output")
+    force: bool = spec.switch(
         "Write into a folder even if it holds other files, or a plan of another model."
     )
 
@@ -114,27 +93,23 @@ class PlanFlags(ScenarioFlags):
             message = (
                 "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
             )
-            raise usage(message)
-        ScenarioFlags.check(self)
+            raise spec.usage(message)
+        spec.ScenarioFlags.check(self)
 
 
-@click.command(
-    cls=PlanCommand,
-    short_help="Find the fastest plan for a workload on a system.",
-    epilog=EXAMPLES,
-)
+@click.command(cls=PlanCommand, short_help="Find the fastest plan for a workload on a system.")
 @click.argument("workload", type=FILE)
-@taking(ProblemFlags)
-@taking(SearchFlags, "search")
-@taking(PlanFlags, "more")
-@output_options
+@spec.taking(spec.ProblemFlags)
+@spec.taking(spec.SearchFlags, "search")
+@spec.taking(PlanFlags, "more")
+@spec.output_options
 @click.pass_obj
 def command(
     settings: Settings,
     *,
     workload: Path,
-    flags: ProblemFlags,
-    search: SearchFlags,
+    flags: spec.ProblemFlags,
+    search: spec.SearchFlags,
     more: PlanFlags,
 ) -> int:
     """Search for the plan with the shortest training iteration.
@@ -147,30 +122,30 @@ def command(
     Exit codes: 0 there is a plan, however the search ended; 1 the gap is wider than --require-gap,
     and the plan is written all the same; 3 nothing fits; 4 Ctrl-C or SIGTERM ended the search, and
     its best plan is printed and written.
+
+    Examples:
+      shardplan plan dlrm.yaml --system h100_sxm --gpus 16
+      shardplan plan dlrm.yaml --system a100_80gb_sxm --gpus 8 --batch-size 4096 -o run1
+      shardplan plan dlrm.yaml --system my_box.yaml --gpus 64 --time-limit 2min --json
+      shardplan plan dlrm.yaml --system h100_sxm --gpus 16 --require-gap 5% && ./train
+      shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'
+      shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h -o run2
     """
-    from planner.cli.output import check_folder, files_of, refuse_other_run
     from planner.cli.progress import live_progress
 
     start_s = time.perf_counter()
-    lost = "no plan was found before that, so nothing is written"
-    with StopOnInterrupt(keeps=False, lost=lost) as stop:
-        if more.output is not None:
-            named = (workload, *more.files, *files_of(flags, workload))
-            check_folder(more.output, named, force=more.force)
+    with StopOnInterrupt(keeps=False, lost=_LOST) as stop:
         asked = _asked(workload, flags, more)
-        if more.output is not None and not more.force:
-            refuse_other_run(more.output, asked.problem.workload)
         from planner import api  # after the cheap checks: this import is the slow one
         from planner.scenarios import ScenarioRule
         from planner.solving.prepare import pricing_of
         from planner.study.figures import with_checkpoints
 
-        steered = replace(
-            search.settings(),
-            robust=ScenarioRule(more.robust or ScenarioRule.WORST),
-            kept_s=_kept_s(asked.problem, more.output, start_s),
-        )
-        until_s = time.perf_counter() + (search.time_limit_s or math.inf) - steered.kept_s
+        kept_s = _kept_s(asked.problem, more.output, start_s)
+        robust = ScenarioRule(more.robust or ScenarioRule.WORST)
+        steered = replace(search.settings(), robust=robust, kept_s=kept_s)
+        limit_s = math.inf if search.time_limit_s is None else search.time_limit_s
+        until_s = time.perf_counter() + limit_s - steered.kept_s
         more.check_figures(search.objective)
         with live_progress(settings, search.objective) as progress:
             result = api.solve(
@@ -191,16 +166,20 @@ def command(
         return _exit_code(settings, stop, missed)
 
 
-def _asked(source: Path, flags: ProblemFlags, more: PlanFlags) -> Inputs:
+def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
     """The workload, the system, and everything that further flags add.
 
     Raises:
-        InvalidInputError: a file or flag breaks a rule.
+        InvalidInputError: a file or flag breaks a rule, or the output cannot be written.
     """
     from planner import io
     from planner.cli.inputs import load_problem, load_scenarios, with_constraints, with_stats_of
+    from planner.cli.output import check_folder, files_of, refuse_other_run
     from planner.problem import MoveLimit
 
+    if more.output is not None:
+        named = (source, *more.files, *files_of(flags, source))
+        check_folder(more.output, named, force=more.force)
     loaded = load_problem(source, flags)
     inputs = with_stats_of(with_constraints(loaded, more.constraints), more.stats)
     problem, warnings = inputs.problem, inputs.warnings
@@ -210,6 +189,8 @@ def _asked(source: Path, flags: ProblemFlags, more: PlanFlags) -> Inputs:
             start=saved.plan, max_bytes=more.max_moved_bytes, max_tables=more.max_moved_tables
         )
         problem, warnings = replace(problem, move_limit=limit), warnings + saved.warnings
+    if more.output is not None and not more.force:
+        refuse_other_run(more.output, problem.workload)
     main = replace(loaded.problem, workload=problem.workload)
     scenarios, found = load_scenarios(more.scenarios, main, flags)
     warnings = tuple(dict.fromkeys((*warnings, *found)))
@@ -250,7 +231,7 @@ def _with_wider_price(
     from costmodels.errors import CostModelError
     from planner import api
     from planner.errors import PlannerError
-    from planner.options.odd_widths import odd_tables, priced_remark, widened
+    from planner.options.torchrec_rules import odd_tables, priced_remark, widened
 
     problem, left_s = result.problem, None
     if not odd_tables(problem.workload) or problem.scenarios:

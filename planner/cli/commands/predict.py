@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from planner.cli.console import Settings, remark, shown_paths, warn, write_data, write_json
-from planner.cli.flags import output_options
+from planner.cli.flags import Flags, option, output_options, taking
 from planner.cli.output import check_output
-from planner.cli.types import FILE, complete_system
+from planner.cli.types import FILE, File, Kind, complete_system
 from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
     from planner.predict.rows import CsvRows, Predicted, Unmodelled
 
-EXAMPLES = """\b
-Examples:
-  shardplan predict collective nccl.csv --system h100_sxm
-  shardplan predict collective nccl.csv --system my_box.yaml -o predicted.csv
-  shardplan predict lookup tbe.csv --system h100_sxm
-  shardplan predict dense gemm.csv --system a100_80gb_sxm"""
 
 COLLECTIVE_COLUMNS = ("collective", "size_bytes")
 COLLECTIVE_OPTIONAL = ("nodes", "gpus_per_node", "ranks")
 
 
-@click.group(short_help="Predict single operations, row by row of a CSV file.", epilog=EXAMPLES)
+@click.group(short_help="Predict single operations, row by row of a CSV file.")
 def command() -> None:
     """Append predicted times to the rows of a CSV file.
 
@@ -37,51 +32,50 @@ def command() -> None:
     on this system, calibrated on a similar one, analytic (from link rates), or extrapolated to a
     shape or size that was not measured. A row that no model covers gets no time, and the column
     reason says why.
+
+    Examples:
+      shardplan predict collective nccl.csv --system h100_sxm
+      shardplan predict collective nccl.csv --system my_box.yaml -o predicted.csv
+      shardplan predict lookup tbe.csv --system h100_sxm
+      shardplan predict dense gemm.csv --system a100_80gb_sxm
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFlags(Flags):
+    """The system, and where to write."""
+
+    system: Annotated[str, Kind(click.STRING, "NAME|FILE")] = option(
+        "System, by name or file; see 'shardplan systems'.",
+        required=True,
+        shell_complete=complete_system,
+    )
+    output: File = option("Write the CSV to this file.  [default: stdout]", "-o --output")
 
 
 def table_options(function: Callable[..., int]) -> Callable[..., int]:
     """Arguments that every operation shares: the file, the system, where to write."""
-    for decorate in (
-        output_options,
-        click.option(
-            "-o",
-            "--output",
-            type=FILE,
-            metavar="FILE",
-            help="Write the CSV to this file.  [default: stdout]",
-        ),
-        click.option(
-            "--system",
-            required=True,
-            metavar="NAME|FILE",
-            shell_complete=complete_system,
-            help="System, by name or file; see 'shardplan systems'.",
-        ),
-        click.argument("file", type=FILE),
-    ):
-        function = decorate(function)
-    return function
+    wrapped = taking(TableFlags)(output_options(function))
+    return click.argument("file", type=FILE)(wrapped)
 
 
 @command.command("collective", short_help="All-to-all, all-reduce, all-gather, reduce-scatter.")
 @table_options
 @click.pass_obj
-def collective(settings: Settings, *, file: Path, system: str, output: Path | None) -> int:
+def collective(settings: Settings, *, file: Path, flags: TableFlags) -> int:
     """Predict collectives of balanced messages.
 
     Columns: collective (all_to_all, all_reduce, all_gather, reduce_scatter), size_bytes as
     nccl-tests states it, and two of nodes, gpus_per_node and ranks.
     """
     from planner import io
-    from planner.predict.rows import collective_remarks, predict_collectives, read_table
+    from planner.predict.rows import collective_remarks, predict_collectives
 
     def sized(gpus: int, per_host: int) -> Topology:
-        return io.load_system(system, gpus=gpus, gpus_per_host=per_host)
+        return io.load_system(flags.system, gpus=gpus, gpus_per_host=per_host)
 
-    check_output(output, (file, Path(system)))
-    table = read_table(file, COLLECTIVE_COLUMNS, COLLECTIVE_OPTIONAL)
-    code = show(settings, table, predict_collectives(table, sized), output)
+    table = _read(file, flags, COLLECTIVE_COLUMNS, COLLECTIVE_OPTIONAL)
+    code = show(settings, table, predict_collectives(table, sized), flags.output)
     warn(settings, collective_remarks(table, sized))
     return code
 
@@ -89,7 +83,7 @@ def collective(settings: Settings, *, file: Path, system: str, output: Path | No
 @command.command("lookup", short_help="Embedding lookups, forward and backward.")
 @table_options
 @click.pass_obj
-def lookup(settings: Settings, *, file: Path, system: str, output: Path | None) -> int:
+def lookup(settings: Settings, *, file: Path, flags: TableFlags) -> int:
     """Predict table-batched embedding lookups on one device.
 
     Columns: phase (forward, backward, forward+backward; eval forward, before which the device is
@@ -106,17 +100,17 @@ def lookup(settings: Settings, *, file: Path, system: str, output: Path | None) 
     """
     from planner import io
     from planner.predict.lookup import LOOKUP_COLUMNS, LOOKUP_OPTIONAL, predict_lookups
-    from planner.predict.rows import read_table
 
-    check_output(output, (file, Path(system)))
-    table = read_table(file, LOOKUP_COLUMNS, LOOKUP_OPTIONAL)
-    return show(settings, table, predict_lookups(table, io.load_smallest(system)), output)
+    table = _read(file, flags, LOOKUP_COLUMNS, LOOKUP_OPTIONAL)
+    return show(
+        settings, table, predict_lookups(table, io.load_smallest(flags.system)), flags.output
+    )
 
 
 @command.command("dense", short_help="Matrix products of the dense part.")
 @table_options
 @click.pass_obj
-def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -> int:
+def dense(settings: Settings, *, file: Path, flags: TableFlags) -> int:
     """Predict matrix products M x K by K x N on one device.
 
     Columns: M, K, N. Optional: batch (number of products at once; 1) and dtype (fp32, tf32, fp16,
@@ -124,21 +118,28 @@ def dense(settings: Settings, *, file: Path, system: str, output: Path | None) -
     devices.
     """
     from planner import io
-    from planner.predict.dense import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
-    from planner.predict.rows import read_table
+    from planner.predict.rows import DENSE_COLUMNS, DENSE_OPTIONAL, predict_products
 
-    check_output(output, (file, Path(system)))
-    table = read_table(file, DENSE_COLUMNS, DENSE_OPTIONAL)
+    table = _read(file, flags, DENSE_COLUMNS, DENSE_OPTIONAL)
     if "dtype" not in table.columns:
         remark(settings, "there is no column dtype: every product is taken as fp32")
-    return show(settings, table, predict_products(table, io.load_smallest(system)), output)
+    return show(
+        settings, table, predict_products(table, io.load_smallest(flags.system)), flags.output
+    )
+
+
+def _read(
+    file: Path, flags: TableFlags, columns: tuple[str, ...], optional: tuple[str, ...]
+) -> CsvRows:
+    """The rows of a file, once it is sure that the answer can be written."""
+    from planner.predict.rows import read_table
+
+    check_output(flags.output, (file, Path(flags.system)))
+    return read_table(file, columns, optional)
 
 
 def show(
-    settings: Settings,
-    table: CsvRows,
-    found: Sequence[Predicted | Unmodelled],
-    output: Path | None,
+    settings: Settings, table: CsvRows, found: Sequence[Predicted | Unmodelled], output: Path | None
 ) -> int:
     """Write the predictions as CSV, or print them as CSV or JSON."""
     from planner.predict.rows import predicted_text
@@ -160,14 +161,8 @@ def _record(row: dict[str, str], predicted: Predicted | Unmodelled) -> dict[str,
 
     row = {column: cell for column, cell in row.items() if column not in OWN_COLUMNS}
     if isinstance(predicted, Unmodelled):
-        return {
-            **row,
-            "predicted_s": None,
-            "low_s": None,
-            "high_s": None,
-            "source": None,
-            "reason": predicted.reason,
-        }
+        nothing = dict.fromkeys(("predicted_s", "low_s", "high_s", "source"))
+        return {**row, **nothing, "reason": predicted.reason}
     return {
         **row,
         "predicted_s": predicted.time_s,

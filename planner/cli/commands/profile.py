@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from planner.cli.console import (
-    Settings,
-    remark,
-    shown_paths,
-    stderr_console,
-    stdout_console,
-    warn,
-    write_json,
-)
-from planner.cli.flags import is_given, output_options, usage
+from planner.cli import console
+from planner.cli import flags as spec
 from planner.cli.interrupt import interrupt_in
-from planner.cli.types import FILE, Parsed, count, quantity
+from planner.cli.progress import bars
+from planner.cli.types import FILE, File, Kind, Parsed, Texts, count, quantity
 from planner.support.cores import usable_cores
 from planner.support.text import significant
 
 if TYPE_CHECKING:
     from planner.profiling.profiler import ProfileOptions
-    from planner.profiling.stats import Stats, TableStats
-    from planner.report.base import Cell
+    from planner.profiling.stats import BatchStats, Stats, TableStats, ZipfStats
 
-NUMBER = count(2**48)
+Count = Annotated[int | None, Kind(count(2**48), "N")]
 FORMATS = ("auto", "criteo_tsv", "npy", "npz", "parquet", "torch")
 
 
@@ -43,68 +34,72 @@ def _batch_sizes(text: str) -> tuple[int, ...]:
     return tuple(int(float(p)) for p in parts)
 
 
-EXAMPLES = """\b
-Examples:
-  shardplan profile day_0_sparse.npy day_1_sparse.npy -o stats.json
-  shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
-  shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536"""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileFlags(spec.Flags):
+    """What is read of the data, and what is counted."""
+
+    output: File = spec.option("", "-o --output", default="stats.json")
+    format_name: Annotated[str, Kind(click.Choice(FORMATS))] = spec.listed(
+        "Format of the data.  [default: auto, told from names and contents]",
+        "--format",
+        default="auto",
+    )
+    table_map: Texts = spec.many(
+        "Which table a feature belongs to: a workload, lines 'feature: table', or one pair.",
+        metavar="FILE|FEATURE=TABLE",
+    )
+    features: Texts = spec.many("Count only these; repeatable.", metavar="NAME")
+    rows: Count = spec.option("Read only the first N samples.")
+    sample_rows: Count = spec.option("Read about N samples, spread over the data.")
+    max_ind_range: Count = spec.option("Fold ids modulo N, as DLRM's flag does.")
+    batch_sizes: Annotated[tuple[int, ...], Kind(Parsed("sizes", _batch_sizes), "N,N")] = (
+        spec.option(
+            "Batch sizes for which distinct rows and reuse are counted.", default="2048,16384"
+        )
+    )
+    empty: Annotated[str, Kind(click.Choice(("zero", "skip")))] = spec.option(
+        "What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
+        default="zero",
+    )
+    memory_bytes: Annotated[float, Kind(quantity("bytes", positive=True), "SIZE")] = spec.option(
+        "Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
+        "--memory",
+        default="2 GiB",
+    )
+    jobs: Annotated[int | None, Kind(count(1024), "N")] = spec.option(
+        "Threads to use.  [default: usable cores]"
+    )
+
+    def check(self) -> None:
+        """Refuse two ways of choosing samples."""
+        if self.rows is not None and self.sample_rows is not None:
+            message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
+            raise spec.usage(message)
+
+    def options(self) -> ProfileOptions:
+        """How the data are counted."""
+        from planner.io.table_map import parse_table_map
+        from planner.profiling.profiler import ProfileOptions
+
+        return ProfileOptions(
+            format_name=self.format_name,
+            features=self.features,
+            by_feature=parse_table_map(self.table_map),
+            batch_sizes=self.batch_sizes,
+            max_ind_range=self.max_ind_range,
+            first_samples=self.rows,
+            sample_rows=self.sample_rows,
+            memory_bytes=self.memory_bytes,
+            jobs=self.jobs or usable_cores(),
+        )
 
 
-@click.command(short_help="Measure index statistics per table from raw indices.", epilog=EXAMPLES)
+@click.command(short_help="Measure index statistics per table from raw indices.")
 @click.argument("data", nargs=-1, required=True, type=FILE)
-@click.option("-o", "--output", type=FILE, default="stats.json", show_default=True, metavar="FILE")
-@click.option(
-    "--format",
-    "format_name",
-    type=click.Choice(FORMATS),
-    default="auto",
-    help="Format of the data.  [default: auto, told from names and contents]",
-)
-@click.option(
-    "--table-map",
-    "table_map",
-    multiple=True,
-    metavar="FILE|FEATURE=TABLE",
-    help="Which table a feature belongs to: a workload, lines 'feature: table', or one pair.",
-)
-@click.option("--features", multiple=True, metavar="NAME", help="Count only these; repeatable.")
-@click.option("--rows", type=NUMBER, metavar="N", help="Read only the first N samples.")
-@click.option(
-    "--sample-rows", type=NUMBER, metavar="N", help="Read about N samples, spread over the data."
-)
-@click.option(
-    "--max-ind-range", type=NUMBER, metavar="N", help="Fold ids modulo N, as DLRM's flag does."
-)
-@click.option(
-    "--batch-sizes",
-    type=Parsed("sizes", _batch_sizes),
-    default="2048,16384",
-    show_default=True,
-    metavar="N,N",
-    help="Batch sizes for which distinct rows and reuse are counted.",
-)
-@click.option(
-    "--empty",
-    type=click.Choice(("zero", "skip")),
-    default="zero",
-    show_default=True,
-    help="What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
-)
-@click.option(
-    "--memory",
-    "memory_bytes",
-    type=quantity("bytes", positive=True),
-    default="2 GiB",
-    show_default=True,
-    metavar="SIZE",
-    help="Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
-)
-@click.option(
-    "--jobs", type=count(1024), metavar="N", help="Threads to use.  [default: usable cores]"
-)
-@output_options
+@spec.taking(ProfileFlags)
+@spec.output_options
 @click.pass_obj
-def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **flags: Any) -> int:
+def command(settings: console.Settings, *, data: tuple[Path, ...], flags: ProfileFlags) -> int:
     """Measure how indices fall on the rows of each table, and write stats.json.
 
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
@@ -113,6 +108,11 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     --memory goes to the disk of the output. It needs DuckDB: pip install 'shardplan[data]'.
 
     After Ctrl-C or SIGTERM the exit code is 4, and nothing is left behind.
+
+    Examples:
+      shardplan profile day_0_sparse.npy day_1_sparse.npy -o stats.json
+      shardplan profile train.txt --max-ind-range 40_000_000 --sample-rows 5_000_000
+      shardplan profile clicks/*.parquet --table-map workload.yaml --batch-sizes 4096,65536
     """
     from planner.profiling.indices import LEAST_MEMORY_BYTES
     from planner.profiling.profiler import (
@@ -124,10 +124,10 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     from planner.profiling.readers import CriteoTsvReader
     from planner.profiling.stats import left_out_remark, undersampled_remark
 
-    options = _options(flags)
-    readers = _readers(skip_empty=flags["empty"] == "skip")
+    options, output = flags.options(), flags.output or Path("stats.json")
+    readers = _readers(skip_empty=flags.empty == "skip")
     try:
-        with _progress(settings) as progress:
+        with bars(settings) as progress:
             stats = profile_files(data, output, options, readers=readers, progress=progress)
     except (KeyboardInterrupt, Exception) as error:
         interrupt = interrupt_in(error)
@@ -142,37 +142,17 @@ def command(settings: Settings, /, *, data: tuple[Path, ...], output: Path, **fl
     told = [*folders_inside(data), *(text for text in remarks if text is not None)]
     if options.memory_bytes < LEAST_MEMORY_BYTES:
         told.append("--memory: DuckDB was given 256 MiB, the least that it works with")
-    if is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
+    if spec.is_given("empty") and CriteoTsvReader.name not in stats.source.formats:
         told.append("--empty is about Criteo files: there are none, so that it changed nothing")
-    warn(settings, tuple(told))
+    console.warn(settings, tuple(told))
     if settings.json:
         from planner.profiling.stats import stats_text
 
-        write_json(json.loads(stats_text(stats)))
-        remark(settings, f"wrote {shown_paths((output,))}")
+        console.write_json(json.loads(stats_text(stats)))
+        console.remark(settings, f"wrote {console.shown_paths((output,))}")
         return 0
     _print(stats, output)
     return 0
-
-
-def _options(flags: dict[str, Any]) -> ProfileOptions:
-    from planner.io.table_map import parse_table_map
-    from planner.profiling.profiler import ProfileOptions
-
-    if flags["rows"] is not None and flags["sample_rows"] is not None:
-        message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
-        raise usage(message)
-    return ProfileOptions(
-        format_name=flags["format_name"],
-        features=flags["features"],
-        by_feature=parse_table_map(flags["table_map"]),
-        batch_sizes=flags["batch_sizes"],
-        max_ind_range=flags["max_ind_range"],
-        first_samples=flags["rows"],
-        sample_rows=flags["sample_rows"],
-        memory_bytes=flags["memory_bytes"],
-        jobs=flags["jobs"] or usable_cores(),
-    )
 
 
 def _readers(*, skip_empty: bool) -> tuple[Any, ...]:
@@ -183,46 +163,62 @@ def _readers(*, skip_empty: bool) -> tuple[Any, ...]:
     return (TorchReader(), CriteoTsvReader(empty_is_zero=not skip_empty), *READERS[1:])
 
 
-@contextmanager
-def _progress(settings: Settings) -> Iterator[Callable[[str, float, float], None]]:
-    """A bar on stderr, or nothing where progress is not shown."""
-    if not settings.shows_progress:
-        yield lambda *_: None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=stderr_console(), transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: float, total: float) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done)
-
-        yield show
-
-
 def _print(stats: Stats, output: Path) -> None:
-    from planner.report.base import Column, Fact, Kind, Section
+    from planner.report.base import Column, Fact, Kind, Section, laid_out
     from planner.report.terminal import print_facts, print_sections
 
     batch = max(b.batch_size for table in stats.tables.values() for b in table.batches)
-    columns = (
-        Column(title="table"),
-        Column(title="rows", kind=Kind.COUNT),
-        Column(title="seen", kind=Kind.COUNT, optional=True),
-        Column(title="pool", kind=Kind.COUNT),
-        Column(title="p99", kind=Kind.COUNT),
-        Column(title="unique", kind=Kind.SHARE),
-        Column(title="next", kind=Kind.SHARE, optional=True),
-        Column(title="s", kind=Kind.COUNT),
-        Column(title="q", kind=Kind.COUNT, optional=True),
-        Column(title="KS", kind=Kind.COUNT),
-        Column(title="hot 1%", kind=Kind.SHARE),
-        Column(title="cache 10%", kind=Kind.SHARE),
-        Column(title="clustered"),
+    columns, rows = laid_out(
+        [(name, table, _largest(table)) for name, table in stats.tables.items()],
+        (
+            (Column("table"), lambda row: row[0]),
+            (Column("rows", Kind.COUNT), lambda row: row[1].num_embeddings),
+            (Column("seen", Kind.COUNT, optional=True), lambda row: row[1].num_unique_rows),
+            (Column("pool", Kind.COUNT), lambda row: significant(row[1].pooling.mean, 4)),
+            (Column("p99", Kind.COUNT), lambda row: row[1].pooling.p99),
+            (
+                Column("unique", Kind.SHARE),
+                lambda row: row[2].mean_unique_rows / max(row[2].mean_indices, 1.0),
+            ),
+            (Column("next", Kind.SHARE, optional=True), lambda row: row[2].next_batch_ratio),
+            (Column("s", Kind.COUNT), lambda row: _law(row[1].zipf, "exponent", "{:.2f}")),
+            (Column("q", Kind.COUNT, optional=True), lambda row: _law(row[1].zipf, "shift", "")),
+            (Column("KS", Kind.COUNT), lambda row: _law(row[1].zipf, "ks_ratio", "{:.3f}")),
+            (Column("hot 1%", Kind.SHARE), lambda row: _hot(row[1])),
+            (
+                Column("cache 10%", Kind.SHARE),
+                lambda row: next(c.hit_ratio for c in row[1].cache if c.cached_rows_ratio == 0.1),
+            ),
+            (
+                Column("clustered"),
+                lambda row: "-" if (r := row[1].ranges) is None else "yes" if r.clustered else "no",
+            ),
+        ),
     )
-    rows = tuple(_row(name, table) for name, table in stats.tables.items())
+    screen = console.stdout_console()
+    source, plural = stats.source, "s" * (len(stats.source.files) > 1)
+    print_facts(
+        screen,
+        (
+            Fact(
+                label="Data",
+                parts=(
+                    f"{source.num_samples:,} samples",
+                    f"{sum(t.num_indices for t in stats.tables.values()):,} indices",
+                    f"{len(stats.tables)} tables",
+                    f"{len(source.files)} file{plural} of {', '.join(source.formats)}",
+                ),
+            ),
+        ),
+    )
+    notes = _notes(stats, batch)
+    section = Section(title="Index statistics", columns=columns, rows=rows, notes=notes)
+    print_sections(screen, (section,))
+    print_facts(screen, (Fact(label="Wrote", parts=(str(output),)),))
+
+
+def _notes(stats: Stats, batch: int) -> tuple[str, ...]:
+    """What the columns are."""
     hashed = any(table.ids_are_hashes for table in stats.tables.values())
     notes: tuple[str, ...] = (
         "seen: distinct rows in the data. pool: mean indices per sample; p99: 99 % of samples have "
@@ -237,47 +233,19 @@ def _print(stats: Stats, output: Path) -> None:
             "Ids are hashes: the number of rows is estimated from the ids seen once and twice. "
             "--max-ind-range folds ids to row numbers.",
         )
-    console = stdout_console()
-    source, plural = stats.source, "s" * (len(stats.source.files) > 1)
-    print_facts(
-        console,
-        (
-            Fact(
-                label="Data",
-                parts=(
-                    f"{source.num_samples:,} samples",
-                    f"{sum(t.num_indices for t in stats.tables.values()):,} indices",
-                    f"{len(stats.tables)} tables",
-                    f"{len(source.files)} file{plural} of {', '.join(source.formats)}",
-                ),
-            ),
-        ),
-    )
-    print_sections(
-        console,
-        (Section(title="Index statistics", columns=columns, rows=rows, notes=notes),),
-    )
-    print_facts(console, (Fact(label="Wrote", parts=(str(output),)),))
+    return notes
 
 
-def _row(name: str, table: TableStats) -> tuple[Cell, ...]:
-    batch = max(table.batches, key=lambda b: b.batch_size)
-    zipf = table.zipf
-    hottest = next(h.access_ratio for h in table.hottest_rows if h.hottest_rows_ratio == 0.01)
-    cached = next(c.hit_ratio for c in table.cache if c.cached_rows_ratio == 0.1)
-    places = {True: "yes", False: "no", None: "-"}
-    return (
-        name,
-        table.num_embeddings,
-        table.num_unique_rows,
-        significant(table.pooling.mean, 4),
-        table.pooling.p99,
-        batch.mean_unique_rows / max(batch.mean_indices, 1.0),
-        "-" if batch.next_batch_ratio is None else batch.next_batch_ratio,
-        "-" if zipf is None else f"{zipf.exponent:.2f}",
-        "-" if zipf is None else significant(zipf.shift),
-        "-" if zipf is None else f"{zipf.ks_ratio:.3f}",
-        hottest,
-        cached,
-        places[None if table.ranges is None else table.ranges.clustered],
-    )
+def _hot(table: TableStats) -> float:
+    return next(h.access_ratio for h in table.hottest_rows if h.hottest_rows_ratio == 0.01)
+
+
+def _largest(table: TableStats) -> BatchStats:
+    return max(table.batches, key=lambda b: b.batch_size)
+
+
+def _law(law: ZipfStats | None, field: str, form: str) -> str:
+    """A number of the fitted law; ``-`` without one."""
+    if law is None:
+        return "-"
+    return form.format(getattr(law, field)) if form else significant(getattr(law, field))

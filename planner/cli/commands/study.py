@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,47 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from planner.cli import flags as spec
+from planner.cli import types as kinds
 from planner.cli.console import Settings, complain, remark, shown_paths, warn, write_json
-from planner.cli.flags import (
-    CLOCK,
-    MODEL,
-    SET,
-    WORK,
-    Flags,
-    is_given,
-    listed,
-    many,
-    option,
-    output_options,
-    refuse_said_twice,
-    switch,
-    taking,
-    usage,
-)
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.output import check_file, check_folder, files_set, refuse_own_input
-from planner.cli.types import (
-    FILE,
-    MAX_RANKS,
-    RANKS,
-    Batches,
-    Duration,
-    Evaluations,
-    File,
-    Kind,
-    Number,
-    Numbers,
-    Percent,
-    Price,
-    Prices,
-    Rate,
-    Seconds,
-    Seed,
-    Several,
-    Text,
-    Texts,
-    complete_system,
-)
 from planner.errors import InvalidInputError
 from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
@@ -67,101 +31,94 @@ JOURNAL_FILE, TABLE_FILE, PAGE_FILE = "study.journal", "setups.csv", "study.html
 _SHOWN = 12
 """At most this many setups are printed, unless all were asked for or are on the front."""
 
-EXAMPLES = """\b
-Examples:
-  shardplan study dlrm.yaml --system h100_sxm --gpus 64
-  shardplan study dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16,32 --grid -o what-if
-  shardplan study dlrm.yaml --system h100_sxm,h200_sxm --smallest-for 20M
-  shardplan study dlrm.yaml --system h100_sxm --gpus 64 --vary copies=all --vary sync_interval=9
-  shardplan study gpt.yaml --system h100_sxm --gpus 64 --vary training.tensor_parallel=1,2,4,8
-  shardplan study dlrm.yaml --system h100_sxm --gpus 8,16 --dask tcp://head:8786 -o study"""
-
 
 GOALS = ("iteration", "throughput", "cost", "headroom")
 SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyFlags(Flags):
+class StudyFlags(spec.Flags):
     """The flags on the study: clusters, knobs, objectives and effort."""
 
-    systems: Texts = listed(
+    systems: kinds.Texts = spec.listed(
         "Systems to choose from, by name or file; the usual one first.",
         "--system",
-        type=Several(click.STRING),
+        type=kinds.Several(click.STRING),
         metavar="A,B",
         default=None,
         required=True,
-        shell_complete=complete_system,
+        shell_complete=kinds.complete_system,
     )
-    gpus: Numbers = listed(
+    gpus: kinds.Numbers = spec.listed(
         "Numbers of GPUs.  [default: one host; with --budget, 1, 2, 4 ... hosts; with "
         "--smallest-for, all numbers of hosts]"
     )
-    hosts: Numbers = listed("Numbers of full hosts, instead of --gpus.")
-    gpus_per_host: Number = option("GPUs per host.  [default: each system's]")
-    batch_sizes: Batches = listed(
+    hosts: kinds.Numbers = spec.listed("Numbers of full hosts, instead of --gpus.")
+    gpus_per_host: kinds.Number = spec.option("GPUs per host.  [default: each system's]")
+    batch_sizes: kinds.Batches = spec.listed(
         "Samples per GPU; 32k is 32,768.  [default: workload's]", "--batch-size"
     )
-    global_batch_sizes: Batches = listed("Samples of all GPUs in one step.", "--global-batch-size")
-    vary: Texts = many(
+    global_batch_sizes: kinds.Batches = spec.listed(
+        "Samples of all GPUs in one step.", "--global-batch-size"
+    )
+    vary: kinds.Texts = spec.many(
         "Values of a key of the workload (training.pipeline), of the system "
         "(system.links.network.bandwidth), or of copies, sync_interval, column_width or "
         "cache_sizes; the usual one first.",
         metavar="KEY=V,V",
     )
-    overrides: Texts = many(SET, "--set", metavar="KEY=VALUE")
-    models: Texts = many(MODEL, "--model", metavar="FAMILY=NAME|FILE.py")
-    budget_usd_per_hour: Price = option(
+    overrides: kinds.Texts = spec.many(spec.SET, "--set", metavar="KEY=VALUE")
+    models: kinds.Texts = spec.many(spec.MODEL, "--model", metavar="FAMILY=NAME|FILE.py")
+    budget_usd_per_hour: kinds.Price = spec.option(
         "Leave out clusters that cost more, such as '100 USD/h'.", "--budget"
     )
-    prices: Prices = many(
+    prices: kinds.Prices = spec.many(
         "Price of one GPU: '4.5 USD/h', or SYSTEM=4.5 for one system.  [default: system's]",
         "--price",
     )
-    mtbf_s: Duration = option(
+    mtbf_s: kinds.Duration = spec.option(
         "Mean time between failures, or spot interruptions, of one host.  [default: none]", "--mtbf"
     )
-    restart_s: Seconds = option(
+    restart_s: kinds.Seconds = spec.option(
         "Time from a failure to the next iteration.", "--restart", default="5min"
     )
-    goals: Texts = listed(
+    goals: kinds.Texts = spec.listed(
         f"What is best: {', '.join(GOALS)}.  [default: iteration; throughput where setups have "
         "unequal batches]",
         "--objective",
-        type=Several(click.Choice(GOALS)),
+        type=kinds.Several(click.Choice(GOALS)),
         metavar="NAME,NAME",
     )
-    grid: bool = switch("Search every setup, also those ruled out.")
-    smallest_for: Rate = option(
+    grid: bool = spec.switch("Search every setup, also those ruled out.")
+    smallest_for: kinds.Rate = spec.option(
         "Find the fewest GPUs that train so many samples per second, such as 20M."
     )
-    max_gpus: Annotated[int, Kind(RANKS, "N")] = option(
+    max_gpus: Annotated[int, kinds.Kind(kinds.RANKS, "N")] = spec.option(
         "Largest number of GPUs that --smallest-for tries.", default="512"
     )
-    trials: Annotated[int, Kind(click.IntRange(1, 100_000), "N")] = option(
+    trials: Annotated[int, kinds.Kind(click.IntRange(1, 100_000), "N")] = spec.option(
         "Most setups to search; fewer if bounds rule out all others.", default=24
     )
-    evaluations: Evaluations = option(f"Budget of each search: {WORK}")
-    time_limit_s: Duration = option(f"For each search, {CLOCK}", "--time-limit")
-    within_ratio: Percent = option(
+    evaluations: kinds.Evaluations = spec.option(f"Budget of each search: {spec.WORK}")
+    time_limit_s: kinds.Duration = spec.option(f"For each search, {spec.CLOCK}", "--time-limit")
+    within_ratio: kinds.Percent = spec.option(
         "Leave out setups that are proven to gain at most this over the best so far.",
         "--within",
         default="0%",
     )
-    sampler: Annotated[str | None, Kind(click.Choice(SAMPLERS))] = option(
+    sampler: Annotated[str | None, kinds.Kind(click.Choice(SAMPLERS))] = spec.option(
         "What chooses the next setup: proven bounds, or a sampler of Optuna, whose choices are "
         "still checked by their bounds.  [default: bounds; tpe for spaces too large to list]"
     )
-    seed: Seed = option("Random seed.", default=0)
-    workers: Annotated[int | None, Kind(click.IntRange(1, 1024), "N")] = option(
+    seed: kinds.Seed = spec.option("Random seed.", default=0)
+    workers: Annotated[int | None, kinds.Kind(click.IntRange(1, 1024), "N")] = spec.option(
         "Processes to use.  [default: one per usable core]"
     )
-    dask: Text = option(
+    dask: kinds.Text = spec.option(
         "Search on a Dask cluster; its workers need this version of shardplan.",
         metavar="local|ADDRESS",
     )
-    output: File = option(
+    output: kinds.File = spec.option(
         "Write plan.json, setups.csv, study.html and study.journal, with which the same command "
         "goes on; or only the best plan, as FILE.json.",
         "-o --output",
@@ -192,46 +149,41 @@ class StudyFlags(Flags):
         """Refuse flags that contradict each other, or that have no effect without another one."""
         varied = tuple(text for text in self.vary if "=" in text)
         given = {"--batch-size": self.batch_sizes, "--global-batch-size": self.global_batch_sizes}
-        refuse_said_twice((*self.overrides, *varied), given)
+        spec.refuse_said_twice((*self.overrides, *varied), given)
         unpaired = {
             "--restart says what a failure costs; say with --mtbf how often failures come": (
-                self.mtbf_s is None and is_given("restart_s")
+                self.mtbf_s is None and spec.is_given("restart_s")
             ),
             "--grid searches every setup; drop --smallest-for, --sampler, --trials or --within": (
                 self.grid
                 and bool(
                     self.smallest_for
                     or self.sampler
-                    or is_given("trials")
-                    or is_given("within_ratio")
+                    or spec.is_given("trials")
+                    or spec.is_given("within_ratio")
                 )
             ),
             "--max-gpus is about --smallest-for; add it, or list sizes with --gpus": (
-                is_given("max_gpus") and self.smallest_for is None
+                spec.is_given("max_gpus") and self.smallest_for is None
             ),
         }
         for message, is_wrong in unpaired.items():
             if is_wrong:
-                raise usage(message)
+                raise spec.usage(message)
         if self.hosts and self.gpus:
             message = "--hosts and --gpus both say how many GPUs there are; give one"
-            raise usage(message)
+            raise spec.usage(message)
         if self.dask not in (None, "local") and self.workers is not None:
             message = "--workers counts processes of this machine, and --dask has its own; drop one"
-            raise usage(message)
+            raise spec.usage(message)
 
 
-@click.command(short_help="Choose cluster, batch, pipeline and more.", epilog=EXAMPLES)
-@click.argument("workload", type=FILE)
-@taking(StudyFlags)
-@output_options
+@click.command(short_help="Choose cluster, batch, pipeline and more.")
+@click.argument("workload", type=kinds.FILE)
+@spec.taking(StudyFlags)
+@spec.output_options
 @click.pass_obj
-def command(
-    settings: Settings,
-    *,
-    workload: Path,
-    flags: StudyFlags,
-) -> int:
+def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
     """Choose what surrounds a plan; each setup that is searched gets a plan of its own.
 
     'shardplan plan' takes system, GPUs, batch, pipeline and more as given. Here options may list
@@ -246,6 +198,14 @@ def command(
     every setup. --smallest-for looks for the smallest cluster of each system; exit code 1 says that
     none reaches the rate. After Ctrl-C or SIGTERM what was found is printed and written; exit code
     4.
+
+    Examples:
+      shardplan study dlrm.yaml --system h100_sxm --gpus 64
+      shardplan study dlrm.yaml --system h100_sxm,a100_80gb_sxm --gpus 8,16,32 --grid -o what-if
+      shardplan study dlrm.yaml --system h100_sxm,h200_sxm --smallest-for 20M
+      shardplan study dlrm.yaml --system h100_sxm --gpus 64 --vary copies=all --vary sync_interval=9
+      shardplan study gpt.yaml --system h100_sxm --gpus 64 --vary training.tensor_parallel=1,2,4,8
+      shardplan study dlrm.yaml --system h100_sxm --gpus 8,16 --dask tcp://head:8786 -o study
     """
     from planner.study.space import Space, usual_choices
     from planner.study.study import Study, knobs_of
@@ -277,7 +237,8 @@ def command(
             )
             with bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
                 found.run(progress=step, should_stop=stop)
-        return _deliver(settings, found, stop, output, _warnings(load, flags, knobs))
+        assumed = _left_open(load, flags, knobs)
+        return _deliver(settings, found, stop, output, _warnings(load, flags, knobs), assumed)
 
 
 def _journal(output: Path | None) -> Path | None:
@@ -423,7 +384,7 @@ def _tried(system: str, flags: StudyFlags, load: Files) -> tuple[list[int], floa
     if flags.gpus:
         return list(flags.gpus), price
     if flags.smallest_for is None:
-        doubled = [n for k in range(17) if least <= (n := step << k) <= MAX_RANKS]
+        doubled = [n for k in range(17) if least <= (n := step << k) <= kinds.MAX_RANKS]
         return (doubled if price else [least]), price
     tried = list(range(least, flags.max_gpus + 1, step))
     if not tried:
@@ -459,6 +420,14 @@ def _warnings(load: Files, flags: StudyFlags, knobs: dict[str, Any]) -> tuple[st
     return (*found, *(text for text in told if text))
 
 
+def _left_open(
+    load: Files, flags: StudyFlags, knobs: Mapping[str, Any]
+) -> dict[str, tuple[str, ...]]:
+    """What neither the workload file, nor a flag, nor a knob gives."""
+    batch = {"training.batch_size_per_rank"} if flags.global_batch_sizes else set()
+    return {k: v for k, v in load.file(()).assumed.items() if k not in {*knobs, *batch}}
+
+
 def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
     """Refuse an output that cannot be written, or that is an input, before a search.
 
@@ -489,9 +458,11 @@ def _deliver(
     stop: StopOnInterrupt,
     output: Path | None,
     warnings: tuple[str, ...],
+    assumed: Mapping[str, tuple[str, ...]],
 ) -> int:
     """Print and write what was found; returns the exit code."""
     from planner import io
+    from planner.solving.assumed import priced_assumptions
     from planner.study.compare import remarks
 
     has_plan = study.recommended is not None or study.unfinished is not None
@@ -502,7 +473,8 @@ def _deliver(
     result = None
     if has_plan or not (study.effort.is_grid or study.smallest_for):
         result = study.best().result
-        result = replace(result, warnings=(*warnings, *result.warnings))
+        priced = priced_assumptions(result.problem, result.plan, assumed)
+        result = replace(result, warnings=(*warnings, *result.warnings), assumed=priced)
     written = () if output is None else _write(study, output, result)
     if settings.json:
         told = None if result is None else io.result_to_json(result)

@@ -8,22 +8,15 @@ import click
 
 from planner.cli.console import Settings, write_data, write_json
 from planner.cli.flags import output_options
-from planner.cli.printing.show import print_rows
+from planner.cli.printing.show import print_items
 from planner.cli.types import complete_system
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
 
-EXAMPLES = """\b
-Examples:
-  shardplan systems
-  shardplan systems show h100_sxm
-  shardplan systems show aws_p5"""
-
 
 @click.group(
     short_help="List the shipped systems; 'systems show NAME' prints one.",
-    epilog=EXAMPLES,
     invoke_without_command=True,
 )
 @output_options
@@ -31,10 +24,16 @@ Examples:
 def command(ctx: click.Context) -> int:
     """List the systems that are shipped, with their key numbers per device.
 
-    Bandwidths are what one device reaches in one direction. USD/h is a rough rent of one GPU, no
-    vendor's list price; --price of 'plan' and 'study' gives yours. The column measured says how
-    many of a system's numbers are measured or calibrated. A system file of your own can be given
-    wherever a name can; start from a shipped one with 'shardplan systems show NAME > my_box.yaml'.
+    Bandwidths are what one device reaches in one direction. USD/h is the price in the file: rents
+    of one GPU differ by factors, so that shipped files state none; --price of 'plan' and 'study'
+    gives yours. The column measured says how many of a system's numbers are measured or calibrated.
+    A system file of your own can be given wherever a name can; start from a shipped one with
+    'shardplan systems show NAME > my_box.yaml'.
+
+    Examples:
+      shardplan systems
+      shardplan systems show h100_sxm
+      shardplan systems show aws_p5
     """
     if ctx.invoked_subcommand is not None:
         return 0
@@ -90,21 +89,23 @@ def _list(settings: Settings) -> int:
         }
         write_json(data)
         return 0
-    rows = [
-        (
-            name,
-            units.format_bytes(t.device.hbm_capacity_bytes),
-            units.format_rate(t.device.hbm_bandwidth_bytes_per_s),
-            str(t.local_world_size),
-            units.format_rate(t.host_link.bandwidth_bytes_per_s),
-            units.format_rate(t.network_link.bandwidth_bytes_per_s),
-            "-" if (price := t.price_per_device_usd_per_hour) is None else f"{price:g}",
-            _measured(t),
-        )
-        for name, t in systems.items()
-    ]
-    columns = (
-        "system", "memory", "bandwidth", "per host", "in host", "network", "USD/h", "measured?",
-    )  # fmt: skip
-    print_rows("Systems", columns, rows)
+    print_items(
+        "Systems",
+        systems.items(),
+        {
+            "system": lambda item: item[0],
+            "memory": lambda item: units.format_bytes(item[1].device.hbm_capacity_bytes),
+            "bandwidth": lambda item: units.format_rate(item[1].device.hbm_bandwidth_bytes_per_s),
+            "per host": lambda item: str(item[1].local_world_size),
+            "in host": lambda item: units.format_rate(item[1].host_link.bandwidth_bytes_per_s),
+            "network": lambda item: units.format_rate(item[1].network_link.bandwidth_bytes_per_s),
+            "USD/h": lambda item: _price(item[1]),
+            "measured?": lambda item: _measured(item[1]),
+        },
+    )
     return 0
+
+
+def _price(topology: Topology) -> str:
+    price = topology.price_per_device_usd_per_hour
+    return "-" if price is None else f"{price:g}"

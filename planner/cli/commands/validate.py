@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
-from planner.cli.flags import ProblemFlags, is_given, output_options, taking
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
-from planner.cli.types import FILE
+from planner.cli.types import FILE, File, Folder, Kind
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from planner.validation.tasks import Outcome
-
-EXAMPLES = """\b
-Examples:
-  shardplan validate published
-  shardplan validate published --json > errors.json
-  shardplan validate published --what lookups
-  shardplan validate published --what single-gpu
-  shardplan validate published --what steps
-  shardplan validate published --what transformers
-  shardplan validate published --what attention
-  shardplan validate published --what dense
-  shardplan validate published --what memory
-  shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
-  shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
-  shardplan validate torchrec --system my_cpu.yaml --skew
-  shardplan validate torchrec --system my_cpu.yaml --codec fp16 --plans 4
-  shardplan validate intervals
-  shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz"""
 
 
 WHAT = (
@@ -43,11 +25,28 @@ WHAT = (
 )
 
 
-@click.group(short_help="Compare predictions with measured systems.", epilog=EXAMPLES)
+@click.group(short_help="Compare predictions with measured systems.")
 def command() -> None:
     """Compare predictions with measurements.
 
     A model was fitted to none of them, or is fitted anew without those that it predicts.
+
+    Examples:
+      shardplan validate published
+      shardplan validate published --json > errors.json
+      shardplan validate published --what lookups
+      shardplan validate published --what single-gpu
+      shardplan validate published --what steps
+      shardplan validate published --what transformers
+      shardplan validate published --what attention
+      shardplan validate published --what dense
+      shardplan validate published --what memory
+      shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
+      shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
+      shardplan validate torchrec --system my_cpu.yaml --skew
+      shardplan validate torchrec --system my_cpu.yaml --codec fp16 --plans 4
+      shardplan validate intervals
+      shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz
     """
 
 
@@ -61,7 +60,7 @@ def command() -> None:
     "their device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
     "transformers; or kernels of HSTU's attention.",
 )
-@output_options
+@spec.output_options
 @click.pass_obj
 def published(settings: Settings, *, what: str) -> int:
     """Predict what others measured and print the errors.
@@ -110,7 +109,7 @@ def published(settings: Settings, *, what: str) -> int:
     metavar="FILE",
     help="Also count the runs that 'validate torchrec -o DIR' wrote.",
 )
-@output_options
+@spec.output_options
 @click.pass_obj
 def intervals(settings: Settings, *, runs: Path | None) -> int:
     """Count the held-out measurements that lie inside their 90 % intervals.
@@ -125,68 +124,68 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFlags(spec.Flags):
+    """Which models are trained, and what of them is compared."""
+
+    system: File = spec.option(
+        "A system from 'shardplan calibrate'.  [default: calibrate quickly first]"
+    )
+    tasks: Annotated[int, Kind(click.IntRange(1, 1000))] = spec.option(
+        "Number of random models.", default=10
+    )
+    plans: Annotated[int, Kind(click.IntRange(2, 64))] = spec.option(
+        "Number of plans for each model.", default=8
+    )
+    ranks: Annotated[int, Kind(click.IntRange(2, 16))] = spec.option(
+        "Number of gloo ranks.", default=2
+    )
+    seed: Annotated[int, Kind(click.IntRange(min=0))] = spec.option(
+        "Of the random models and plans.", default=1000
+    )
+    models: Annotated[str, Kind(click.Choice(["dlrm", "transformer", "sequence"]))] = spec.option(
+        "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
+        default="dlrm",
+    )
+    skew: bool = spec.switch("Run each plan with uniform, then with skewed indices.")
+    codec: Annotated[str | None, Kind(click.Choice(["fp16", "bf16"]))] = spec.option(
+        "Run each plan with exchanges in fp32, then in this format."
+    )
+    output: Folder = spec.option("Write every run as CSV.", "-o --output")
+
+    @property
+    def what(self) -> str:
+        """What is compared."""
+        return "skew" if self.skew else self.codec or self.models
+
+    @property
+    def titles(self) -> list[str]:
+        """The title of what compares two runs of each plan; empty for single runs.
+
+        Raises:
+            InvalidInputError: more than one comparison is asked for.
+        """
+        titles = {}
+        if self.skew:
+            titles["--skew"] = "Time with exponent 1.2 over time with uniform indices"
+        if self.codec is not None:
+            name = f"Time with {self.codec} exchanges over time with fp32"
+            titles[f"--codec {self.codec}"] = name
+        asked = [*titles, *([f"--models {self.models}"] if self.models != "dlrm" else [])]
+        if len(asked) > 1:
+            message = f"{' and '.join(asked)} ask for different comparisons; keep one of them"
+            raise InvalidInputError(message)
+        if self.skew and spec.is_given("tasks"):
+            message = "--skew trains one model; drop --tasks"
+            raise InvalidInputError(message)
+        return list(titles.values())
+
+
 @command.command("torchrec", short_help="Train random models here and compare.")
-@click.option(
-    "--system",
-    type=FILE,
-    metavar="FILE",
-    help="A system from 'shardplan calibrate'.  [default: calibrate quickly first]",
-)
-@click.option(
-    "--tasks",
-    type=click.IntRange(1, 1000),
-    default=10,
-    show_default=True,
-    help="Number of random models.",
-)
-@click.option(
-    "--plans",
-    type=click.IntRange(2, 64),
-    default=8,
-    show_default=True,
-    help="Number of plans for each model.",
-)
-@click.option(
-    "--ranks",
-    type=click.IntRange(2, 16),
-    default=2,
-    show_default=True,
-    help="Number of gloo ranks.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=1000,
-    show_default=True,
-    help="Of the random models and plans.",
-)
-@click.option(
-    "--models",
-    type=click.Choice(["dlrm", "transformer", "sequence"]),
-    default="dlrm",
-    show_default=True,
-    help="DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
-)
-@click.option("--skew", is_flag=True, help="Run each plan with uniform, then with skewed indices.")
-@click.option(
-    "--codec",
-    type=click.Choice(["fp16", "bf16"]),
-    help="Run each plan with exchanges in fp32, then in this format.",
-)
-@click.option("-o", "--output", type=FILE, metavar="DIR", help="Write every run as CSV.")
-@output_options
+@spec.taking(RunFlags)
+@spec.output_options
 @click.pass_obj
-def torchrec(
-    settings: Settings,
-    /,
-    *,
-    system: Path | None,
-    models: str,
-    skew: bool,
-    codec: str | None,
-    output: Path | None,
-    **numbers: int,
-) -> int:
+def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     """Train random models on this machine's CPU cores, and predict the time of every plan.
 
     Each model is trained under random plans, baselines and plans of the search, which take turns in
@@ -197,14 +196,14 @@ def torchrec(
     written, and the exit code is 4.
     """
     from planner.cli.printing import validate_runs as show
-    from planner.cli.real_runs import refuse_launcher, require_torchrec, status_line
+    from planner.cli.progress import status_line
+    from planner.cli.real_runs import refuse_launcher, require_torchrec
 
     require_torchrec("validate torchrec")
     refuse_launcher("validate torchrec")
-    titles = _titles(models, codec, skew=skew)
+    titles = flags.titles
     with status_line(settings, "training") as progress:
-        what = "skew" if skew else codec or models
-        outcomes, stopped_by = _train_until_stopped(system, numbers, what, progress)
+        outcomes, stopped_by = _train_until_stopped(flags, progress)
     for note in (show.foreign_note(outcomes), show.pace_note(outcomes)):
         if note:
             remark(settings, note)
@@ -213,51 +212,30 @@ def torchrec(
         scores = {name: show.as_row(ranking) for name, ranking in found.items()}
         write_json({"models": scores, "runs": [asdict(o) for o in outcomes]})
     elif titles:
-        show.print_pairs(outcomes, *titles.values())
+        show.print_pairs(outcomes, *titles)
     else:
         if settings.verbose:
             show.print_runs(outcomes)
             show.print_stages(outcomes)
         show.print_scores(found)
         show.print_inside(outcomes)
-    if output is not None:
-        for path in show.write_files(output, outcomes, found):
+    if flags.output is not None:
+        for path in show.write_files(flags.output, outcomes, found):
             remark(settings, f"wrote {shown_paths((path,))}")
     if stopped_by:
         done = outcomes[-1].task + 1
-        remark(settings, f"stopped by {stopped_by} after {done} of {numbers['tasks']} models")
+        remark(settings, f"stopped by {stopped_by} after {done} of {flags.tasks} models")
         return EXIT_STOPPED
     return 0
 
 
-def _titles(models: str, codec: str | None, *, skew: bool) -> dict[str, str]:
-    """The title of what compares two runs of each plan, by its flag; empty for single runs.
-
-    Raises:
-        InvalidInputError: more than one comparison is asked for.
-    """
-    titles = {}
-    if skew:
-        titles["--skew"] = "Time with exponent 1.2 over time with uniform indices"
-    if codec is not None:
-        titles[f"--codec {codec}"] = f"Time with {codec} exchanges over time with fp32"
-    asked = [*titles, *([f"--models {models}"] if models != "dlrm" else [])]
-    if len(asked) > 1:
-        message = f"{' and '.join(asked)} ask for different comparisons; keep one of them"
-        raise InvalidInputError(message)
-    if skew and is_given("tasks"):
-        message = "--skew trains one model; drop --tasks"
-        raise InvalidInputError(message)
-    return titles
-
-
 def _train_until_stopped(
-    system: Path | None, numbers: Mapping[str, int], what: str, progress: Callable[[str], None]
+    flags: RunFlags, progress: Callable[[str], None]
 ) -> tuple[list[Outcome], str]:
     """Outcomes as :func:`_train` gives them, of finished models alone after a signal; its name."""
     finished: list[Outcome] = []
     try:
-        return _train(system, numbers, what, progress, finished), ""
+        return _train(flags, progress, finished), ""
     except KeyboardInterrupt as interrupt:
         if not finished:
             raise
@@ -266,42 +244,33 @@ def _train_until_stopped(
 
 
 def _train(
-    system: Path | None,
-    numbers: Mapping[str, int],
-    what: str,
-    progress: Callable[[str], None],
-    finished: list[Outcome],
+    flags: RunFlags, progress: Callable[[str], None], finished: list[Outcome]
 ) -> list[Outcome]:
-    """Outcomes of random models of a kind, or of ``skew``, or of a codec.
-
-    ``finished`` gets those of each model as soon as it is done.
-    """
+    """Outcomes of random models; ``finished`` gets those of each model as soon as it is done."""
     from tempfile import TemporaryDirectory
 
     from planner import io
     from planner.integrations.measure.calibrate import calibrated_topology
-    from planner.integrations.measure.runs import RunSettings
-    from planner.integrations.measure.validate_torchrec import validate_tasks
+    from planner.integrations.measure.runs import RunSettings, validate_tasks
 
-    tasks, plans, ranks, seed = (numbers[name] for name in ("tasks", "plans", "ranks", "seed"))
+    ranks, tasks = flags.ranks, 1 if flags.skew else flags.tasks
+
+    def report(found: Sequence[Outcome]) -> None:
+        finished.extend(found)
+        progress(f"task {found[-1].task + 1} of {tasks} done")
+
     with TemporaryDirectory(prefix="shardplan-") as folder:
-        if system is None:
+        if flags.system is None:
             topology = calibrated_topology(Path(folder), ranks, progress)
         else:
-            topology = io.load_system(system, gpus=ranks, gpus_per_host=ranks)
-        tasks = 1 if what == "skew" else tasks
-
-        def report(found: Sequence[Outcome]) -> None:
-            finished.extend(found)
-            progress(f"task {found[-1].task + 1} of {tasks} done")
-
+            topology = io.load_system(flags.system, gpus=ranks, gpus_per_host=ranks)
         return validate_tasks(
             topology,
             num_tasks=tasks,
-            num_plans=plans,
-            seed=seed,
-            settings=RunSettings(seed=seed),
-            what=what,
+            num_plans=flags.plans,
+            seed=flags.seed,
+            settings=RunSettings(seed=flags.seed),
+            what=flags.what,
             progress=report,
         )
 
@@ -310,11 +279,16 @@ def _train(
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE)
 @click.argument("traces", type=FILE, nargs=-1, required=True)
-@taking(ProblemFlags)
-@output_options
+@spec.taking(spec.ProblemFlags)
+@spec.output_options
 @click.pass_obj
 def trace(
-    settings: Settings, *, workload: Path, plan: Path, traces: tuple[Path, ...], flags: ProblemFlags
+    settings: Settings,
+    *,
+    workload: Path,
+    plan: Path,
+    traces: tuple[Path, ...],
+    flags: spec.ProblemFlags,
 ) -> int:
     """Compare the prediction for a plan with PyTorch profiler traces of a run.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +11,8 @@ from typing import Any, Final
 from costmodels import units
 from planner.cli.console import Settings, stdout_console
 from planner.cli.days import DayFile
-from planner.drift.changes import Assessment, TableRows, Trend, trend
-from planner.report.base import Column, Fact, Kind, Section, format_share
+from planner.drift.changes import Assessment, IndexFigures, TableChange, TableRows, Trend, trend
+from planner.report.base import Column, Fact, Kind, Section, format_share, laid_out
 from planner.support.status import Status
 from planner.support.text import significant, unsigned_zero
 
@@ -233,22 +233,15 @@ def _grows(rows: TableRows, line: Trend) -> str:
 
 
 def _days(drift: Drift) -> Section:
-    columns = (
-        Column(title="day"),
-        Column(title="this plan", kind=Kind.TIME),
-        Column(title="new plan", kind=Kind.TIME),
-        Column(title="saves", kind=Kind.SHARE),
-        Column(title="tables moved", kind=Kind.COUNT),
-    )
-    rows = tuple(
+    columns, rows = laid_out(
+        drift.days,
         (
-            day.file.name,
-            day.assessment.now_s,
-            day.assessment.new_s,
-            day.assessment.saved_ratio,
-            day.moved_tables,
-        )
-        for day in drift.days
+            (Column("day"), lambda day: day.file.name),
+            (Column("this plan", Kind.TIME), lambda day: day.assessment.now_s),
+            (Column("new plan", Kind.TIME), lambda day: day.assessment.new_s),
+            (Column("saves", Kind.SHARE), lambda day: day.assessment.saved_ratio),
+            (Column("tables moved", Kind.COUNT), lambda day: day.moved_tables),
+        ),
     )
     return Section(title="Day by day", columns=columns, rows=rows)
 
@@ -256,22 +249,18 @@ def _days(drift: Drift) -> Section:
 def _tables(day: Day, *, everything: bool) -> Section:
     changes = day.assessment.changes
     shown = changes if everything else changes[:_MOST_TABLES]
-    columns = (
-        Column(title="table"),
-        Column(title="pooling"),
-        Column(title="distinct rows"),
-        Column(title="hottest 1 %"),
-        Column(title="changes by", kind=Kind.BYTES, optional=True),
-    )
-    rows = tuple(
+    columns, rows = laid_out(
+        shown,
         (
-            c.table,
-            _pair(*(significant(f.pooling_factor) for f in (c.before, c.now))),
-            _pair(*(units.format_count(f.num_unique_rows) for f in (c.before, c.now))),
-            _pair(*(format_share(f.hot_ratio) for f in (c.before, c.now))),
-            c.changed_bytes,
-        )
-        for c in shown
+            (Column("table"), lambda c: c.table),
+            (Column("pooling"), lambda c: _pair(c, lambda f: significant(f.pooling_factor))),
+            (
+                Column("distinct rows"),
+                lambda c: _pair(c, lambda f: units.format_count(f.num_unique_rows)),
+            ),
+            (Column("hottest 1 %"), lambda c: _pair(c, lambda f: format_share(f.hot_ratio))),
+            (Column("changes by", Kind.BYTES, optional=True), lambda c: c.changed_bytes),
+        ),
     )
     left = len(changes) - len(shown)
     notes: tuple[str, ...] = (
@@ -284,7 +273,8 @@ def _tables(day: Day, *, everything: bool) -> Section:
     return Section(title="What changed", columns=columns, rows=rows, notes=notes)
 
 
-def _pair(before: str, now: str) -> str:
+def _pair(change: TableChange, write: Callable[[IndexFigures], str]) -> str:
+    before, now = write(change.before), write(change.now)
     return now if before == now else f"{before} -> {now}"
 
 

@@ -9,13 +9,12 @@ from typing import Any
 from costmodels import units
 from costmodels.sharding import TablePlacement
 from planner.cli.console import say
-from planner.cli.printing.show import print_rows
+from planner.cli.printing.show import print_items, print_rows
 from planner.explain import Change, ConstraintCost, Explainer, OptionCost, TableExplanation
 from planner.explain.constraint_cost import MORE_MEMORY
-from planner.report.figures import rank_ranges
+from planner.report import figures
 from planner.support.result_frames import ranks_held
 
-_MOST_RANGES = 6
 _MOST_OPTIONS = 24
 
 
@@ -55,16 +54,8 @@ def as_json(
 
 
 def _option_json(option: OptionCost) -> dict[str, Any]:
-    return {
-        "option": cut(option.placement),
-        "ranks": list(option.placement.ranks),
-        "is_chosen": option.is_chosen,
-        "lookup_forward_s": option.lookup_forward_s,
-        "lookup_backward_s": option.lookup_backward_s,
-        "exchanged_bytes": option.exchanged_bytes,
-        "device_bytes": option.device_bytes,
-        "plan_time_s": option.plan_time_s,
-    }
+    told = {k: v for k, v in asdict(option).items() if k != "placement"}
+    return {"option": cut(option.placement), "ranks": list(option.placement.ranks), **told}
 
 
 def cut(placement: TablePlacement) -> str:
@@ -86,26 +77,50 @@ def where(placement: TablePlacement) -> str:
 
     A table with fewer rows than ranks has none on some of them.
     """
-    ranks = ranks_held(placement)
-    ranges = rank_ranges(ranks)
-    return ranges if ranges.count(",") < _MOST_RANGES else f"{len(set(ranks))} ranks"
+    return figures.where(ranks_held(placement))
+
+
+def print_all(
+    explainer: Explainer,
+    tables: Sequence[TableExplanation],
+    changes: Sequence[Change] | None,
+    costs: Sequence[ConstraintCost] | None,
+) -> None:
+    """Everything that was asked for."""
+    for explanation in tables:
+        print_table(explanation)
+    if changes is not None:
+        print_changes(explainer, changes)
+    if costs is not None:
+        print_costs(costs)
 
 
 def print_table(explanation: TableExplanation) -> None:
     """The fastest options, with the plan's own among them, and what leaves others out."""
-    columns = ("", "option", "ranks", "forward?", "backward?", "sent", "memory", "iteration")
     options = explanation.options
     shown = options[:_MOST_OPTIONS]
     if not any(o.is_chosen for o in shown):
         shown = (*shown[:-1], *(o for o in options if o.is_chosen))
-    rows = [_row(o, explanation.plan_time_s) for o in shown]
     title = (
         f"Table {explanation.table}: {len(options)} options, while the rest of the plan "
         f"({units.format_time(explanation.plan_time_s)}) stays as it is"
     )
     if len(shown) < len(options):
         title += f"; {len(shown)} are shown, --json has all"
-    print_rows(title, columns, rows)
+    print_items(
+        title,
+        shown,
+        {
+            "": lambda o: "*" if o.is_chosen else "",
+            "option": lambda o: cut(o.placement),
+            "ranks": lambda o: where(o.placement),
+            "forward?": lambda o: units.format_time(o.lookup_forward_s),
+            "backward?": lambda o: units.format_time(o.lookup_backward_s),
+            "sent": lambda o: units.format_bytes(o.exchanged_bytes),
+            "memory": lambda o: units.format_bytes(o.device_bytes),
+            "iteration": lambda o: _change(o.plan_time_s, explanation.plan_time_s),
+        },
+    )
     if explanation.rules:
         say(
             "\n ".join(
@@ -117,19 +132,6 @@ def print_table(explanation: TableExplanation) -> None:
             f"{explanation.num_stuck} more options have no place beside the other tables under "
             "these constraints"
         )
-
-
-def _row(option: OptionCost, plan_time_s: float) -> tuple[str, ...]:
-    return (
-        "*" if option.is_chosen else "",
-        cut(option.placement),
-        where(option.placement),
-        units.format_time(option.lookup_forward_s),
-        units.format_time(option.lookup_backward_s),
-        units.format_bytes(option.exchanged_bytes),
-        units.format_bytes(option.device_bytes),
-        _change(option.plan_time_s, plan_time_s),
-    )
 
 
 def _change(time_s: float | None, plan_time_s: float) -> str:
@@ -166,20 +168,16 @@ def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
     if not changes:
         say("No table on a critical rank has another option that the rules and the memory allow")
         return
-    moves = [
-        (
-            c.table,
-            cut(c.before),
-            f"{cut(c.after)} on {where(c.after)}",
-            _change(c.plan_time_s, estimate_s),
-            units.format_bytes(c.moved_bytes),
-        )
-        for c in changes
-    ]
-    print_rows(
+    print_items(
         "Best change of each single table on a critical rank",
-        ("table", "now", "instead", "iteration", "moves"),
-        moves,
+        changes,
+        {
+            "table": lambda c: c.table,
+            "now": lambda c: cut(c.before),
+            "instead": lambda c: f"{cut(c.after)} on {where(c.after)}",
+            "iteration": lambda c: _change(c.plan_time_s, estimate_s),
+            "moves": lambda c: units.format_bytes(c.moved_bytes),
+        },
     )
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from planner.cli.console import Settings, stdout_console
 
 if TYPE_CHECKING:
     from planner.report.base import Column
-    from planner.result import PlanningResult
+    from planner.result import Assumed, PlanningResult
 
+Item = TypeVar("Item")
 _NUMBER = re.compile(
     r"[-+<>~]?\d[\d,._]*(e[-+]?\d+)?( ?(%|x|[A-Za-z]+(/[A-Za-z]+)?))?"
     r"( (\.\.|of) \d[\d,._]*( ?[%A-Za-z/]+)?)?"
@@ -53,6 +54,16 @@ def print_result(
         terminal.print_sections(console, build_sections(result, names))
 
 
+def print_assumed(assumed: Sequence[Assumed], ours_s: float | None) -> None:
+    """One line on what the workload file left open, in the words of ``plan``."""
+    from planner.report.sections.summary import assumed_line
+    from planner.report.terminal import print_facts
+
+    line = assumed_line(assumed, ours_s)
+    if line.parts:
+        print_facts(stdout_console(), (line,))
+
+
 def _next_steps(
     settings: Settings, result: PlanningResult, written: Sequence[Path]
 ) -> tuple[str, ...]:
@@ -60,7 +71,7 @@ def _next_steps(
     from costmodels.uncertainty import host_is_assumed
 
     page = next((path for path in written if path.suffix == ".html"), None)
-    steps = ["-o DIR writes the plan and a report" if page is None else f"open {page}"]
+    steps = ["-o DIR writes plan and report" if page is None else f"open {page}"]
     topology = result.problem.topology
     if topology.fitted is None:
         own = "calibrate --host" if host_is_assumed(topology) else "fit"
@@ -84,6 +95,14 @@ def print_rows(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, .
         rows=tuple(rows),
     )
     print_sections(stdout_console(), (section,))
+
+
+def print_items(
+    title: str, items: Iterable[Item], cells: Mapping[str, Callable[[Item], str]]
+) -> None:
+    """A table with a row for each item; under each title stands what makes its cell."""
+    rows = [tuple(cell(item) for cell in cells.values()) for item in items]
+    print_rows(title, tuple(cells), rows)
 
 
 def _column(title: str, texts: Sequence[str]) -> Column:

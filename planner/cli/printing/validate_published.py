@@ -7,25 +7,25 @@ and lines for the terminal, and the same numbers as data for ``--json``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from planner.cli.console import Settings, say, write_json
 from planner.cli.printing.show import print_rows
+from planner.validation.cases import AS_SHIPPED, Prediction, grouped, summarize
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from costmodels.estimates import Estimate
     from costmodels.validation.metrics import ErrorSummary
     from planner.validation.attention import AttentionCase
-    from planner.validation.cases import Prediction
-    from planner.validation.dense_kernels import DensePrediction
     from planner.validation.intervals import Coverage
 
-Item = TypeVar("Item")
 _SHORT: Final = 1024
 """Positions up to which a sequence is listed as short."""
 _MEASURES: Final = {
@@ -68,7 +68,6 @@ class Report:
 
 def systems(*, every: bool) -> Report:
     """Each MLPerf system with the errors of both models, and a summary of them."""
-    from planner.validation.cases import summarize
     from planner.validation.published import NAIVE, load_cases, predict
 
     del every
@@ -84,10 +83,7 @@ def systems(*, every: bool) -> Report:
     ]
     columns = ("case", "devices", *_CASE, "naive?")
     errors = dict(zip(("shardplan", NAIVE), summarize(found).values(), strict=True))
-    lines = [
-        f"{name:9}  {_summary(s, 'MAPE', 'p90', 'geomean', 'worst')}   over {s.count} systems"
-        for name, s in errors.items()
-    ]
+    lines = _lines(errors, 9, "MAPE", "p90", "geomean", "worst", of="systems")
     cases = [
         _case_data(
             p,
@@ -120,14 +116,17 @@ def lookups(*, every: bool) -> Report:
                     str(e.num_points),
                     _percent(e.mape_ratio),
                     _percent(e.worst_ratio, 0),
-                    _percent(e.coverage_ratio, 0),
+                    _percent(inside, 0),
                 )
-                for e in group
+                for _, e, inside in group
             ],
         )
-        for way, group in _grouped(found, lambda e: e.way).items()
+        for way, group in grouped(found, lambda entry: entry[0]).items()
     ]
-    return Report(parts=tables, data={"errors": [asdict(e) for e in found]})
+    data = [{"way": way, **asdict(e), "coverage_ratio": inside} for way, e, inside in found]
+    for entry in data:
+        del entry["rms_ratio"]
+    return Report(parts=tables, data={"errors": data})
 
 
 def dense(*, every: bool) -> Report:
@@ -135,19 +134,16 @@ def dense(*, every: bool) -> Report:
     from planner.validation.dense_kernels import predictions, published_steps
 
     found, steps = predictions(), published_steps()
-    cases = [
-        (p.point.name, *(f"{1e6 * s:.1f}" for s in (p.point.measured_s, p.shipped_s, p.left_out_s)))
-        for p in found
-    ]
+    times = found[["measured_s", "shipped_s", "left_out_s"]].map(lambda s: f"{1e6 * s:.1f}")
+    cases = list(zip(found.case, *(times[name] for name in times), strict=True))
     named = ("measurement", "measured us", "shipped", "family left out")
-    groups = _grouped(found, _dense_group)
+    groups = dict(list(found.groupby(found.family.map(_dense_group), sort=False)))
     lines = []
     for name, group in groups.items():
         shipped, left_out = _dense_errors(group)
-        inside = sum(p.is_inside() for p in group)
         lines.append(
             f"{name:24} shipped {shipped}   family left out {left_out}   "
-            f"inside {inside} of {len(group)}"
+            f"inside {group.is_inside.sum()} of {len(group)}"
         )
     published = [
         (s.name, *_case(s.measured_s, s.predicted, 1), f"{1e3 * s.eager_s:.1f}") for s in steps
@@ -163,21 +159,8 @@ def dense(*, every: bool) -> Report:
         ),
     )
     data = {
-        "cases": [
-            {
-                "case": p.point.name,
-                "family": p.point.family,
-                "measured_s": p.point.measured_s,
-                "shipped_s": p.shipped_s,
-                "left_out_s": p.left_out_s,
-                "is_inside": p.is_inside(),
-            }
-            for p in found
-        ],
-        "errors": {
-            name: _errors_data(dict(zip(("shipped", "family left out"), both, strict=True)))
-            for name, both in ((n, _dense_summaries(group)) for n, group in groups.items())
-        },
+        "cases": found.to_dict("records"),
+        "errors": {name: _errors_data(_dense_summaries(group)) for name, group in groups.items()},
         "published": [
             {
                 "case": s.name,
@@ -191,51 +174,52 @@ def dense(*, every: bool) -> Report:
     return Report(parts=parts, data=data)
 
 
-def _by_family(found: Sequence[DensePrediction]) -> Table:
+def _by_family(found: DataFrame) -> Table:
     """The errors of each family, and their root mean square with the family left out."""
-    rows = []
-    for family, known in _grouped(found, lambda p: p.point.family).items():
-        rms = math.sqrt(
-            sum(math.log(p.left_out_s / p.point.measured_s) ** 2 for p in known) / len(known)
+    rows = [
+        (
+            str(family),
+            str(len(known)),
+            *_dense_errors(known),
+            f"{_rms((known.left_out_s / known.measured_s - 1.0).tolist()):.3f}",
         )
-        rows.append((family, str(len(known)), *_dense_errors(known), f"{rms:.3f}"))
+        for family, known in found.groupby("family", sort=False)
+    ]
     families = ("family", "n", "shipped (bias)", "family left out (bias)", "rms ln")
     return Table("GPU times on H200 and H100: mean error", families, rows)
 
 
-def _dense_group(p: DensePrediction) -> str:
-    """How the family of a measurement is counted: most are dense steps."""
+def _dense_group(family: str) -> str:
+    """How a family of measurements is counted: most are dense steps."""
     from planner.validation.dense_kernels import DLRM, DOTS, GRAPHS
 
-    if p.point.family.startswith(DLRM):
+    if family.startswith(DLRM):
         return "DLRM, all kernels"
-    return {DOTS: "dot interactions", GRAPHS: "steps as CUDA graphs"}.get(
-        p.point.family, "dense steps"
-    )
+    return {DOTS: "dot interactions", GRAPHS: "steps as CUDA graphs"}.get(family, "dense steps")
 
 
-def _dense_summaries(known: Sequence[DensePrediction]) -> tuple[ErrorSummary, ErrorSummary]:
+def _dense_summaries(known: DataFrame) -> dict[str, ErrorSummary]:
     """Errors with the shipped constants, and with those fitted without the family."""
     from costmodels.validation.metrics import summarize_errors
 
-    measured = [p.point.measured_s for p in known]
-    return (
-        summarize_errors([p.shipped_s for p in known], measured),
-        summarize_errors([p.left_out_s for p in known], measured),
-    )
+    predicted = {"shipped": known.shipped_s, "family left out": known.left_out_s}
+    return {
+        name: summarize_errors(s.tolist(), known.measured_s.tolist())
+        for name, s in predicted.items()
+    }
 
 
-def _dense_errors(known: Sequence[DensePrediction]) -> list[str]:
+def _dense_errors(known: DataFrame) -> list[str]:
     return [
         f"{_percent(s.mean_error_ratio)} ({100 * s.bias_ratio:+.0f})"
-        for s in _dense_summaries(known)
+        for s in _dense_summaries(known).values()
     ]
 
 
 def steps(*, every: bool) -> Report:
     """Steps of one H200: the errors of each group; with ``every``, each step before them."""
-    from planner.validation.gpu_steps import HOST_ONLY, host_groups, summarize
-    from planner.validation.gpu_steps import steps as measured_steps
+    from planner.validation.h200 import HOST_ONLY, host_groups, summarize
+    from planner.validation.h200 import steps as measured_steps
 
     found = measured_steps()
     both = {name: tuple(errors.values()) for name, errors in summarize(found).items()}
@@ -286,41 +270,39 @@ def steps(*, every: bool) -> Report:
 
 def memory(*, every: bool) -> Report:
     """What steps hold beside the tables, measured and by the ledger, in GB of 10^9 bytes."""
-    from planner.validation.memory import load_steps, summarize
+    from planner.validation.h200 import memory_errors, memory_of_steps, with_errors
 
     del every
-    found = load_steps()
+    found = memory_of_steps()
     rows = [
         (
-            f"{s.group} {s.name}",
-            f"{s.tables_bytes / 1e9:.3f}",
-            f"{(s.measured_bytes - s.tables_bytes) / 1e9:.3f}",
-            f"{(s.predicted_bytes - s.tables_bytes) / 1e9:.3f}",
-            f"{100 * s.rest_error_ratio:+.1f} %",
-            f"{100 * s.error_ratio:+.1f} %",
+            f"{s['group']} {s['name']}",
+            f"{s['tables_bytes'] / 1e9:.3f}",
+            f"{(s['measured_bytes'] - s['tables_bytes']) / 1e9:.3f}",
+            f"{(s['predicted_bytes'] - s['tables_bytes']) / 1e9:.3f}",
+            *(f"{100 * s[name]:+.1f} %" for name in ("rest_ratio", "sum_ratio")),
         )
-        for s in found
+        for s in with_errors(found).to_dict("records")
     ]
     columns = ("step", "tables GB", "beside them: measured", "ledger", "error", "of the sum")
-    errors, lines = summarize(found), []
+    errors, lines = memory_errors(found), []
     for name, e in errors.items():
-        adds = f"   allocator adds {100 * (e.reserved_median_ratio - 1.0):.0f} %"
+        adds = f"   allocator adds {100 * (e['reserved_median_ratio'] - 1.0):.0f} %"
         lines.append(
-            f"{name:16}  n {e.num_steps:2}"
-            f"   beside tables: median {_percent(e.rest_median_ratio)}"
-            f"   worst {100 * e.rest_worst_ratio:+.1f} %"
-            f"   sum short by at most {_percent(e.most_short_ratio)}"
-            f"{adds if e.reserved_median_ratio else ''}"
+            f"{name:16}  n {e['num_steps']:2}"
+            f"   beside tables: median {_percent(e['rest_median_ratio'])}"
+            f"   worst {100 * e['rest_worst_ratio']:+.1f} %"
+            f"   sum short by at most {_percent(e['most_short_ratio'])}"
+            f"{adds if e['reserved_median_ratio'] else ''}"
         )
     return Report(
         parts=(Table("Peak of device memory on one H200", columns, rows), *lines),
-        data={"steps": [asdict(s) for s in found], "errors": _plain(errors)},
+        data={"steps": found.to_dict("records"), "errors": errors},
     )
 
 
 def single_gpu(*, every: bool) -> Report:
     """Iterations on one GPU: as shipped with its interval, and with models and GPUs left out."""
-    from planner.validation.cases import summarize
     from planner.validation.single_gpu import predictions
 
     del every
@@ -337,10 +319,7 @@ def single_gpu(*, every: bool) -> Report:
     ]
     columns = ("case", "device", *_CASE, *shown.values())
     errors = summarize(found)
-    lines = [
-        f"{name:26}  {_summary(s, 'GMAE', 'MAPE', 'p90', 'worst', 'inside')}"
-        for name, s in errors.items()
-    ]
+    lines = _lines(errors, 26, "GMAE", "MAPE", "p90", "worst", "inside")
     cases = [_case_data(p, **_predicted_data(p.predicted)) for p in found]
     return Report(
         parts=(Table("DLRM on one GPU, iteration time", columns, rows), *lines),
@@ -351,7 +330,6 @@ def single_gpu(*, every: bool) -> Report:
 def transformers(*, every: bool) -> Report:
     """Errors of steps by model, device and precision; every case too where asked for."""
     from planner.validation import transformers as measured
-    from planner.validation.cases import summarize
 
     found = measured.predictions(measured.load_cases())
     others = measured.unfitted(measured.UNFITTED)
@@ -359,10 +337,7 @@ def transformers(*, every: bool) -> Report:
     errors = summarize(found)
     shipped = [(*_who(p.case), *_wide(p.case.measured_s, p.shipped)) for p in found]
     each = Table("Every case, as shipped", ("case", "devices", *_CASE), shipped)
-    lines = [
-        f"{name:26}  {_summary(s, 'MAPE', 'GMAE', 'p90', 'worst', 'inside')}   over {s.count} rows"
-        for name, s in errors.items()
-    ]
+    lines = _lines(errors, 26, "MAPE", "GMAE", "p90", "worst", "inside", of="rows")
     title = "Steps to which nothing is fitted, micro-batch"
     parts = (
         _by_model(found),
@@ -396,14 +371,13 @@ def transformers(*, every: bool) -> Report:
 
 def _by_model(found: Sequence[Prediction[Any]]) -> Table:
     """Mean errors of each model on each device, and the root mean square with the model out."""
-    from planner.validation.cases import AS_SHIPPED
     from planner.validation.transformers import LEFT_OUT, MODEL_OUT, NAIVE
 
     def errors(members: Sequence[Prediction[Any]], name: str) -> list[float]:
         return [p.predicted[name].time_s / p.case.measured_s - 1.0 for p in members]
 
     rows = []
-    for (model, group), members in _grouped(found, lambda p: (p.case.model, p.case.group)).items():
+    for (model, group), members in grouped(found, lambda p: (p.case.model, p.case.group)).items():
         times = [p.case.measured_s * 1e3 for p in members]
         rows.append(
             (
@@ -423,7 +397,7 @@ def _by_model(found: Sequence[Prediction[Any]]) -> Table:
 
 def _by_system(title: str, found: Sequence[Prediction[Any]]) -> Table:
     """Errors of steps to which nothing is fitted, by model, system and precision."""
-    groups = _grouped(
+    groups = grouped(
         found,
         lambda p: (p.case.model, p.case.topology.name, p.case.workload.dense.dtype.value),
     )
@@ -446,7 +420,7 @@ def _by_system(title: str, found: Sequence[Prediction[Any]]) -> Table:
 def _by_framework(found: Sequence[Prediction[Any]]) -> Table:
     """Errors of steps in other frameworks; the last column is what sets the width of intervals."""
     rows = []
-    for name, members in _grouped(found, lambda p: p.case.family).items():
+    for name, members in grouped(found, lambda p: p.case.family).items():
         errors = [p.error_ratio for p in members]
         inside = sum(p.is_inside for p in members)
         rows.append((name, f"{len(members)}", _biased(errors), f"{inside}", f"{_rms(errors):.3f}"))
@@ -456,13 +430,14 @@ def _by_framework(found: Sequence[Prediction[Any]]) -> Table:
 
 def attention(*, every: bool) -> Report:
     """Errors of kernels by device, width of heads, pass and length, and those of whole layers."""
-    from planner.validation.attention import layers, load_cases, predictions, summarize
+    from costmodels.validation.metrics import summarize_errors
+    from planner.validation.attention import layers, load_cases, predictions
 
     del every
     cases, whole = load_cases(), layers()
     found = predictions(cases)
     passes = ["backward" if c.is_backward else "forward" for c in cases]
-    groups = _grouped(
+    groups = grouped(
         range(len(cases)),
         lambda i: (
             cases[i].device.name,
@@ -483,11 +458,9 @@ def attention(*, every: bool) -> Report:
         for key, members in sorted(groups.items())
     ]
     columns = ("device", "head", "pass", "positions", "rows", "shipped", "head out", "device out")
-    errors = summarize(cases, found)
-    lines = [
-        f"{name:26}  {_summary(s, 'MAPE', 'p90', 'worst')}   over {s.count} rows"
-        for name, s in errors.items()
-    ]
+    measured = [c.measured_s for c in cases]
+    errors = {name: summarize_errors(times, measured) for name, times in found.items()}
+    lines = _lines(errors, 26, "MAPE", "p90", "worst", of="rows")
     title = "Layers of HSTU, forward and backward; nothing is fitted to them"
     return Report(
         parts=(
@@ -612,14 +585,6 @@ def _mean_line(found: Sequence[Prediction[Any]]) -> str:
     )
 
 
-def _grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
-    """The items by a key, in the order in which keys are met."""
-    groups: dict[Hashable, list[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
-
-
 def _who(case: Any) -> tuple[str, str]:
     return case.name, f"{case.topology.world_size} x {case.topology.name}"
 
@@ -661,6 +626,16 @@ def _summary(s: ErrorSummary, *names: str) -> str:
     if "inside" in names and not math.isnan(s.coverage_ratio):
         told.append(f"inside {_percent(s.coverage_ratio, 0)}")
     return "   ".join(told)
+
+
+def _lines(
+    errors: Mapping[str, ErrorSummary], width: int, *measures: str, of: str = ""
+) -> list[str]:
+    """A line of measures for each way of predicting, with the number of cases."""
+    return [
+        f"{name:{width}}  {_summary(s, *measures)}" + (f"   over {s.count} {of}" if of else "")
+        for name, s in errors.items()
+    ]
 
 
 def _interval_data(found: Estimate) -> dict[str, float]:

@@ -13,7 +13,7 @@ from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.run_stages import STAGES
 from costmodels.validation.metrics import Ranking, TaskTimes, one_scale, rank_tasks
 from planner.cli.console import say
-from planner.cli.printing.show import print_rows
+from planner.cli.printing.show import print_items, print_rows
 from planner.support.files import csv_text
 
 if TYPE_CHECKING:
@@ -66,22 +66,21 @@ def pair_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
 
 def print_scores(found: dict[str, Ranking]) -> None:
     """Print one line for each model."""
-    rows = [
-        (
-            name,
-            _percent(r.errors.geomean_error_ratio),
-            _percent(r.errors.mean_error_ratio),
-            _percent(r.errors.p90_error_ratio),
-            f"{r.kendall_tau_ratio:.2f}",
-            _percent(r.top_ratio),
-            _percent(r.within_5_ratio),
-            _percent(r.within_10_ratio),
-            _percent(r.mean_regret_ratio),
-        )
-        for name, r in found.items()
-    ]
-    columns = ("model", "geomean", "MAPE", "p90", "tau", "top 1", "in 5 %", "in 10 %", "regret")
-    print_rows("Predicted against trained", columns, rows)
+    print_items(
+        "Predicted against trained",
+        found.items(),
+        {
+            "model": lambda item: item[0],
+            "geomean": lambda item: _percent(item[1].errors.geomean_error_ratio),
+            "MAPE": lambda item: _percent(item[1].errors.mean_error_ratio),
+            "p90": lambda item: _percent(item[1].errors.p90_error_ratio),
+            "tau": lambda item: f"{item[1].kendall_tau_ratio:.2f}",
+            "top 1": lambda item: _percent(item[1].top_ratio),
+            "in 5 %": lambda item: _percent(item[1].within_5_ratio),
+            "in 10 %": lambda item: _percent(item[1].within_10_ratio),
+            "regret": lambda item: _percent(item[1].mean_regret_ratio),
+        },
+    )
     say(
         "geomean, MAPE, p90: errors of iteration times (bytes and torchrec: after the one factor "
         "that suits them best)\ntau: Kendall's, mean over tasks. top 1, in 5 %, in 10 %: tasks in "
@@ -116,31 +115,34 @@ def print_stages(outcomes: Sequence[Outcome]) -> None:
 
 def print_runs(outcomes: Sequence[Outcome]) -> None:
     """Print one line for each plan."""
-    rows = [
-        (
-            str(o.task),
-            o.origin,
-            o.kinds,
-            f"{1e3 * o.measured_s:.2f}",
-            f"{1e3 * o.predicted_s:.2f}",
-            f"{100 * (o.predicted_s / o.measured_s - 1):+.1f} %",
-            _percent(o.spread_ratio),
-        )
-        for o in outcomes
-    ]
-    columns = ("task", "plan", "kinds", "measured ms", "predicted", "error", "spread")
-    print_rows("Every plan", columns, rows)
+    print_items(
+        "Every plan",
+        outcomes,
+        {
+            "task": lambda o: str(o.task),
+            "plan": lambda o: o.origin,
+            "kinds": lambda o: o.kinds,
+            "measured ms": lambda o: f"{1e3 * o.measured_s:.2f}",
+            "predicted": lambda o: f"{1e3 * o.predicted_s:.2f}",
+            "error": lambda o: f"{100 * (o.predicted_s / o.measured_s - 1):+.1f} %",
+            "spread": lambda o: _percent(o.spread_ratio),
+        },
+    )
 
 
 def print_pairs(outcomes: Sequence[Outcome], title: str) -> None:
     """Print, for each plan, the ratio of the second half's times to those of the first."""
     pairs = pair_rows(outcomes)
-    rows = [
-        (name, f"{measured:.3f}", f"{predicted:.3f}", f"{100 * (predicted / measured - 1):+.1f} %")
-        for name, measured, predicted in pairs
-    ]
-    columns = ("plan", "measured", "predicted", "error")
-    print_rows(title, columns, rows)
+    print_items(
+        title,
+        pairs,
+        {
+            "plan": lambda pair: pair[0],
+            "measured": lambda pair: f"{pair[1]:.3f}",
+            "predicted": lambda pair: f"{pair[2]:.3f}",
+            "error": lambda pair: f"{100 * (pair[2] / pair[1] - 1):+.1f} %",
+        },
+    )
     errors = np.log([predicted / measured for _, measured, predicted in pairs])
     say(f"geometric mean error of the ratio: {_percent(geomean_error(errors))}")
 

@@ -42,7 +42,7 @@ from planner.integrations.translate.pricing import KeyValuePipeline
 from planner.integrations.translate.private_names import last_options
 from planner.integrations.translate.settings import KEY_VALUE_KERNELS, Request, ShardPlannerError
 from planner.io.documents import read_json
-from planner.options.broken_constraints import broken_constraints
+from planner.options.contradictions import broken_constraints
 from planner.options.runtime_warnings import pooling_problems, width_problems
 from planner.options.torchrec_rules import layout_problems
 from planner.problem import Constraints, PlanningProblem

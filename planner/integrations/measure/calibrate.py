@@ -12,9 +12,8 @@ from typing import Any
 
 from costmodels.calibration.designs import QUICK, Effort
 from costmodels.calibration.device_designs import DeviceJob, num_rows
-from costmodels.calibration.fit_lookup import Caches
-from costmodels.calibration.fit_machine import Fitted, fit_machine
-from costmodels.calibration.fitting import Calibration
+from costmodels.calibration.fit_machine import fit_machine
+from costmodels.calibration.fitting import Caches, Calibration
 from costmodels.calibration.points import CalibrationPoints, StepPoint
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
@@ -67,9 +66,11 @@ def _joined(points: Sequence[StepPoint]) -> StepPoint:
     return replace(points[0], stages_s=tuple(s for p in points for s in p.stages_s))
 
 
-def fit_here(points: CalibrationPoints, *, world_size: int) -> Fitted:
+def fit_here(points: CalibrationPoints, *, world_size: int, seed: int, effort: str) -> Calibration:
     """Fit the constants of this machine to what its ranks have measured."""
-    return fit_machine(points, caches(), machine=machine_name(), world_size=world_size)
+    machine = machine_name()
+    constants, errors = fit_machine(points, caches(), machine=machine, world_size=world_size)
+    return Calibration(constants=constants, errors=errors, seed=seed, effort=effort)
 
 
 def caches() -> Caches:
@@ -112,10 +113,7 @@ def calibrated_topology(folder: Path, world_size: int, progress: Callable[[str],
     progress("measuring")
     points = measure_machine(QUICK, world_size=world_size, seed=0)
     progress("fitting")
-    fitted = fit_here(points, world_size=world_size)
-    calibration = Calibration(
-        constants=fitted.constants, errors=fitted.errors, seed=0, effort="quick"
-    )
+    calibration = fit_here(points, world_size=world_size, seed=0, effort="quick")
     path, _ = write_calibrated_system(folder / "cpu.yaml", calibration, memory_bytes=memory_bytes())
     return load_system(path, gpus=world_size, gpus_per_host=world_size)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import count, pairwise
@@ -25,7 +25,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.nn import functional
 
 from costmodels.calibration.device_designs import (
     LOOKUP_BLOCKS,
@@ -36,7 +35,6 @@ from costmodels.calibration.device_designs import (
     exchange_points,
     link_rows,
     lookup_rows,
-    operator_sizes,
     product_rows,
 )
 from costmodels.calibration.fit_device import EAGER_CALL, EAGER_PASS
@@ -231,8 +229,6 @@ _CACHE_WARM_UP: Final = 16
 """Batches after which a cache of rows holds what it will hold."""
 _MOST_HELD_INDICES: Final = 3e7
 _GRADIENT: Final = 1e-3
-_TABLE_WIDTH: Final = 64
-_BAG: Final = 8
 _BROKEN: Final = ("CUDA error", "illegal memory access", "NCCL error")
 """Words of errors after which a process can do nothing more on its GPU."""
 
@@ -296,8 +292,6 @@ def _measure_alone(device: Cores, rows: _Rows, job: DeviceJob) -> None:
     for row in (*copy_rows(size_ratio=size), *link_rows(size_ratio=size), *products):
         measure = {"link": _linked, "d2d": _copied, "add": _copied}.get(row["what"], _multiplied)
         rows.measured(row, partial(measure, device, row, effort.repeats))
-    for mb in operator_sizes(size_ratio=size):
-        _measure_operators(device, rows, mb, effort.repeats)
     _measure_lookups(device, rows, effort, rng)
 
 
@@ -313,14 +307,13 @@ def _kernel_gap(device: Cores, repeats: int) -> Row:
 
 def _measure_host(device: Cores, rows: _Rows) -> None:
     """Calls of the host, issued back to back."""
-    try:
-        calls = measure_host(device.device)
-    except Exception as error:
-        rows.add({"block": "ceilings", "what": EAGER_CALL, "error": _told(error)})
-        return
-    found = {EAGER_CALL: calls.eager_call_s, EAGER_PASS: calls.eager_pass_s}
-    for what, seconds in found.items():
-        rows.add({"block": "ceilings", "what": what, "wall_us": _us(seconds)})
+    calls = cache(measure_host)
+
+    def measured(name: str) -> Row:
+        return {"wall_us": _us(getattr(calls(device.device), name))}
+
+    for what, name in ((EAGER_CALL, "eager_call_s"), (EAGER_PASS, "eager_pass_s")):
+        rows.measured({"block": "ceilings", "what": what}, partial(measured, name))
 
 
 def _typical_us(
@@ -377,55 +370,6 @@ def _multiplied(device: Cores, row: Row, repeats: int) -> Row:
         return _typical_us(device, [lambda _: left @ right.t()], repeats)
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _measure_operators(device: Cores, rows: _Rows, mb: int, repeats: int) -> None:
-    """Operators whose time is that of memory, on ``mb`` MiB of fp32 elements."""
-    elements = mb * MIB // 4
-    point: Row = {"block": "codec", "mb": mb, "elements": elements}
-    try:
-        cases = _operator_cases(elements, device.device)
-    except Exception as error:
-        rows.add({**point, "what": "all", "error": _told(error)})
-        return
-    for name, (counts, step) in cases.items():
-        rows.measured(
-            {**point, "what": name, **counts},
-            partial(_typical_us, device, [step], repeats),
-        )
-    device.tidy()
-
-
-def _operator_cases(elements: int, device: torch.device) -> dict[str, tuple[Row, Step]]:
-    """What each operator works on, and the call; those of FBGEMM only where it is installed."""
-    x = torch.randn(elements // _TABLE_WIDTH, _TABLE_WIDTH, device=device)
-    half, brain = x.half(), x.bfloat16()
-    rows = torch.randint(0, len(x), (len(x),), device=device)
-    lengths = torch.randint(1, 2 * _BAG, (32, max(64, elements // 1024)), device=device)
-    lengths = lengths.int()
-    values = torch.randint(0, 10**6, (int(lengths.sum()),), device=device)
-    parts = x[: len(x) // 2], x[len(x) // 2 :]
-    sparse: Row = {"values": values.numel(), "lengths": lengths.numel()}
-    cases: dict[str, tuple[Row, Step]] = {
-        "to fp16": ({}, lambda _: x.half()),
-        "from fp16": ({}, lambda _: half.float()),
-        "to bf16": ({}, lambda _: x.bfloat16()),
-        "from bf16": ({}, lambda _: brain.float()),
-        "index_select rows of 256 B": ({}, lambda _: x.index_select(0, rows)),
-        "sort int64": (sparse, lambda _: torch.sort(values)),
-        "cat 2 halves": ({}, lambda _: torch.cat(parts)),
-        "relu": ({}, lambda _: functional.relu(x)),
-    }
-    if find_spec("fbgemm_gpu") is not None:
-        import fbgemm_gpu  # noqa: F401  (registers the operators)
-
-        order = torch.randperm(32, device=device).int()
-        fbgemm: Any = torch.ops.fbgemm
-        cases["permute_2D_sparse_data"] = (
-            sparse,
-            lambda _: fbgemm.permute_2D_sparse_data(order, lengths, values, None, values.numel()),
-        )
-    return cases
 
 
 def _measure_lookups(

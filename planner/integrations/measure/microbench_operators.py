@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -37,12 +36,8 @@ _STEPS: Final = (
 _ACTIVATIONS: Final = ("gelu", "silu", "relu", "tanh", "sigmoid")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Snippet:
-    """A module with its inputs, whose forward and backward pass is timed."""
-
-    module: nn.Module
-    inputs: tuple[torch.Tensor, ...]
+Snippet = tuple[nn.Module, tuple[torch.Tensor, ...]]
+"""A module with its inputs, whose forward and backward pass is timed."""
 
 
 class _Function(nn.Module):
@@ -289,7 +284,7 @@ def _matrix(rng: Random) -> tuple[int, int]:
 
 def _needing_gradients(module: nn.Module, *given: Any, inputs: bool = True) -> Snippet:
     made = tuple(x.requires_grad_(inputs) if x.is_floating_point() else x for x in given)
-    return Snippet(module=module, inputs=made)
+    return module, made
 
 
 def _log(rng: Random, low: int, high: int) -> int:
@@ -334,17 +329,15 @@ def measure_operators(
     """
     found = []
     for name in names:
-        found.append(_measured(name, chain(rng) if name == CHAIN else single(name, rng)))
+        found.append(_measured(name, *(chain(rng) if name == CHAIN else single(name, rng))))
         pace.read()
     return [point for point in found if point.operators]
 
 
-def _measured(name: str, snippet: Snippet) -> OperatorPoint:
-    gradients = any(x.requires_grad for x in snippet.inputs)
-    trace = trace_dense(
-        snippet.module, snippet.inputs, batch_size=1, inputs_need_gradients=gradients
-    )
-    forward_s, backward_s, update_s = timed_passes(snippet.module, snippet.inputs)
+def _measured(name: str, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> OperatorPoint:
+    gradients = any(x.requires_grad for x in inputs)
+    trace = trace_dense(module, inputs, batch_size=1, inputs_need_gradients=gradients)
+    forward_s, backward_s, update_s = timed_passes(module, inputs)
     return OperatorPoint(
         name=name,
         operators=tuple(o for o in trace.all_operators if o.name != "loss"),

@@ -147,40 +147,42 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "numpy") and hasattr(value, "dtype") and hasattr(value, "dim")
 
 
-def _chunk(item: Any, where: str) -> Chunk:
+def _parts(item: Any, where: str) -> tuple[list[str], Any, Any, Any]:
+    """Keys, values, lengths and offsets of a batch in any of its shapes; None for what it lacks."""
     if hasattr(item, "keys") and hasattr(item, "lengths_or_none"):
-        return _kjt_chunk(item, where)
+        if item.variable_stride_per_key():
+            message = f"{where}: batch sizes that differ per feature are not supported"
+            raise InvalidInputError(message)
+        return [str(key) for key in item.keys()], item.values(), item.lengths(), None  # noqa: SIM118
     if isinstance(item, dict) and {"keys", "values"} <= set(item):
         keys = [str(key) for key in item["keys"]]
-        lengths = _lengths(item.get("lengths"), item.get("offsets"), len(keys), where)
-        return _from_lengths(keys, _array(item["values"], where), lengths, where)
+        return keys, item["values"], item.get("lengths"), item.get("offsets")
     if isinstance(item, list | tuple) and len(item) == 3:
-        return _tuple_chunk(item, where)
+        first, second, third = item
+        if isinstance(first, list | tuple):
+            return [str(key) for key in first], second, third, None
+        per_table = _array(third, where)
+        num_tables = per_table.shape[0] if per_table.ndim > 1 else 1
+        return [f"t_{i}" for i in range(num_tables)], first, third, second
     message = f"{where}: holds {type(item).__name__}; expected {_SHAPES}"
     raise InvalidInputError(message)
 
 
-def _kjt_chunk(item: Any, where: str) -> Chunk:
-    if item.variable_stride_per_key():
-        message = f"{where}: batch sizes that differ per feature are not supported"
+def _chunk(item: Any, where: str) -> Chunk:
+    keys, values, given, offsets = _parts(item, where)
+    lengths = _lengths(given, offsets, len(keys), where)
+    flat = _array(values, where).reshape(-1)
+    if int(lengths.sum()) != len(flat):
+        message = f"{where}: lengths sum to {int(lengths.sum())}, but there are {len(flat)} indices"
         raise InvalidInputError(message)
-    keys = [str(key) for key in item.keys()]  # noqa: SIM118
-    lengths = _lengths(item.lengths(), None, len(keys), where)
-    return _from_lengths(keys, _array(item.values(), where), lengths, where)
-
-
-def _tuple_chunk(item: Sequence[Any], where: str) -> Chunk:
-    """FBGEMM's order (indices, offsets, lengths), or (keys, values, lengths)."""
-    first, second, third = item
-    if isinstance(first, list | tuple):
-        keys = [str(key) for key in first]
-        lengths = _lengths(third, None, len(keys), where)
-        return _from_lengths(keys, _array(second, where), lengths, where)
-    per_table = _array(third, where)
-    num_tables = per_table.shape[0] if per_table.ndim > 1 else 1
-    lengths = _lengths(third, second, num_tables, where)
-    keys = [f"t_{i}" for i in range(num_tables)]
-    return _from_lengths(keys, _array(first, where), lengths, where)
+    if len(set(keys)) != len(keys):
+        message = f"{where}: a feature appears twice in {keys}"
+        raise InvalidInputError(message)
+    ends = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
+    features = {key: bags(flat[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)}
+    chunk = Chunk(int(lengths.shape[1]), features, where)
+    check_indices(chunk)
+    return chunk
 
 
 def _lengths(lengths: Any, offsets: Any, num_keys: int, where: str) -> IntArray:
@@ -207,23 +209,6 @@ def _lengths(lengths: Any, offsets: Any, num_keys: int, where: str) -> IntArray:
         message = f"{where}: lengths must be whole numbers from 0"
         raise InvalidInputError(message)
     return counts.reshape(num_keys, -1)
-
-
-def _from_lengths(
-    keys: list[str], values: NDArray[np.generic], lengths: IntArray, where: str
-) -> Chunk:
-    flat = values.reshape(-1)
-    if int(lengths.sum()) != len(flat):
-        message = f"{where}: lengths sum to {int(lengths.sum())}, but there are {len(flat)} indices"
-        raise InvalidInputError(message)
-    if len(set(keys)) != len(keys):
-        message = f"{where}: a feature appears twice in {keys}"
-        raise InvalidInputError(message)
-    ends = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
-    features = {key: bags(flat[ends[i] : ends[i + 1]], lengths[i]) for i, key in enumerate(keys)}
-    chunk = Chunk(int(lengths.shape[1]), features, where)
-    check_indices(chunk)
-    return chunk
 
 
 def _array(value: Any, where: str) -> NDArray[np.generic]:

@@ -7,23 +7,13 @@ from typing import ClassVar, final
 from markupsafe import Markup
 
 from planner.report import figures
-from planner.report.base import Cell, Column, Kind, Section
+from planner.report.base import Cell, Column, Kind, Section, laid_out
 from planner.report.evidence import FAMILIES, Evidence, family_seconds
 from planner.report.page import fill, grid, plain_body
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 from planner.support.text import printable
 
-_COLUMNS = (
-    Column("plan"),
-    Column("role", optional=True),
-    Column("iteration", Kind.TIME),
-    Column("ratio", Kind.FACTOR),
-    Column("samples", Kind.RATE),
-    Column("fullest GiB", Kind.GIB, optional=True),
-    Column("worst/mean", Kind.FACTOR, optional=True),
-    Column("kinds"),
-)
 _LOSSES = """\
 {{ plain }}{% if losses %}<h3>Where they lose</h3><p>Time on the critical path, less that of the
 chosen plan; each row sums to what the plan loses.</p>{{ losses }}{% endif %}"""
@@ -49,8 +39,26 @@ class AlternativesSection(AbstractReportSection):
         )
         words = figures.abbreviations(plan.plan for _, _, plan in plans)
         kinds = (f"Column kinds: {words}",) if words else ()
-        rows = tuple(_row(result.best, *item) for item in plans)
-        return Section(title=self.title, columns=_COLUMNS, rows=rows, notes=(*kinds, *unfit))
+        columns, rows = laid_out(
+            plans,
+            (
+                (Column("plan"), lambda item: item[0]),
+                (Column("role", optional=True), lambda item: item[1]),
+                (Column("iteration", Kind.TIME), lambda item: item[2].estimate.time.time_s),
+                (Column("ratio", Kind.FACTOR), lambda item: figures.speedup(result.best, item[2])),
+                (Column("samples", Kind.RATE), lambda item: item[2].estimate.samples_per_s),
+                (
+                    Column("fullest GiB", Kind.GIB, optional=True),
+                    lambda item: item[2].memory.fullest.used_bytes,
+                ),
+                (
+                    Column("worst/mean", Kind.FACTOR, optional=True),
+                    lambda item: item[2].estimate.imbalance_ratio,
+                ),
+                (Column("kinds"), lambda item: ", ".join(figures.sharding_kinds(item[2].plan))),
+            ),
+        )
+        return Section(title=self.title, columns=columns, rows=rows, notes=(*kinds, *unfit))
 
     def draw(self, evidence: Evidence) -> Markup:
         """The same plans in the same order, and the stages in which the others lose time."""
@@ -63,19 +71,6 @@ def _plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:
     """Name, role and plan: the chosen one, then the others from fast to slow."""
     chosen, *others = figures.named_plans(result)
     return [chosen, *sorted(others, key=lambda item: item[2].estimate.time.time_s)]
-
-
-def _row(best: Candidate, name: str, role: str, plan: Candidate) -> tuple[Cell, ...]:
-    return (
-        name,
-        role,
-        plan.estimate.time.time_s,
-        figures.speedup(best, plan),
-        plan.estimate.samples_per_s,
-        plan.memory.fullest.used_bytes,
-        plan.estimate.imbalance_ratio,
-        ", ".join(figures.sharding_kinds(plan.plan)),
-    )
 
 
 def _losses(best: Candidate, others: list[tuple[str, str, Candidate]]) -> Markup | None:

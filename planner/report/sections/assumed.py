@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from planner.report.base import Column, Kind, Section
+from planner.report.base import Column, Kind, Section, laid_out
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
 
@@ -22,26 +22,19 @@ class AssumedSection(AbstractReportSection):
         if not result.assumed:
             return None
         ours_s = result.estimate.time.time_s
-        return Section(
-            title=self.title,
-            columns=(
-                Column("what"),
-                Column("assumed"),
-                Column("tables", Kind.COUNT),
-                Column("at the other end"),
-                Column("step", Kind.TIME),
-                Column("change", Kind.DELTA),
-            ),
-            rows=tuple(
+        columns, rows = laid_out(
+            result.assumed,
+            (
+                (Column("what"), lambda a: a.what),
+                (Column("assumed"), lambda a: a.value),
+                (Column("tables", Kind.COUNT), lambda a: a.num_tables or None),
+                (Column("at the other end"), lambda a: a.other),
+                (Column("step", Kind.TIME), lambda a: a.time_s),
                 (
-                    a.what,
-                    a.value,
-                    a.num_tables or None,
-                    a.other,
-                    a.time_s,
-                    None if a.time_s is None else a.time_s - ours_s,
-                )
-                for a in result.assumed
+                    Column("change", Kind.DELTA),
+                    lambda a: None if a.time_s is None else a.time_s - ours_s,
+                ),
             ),
-            notes=("The same plan, with one value changed at a time.",),
         )
+        notes = ("The same plan, with one value changed at a time.",)
+        return Section(title=self.title, columns=columns, rows=rows, notes=notes)

@@ -135,9 +135,7 @@ def _values(rank: RankMemory) -> tuple[float, ...]:
     return (rank.used_bytes, rank.capacity_bytes, share, *purposes_bytes(rank).values())
 
 
-def _condensed(
-    rows: list[tuple[Cell, ...]],
-) -> tuple[list[tuple[Cell, ...]], tuple[str, ...]]:
+def _condensed(rows: list[tuple[Cell, ...]]) -> tuple[list[tuple[Cell, ...]], tuple[str, ...]]:
     if len(rows) <= _MOST_ROWS:
         return rows, ()
     left_out = len(rows) - 2 * _SHOWN_AT_ENDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, final
 
 from costmodels import units
-from planner.report.base import Column, Kind, Section, format_share
+from planner.report.base import Column, Kind, Section, format_share, laid_out
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
 
@@ -23,34 +23,24 @@ class MovesSection(AbstractReportSection):
         if not result.curve:
             return None
         before_s = result.curve[0].move.before_s
-        columns = (
-            Column("at most"),
-            Column("tables", Kind.COUNT),
-            Column("moved", Kind.BYTES),
-            Column("over the links", Kind.TIME),
-            Column("iteration", Kind.TIME),
-            Column("saves", Kind.SHARE),
-            Column("at least", Kind.TIME),
-            Column("paid back after"),
-        )
-        rows = tuple(
+        columns, rows = laid_out(
+            result.curve,
             (
-                _count(p.most_tables),
-                p.move.moved_tables,
-                p.move.moved_bytes,
-                p.move.time_s,
-                p.iteration_s,
-                1.0 - p.iteration_s / before_s,
-                p.bound_s,
-                _payback(p.move.payback_s),
-            )
-            for p in result.curve
+                (Column("at most"), lambda p: _count(p.most_tables)),
+                (Column("tables", Kind.COUNT), lambda p: p.move.moved_tables),
+                (Column("moved", Kind.BYTES), lambda p: p.move.moved_bytes),
+                (Column("over the links", Kind.TIME), lambda p: p.move.time_s),
+                (Column("iteration", Kind.TIME), lambda p: p.iteration_s),
+                (Column("saves", Kind.SHARE), lambda p: 1.0 - p.iteration_s / before_s),
+                (Column("at least", Kind.TIME), lambda p: p.bound_s),
+                (Column("paid back after"), lambda p: _payback(p.move.payback_s)),
+            ),
         )
         notes = [
             "at least: a proven bound; no plan within the limits of the row has a shorter "
             "iteration. paid back after: training on the new plan until it has saved the time of "
             "the move. A table that is cut anew, while no rank receives a part of it, does not "
-            "count as moved.",
+            "count as moved."
         ]
         blocked = result.blocked
         if blocked is not None:

@@ -10,19 +10,8 @@ from markupsafe import Markup
 
 from costmodels import units
 from costmodels.estimates import StageTime
-from planner.report import figures
-from planner.report.base import Cell, Column, Fact, Kind, Section
-from planner.report.charts import (
-    FEWEST_RANKS,
-    VALUE_WIDTH,
-    Bar,
-    Group,
-    Lane,
-    axis_s,
-    heat_map,
-    lanes_chart,
-    rank_groups,
-)
+from planner.report import charts, figures
+from planner.report.base import Column, Fact, Kind, Section, laid_out
 from planner.report.evidence import FAMILIES, Evidence, View, family_durations_s, family_legend
 from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
@@ -57,14 +46,20 @@ class StagesSection(AbstractReportSection):
         """Stages in the order in which they start."""
         estimate = result.estimate
         stages = sorted(estimate.stages, key=lambda stage: min(stage.start_s, default=0.0))
-        columns = (
-            Column("stage"),
-            Column("stream", optional=True),
-            Column("rank", Kind.COUNT),
-            Column("slowest", Kind.TIME),
-            Column("median", Kind.TIME),
-            Column("fastest", Kind.TIME),
-            Column("worst/mean", Kind.FACTOR, optional=True),
+        columns, rows = laid_out(
+            [stage for stage in stages if any(stage.duration_s)],
+            (
+                (Column("stage"), lambda s: s.name),
+                (Column("stream", optional=True), lambda s: s.stream),
+                (Column("rank", Kind.COUNT), _slowest_rank),
+                (Column("slowest", Kind.TIME), lambda s: max(s.duration_s)),
+                (Column("median", Kind.TIME), lambda s: statistics.median(s.duration_s)),
+                (Column("fastest", Kind.TIME), lambda s: min(s.duration_s)),
+                (
+                    Column("worst/mean", Kind.FACTOR, optional=True),
+                    lambda s: max(s.duration_s) / statistics.fmean(s.duration_s),
+                ),
+            ),
         )
         facts = (
             Fact(
@@ -80,7 +75,7 @@ class StagesSection(AbstractReportSection):
             title="Balance of ranks",
             facts=facts,
             columns=columns,
-            rows=tuple(_row(stage) for stage in stages if any(stage.duration_s)),
+            rows=rows,
             notes=(
                 "Column rank: where the stage takes longest; - if all ranks take equally long.",
             ),
@@ -91,18 +86,9 @@ class StagesSection(AbstractReportSection):
         return draw(evidence.view)
 
 
-def _row(stage: StageTime) -> tuple[Cell, ...]:
+def _slowest_rank(stage: StageTime) -> int | None:
     times = stage.duration_s
-    slowest = max(times)
-    return (
-        stage.name,
-        stage.stream,
-        None if min(times) == slowest else times.index(slowest),
-        slowest,
-        statistics.median(times),
-        min(times),
-        slowest / statistics.fmean(times),
-    )
+    return None if min(times) == max(times) else times.index(max(times))
 
 
 def draw(view: View) -> Markup:
@@ -110,8 +96,8 @@ def draw(view: View) -> Markup:
     families_s = family_durations_s(view.plan.estimate)
     busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
     heat, left_out = None, 0
-    if len(busy_s) >= FEWEST_RANKS:
-        heat, left_out = heat_map("Busy time of every rank", view.topology, busy_s)
+    if len(busy_s) >= charts.FEWEST_RANKS:
+        heat, left_out = charts.heat_map("Busy time of every rank", view.topology, busy_s)
     shown, what = _shown(view, busy_s)
     rows = [
         {n: statistics.fmean(times[r] for r in group.ranks) for n, times in families_s.items()}
@@ -120,29 +106,31 @@ def draw(view: View) -> Markup:
     end_s = max((sum(row.values()) for row in rows), default=0.0) or 1.0
     lanes = [_lane(group.name, row, end_s) for group, row in zip(shown, rows, strict=True)]
     label = "Time per stage and rank"
-    chart = lanes_chart(label, lanes, axis=axis_s(end_s), value_width=VALUE_WIDTH)
+    chart = charts.lanes_chart(
+        label, lanes, axis=charts.axis_s(end_s), value_width=charts.VALUE_WIDTH
+    )
     legend = family_legend(families_s)
     return fill(_BODY, what=what, legend=legend, chart=chart, heat=heat, left_out=left_out)
 
 
-def _shown(view: View, busy_s: Sequence[float]) -> tuple[tuple[Group, ...], str]:
+def _shown(view: View, busy_s: Sequence[float]) -> tuple[tuple[charts.Group, ...], str]:
     """The ranks that get a bar, and a line that says which ones they are."""
     world = view.topology.world_size
-    if len(busy_s) < FEWEST_RANKS:
-        return rank_groups(view.topology, most=FEWEST_RANKS), "each rank"
+    if len(busy_s) < charts.FEWEST_RANKS:
+        return charts.rank_groups(view.topology, most=charts.FEWEST_RANKS), "each rank"
     busiest = sorted(range(world), key=lambda r: (-busy_s[r], r))[:_BUSIEST]
-    groups = tuple(Group(name=f"rank {r}", ranks=range(r, r + 1)) for r in busiest)
-    mean = Group(name="mean of ranks", ranks=range(world))
+    groups = tuple(charts.Group(name=f"rank {r}", ranks=range(r, r + 1)) for r in busiest)
+    mean = charts.Group(name="mean of ranks", ranks=range(world))
     return (*groups, mean), f"the {_BUSIEST} busiest ranks and the mean of all"
 
 
-def _lane(name: str, row: Mapping[str, float], end_s: float) -> Lane:
+def _lane(name: str, row: Mapping[str, float], end_s: float) -> charts.Lane:
     """A stacked bar."""
     bars, at_s = [], 0.0
     for family, seconds in row.items():
         if seconds > 0:
             bars.append(
-                Bar(
+                charts.Bar(
                     start_ratio=at_s / end_s,
                     width_ratio=seconds / end_s,
                     css=family,
@@ -150,4 +138,4 @@ def _lane(name: str, row: Mapping[str, float], end_s: float) -> Lane:
                 )
             )
         at_s += seconds
-    return Lane(label=name, bars=tuple(bars), value=written(Kind.TIME, at_s))
+    return charts.Lane(label=name, bars=tuple(bars), value=written(Kind.TIME, at_s))

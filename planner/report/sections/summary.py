@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import ClassVar, Final, final
 
 from markupsafe import Markup
@@ -26,19 +27,16 @@ from planner.report.base import (
     format_interval,
     format_share,
 )
-from planner.report.evidence import FAMILIES, Evidence, family_seconds
+from planner.report.evidence import Evidence
 from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
-from planner.result import OPTIMAL_GAP, Candidate, PlanningResult, SolverReport
+from planner.result import OPTIMAL_GAP, Assumed, Candidate, PlanningResult, SolverReport
 from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable, significant
 
-_SPAN = ("time_s", "low_s", "high_s")
-
-
 _BODY = """\
 {% if advice %}<p class="verdict"><strong>{{ advice }}</strong></p>{% endif -%}
-<p class="verdict">{{ verdict }}</p>
+{% for fact in verdict %}<p class="verdict">{{ fact.parts|join("; ") }}.</p>{% endfor %}
 <dl class="cards">
 {%- for label, value, note in cards -%}
 <div><dt>{{ label }}</dt><dd>{{ value }}</dd><dd class="note">{{ note }}</dd></div>
@@ -69,7 +67,7 @@ class SummarySection(AbstractReportSection):
             move(result),
             _checkpoints(result),
             _scenarios(result),
-            _assumed(result),
+            assumed_line(result.assumed, result.estimate.time.time_s),
             _baselines(result, others),
             _solver_line(result.solver, result.best.plan),
             Fact(label="Searched", parts=result.searched, num_first=0),
@@ -88,66 +86,11 @@ class SummarySection(AbstractReportSection):
         return fill(
             _BODY,
             advice=advice(evidence),
-            verdict=verdict(evidence.result),
+            verdict=[fact for fact in summary.facts if fact.label in ("Verdict", "Scenarios")],
             cards=_cards(evidence),
             notes=summary.notes,
             facts=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],
         )
-
-
-def verdict(result: PlanningResult) -> str:
-    """Sentences that say whether to take the plan, and what to look at."""
-    incumbent, others = figures.split_baselines(result)
-    worst = figures.worst_scenario(result)
-    span = worst or result.estimate.time
-    time, _ = format_interval(span.time_s, span.low_s, span.high_s)
-    sentence = f"An iteration takes {time}"
-    if worst is not None:
-        first, _ = format_interval(*(getattr(result.estimate.time, f) for f in _SPAN))
-        sentence += f" in the slowest scenario, {worst.name}, and {first} in the first"
-    rival = incumbent or min(others, key=lambda b: b.estimate.time.time_s, default=None)
-    if rival is not None:
-        who = "TorchRec's own plan" if rival is incumbent else f"the plan of {rival.name}"
-        sentence += f", {_compared(figures.speedup(result.best, rival))} {who}"
-    sentences = [f"{sentence}.", _waits(result.best), _proof(result)]
-    if not result.best.memory.fits:
-        sentences.append("The plan does not fit in memory.")
-    return " ".join(s for s in sentences if s)
-
-
-def _compared(ratio: float) -> str:
-    if abs(ratio - 1.0) < 0.005:
-        return "as long as with"
-    if ratio <= 0.5:
-        return f"{format_factor(1.0 / ratio)} as long as with"
-    if ratio < 1.0:
-        return f"{format_share(1 / ratio - 1)} longer than with"
-    return f"{format_factor(ratio)} as fast as with"
-
-
-def _waits(best: Candidate) -> str:
-    """The families of stages that take most of the critical path, in words."""
-    spent = sorted(family_seconds(best.estimate).items(), key=lambda item: -item[1])[:2]
-    total = best.estimate.time.time_s or 1.0
-    words = [f"{FAMILIES[name]} ({format_share(s / total)})" for name, s in spent]
-    return f"Its critical path is mostly {' and '.join(words)}." if words else ""
-
-
-def _proof(result: PlanningResult) -> str:
-    """What the gap says about the iteration, or about the objective that was minimised instead."""
-    gap, objective = result.gap_ratio, result.solver.objective
-    if gap is None:
-        return "The search proves no bound, so a better plan may exist."
-    of_time = figures.plain_objective(objective) == "iteration"
-    if gap < OPTIMAL_GAP:
-        better = "is better" if of_time else f"is better by objective {objective}"
-        return f"No plan in the search space {better}, under this model."
-    less = "has an iteration" if of_time else f"has a value of objective {objective}"
-    return (
-        f"It is proven that no plan in the search space {less} more than {format_gap(gap)} "
-        f"{'shorter' if of_time else 'smaller'} (same model); whether one is better at all is not "
-        "known."
-    )
 
 
 def _cards(evidence: Evidence) -> list[tuple[str, str, str]]:
@@ -192,7 +135,7 @@ def _cards(evidence: Evidence) -> list[tuple[str, str, str]]:
 
 # ------------------------------------------------------------------ the lines
 
-_TOP_STAGES = 3
+_TOP_STAGES = 2
 
 
 def _headline(workload: Workload, cluster: str) -> Fact:
@@ -251,7 +194,7 @@ def _width_reason(result: PlanningResult) -> str:
     pipeline = pipeline_of(result.problem)
     kind = pipeline.least_certain_kind(result.plan)
     unmeasured = kind == "host" and host_is_assumed(result.problem.topology)
-    why = ", which was not measured on this system" if unmeasured else ""
+    why = ", which was not measured" if unmeasured else ""
     return f"90 % interval; least certain is {_WIDTH_OF[kind]}{why}"
 
 
@@ -384,6 +327,7 @@ def _other_work(solver: SolverReport) -> str:
 # ------------------------------------------------------------------ lines of some results
 
 _MOST_SCENARIOS = 5
+_MOST_ASSUMED = 3
 
 
 def _cost_line(result: PlanningResult) -> Fact:
@@ -448,25 +392,34 @@ def move(result: PlanningResult) -> Fact:
     return Fact(label="Move", parts=tuple(parts))
 
 
-def _assumed(result: PlanningResult) -> Fact:
-    """How many values were assumed, and the one that moves the step most, but for the batch."""
-    if not result.assumed:
+def assumed_line(assumed: Sequence[Assumed], ours_s: float | None) -> Fact:
+    """How many values were assumed, and the one that moves the step most, but for the batch.
+
+    Args:
+        assumed: the values that a workload file left open.
+        ours_s: the step with these values; None if there is no plan, and so no step.
+    """
+    if not assumed:
         return Fact("Assumed", ())
-    ours_s = result.estimate.time.time_s
+    words = counted(len(assumed), "value")
+    if ours_s is None:
+        shown = ", ".join(f"{a.what} {a.value}{_tables(a)}" for a in assumed[:_MOST_ASSUMED])
+        more = len(assumed) - _MOST_ASSUMED
+        return Fact("Assumed", (f"{words}: {shown}" + (f", and {more} more" if more > 0 else ""),))
     moves = [
-        (abs(a.time_s - ours_s), a)
-        for a in result.assumed
+        (abs(a.time_s - ours_s), a.time_s, a)
+        for a in assumed
         if a.time_s is not None and a.key != "training.batch_size_per_rank"
     ]
-    words = counted(len(result.assumed), "value")
     if moves:
-        _, most = max(moves, key=lambda pair: pair[0])
-        of = f" of {counted(most.num_tables, 'table')}" if most.num_tables else ""
-        words += (
-            f", chiefly {most.what} {most.value}{of}: {units.format_time(most.time_s or 0.0)} with "
-            f"{most.other}"
-        )
+        _, time_s, most = max(moves, key=lambda found: found[0])
+        told = f"{most.what} {most.value}{_tables(most)}"
+        words += f", chiefly {told}: {units.format_time(time_s)} with {most.other}"
     return Fact("Assumed", (words,))
+
+
+def _tables(assumed: Assumed) -> str:
+    return f" of {counted(assumed.num_tables, 'table')}" if assumed.num_tables else ""
 
 
 def _scenarios(result: PlanningResult) -> Fact:

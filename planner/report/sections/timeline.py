@@ -9,7 +9,7 @@ from markupsafe import Markup
 from costmodels import units
 from costmodels.estimates import StageTime
 from planner.report import figures
-from planner.report.base import Column, Fact, Kind, Section, format_share
+from planner.report.base import Column, Fact, Kind, Section, format_share, laid_out
 from planner.report.charts import Bar, Lane, axis_s, lanes_chart
 from planner.report.evidence import (
     FAMILIES,
@@ -67,16 +67,15 @@ class TimelineSection(AbstractReportSection):
             units.format_time(exposed),
             f"{format_share(exposed / total)} of the iteration",
         )
-        columns = (
-            Column("rank", Kind.COUNT),
-            Column("stage"),
-            Column("start", Kind.TIME),
-            Column("time", Kind.TIME),
-            Column("share", Kind.SHARE),
-        )
-        rows = tuple(
-            (step.rank, step.stage, step.start_s, step.duration_s, step.duration_s / total)
-            for step in estimate.critical_path
+        columns, rows = laid_out(
+            estimate.critical_path,
+            (
+                (Column("rank", Kind.COUNT), lambda step: step.rank),
+                (Column("stage"), lambda step: step.stage),
+                (Column("start", Kind.TIME), lambda step: step.start_s),
+                (Column("time", Kind.TIME), lambda step: step.duration_s),
+                (Column("share", Kind.SHARE), lambda step: step.duration_s / total),
+            ),
         )
         facts = (
             Fact(label="By stage", parts=shares or ("none",)),

@@ -7,22 +7,13 @@ from typing import ClassVar, final
 from markupsafe import Markup
 
 from planner.report import figures
-from planner.report.base import Cell, Column, Kind, format_factor
+from planner.report.base import Cell, Column, Kind, format_factor, laid_out
 from planner.report.evidence import Evidence
 from planner.report.page import fill, grid
 from planner.report.sections.base import AbstractReportSection
-from planner.result import TORCHREC_BASELINE
+from planner.result import TORCHREC_BASELINE, Candidate
 
 _SAME_RATIO = 0.005
-
-_COLUMNS = (
-    Column("plan"),
-    Column("role"),
-    Column("our model", Kind.TIME),
-    Column("vs chosen", Kind.FACTOR),
-    Column("TorchRec's rating", Kind.TIME),
-    Column("vs chosen", Kind.FACTOR),
-)
 
 _BODY = """\
 <p>TorchRec's planner minimises the largest sum, over ranks, of its estimates of the shards there:
@@ -46,21 +37,29 @@ class TorchrecSection(AbstractReportSection):
             return None
         best_s, best_rating_s = evidence.result.estimate.time.time_s, evidence.rated_s[0]
         pairs = list(zip(figures.named_plans(evidence.result), evidence.rated_s, strict=True))
-        rows: list[tuple[Cell, ...]] = [
+        columns, rows = laid_out(
+            pairs,
             (
-                name,
-                role,
-                plan.estimate.time.time_s,
-                plan.estimate.time.time_s / best_s if best_s else None,
-                rating_s,
-                rating_s / best_rating_s if best_rating_s else None,
-            )
-            for (name, role, plan), rating_s in pairs
-        ]
-        return fill(_BODY, sentence=_sentence(rows), table=grid(_COLUMNS, rows))
+                (Column("plan"), lambda pair: pair[0][0]),
+                (Column("role"), lambda pair: pair[0][1]),
+                (Column("our model", Kind.TIME), lambda pair: _time_s(pair[0][2])),
+                (Column("vs chosen", Kind.FACTOR), lambda pair: _over(_time_s(pair[0][2]), best_s)),
+                (Column("TorchRec's rating", Kind.TIME), lambda pair: pair[1]),
+                (Column("vs chosen", Kind.FACTOR), lambda pair: _over(pair[1], best_rating_s)),
+            ),
+        )
+        return fill(_BODY, sentence=_sentence(rows), table=grid(columns, rows))
 
 
-def _sentence(rows: list[tuple[Cell, ...]]) -> str:
+def _time_s(plan: Candidate) -> float:
+    return plan.estimate.time.time_s
+
+
+def _over(time_s: float, best_s: float) -> float | None:
+    return time_s / best_s if best_s else None
+
+
+def _sentence(rows: tuple[tuple[Cell, ...], ...]) -> str:
     found = next((row for row in rows if row[0] == TORCHREC_BASELINE), None)
     if found is None or found[3] is None or found[5] is None:
         return "TorchRec's greedy search found no plan to set beside ours."

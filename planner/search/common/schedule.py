@@ -33,7 +33,6 @@ class SearchPart(StrEnum):
     ROUNDING = "rounding of the bound"
     CYCLES = "ruin and recreate"
     SHARING = "sharing out pieces"
-    DESCENT = "descent"
     PRICES = "sampled prices"
     RESTARTS = "restarts"
     SECOND = "the second search"
@@ -48,14 +47,14 @@ class Schedule:
 
     turn_share: float = 0.3
     """Share of the work that one method may take before the others have had their turn: the chain
-    of moves from the plan in use, early descents, each of the first cycles, boxes while these run,
-    and, by the clock, one mixed-integer program."""
+    of moves from the plan in use, each of the first cycles, boxes while these run, and, by the
+    clock, one mixed-integer program."""
     start_share: float = 0.06
     """Share of all work for what only prepares: packings, greedy plans, plans rounded from bounds,
-    early cycles, and each row of boxes."""
+    an early cycle, and each row of boxes."""
     further_s: float = 2.0
     """Nominal seconds of work left from which on a second search is worth its process, and the
-    bound under a limit on moves comes before the first descents."""
+    bound under a limit on moves comes before the first cycle."""
 
     # -- sizes up to which methods are used -------------------------------------------------------
 
@@ -84,8 +83,8 @@ class Schedule:
     boxes: int = 25
     """Most boxes in a row, after which plans are improved again."""
     starts: int = 3
-    """Plans of a batch that descents or cycles begin with, the best ones. Each takes work from
-    cycles around the best plan."""
+    """Plans of a batch that cycles begin with, the best ones, and sets of sharding types that
+    prices are sampled for. Each takes work from cycles around the best plan."""
     steps_per_table: int = 4
     """Steps in each stage of a cycle of effort 1, for each table. A step takes out one to five
     tables, or shares out the pieces of two ranks or hosts, so that every table is taken out a few
@@ -93,8 +92,9 @@ class Schedule:
     most_steps: int = 300
     """Most steps in each stage of a cycle of effort 1. Longer cycles go further, and fewer of them
     fit into the budget."""
-    samples: int = 8
-    """Prices that are sampled at a time, with effort 1, before the other methods get their turn."""
+    samples: int = 24
+    """Prices that are sampled at a time, with effort 1, for each set of sharding types, before the
+    other methods get their turn. A sample takes about as long as a few steps of a cycle."""
 
     # -- until nothing helps ----------------------------------------------------------------------
 

@@ -125,8 +125,8 @@ def translated(space: SearchSpace, handed: HandedPlan, objective: AbstractObject
     """The plan of a space that is most like a handed plan of the same tables.
 
     Each table gets the listed option that is most like its own. Its pieces go near where they were,
-    as far as constraints of the table and TorchRec allow it. Rules that couple tables, and limits
-    of memory, are not looked at.
+    as far as constraints of the table allow it. Rules that couple tables, limits of memory, and
+    pieces of unequal widths, which are not listed, are not looked at.
 
     Args:
         space: the options and places of the new problem.
@@ -151,16 +151,11 @@ def translated(space: SearchSpace, handed: HandedPlan, objective: AbstractObject
 
 
 def _nearest(space: SearchSpace, table: int, given: ShardingOption) -> int:
-    """Index of the option of a table that is most like ``given``; the first one of equals.
-
-    Options whose pieces would not find enough ranks are not considered.
-    """
+    """Index of the option of a table that is most like ``given``; the first one of equals."""
     listed = space.listing.names.listed(given.sharding_type)
     factor = given.cache_load_factor_ratio or 0.0
 
     def unlike(option: ShardingOption) -> float:
-        if not _has_room(space, table, option):
-            return math.inf
         pieces = abs(math.log(len(option.column_widths) / len(given.column_widths)))
         return (
             _OTHER_TYPE * (option.sharding_type not in (given.sharding_type, listed))
@@ -172,15 +167,6 @@ def _nearest(space: SearchSpace, table: int, given: ShardingOption) -> int:
 
     choices = space.tables[table].options
     return min(range(len(choices)), key=lambda i: unlike(choices[i]))
-
-
-def _has_room(space: SearchSpace, table: int, option: ShardingOption) -> bool:
-    """Whether there are enough allowed ranks if pieces of different widths need different ranks."""
-    if not option.keeps_pieces_apart:
-        return True
-    free = space.may_use_rank[table].reshape(space.num_hosts, -1).sum(axis=1)
-    most = free.max() if option.keeps_pieces_on_host else free.sum()
-    return bool(most >= len(set(option.column_widths)))
 
 
 def _placed(
@@ -229,36 +215,12 @@ def _legal(
         local: number of ranks of a host.
     """
     if option.keeps_pieces_on_host and len(wanted) > 1:
-        host = _host_for(option, wanted[0] // local, allowed, local)
+        free = np.roll(allowed.reshape(-1, local).any(axis=1), -(wanted[0] // local))
+        host = (wanted[0] // local + int(free.argmax())) % len(free)
         inside = np.zeros_like(allowed)
         inside[host * local : (host + 1) * local] = True
         allowed = allowed & inside
         wanted = [host * local + rank % local for rank in wanted]
     every = np.flatnonzero(allowed)
-    order = np.roll(every, -int(np.searchsorted(every, wanted[0])))
-    found: list[int] = []
-    for piece, place in enumerate(wanted):
-        others = np.roll(every, -int(np.searchsorted(every, place)))
-        fits = (p for p in others.tolist() if _may_join(option, found, piece, p))
-        found.append(next(fits, int(others[0])))
-    if option.may_be_at(found, local):
-        return tuple(found)
-    widths = sorted(set(option.column_widths))  # pieces of one width may share a place
-    return tuple(int(order[widths.index(w) % len(order)]) for w in option.column_widths)
-
-
-def _may_join(option: ShardingOption, found: Sequence[int], piece: int, place: int) -> bool:
-    """Whether a place holds no piece of another width than ``piece``."""
-    widths = option.column_widths
-    return all(p != place or widths[i] == widths[piece] for i, p in enumerate(found))
-
-
-def _host_for(option: ShardingOption, host: int, allowed: BoolArray, local: int) -> int:
-    """A host with enough allowed ranks for all widths: the wanted one or the next one after it.
-
-    If no host has enough, the one with the most allowed ranks.
-    """
-    free = allowed.reshape(-1, local).sum(axis=1)
-    needed = len(set(option.column_widths))
-    order = np.roll(np.arange(len(free)), -host)
-    return int(next((h for h in order if free[h] >= needed), order[int(np.argmax(free[order]))]))
+    at = np.searchsorted(every, wanted) % len(every)
+    return tuple(every[at].tolist())

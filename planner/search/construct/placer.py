@@ -27,9 +27,6 @@ POWERS: Final = (4, 16, 30)
 """Exponents of the pressure with which a choice of options is placed, once with each. Low ones
 balance all loads of all ranks, high ones see the fullest load alone."""
 
-EIGHTH: Final = 8
-"""The exponent of the pressure that breaks ties in local search."""
-
 _MOST_LOAD: Final = 1e8
 """Loads above this many times their target count as this many. Its 30th power, the largest
 exponent, is a finite number."""
@@ -79,21 +76,17 @@ class Placer:
     Args:
         model: tangents and options.
         pressure: what a shard should raise least.
-        loads: ``[W, P + 2]`` loads to begin with; None for empty ranks.
 
     Attributes:
         loads: ``[W, P + 2]`` loads of all ranks so far.
     """
 
-    def __init__(
-        self, model: LinearModel, pressure: Pressure, loads: FloatArray | None = None
-    ) -> None:
-        """Begin with these loads."""
+    def __init__(self, model: LinearModel, pressure: Pressure) -> None:
+        """Begin with empty ranks."""
         self.model = model
         self.space = model.space
         self.pressure = pressure
-        shape = (self.space.world_size, model.num_tangents + 2)
-        self.loads: FloatArray = np.zeros(shape) if loads is None else loads.copy()
+        self.loads: FloatArray = np.zeros((self.space.world_size, model.num_tangents + 2))
         pipeline = self.space.pipeline
         self._device_limits = pipeline.device_limits * FITTING
         self._host_limits = pipeline.host_limits * FITTING

@@ -10,7 +10,6 @@ the bound, and to which no single change of a good plan leads.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,8 +49,7 @@ _HOPELESS: Final = 1.03
 """Options are not placed if the objective would be above the best plan by this factor even with all
 loads spread evenly. Placing takes far longer than this test."""
 _CLOSE: Final = 1.12
-"""Plans within this factor of the best plan are improved by a descent, which takes longer than
-making them."""
+"""Cycles may begin with plans within this factor of the best plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,7 +89,7 @@ class PriceSearch:
         rng: np.random.Generator,
     ) -> None:
         """Work out what does not change from sample to sample."""
-        self._model, self._rng = model, rng
+        self.model, self._rng = model, rng
         maxima = np.maximum(phases, 1e-6 * max(float(phases.max(initial=0.0)), 1e-30))
         slopes = model.slopes_of(maxima)
         self._value = float(slopes @ maxima)
@@ -116,10 +114,10 @@ class PriceSearch:
         self._count += 1
         *prices, piece, weight, device, host, power = np.exp(point).tolist()
         large = np.minimum(self._shares / piece, _MOST) ** _STEEP
-        penalty = weight * large.sum(axis=-1) / self._model.space.num_tables
+        penalty = weight * large.sum(axis=-1) / self.model.space.num_tables
         penalty += self._bytes @ np.array([device, host])
         cost = self._means @ np.array(prices) + penalty * self._value
-        pairs = itertools.pairwise(self._model.space.first)
+        pairs = itertools.pairwise(self.model.space.first)
         choice = np.array([np.argmin(cost[a:b]) for a, b in pairs], dtype=np.int64)
         return point, _Sampled(choice=choice, power=power)
 
@@ -136,31 +134,24 @@ class PriceSearch:
         Args:
             choice: ``[T]`` index of the option of each table.
         """
-        flats = self._model.space.first[:-1] + choice
-        means = self._model.phase_maxima(self._model.mean[flats].sum(axis=0))
-        return float(self._model.paths(np.maximum(means, self._pieces[flats].max(axis=0))).max())
+        flats = self.model.space.first[:-1] + choice
+        means = self.model.phase_maxima(self.model.mean[flats].sum(axis=0))
+        return float(self.model.paths(np.maximum(means, self._pieces[flats].max(axis=0))).max())
 
 
-def explore(
-    prices: PriceSearch,
-    model: LinearModel,
-    record: Record,
-    descend: Callable[[Assignment], Assignment],
-    count: int,
-) -> list[Assignment]:
-    """Make plans from samples, and improve those that are close to the best plan.
+def explore(prices: PriceSearch, record: Record, count: int) -> list[Assignment]:
+    """Make plans from samples.
 
     Args:
         prices: gives the samples.
-        model: the model that it samples for.
         record: is offered every plan.
-        descend: improves a plan by a descent.
         count: number of samples.
 
     Returns:
-        The improved plans, the best one first.
+        The plans that are close to the best one.
     """
-    found: dict[Assignment, float] = {}
+    model = prices.model
+    found: dict[Assignment, None] = {}
     for _ in range(count):
         if record.stopped or record.proven:
             break
@@ -173,10 +164,8 @@ def explore(
             plan = place_options(model, sampled.choice, pressure)
             value = record.consider(plan, "prices")
             if value < record.value * _CLOSE:
-                plan = descend(plan)
-                value = min(value, record.consider(plan, "prices"))
-                found[plan] = value
+                found[plan] = None
         else:
             value *= _HOPELESS
         prices.tell(point, value)
-    return sorted(found, key=lambda a: (found[a], a.options, a.places))
+    return list(found)

@@ -52,11 +52,15 @@ class Menu:
 
     A run is a number of neighbouring pieces with equal work. Options that a search lists have one
     run; those of a plan in use may have more.
+
+    Attributes:
+        home: option and places of each table in a plan in use; None where there are none.
     """
 
     def __init__(self, space: SearchSpace) -> None:
         """Find the runs of every option; they depend on the space alone."""
         self.space = space
+        self.home = space.in_use() or [None] * space.num_tables
         self._of = [_runs_of(space, f, o.spread) for f, o in enumerate(space.options)]
 
     def runs(self, flat: int) -> list[tuple[IntArray, int]]:
@@ -303,7 +307,13 @@ class PartialPlan:
         found = [self._alike(table, spread, some, blocked) for spread, some in alike.items()]
         found += [self._single(table, option) for option in others]
         if self.usage is not None:
-            options, usage = self.space.tables[table].options, self.usage
+            options, usage, home = (
+                self.space.tables[table].options,
+                self.usage,
+                self.menu.home[table],
+            )
+            if home is not None and self.space.rules.budget is not None:
+                found.append(self._fixed(table, *home))
             found = [i for i in found if usage.allows([(table, options[i.option], i.places)])]
         return min(found, key=lambda i: i.value, default=None)
 
@@ -336,6 +346,14 @@ class PartialPlan:
             option=int(some.options[best]),
             places=tuple(places[best, :count].tolist()),
         )
+
+    def _fixed(self, table: int, option: int, places: tuple[int, ...]) -> Insertion:
+        """A way to put in an option on given places."""
+        before, self.loads = self.loads, self.loads.copy()
+        self._add(table, option, places, 1.0)
+        value = self._value_of(self.loads)
+        self.loads = before
+        return Insertion(value=value, option=option, places=places)
 
     def _single(self, table: int, option: int) -> Insertion:
         """A way to put in any option: its pieces run by run, on places that are not used before."""

@@ -414,7 +414,6 @@ class Cycles:
         self._close = _CLOSE if space.num_tables * space.world_size <= _CHEAP else 1 - 1e-6
         self._queue: list[Assignment] = []
         self._minorant = np.inf
-        self._found: tuple[float, Assignment | None] = (np.inf, None)
 
     def run(
         self,
@@ -423,7 +422,7 @@ class Cycles:
         allowed: BoolArray,
         steps: int,
         stages: Sequence[tuple[int, float]] = STAGES,
-    ) -> Assignment:
+    ) -> None:
         """Run one cycle.
 
         Args:
@@ -432,9 +431,6 @@ class Cycles:
             allowed: ``[n]`` True for options that are worth trying.
             steps: number of steps in each stage.
             stages: power of the norm, and weight of the mean, of each stage.
-
-        Returns:
-            The plan with the smallest objective of those that were priced, the start included.
         """
         model = self._model(start, cuts)
         kept = self._kept(start, allowed)
@@ -448,7 +444,6 @@ class Cycles:
             meter,
             shares_out=self._shares_out,
         )
-        self._found = (self.record.evaluate.value(start), start)
         self._minorant = np.inf
         current = start
         for power, thrift in stages:
@@ -460,7 +455,6 @@ class Cycles:
             ruiner.walk(field, schedule, self._watch)
             current = field.assignment
         self._price()
-        return self._found[1] or start
 
     # -- private ----------------------------------------------------------------------------------
 
@@ -505,8 +499,5 @@ class Cycles:
             return
         works = np.stack([self.space.work(a) for a in self._queue])
         values = self.record.evaluate.values(works)
-        at = int(np.argmin(values))
-        if values[at] < self._found[0]:
-            self._found = (float(values[at]), self._queue[at])
         self.record.keep_best_of(self._queue, values, "ruin and recreate")
         self._queue = []

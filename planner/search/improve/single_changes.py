@@ -99,9 +99,7 @@ def follow_chain(space: SearchSpace, record: Record, start: Assignment, *, until
     while not record.stopped and meter.spent_s < until_s:
         step_s = meter.spent_s + _STEP_SHARE * (until_s - meter.spent_s)
         cuts = now.by_quick_value(record.evaluate)
-        best = now.best(
-            cuts, _LEAST_GAIN, lambda step_s=step_s: record.stopped or meter.spent_s >= step_s
-        )
+        best = now.best(cuts, _LEAST_GAIN, lambda: record.stopped or meter.spent_s >= step_s)  # noqa: B023
         if best is None:
             return
         now.take(best)
@@ -180,8 +178,8 @@ class _Changing:
                     cuts.append((table, index))
             parts = (works[begin : begin + _BATCH] for begin in range(0, len(works), _BATCH))
             values += [evaluate.values(np.stack(part)) for part in parts]
-        order = np.argsort(np.concatenate([np.zeros(0), *values]), kind="stable")
-        return [cuts[i] for i in order]
+        best_first = np.argsort(np.concatenate([np.zeros(0), *values]), kind="stable")
+        return [cuts[i] for i in best_first]
 
     def _placed(self, cuts: Sequence[Cut]) -> Iterator[Placed]:
         """The options on their best places; those that move too much also where they move less."""

@@ -27,6 +27,20 @@ _SHIPPED = {
     "torchrec_defaults": 2,
     "cpu_gloo": 1,
 }
+_PRICES_USD_PER_HOUR = {
+    "h100_sxm": 4.5,
+    "a100_80gb_sxm": 3.4,
+    "a100_40gb_sxm": 2.7,
+    "v100_32gb_sxm": 3.1,
+    "b200_sxm": 7.5,
+    "gb200": 9.0,
+    "h200_sxm": 5.5,
+    "h100_pcie": 3.3,
+    "l40": 1.3,
+    "l40s": 1.9,
+    "a40": 1.2,
+}
+"""Shipped systems state no price; the problems that are drawn have these."""
 _LAYOUTS = {
     (1, 1): 4,
     (1, 2): 24,
@@ -78,7 +92,9 @@ def _shipped(rng: np.random.Generator, hosts: int, local: int) -> Topology:
 
 @lru_cache
 def _loaded(name: str, hosts: int, local: int) -> Topology:
-    return load_system(name, gpus=hosts * local, gpus_per_host=local)
+    topology = load_system(name, gpus=hosts * local, gpus_per_host=local)
+    price = _PRICES_USD_PER_HOUR.get(name)
+    return replace(topology, price_per_device_usd_per_hour=price)
 
 
 def _made_up(rng: np.random.Generator, hosts: int, local: int) -> Topology:

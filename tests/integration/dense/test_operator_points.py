@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torchrec")
 
 from costmodels.calibration.designs import QUICK
-from costmodels.cpu import operators as cpu
+from costmodels.cpu import dense as cpu
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.measure.microbench_operators import (
     Snippet,
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.torchrec
 
 
 def traced(snippet: Snippet) -> DenseTrace:
-    return trace_dense(snippet.module, snippet.inputs, batch_size=1)
+    return trace_dense(snippet[0], snippet[1], batch_size=1)
 
 
 @pytest.mark.parametrize("name", sorted(set(single_names())))

@@ -14,8 +14,7 @@ from costmodels.validation.metrics import rank_tasks
 from planner.cli.printing.validate_runs import task_times
 from planner.integrations.measure import calibrate
 from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
-from planner.integrations.measure.runs import RunSettings
-from planner.integrations.measure.validate_torchrec import validate_tasks
+from planner.integrations.measure.runs import RunSettings, validate_tasks
 from planner.validation.tasks import BLOCK_TASKS, choose_plans, random_workload
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]

@@ -18,7 +18,6 @@ from costmodels.units import US
 from costmodels.workload import DataType
 from planner.errors import InvalidInputError
 from planner.io import load_system
-from planner.predict.dense import DENSE_COLUMNS, predict_products
 from planner.predict.lookup import (
     LOOKUP_COLUMNS,
     LookupCall,
@@ -26,7 +25,14 @@ from planner.predict.lookup import (
     named_law,
     predict_lookups,
 )
-from planner.predict.rows import Predicted, Unmodelled, predicted_text, read_table
+from planner.predict.rows import (
+    DENSE_COLUMNS,
+    Predicted,
+    Unmodelled,
+    predict_products,
+    predicted_text,
+    read_table,
+)
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 

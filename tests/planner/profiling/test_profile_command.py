@@ -15,9 +15,9 @@ import pytest
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
-from planner.cli.commands import profile
 from planner.cli.console import Settings
 from planner.cli.interrupt import signals_interrupt
+from planner.cli.progress import bars
 from planner.cli.run import run
 from planner.io import load_problem, load_workload_file
 from planner.problem import PlanningProblem
@@ -242,10 +242,10 @@ def test_a_signal_ends_the_counting(
 
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with profile._progress(Settings()) as show:
+    with bars(Settings()) as show:
         show("reading", 1.0, 2.0)
         show("reading", 2.0, 2.0)
-    with profile._progress(Settings(quiet=True)) as show:
+    with bars(Settings(quiet=True)) as show:
         show("reading", 1.0, 2.0)
 
 

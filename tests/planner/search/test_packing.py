@@ -11,8 +11,7 @@ from costmodels.sharding import ShardingType
 from planner import api
 from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.problem import Constraints
-from planner.search.construct.packing import packings
-from planner.search.construct.packing_exact import Answer, pack_exactly
+from planner.search.construct.packing import Answer, pack_exactly, packings
 from planner.space.evaluation import SearchSpace
 from tests.planner import cases
 

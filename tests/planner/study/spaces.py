@@ -15,6 +15,7 @@ from planner.study import Space
 from planner.study.space import BATCH, COMMUNICATION, GPUS, PIPELINE, SYSTEM, Value
 
 RESERVE = "memory.reserve"
+PRICES_USD_PER_HOUR = {"h100_sxm": 4.5, "a100_80gb_sxm": 3.4}
 
 
 def space_of(
@@ -52,7 +53,8 @@ def space_of(
 
 
 def problem_on(system: str, gpus: int, workload: str = "small_demo") -> PlanningProblem:
-    """A shipped workload on a shipped system."""
-    return PlanningProblem(
-        workload=load_workload(workload), topology=load_system(system, gpus=gpus)
-    )
+    """A shipped workload on a shipped system, which has a price."""
+    topology = load_system(system, gpus=gpus)
+    price = PRICES_USD_PER_HOUR.get(system, 3.0)
+    topology = replace(topology, price_per_device_usd_per_hour=price)
+    return PlanningProblem(workload=load_workload(workload), topology=topology)

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from planner.validation.measured_steps import Row, document_of, load_rows
+from planner.validation.h200 import Row, document_of, load_rows
 
 NAMES: Final = ("dlrm07", "dlrm11")
 

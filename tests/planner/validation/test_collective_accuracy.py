@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import collectives
 from benchmarks.collectives import LARGE, left_out_ranks, main
-from planner.validation.held_out import (
+from planner.validation.intervals import (
     HeldOut,
     every_other_size,
     predict_across_versions,

@@ -12,7 +12,7 @@ from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
 from planner.io.system.system_writer import write_host_calls
-from planner.validation.gpu_steps import HOST_ONLY, host_groups, steps, summarize
+from planner.validation.h200 import HOST_ONLY, host_groups, steps, summarize
 
 CALLS = HostCalls(eager_call_s=24e-6, eager_pass_s=360e-6, machine="host of a GPU")
 

@@ -12,7 +12,7 @@ from costmodels.measured.curves import Collective
 from costmodels.system_models import collective_model
 from costmodels.topology import Topology
 from planner import io
-from planner.validation.held_out import (
+from planner.validation.intervals import (
     HeldOut,
     never_fitted,
     predicting_records,

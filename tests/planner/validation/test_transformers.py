@@ -135,12 +135,12 @@ def test_one_generation_tells_the_share_of_fp32(cases: tuple[TransformerCase, ..
     plain = [c for c in cases if c.group.endswith(" fp32")]
     fitted = {group: share for group, share in SHARES.items() if group.endswith(" fp32")}
     assert list(fitted) == ["V100 fp32"]
-    assert fitted["V100 fp32"].product_ratio == 0.98
+    assert fitted["V100 fp32"].product_ratio == 0.994
     assert sum(c.group == "V100 fp32" and c.family == "BERT" for c in plain) == 32
     (other,) = (c for c in plain if c.group != "V100 fp32")
     assert (other.model, other.group) == ("GPT-2 124M", "A100 fp32")
     error_ratio = transformers.estimate(other).time_s / other.measured_s - 1.0
-    assert round(100.0 * error_ratio) == 5
+    assert round(100.0 * error_ratio) == 4
 
 
 @pytest.mark.parametrize("step", first([2, 1], 1))

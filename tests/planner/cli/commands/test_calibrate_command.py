@@ -13,8 +13,7 @@ import pytest
 from costmodels.calibration.designs import FULL, QUICK
 from costmodels.calibration.device_designs import DeviceJob
 from costmodels.calibration.fit_device import HostCalls
-from costmodels.calibration.fit_machine import Fitted
-from costmodels.calibration.fitting import FitError
+from costmodels.calibration.fitting import Calibration, FitError
 from planner import io
 from planner.io.library import configs_folder
 from planner.validation.tasks import BLOCK_TASKS
@@ -54,9 +53,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         seen.update(options, effort=effort)
         return "points"
 
-    def fit_here(points: object, *, world_size: int) -> Fitted:
+    def fit_here(points: object, *, world_size: int, seed: int, effort: str) -> Calibration:
         seen.update(points=points, fitted_ranks=world_size)
-        return Fitted(constants=MACHINE, errors=(ERROR,))
+        return Calibration(constants=MACHINE, errors=(ERROR,), seed=seed, effort=effort)
 
     def write_rows(job: DeviceJob, **options: object) -> None:
         seen.update(options, job=job)
@@ -79,8 +78,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
             "sees_gpus": lambda: seen.get("gpus", 0),
             "write_rows": write_rows,
         },
-        "runs": {"RunSettings": lambda **options: options},
-        "validate_torchrec": {"validate_tasks": validate_tasks},
+        "runs": {"RunSettings": lambda **options: options, "validate_tasks": validate_tasks},
     }
     for name, functions in fakes.items():
         module = types.ModuleType(f"planner.integrations.measure.{name}")

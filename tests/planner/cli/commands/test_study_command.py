@@ -85,7 +85,7 @@ def test_setups_that_cannot_be_stop_nothing(
 
 
 def test_a_cost_is_the_same_figure_in_every_command(run: Run, workload_file: Path) -> None:
-    asked = (workload_file, "--system", "h100_sxm", *FEW, "--gpus", 8)
+    asked = (workload_file, "--system", "h100_sxm", *FEW, "--gpus", 8, "--price", "4.5 USD/h")
     plan = run("plan", *asked).out
     cost = next(line.split()[1] for line in plan.splitlines() if line.startswith("Cost"))
     assert cost in run("study", *asked, "--grid", "--workers", 1).out.split()

@@ -80,7 +80,8 @@ def test_a_budget_pays_for_sizes_that_have_the_ranks_it_names(
     run: Run, workload_file: Path, two_hosts: Path
 ) -> None:
     effort = ("--trials", 1, "--evaluations", 3, "--json", "--workers", 1)
-    asked = ("study", workload_file, "--system", two_hosts, *effort, "--budget")
+    price = ("--price", "4.5 USD/h", "--budget")
+    asked = ("study", workload_file, "--system", two_hosts, *effort, *price)
     done = run(*asked, "100 USD/h")
     assert done.code == 0, done.err
     assert json.loads(done.out)["setup"]["gpus"] == 16

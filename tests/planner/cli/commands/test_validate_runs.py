@@ -12,7 +12,8 @@ import pytest
 from costmodels.cpu.run_stages import STAGES
 from planner.cli.console import Settings
 from planner.cli.printing import validate_runs as show
-from planner.cli.real_runs import require_torchrec, status_line
+from planner.cli.progress import status_line
+from planner.cli.real_runs import require_torchrec
 from planner.errors import InvalidInputError
 from planner.validation.tasks import Outcome
 
