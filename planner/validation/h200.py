@@ -24,7 +24,6 @@ from costmodels.validation.metrics import ErrorSummary
 from costmodels.workload import Workload
 from planner import io
 from planner.io.documents import Document
-from planner.io.system.system_file import load_system
 from planner.io.workload.workload_file import workload_file_of
 from planner.validation import cases
 from planner.validation.cases import AS_SHIPPED, Case, Prediction, exact, json_rows
@@ -304,12 +303,9 @@ def _with_kernels(times: StageTimes, kernels_s: float, copied_s: float) -> Stage
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_MEMORY_FILE = ("gpu_h200.jsonl", "h200_sxm")
-"""The measured steps, and their system."""
 
-
-def memory_of_steps(name: str = _MEMORY_FILE[0], system: str = _MEMORY_FILE[1]) -> DataFrame:
-    """The steps of a file, each with its ledger on one device of a system.
+def memory_of_steps() -> DataFrame:
+    """The measured steps, each with its ledger on the device.
 
     Returns:
         A row for each step: its ``name``, the ``group`` that it is counted among, ``tables_bytes``
@@ -319,9 +315,9 @@ def memory_of_steps(name: str = _MEMORY_FILE[0], system: str = _MEMORY_FILE[1]) 
     """
     from pandas import DataFrame
 
-    topology = load_system(system, gpus=1, gpus_per_host=1)
+    topology = io.load_system(_SYSTEM, gpus=1, gpus_per_host=1)
     found = []
-    for row in load_rows(name, "dlrm", "pipe", "dense"):
+    for row in load_rows(_FITTED, "dlrm", "pipe", "dense"):
         workload = step_of(row)
         (rank,) = CostPipeline(workload, topology).memory(whole_tables(workload)).ranks
         kind = row["kind"] if row["block"] == "dense" else row["backend"].split()[0]

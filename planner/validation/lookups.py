@@ -7,10 +7,8 @@ predicted with the shipped constants, which know nothing of them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -34,6 +32,7 @@ from planner.io.library import configs_folder
 from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
 from planner.predict.rows import Predicted, read_table
+from planner.validation.cases import json_rows
 
 _FILE: Final = "gpu_h200.jsonl"
 _SYSTEM: Final = "h200_sxm"
@@ -49,11 +48,9 @@ Outcome = tuple[str, BlockError, float]
 measurements is inside their 90 % intervals."""
 
 
-def load_rows(path: Path | None = None) -> tuple[LookupRow, ...]:
-    """The measured calls of a file; the shipped one unless another is given."""
-    path = path or configs_folder() / "published" / _FILE
-    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return tuple(LookupRow.of(row) for row in rows if row.get("block") in _BLOCKS)
+def load_rows() -> tuple[LookupRow, ...]:
+    """The measured calls."""
+    return tuple(LookupRow.of(row) for row in json_rows(_FILE) if row.get("block") in _BLOCKS)
 
 
 def errors() -> tuple[Outcome, ...]:

@@ -173,18 +173,6 @@ def test_review_compares_two_different_plans() -> None:
     assert ours.plan != theirs.plan
 
 
-def test_a_notebook_can_show_how_a_search_goes(capsys: pytest.CaptureFixture[str]) -> None:
-    """``progress=True`` redraws one line, without a terminal and without a callback."""
-    problem = load_problem("small_demo", "h100_sxm", gpus=8)
-    search = SearchSettings(max_evaluations=50)
-    result = solve(problem, search=search, progress=True)
-    shown = capsys.readouterr().err
-    assert "\n" not in shown
-    assert f"best {format_time(result.solver.value)}" in shown.split("\r")[-1]
-    solve(problem, search=search, progress=False)
-    assert not capsys.readouterr().err
-
-
 def test_a_study_counts_hosts(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["study", "small_demo", "--workers", "1", "--grid", "--evaluations", "20", "--json"]
     assert run([*asked, "--system", "h100_sxm", "--hosts", "1,2"]) == 0
@@ -206,3 +194,15 @@ def test_the_example_of_a_model_says_what_each_price_is(capsys: pytest.CaptureFi
     assert quiet[0] < quiet[1]
     assert congested[1] < congested[0]
     assert max(quiet) < min(congested)
+
+
+def test_a_notebook_can_show_how_a_search_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    """``progress=True`` redraws one line, without a terminal and without a callback."""
+    problem = load_problem("small_demo", "h100_sxm", gpus=8)
+    search = SearchSettings(max_evaluations=50)
+    result = solve(problem, search=search, progress=True)
+    shown = capsys.readouterr().err
+    assert "\n" not in shown
+    assert f"best {format_time(result.solver.value)}" in shown.split("\r")[-1]
+    solve(problem, search=search, progress=False)
+    assert not capsys.readouterr().err

@@ -144,8 +144,7 @@ def command(
         kept_s = _kept_s(asked.problem, more.output, start_s)
         robust = ScenarioRule(more.robust or ScenarioRule.WORST)
         steered = replace(search.settings(), robust=robust, kept_s=kept_s)
-        limit_s = math.inf if search.time_limit_s is None else search.time_limit_s
-        until_s = time.perf_counter() + limit_s - steered.kept_s
+        until_s = time.perf_counter() + (search.time_limit_s or math.inf) - steered.kept_s
         more.check_figures(search.objective)
         with live_progress(settings, search.objective) as progress:
             result = api.solve(

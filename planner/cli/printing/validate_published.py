@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from costmodels.estimates import Estimate
     from costmodels.validation.metrics import ErrorSummary
-    from planner.validation.attention import AttentionCase
     from planner.validation.intervals import Coverage
 
 _SHORT: Final = 1024
@@ -84,16 +83,7 @@ def systems(*, every: bool) -> Report:
     columns = ("case", "devices", *_CASE, "naive?")
     errors = dict(zip(("shardplan", NAIVE), summarize(found).values(), strict=True))
     lines = _lines(errors, 9, "MAPE", "p90", "geomean", "worst", of="systems")
-    cases = [
-        _case_data(
-            p,
-            **_interval_data(p.shipped),
-            error_ratio=p.error_ratio,
-            naive_s=p.predicted[NAIVE].time_s,
-            plan_source=p.case.plan_source,
-        )
-        for p in found
-    ]
+    cases = [_case_data(p, plan_source=p.case.plan_source) for p in found]
     table = Table("MLPerf DLRM-DCNv2, iteration time", columns, rows)
     return Report(parts=(table, *lines), data={"cases": cases, **_errors_data(errors)})
 
@@ -165,7 +155,7 @@ def dense(*, every: bool) -> Report:
             {
                 "case": s.name,
                 "measured_s": s.measured_s,
-                **_interval_data(s.predicted),
+                **_times(s.predicted),
                 "eager_s": s.eager_s,
             }
             for s in steps
@@ -243,23 +233,9 @@ def steps(*, every: bool) -> Report:
     told = ", ".join(f"{name} {error:.2f}" for name, error in bound.items())
     table = Table("Steps on one H200, wall", ("step", "group", *_CASE, "kernels measured"), rows)
     data = {
-        "steps": [
-            {
-                "step": s.case.name,
-                "group": s.case.group,
-                "measured_s": s.case.measured_s,
-                **_interval_data(s.shipped),
-                "with_measured_kernels_s": s.predicted[HOST_ONLY].time_s,
-            }
-            for s in found
-        ],
+        "steps": [_case_data(s, group=s.case.group) for s in found],
         "groups": {
-            name: {
-                "count": whole.count,
-                "mean_error_ratio": whole.mean_error_ratio,
-                "coverage_ratio": whole.coverage_ratio,
-                "with_measured_kernels_ratio": host.mean_error_ratio,
-            }
+            name: _errors_data({"shipped": whole, "with measured kernels": host})
             for name, (whole, host) in both.items()
         },
         "host_groups": bound,
@@ -320,7 +296,7 @@ def single_gpu(*, every: bool) -> Report:
     columns = ("case", "device", *_CASE, *shown.values())
     errors = summarize(found)
     lines = _lines(errors, 26, "GMAE", "MAPE", "p90", "worst", "inside")
-    cases = [_case_data(p, **_predicted_data(p.predicted)) for p in found]
+    cases = [_case_data(p) for p in found]
     return Report(
         parts=(Table("DLRM on one GPU, iteration time", columns, rows), *lines),
         data={"cases": cases, "errors": _errors_data(errors)},
@@ -340,92 +316,72 @@ def transformers(*, every: bool) -> Report:
     lines = _lines(errors, 26, "MAPE", "GMAE", "p90", "worst", "inside", of="rows")
     title = "Steps to which nothing is fitted, micro-batch"
     parts = (
-        _by_model(found),
+        _by(
+            "Transformers, micro-batch: mean error (bias)",
+            found,
+            lambda c: (c.model, c.group),
+            ("model", "device"),
+            {
+                "shipped": AS_SHIPPED,
+                **{name.replace(" left", ""): name for name in reversed(measured.LEFT_OUT)},
+            },
+        ),
         *([each] if every else []),
         *lines,
-        *(unfitted(title, others) if every else []),
-        _by_system(title, others),
+        *(_unfitted(title, others) if every else []),
+        _by(
+            title,
+            others,
+            lambda c: (f"{c.model}, {c.workload.dense.dtype.value}", c.topology.name),
+            ("model", "system"),
+        ),
         _mean_line(others),
-        _by_framework(frameworks),
+        _by(
+            "Steps of BERT in other frameworks, nothing fitted",
+            frameworks,
+            lambda c: (c.family,),
+            ("framework",),
+        ),
         _mean_line(frameworks),
     )
-    naive = measured.NAIVE
-    cases = [
-        _case_data(
-            p,
-            family=p.case.family,
-            model=p.case.model,
-            **_predicted_data({n: e for n, e in p.predicted.items() if n != naive}),
-            naive_s=p.predicted[naive].time_s,
-        )
-        for p in found
-    ]
+    cases = [_case_data(p, family=p.case.family, model=p.case.model) for p in found]
     data = {
-        "unfitted": [unfitted_data(p) for p in others],
-        "frameworks": [unfitted_data(p) for p in frameworks],
+        "unfitted": list(map(_case_data, others)),
+        "frameworks": list(map(_case_data, frameworks)),
         "cases": cases,
         "errors": _errors_data(errors),
     }
     return Report(parts=parts, data=data)
 
 
-def _by_model(found: Sequence[Prediction[Any]]) -> Table:
-    """Mean errors of each model on each device, and the root mean square with the model out."""
-    from planner.validation.transformers import LEFT_OUT, MODEL_OUT, NAIVE
+def _by(
+    title: str,
+    found: Sequence[Prediction[Any]],
+    key: Callable[[Any], tuple[str, ...]],
+    columns: tuple[str, ...],
+    names: Mapping[str, str] | None = None,
+) -> Table:
+    """Mean errors of groups of cases, and how far predictions are off in the root mean square.
 
-    def errors(members: Sequence[Prediction[Any]], name: str) -> list[float]:
-        return [p.predicted[name].time_s / p.case.measured_s - 1.0 for p in members]
-
-    rows = []
-    for (model, group), members in grouped(found, lambda p: (p.case.model, p.case.group)).items():
+    Args:
+        title: of the table.
+        found: the predictions.
+        key: the group of a case.
+        columns: the titles of the parts of a key.
+        names: what predicts, by the title of its column; the last one gives the root mean square.
+    """
+    rows, names = [], names or {"error (bias)": AS_SHIPPED}
+    for group, members in grouped(found, lambda p: key(p.case)).items():
         times = [p.case.measured_s * 1e3 for p in members]
-        rows.append(
-            (
-                model,
-                group,
-                str(len(members)),
-                f"{min(times):.0f} .. {max(times):.0f}",
-                *(_biased(errors(members, name)) for name in (AS_SHIPPED, *LEFT_OUT)),
-                f"{_rms(errors(members, MODEL_OUT)):.3f}",
-                _percent(float(np.mean(np.abs(errors(members, NAIVE)))), 0),
-            )
-        )
-    columns = ("model", "device", "rows", "measured ms", "shipped", "model out", "family out")
-    title = "Transformers, micro-batch: mean error (bias)"
-    return Table(title, (*columns, "generation out", "rms ln", "naive?"), rows)
-
-
-def _by_system(title: str, found: Sequence[Prediction[Any]]) -> Table:
-    """Errors of steps to which nothing is fitted, by model, system and precision."""
-    groups = grouped(
-        found,
-        lambda p: (p.case.model, p.case.topology.name, p.case.workload.dense.dtype.value),
-    )
-    rows = []
-    for (model, system, kind), members in groups.items():
-        sizes = [p.case.topology.world_size for p in members]
-        rows.append(
-            (
-                f"{model}, {kind}",
-                system,
-                f"{min(sizes)} .. {max(sizes)}" if len(set(sizes)) > 1 else f"{sizes[0]}",
-                f"{len(members)}",
-                _biased([p.error_ratio for p in members]),
-                f"{sum(p.is_inside for p in members)}",
-            )
-        )
-    return Table(title, ("model", "system", "GPUs", "rows", "error (bias)", "inside"), rows)
-
-
-def _by_framework(found: Sequence[Prediction[Any]]) -> Table:
-    """Errors of steps in other frameworks; the last column is what sets the width of intervals."""
-    rows = []
-    for name, members in grouped(found, lambda p: p.case.family).items():
-        errors = [p.error_ratio for p in members]
-        inside = sum(p.is_inside for p in members)
-        rows.append((name, f"{len(members)}", _biased(errors), f"{inside}", f"{_rms(errors):.3f}"))
-    title = "Steps of BERT in other frameworks, nothing fitted"
-    return Table(title, ("framework", "rows", "error (bias)", "inside", "rms ln"), rows)
+        errors = [
+            [p.predicted[name].time_s / p.case.measured_s - 1.0 for p in members]
+            for name in names.values()
+        ]
+        spread = f"{min(times):.0f} .. {max(times):.0f}"
+        inside = str(sum(p.is_inside for p in members))
+        told = (*map(_biased, errors), inside, f"{_rms(errors[-1]):.3f}")
+        rows.append((*group, str(len(members)), spread, *told))
+    return Table(title, (*columns, "rows", "measured ms?", *names, "inside", "rms ln"), rows)
 
 
 def attention(*, every: bool) -> Report:
@@ -466,33 +422,21 @@ def attention(*, every: bool) -> Report:
         parts=(
             Table("Kernels of pointwise attention: mean error (bias)", columns, rows),
             *lines,
-            *unfitted(title, whole),
+            *_unfitted(title, whole),
         ),
         data={
             "cases": [
                 {
-                    **_kernel_data(c),
-                    "predicted_s": {name: times[i] for name, times in found.items()},
+                    **{k: v for k, v in asdict(c).items() if k != "device"},
+                    "device": c.device.name,
+                    "predicted_s": {name: float(times[i]) for name, times in found.items()},
                 }
                 for i, c in enumerate(cases)
             ],
-            "layers": [unfitted_data(x) for x in whole],
+            "layers": list(map(_case_data, whole)),
             "errors": _errors_data(errors),
         },
     )
-
-
-def _kernel_data(case: AttentionCase) -> dict[str, object]:
-    return {
-        "device": case.device.name,
-        "batch": case.batch,
-        "heads": case.heads,
-        "positions": case.positions,
-        "width": case.width,
-        "pass": "backward" if case.is_backward else "forward",
-        "measured_s": case.measured_s,
-        "source": case.source,
-    }
 
 
 KINDS: Final[Mapping[str, Callable[..., Report]]] = {
@@ -554,23 +498,23 @@ def _verdict(coverage: Coverage) -> str:
     return f"too few to tell (p = {coverage.chance_ratio:.2f})" if low_or_high else "yes"
 
 
-def unfitted(title: str, found: Sequence[Prediction[Any]]) -> tuple[Table, str]:
+def _unfitted(title: str, found: Sequence[Prediction[Any]]) -> tuple[Table, str]:
     """Cases to which nothing is fitted, and the mean of their errors."""
     rows = [(*_who(p.case), *_case(p.case.measured_s, p.shipped)) for p in found]
     return Table(title, ("case", "devices", *_CASE), rows), _mean_line(found)
 
 
-def unfitted_data(p: Prediction[Any]) -> dict[str, object]:
-    """One of these cases as data."""
-    return _case_data(p, **_interval_data(p.shipped))
-
-
 def _case_data(p: Prediction[Any], **more: object) -> dict[str, object]:
+    """A case with its prediction and, by name, the times by other constants and models."""
+    others = {name: e.time_s for name, e in p.predicted.items() if e is not p.shipped}
     return {
         "case": p.case.name,
         "system": p.case.topology.name,
         "world_size": p.case.topology.world_size,
         "measured_s": p.case.measured_s,
+        **_times(p.shipped),
+        "error_ratio": p.error_ratio,
+        **({"others_s": others} if others else {}),
         **more,
         "source": p.case.reference,
     }
@@ -638,17 +582,8 @@ def _lines(
     ]
 
 
-def _interval_data(found: Estimate) -> dict[str, float]:
+def _times(found: Estimate) -> dict[str, float]:
     return {"predicted_s": found.time_s, "low_s": found.low_s, "high_s": found.high_s}
-
-
-def _predicted_data(found: Mapping[str, Estimate]) -> dict[str, dict[str, float]]:
-    """Predictions and intervals, each by what was fitted to."""
-    return {
-        "predicted_s": {name: e.time_s for name, e in found.items()},
-        "low_s": {name: e.low_s for name, e in found.items()},
-        "high_s": {name: e.high_s for name, e in found.items()},
-    }
 
 
 def _plain(errors: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
