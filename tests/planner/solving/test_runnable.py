@@ -117,7 +117,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], PlanningResult]:
 def test_the_bound_of_all_plans_stands_beside_the_plan_that_runs(
     told: Callable[[], PlanningResult],
 ) -> None:
-    workload, topology = drawn(36)
+    workload, topology = drawn(50)
     models = CostModels(lookup=Roofline())
     problem = PlanningProblem(workload=workload, topology=topology, models=models)
     found = solve(problem, search=SEARCH)
