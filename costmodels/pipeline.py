@@ -203,7 +203,7 @@ class CostPipeline:
 
     def scheduled(
         self, times: StageTimes, shape: tuple[int, ...]
-    ) -> tuple[Program, timing.Schedule]:
+    ) -> tuple[Program, timing.StepSchedule]:
         """The steps of plans with these stage times, and when each starts and ends."""
         program = self._pipeline.program(times)
         return program, timing.schedule(program, shape)

@@ -13,12 +13,12 @@ from costmodels.datatypes import DataType as DataType
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.errors import InvalidValueError, require
 from costmodels.fields import settle
-from costmodels.layers._dense_part import NO_DENSE_PART
-from costmodels.layers._dense_part import DenseArch as DenseArch
-from costmodels.layers._dense_part import Framework as Framework
-from costmodels.layers._dense_part import Interaction as Interaction
-from costmodels.layers._dense_part import InteractionKernel as InteractionKernel
-from costmodels.layers._dense_part import OperatorList as OperatorList
+from costmodels.layers.dense_part import NO_DENSE_PART
+from costmodels.layers.dense_part import DenseArch as DenseArch
+from costmodels.layers.dense_part import Framework as Framework
+from costmodels.layers.dense_part import Interaction as Interaction
+from costmodels.layers.dense_part import InteractionKernel as InteractionKernel
+from costmodels.layers.dense_part import OperatorList as OperatorList
 from costmodels.training.communication import NOT_COMPRESSED, Communication
 from costmodels.training.optimizers import DenseOptimizer as DenseOptimizer
 from costmodels.training.optimizers import Optimizer as Optimizer

@@ -25,7 +25,7 @@ from planner.search.bounds.quick import Floor, linear_floor
 from planner.settings import SearchChanges, SearchSettings
 from planner.solving.answer import answer_without_tables
 from planner.solving.prepare import search_objective
-from planner.solving.run import Run, deadline_of
+from planner.solving.run import SolvingRun, deadline_of
 from planner.solving.runnable import runnable
 from planner.space.objective import MakePipeline
 from planner.support.kinds import require_function, require_kind
@@ -135,7 +135,7 @@ def solve(
     for name, called in (("progress", progress), ("should_stop", should_stop)):
         require_function(name, called)
     require_function("make_pipeline", make_pipeline, optional=False)
-    run = Run(
+    run = SolvingRun(
         problem=problem.limited,
         settings=search,
         deadline=deadline_of(search),
@@ -168,7 +168,7 @@ def floor(problem: PlanningProblem, *, should_stop: Callable[[], bool] | None = 
         InfeasibleError: proven that no plan fits.
         StoppedError: ``should_stop`` was True while options were listed.
     """
-    run = Run(
+    run = SolvingRun(
         problem=problem.limited,
         settings=SEARCH,
         deadline=deadline_of(SEARCH),

@@ -63,7 +63,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
+class MeasuringEffort:
     """How much is measured if there are two ranks.
 
     Each rank measures lookups and operators of its own; both measure training steps together.
@@ -95,7 +95,7 @@ class Effort:
     iterations: int = 7
     warm_up: int = 3
 
-    def shared_by(self, world_size: int) -> Effort:
+    def shared_by(self, world_size: int) -> MeasuringEffort:
         """The effort of each rank if there are ``world_size`` ranks.
 
         More ranks measure about as many points in all as two ranks do, so that each measures fewer.
@@ -107,7 +107,7 @@ class Effort:
         return replace(self, **fewer)
 
 
-FULL = Effort(
+FULL = MeasuringEffort(
     num_lookups=140,
     num_dense_lookups=90,
     num_sequence_lookups=50,
@@ -118,7 +118,7 @@ FULL = Effort(
     num_chains=160,
 )
 """A full calibration, which takes some five minutes."""
-QUICK = Effort(
+QUICK = MeasuringEffort(
     num_lookups=36,
     num_dense_lookups=12,
     num_sequence_lookups=16,

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from costmodels.collective.base import Level
+from costmodels.collective.base import LinkLevel
 from costmodels.datatypes import FloatArray
 from costmodels.fabrics import FABRICS, half_size_of, protocol_of
 from costmodels.measured.curves import Collective
@@ -325,8 +325,8 @@ def busiest_bytes(
     busiest = np.maximum(send, receive)
     inside = group.fabric_rate / topology.host_link.bandwidth_bytes_per_s
     across = max(group.fabric_rate / topology.domain_link.bandwidth_bytes_per_s, inside)
-    fabric = busiest[..., Level.HOST] * inside + busiest[..., Level.DOMAIN] * across
-    network = busiest[..., Level.NETWORK]
+    fabric = busiest[..., LinkLevel.HOST] * inside + busiest[..., LinkLevel.DOMAIN] * across
+    network = busiest[..., LinkLevel.NETWORK]
     shares = group.per_domain > 1 and is_pcie(group.fabric_rate)
     return (fabric + network if shares else fabric), network
 

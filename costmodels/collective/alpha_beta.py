@@ -8,7 +8,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from costmodels.collective._law import crowding, group_of, group_of_peers, is_pcie
-from costmodels.collective.base import AbstractCollectiveModel, Level, analytic_spread_ratio
+from costmodels.collective.base import AbstractCollectiveModel, LinkLevel, analytic_spread_ratio
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
@@ -53,10 +53,13 @@ class AlphaBeta(AbstractCollectiveModel):
         busiest = np.maximum(send, receive)
         reached = topology.host_link.reached_ratio(topology.local_world_size)
         fabric_s = (
-            busiest[..., Level.HOST] / (topology.host_link.bandwidth_bytes_per_s * reached)
-            + busiest[..., Level.DOMAIN] / topology.domain_link.bandwidth_bytes_per_s
+            busiest[..., LinkLevel.HOST] / (topology.host_link.bandwidth_bytes_per_s * reached)
+            + busiest[..., LinkLevel.DOMAIN] / topology.domain_link.bandwidth_bytes_per_s
         )
-        network, fabric_rate = busiest[..., Level.NETWORK], topology.host_link.bandwidth_bytes_per_s
+        network, fabric_rate = (
+            busiest[..., LinkLevel.NETWORK],
+            topology.host_link.bandwidth_bytes_per_s,
+        )
         network_s = network / topology.network_link.bandwidth_bytes_per_s
         network_s = network_s * crowding(Collective.ALL_TO_ALL, group_of_peers(send, topology))
         if is_pcie(fabric_rate):

@@ -1,7 +1,7 @@
 """The interface of a collective model, which predicts how long ranks take to exchange bytes.
 
 Bytes that a rank sends or receives are those that cross links; what it keeps for itself is not
-counted. The last axis of such arrays is the link level (:class:`Level`).
+counted. The last axis of such arrays is the link level (:class:`LinkLevel`).
 
 A model has two sets of methods. Those whose names end in ``_s`` give the seconds of a whole
 collective, from start to end. ``all_to_all``, ``reduce_scatter`` and ``all_reduce`` give its
@@ -76,7 +76,7 @@ def analytic_spread_ratio(topology: Topology) -> float:
     return _NETWORK_SPREAD if crosses else _SPREAD
 
 
-class Level(IntEnum):
+class LinkLevel(IntEnum):
     """Levels of links by which one rank reaches another, the innermost first.
 
     ``HOST``: both ranks are on one host. ``DOMAIN``: they are on different hosts of one scale-up
@@ -88,7 +88,7 @@ class Level(IntEnum):
     NETWORK = 2
 
 
-NUM_LEVELS = len(Level)
+NUM_LEVELS = len(LinkLevel)
 """How many levels of links there are: the last axis of arrays of bytes."""
 
 
@@ -362,11 +362,11 @@ def spread_by_level(
     own = per_peer[..., None] * num_peers(world, local, domain)
     others = np.zeros((*per_peer.shape, NUM_LEVELS))
     inside = group_sums(per_peer, local)
-    np.subtract(inside, per_peer, out=others[..., Level.HOST])
+    np.subtract(inside, per_peer, out=others[..., LinkLevel.HOST])
     if domain > local:
         same_host, inside = inside, group_sums(per_peer, domain)
-        np.subtract(inside, same_host, out=others[..., Level.DOMAIN])
+        np.subtract(inside, same_host, out=others[..., LinkLevel.DOMAIN])
     if world > domain:
         total = per_peer.sum(axis=-1, keepdims=True)
-        np.subtract(total, inside, out=others[..., Level.NETWORK])
+        np.subtract(total, inside, out=others[..., LinkLevel.NETWORK])
     return own, np.maximum(others, 0.0, out=others)

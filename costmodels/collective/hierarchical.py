@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from costmodels.collective.base import AbstractCollectiveModel, Confidence, Level, default_model
+from costmodels.collective.base import AbstractCollectiveModel, Confidence, LinkLevel, default_model
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
@@ -153,9 +153,9 @@ def _inside(moved: FloatArray, one: Topology) -> FloatArray:
     """
     size, local = one.world_size, one.local_world_size
     by_domain = moved.reshape(*moved.shape[:-2], -1, size, moved.shape[-1])
-    leaving = by_domain[..., Level.NETWORK]
-    host = by_domain[..., Level.HOST] + leaving * ((local - 1) / size)
-    domain = by_domain[..., Level.DOMAIN] + leaving * ((size - local) / size)
+    leaving = by_domain[..., LinkLevel.NETWORK]
+    host = by_domain[..., LinkLevel.HOST] + leaving * ((local - 1) / size)
+    domain = by_domain[..., LinkLevel.DOMAIN] + leaving * ((size - local) / size)
     return np.stack([host, domain, np.zeros_like(leaving)], axis=-1)
 
 
@@ -166,7 +166,7 @@ def _across(moved: FloatArray, one: Topology) -> FloatArray:
         moved: ``[..., R, NUM_LEVELS]`` bytes of the whole all-to-all.
         one: one domain of D ranks.
     """
-    by_domain = moved[..., Level.NETWORK].reshape(*moved.shape[:-2], -1, one.world_size)
+    by_domain = moved[..., LinkLevel.NETWORK].reshape(*moved.shape[:-2], -1, one.world_size)
     leaving = np.moveaxis(by_domain, -1, -2)
     zero = np.zeros_like(leaving)
     return np.stack([zero, zero, leaving], axis=-1)

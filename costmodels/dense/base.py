@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from costmodels.datatypes import DataType, FloatArray
-from costmodels.dense._rewriting import compiled, in_blocks, in_one_kernel
+from costmodels.dense.rewriting import compiled, in_blocks, in_one_kernel
 from costmodels.errors import require
-from costmodels.layers import _joins
+from costmodels.layers import joins
 from costmodels.layers.base import Built, Flow, build_layers
 from costmodels.layers.dlrm import Dlrm
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
@@ -277,7 +277,7 @@ def _built(arch: DenseArch, before: Flow, num_vectors: int, num_elements: int) -
         flow = replace(before, num_vectors=num_vectors, num_elements=num_elements)
         cross_sizes = arch.dcn_num_layers, arch.dcn_low_rank_dim
         interaction = arch.interaction.value
-        return _joins.dlrm(flow, arch.bottom_mlp, arch.top_mlp, interaction, cross_sizes)
+        return joins.dlrm(flow, arch.bottom_mlp, arch.top_mlp, interaction, cross_sizes)
     tables = Flow(batch_size=before.batch_size, num_vectors=num_vectors, num_elements=num_elements)
     layers = arch.layers
     if arch.compiled:

@@ -9,11 +9,11 @@ from statistics import NormalDist
 from typing import ClassVar, Final, final
 
 from costmodels.datatypes import DataType
-from costmodels.dense import _kernels
-from costmodels.dense._kernels import KERNELS, Gpu, KernelConstants
+from costmodels.dense import kernels
 from costmodels.dense.base import AbstractDenseModel, DenseLayers, DenseTimes, Layer, dense_layers
-from costmodels.layers._joins import dot
+from costmodels.dense.kernels import KERNELS, Gpu, KernelConstants
 from costmodels.layers.base import Flow
+from costmodels.layers.joins import dot
 from costmodels.operators import Operator, OperatorKind, Product
 from costmodels.sustained import BURSTS, Shares, Works, shares_of, sustained_ratio
 from costmodels.topology import Device, Topology
@@ -29,11 +29,11 @@ that are filled with them. Below it, the clock falls in proportion."""
 
 @final
 @dataclass(frozen=True, slots=True)
-class Roofline(AbstractDenseModel):
+class DenseRoofline(AbstractDenseModel):
     """The seconds of all operators, and the gaps between their kernels.
 
-    - Forward: a matrix product takes what :mod:`costmodels.dense._kernels` says, a fused attention
-      what :mod:`costmodels.dense._kernels` says. Every other operator (activation, norm, softmax,
+    - Forward: a matrix product takes what :mod:`costmodels.dense.kernels` says, a fused attention
+      what :mod:`costmodels.dense.kernels` says. Every other operator (activation, norm, softmax,
       concatenation) takes as long as its bytes need to move.
     - Backward: a product needs one more product for each operand that has a gradient. Every other
       operator moves its ``backward_bytes``, or twice the bytes of its forward pass if it has none.
@@ -62,7 +62,7 @@ class Roofline(AbstractDenseModel):
     lookup_s: float | None = None
     constants: KernelConstants = KERNELS
 
-    def beside(self, lookup_s: Callable[[], float]) -> Roofline:
+    def beside(self, lookup_s: Callable[[], float]) -> DenseRoofline:
         """The same model with these lookups in the step."""
         return replace(self, lookup_s=lookup_s())
 
@@ -103,7 +103,7 @@ class Roofline(AbstractDenseModel):
         updated = workload.dense_update_bytes * owned
         is_fused = workload.pipeline is Pipeline.HUGECTR
         floor_s = (
-            0.0 if is_fused else _kernels.update_floor_s(workload.dense_optimizer, owned, constants)
+            0.0 if is_fused else kernels.update_floor_s(workload.dense_optimizer, owned, constants)
         )
         slowest = slowest_sigmas(topology.world_size)
         dtype = workload.dense.dtype
@@ -113,8 +113,8 @@ class Roofline(AbstractDenseModel):
             layers, topology.device, slowest, updated, dtype, shares, is_capped, constants
         )
         if not is_fused and (layers.bottom or layers.top):
-            top_s += _LOSS_KERNELS[0] * _kernels.TINY_S
-            top_backward_s += _LOSS_KERNELS[1] * _kernels.TINY_S
+            top_s += _LOSS_KERNELS[0] * kernels.TINY_S
+            top_backward_s += _LOSS_KERNELS[1] * kernels.TINY_S
         if reduces:
             top_backward_s += _buckets_s(layers.top, topology.device)
             bottom_backward_s += _buckets_s(layers.bottom, topology.device)
@@ -125,7 +125,7 @@ class Roofline(AbstractDenseModel):
 def _buckets_s(layers: tuple[Layer, ...], device: Device) -> float:
     """Seconds in which the gradients of layers are copied to the buckets of an all-reduce."""
     trained = [o for layer in layers for o in layer.operators if o.num_parameters]
-    return sum(o.num_repeats * _kernels.bucket_time(o, device) for o in trained)
+    return sum(o.num_repeats * kernels.bucket_time(o, device) for o in trained)
 
 
 @lru_cache(maxsize=256)
@@ -190,7 +190,7 @@ def product_s(
     product: Product, dtype: DataType, device: Device, constants: KernelConstants = KERNELS
 ) -> float:
     """Seconds of one matrix product alone, at the full rates of the device."""
-    return _kernels.product_time(product, dtype, Gpu(device, constants=constants.on(device)))
+    return kernels.product_time(product, dtype, Gpu(device, constants=constants.on(device)))
 
 
 def interaction_s(
@@ -230,7 +230,7 @@ def interaction_s(
 def attention_s(operator: Operator, device: Device, works: Works, *, is_backward: bool) -> float:
     """Seconds of one fused attention alone, by a kernel with the work per score ``works``."""
     gpu = Gpu(device, constants=KERNELS.on(device))
-    return _kernels.kernel_time(operator, gpu, works, is_backward=is_backward)
+    return kernels.kernel_time(operator, gpu, works, is_backward=is_backward)
 
 
 def slowest_sigmas(ranks: int) -> float:
@@ -269,7 +269,7 @@ def _forward_s(layer: Layer, run: _Run) -> float:
     for operator in layer.operators:
         seconds = _operator_s(operator, run)
         if operator.is_cast and operator.kind is OperatorKind.MATMUL:
-            seconds += _kernels.input_cast_time(operator, before, run.gpu(operator.dtype))
+            seconds += kernels.input_cast_time(operator, before, run.gpu(operator.dtype))
         computed_s += run.longest(operator) * seconds
         before = operator
     return computed_s
@@ -286,12 +286,12 @@ def _operator_s(operator: Operator, run: _Run) -> float:
     """Seconds of one repeat of an operator forward."""
     gpu = run.gpu(operator.dtype)
     if operator.product is not None:
-        seconds = _kernels.product_time(operator.product, operator.dtype, gpu)
-        return seconds + (_kernels.cast_time(operator, gpu) if operator.is_cast else 0.0)
+        seconds = kernels.product_time(operator.product, operator.dtype, gpu)
+        return seconds + (kernels.cast_time(operator, gpu) if operator.is_cast else 0.0)
     if operator.kind is OperatorKind.ATTENTION:
-        return _kernels.attention_time(operator, gpu, is_backward=False)
+        return kernels.attention_time(operator, gpu, is_backward=False)
     if operator.kind is OperatorKind.NORM and not operator.is_vectorized:
-        return _kernels.norm_time(operator, gpu, is_backward=False)
+        return kernels.norm_time(operator, gpu, is_backward=False)
     moved_s = _moved_s(operator.moved_bytes, operator, gpu)
     if operator.kind is not OperatorKind.GATHER:
         moved_s += _sort_s(operator, gpu)
@@ -308,9 +308,9 @@ def _moved_s(num_bytes: float, operator: Operator, gpu: Gpu) -> float:
     """Seconds in which kernels move bytes; one that joins tensors takes a time for each of them."""
     ratio, joined = gpu.shares.memory_ratio, operator.num_joined
     if not joined:
-        return _kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
+        return kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
     ratio *= gpu.constants.join_ratio
-    moved_s = _kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
+    moved_s = kernels.kernel_streaming_time(num_bytes, operator, gpu.device, ratio)
     return moved_s + gpu.constants.join_s * joined
 
 
@@ -319,8 +319,8 @@ def _trained_s(operator: Operator, gpu: Gpu) -> float:
     seconds = 0.0
     if operator.has_bias and not operator.is_vectorized:
         _, rows, _, columns = operator.shape
-        seconds += _kernels.bias_gradient_time(rows, columns, operator.dtype, gpu)
-    return seconds + (_kernels.cast_time(operator, gpu) if operator.is_cast else 0.0)
+        seconds += kernels.bias_gradient_time(rows, columns, operator.dtype, gpu)
+    return seconds + (kernels.cast_time(operator, gpu) if operator.is_cast else 0.0)
 
 
 def _backward_bytes(operator: Operator) -> float:
@@ -338,16 +338,16 @@ def _gradient_s(operator: Operator, run: _Run) -> float:
         return 0.0
     if operator.product is not None:
         found = operator.backward_products
-        seconds = sum(_kernels.product_time(p, operator.dtype, gpu) for p in found)
+        seconds = sum(kernels.product_time(p, operator.dtype, gpu) for p in found)
         return seconds + _trained_s(operator, gpu)
     if operator.kind is OperatorKind.ATTENTION:
-        return _kernels.attention_time(operator, gpu, is_backward=True)
+        return kernels.attention_time(operator, gpu, is_backward=True)
     if operator.kind is OperatorKind.NORM and not operator.is_vectorized:
-        return _kernels.norm_time(operator, gpu, is_backward=True)
+        return kernels.norm_time(operator, gpu, is_backward=True)
     if operator.kind is OperatorKind.REDUCTION and not operator.is_vectorized:
-        return _kernels.bias_gradient_time(*_kernels.rows_of(operator.shape), operator.dtype, gpu)
+        return kernels.bias_gradient_time(*kernels.rows_of(operator.shape), operator.dtype, gpu)
     moved_s = _moved_s(_backward_bytes(operator), operator, gpu)
     if operator.kind is OperatorKind.GATHER and operator.num_sorted:
         moved_s += _sort_s(operator, gpu)
-        moved_s += _kernels.picked_time(operator, gpu)
+        moved_s += kernels.picked_time(operator, gpu)
     return moved_s + max(1, operator.num_kernels) * gpu.constants.kernel_s

@@ -10,8 +10,8 @@ from typing import Final, Self, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._samples import HOTTEST_RATIO, smooth
 from costmodels.distribution.base import AbstractIndexDistribution, check_rows
+from costmodels.distribution.samples import HOTTEST_RATIO, smooth
 from costmodels.errors import require
 
 _TOLERANCE_RATIO: Final = 1e-6

@@ -37,7 +37,7 @@ from costmodels.iteration.base import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class StepSchedule:
     """Start and finish of every step, ``[..., R]`` each; time of the iteration, ``[...]``."""
 
     start_s: tuple[FloatArray, ...]
@@ -82,7 +82,7 @@ def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
     return replace(program, steps=tuple(steps))
 
 
-def schedule(program: Program, shape: tuple[int, ...]) -> Schedule:
+def schedule(program: Program, shape: tuple[int, ...]) -> StepSchedule:
     """Start and finish of all steps, for plans and ranks of ``shape`` = ``(..., R)``."""
     durations = [step.duration_s for step in program.steps]
     first = _run(program.steps, durations, shape)
@@ -92,7 +92,9 @@ def schedule(program: Program, shape: tuple[int, ...]) -> Schedule:
     return _floored(_run(program.steps, slowed, shape), program.floor_s)
 
 
-def _run(steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int, ...]) -> Schedule:
+def _run(
+    steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int, ...]
+) -> StepSchedule:
     """One pass over the steps; no compute step is slowed down by communication beside it."""
     zero = np.zeros(shape)
     # ``host`` and ``streams`` hold the moments at which the host and each stream are free again.
@@ -121,12 +123,12 @@ def _run(steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int,
         finishes.append(finish)
         end = np.maximum(end, finish)
     end = np.maximum(end, host)
-    return Schedule(
+    return StepSchedule(
         start_s=tuple(starts), finish_s=tuple(finishes), iteration_time_s=end.max(axis=-1)
     )
 
 
-def _slowed(program: Program, durations: list[FloatArray], first: Schedule) -> list[FloatArray]:
+def _slowed(program: Program, durations: list[FloatArray], first: StepSchedule) -> list[FloatArray]:
     """The durations, with compute steps lengthened by the communication that ran beside them."""
     moving = [i for i, s in enumerate(program.steps) if s.collective]
     before = _awaited(program.steps)
@@ -159,7 +161,7 @@ def _awaited(steps: tuple[Step, ...]) -> list[int]:
     return found
 
 
-def _floored(result: Schedule, floor_s: float) -> Schedule:
+def _floored(result: StepSchedule, floor_s: float) -> StepSchedule:
     """The schedule with an iteration of at least ``floor_s``."""
     if floor_s <= 0:
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from costmodels.layers import _joins, _parts
+from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 
 
@@ -48,5 +48,5 @@ class AttentionPooling(AbstractLayer):
             _parts.batched(name, (batch, 1, self.seq, width), dtype, saved=rows),
             _parts.streamed(name, (batch, 2 * width), dtype),
         )
-        met = _joins.joined(flow)[1] if flow.num_elements else flow
+        met = joins.joined(flow)[1] if flow.num_elements else flow
         return self.placed(operators, met.after(2 * width, 1))

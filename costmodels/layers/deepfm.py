@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from costmodels.errors import require
-from costmodels.layers import _joins, _parts
+from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import Operator
 
@@ -38,7 +38,7 @@ class DeepFm(AbstractLayer):
             f"layer {self.prefix}: needs looked-up vectors of one width, but {vectors} vectors of "
             f"{elements} elements reach it",
         )
-        joined, met = _joins.joined(flow)
+        joined, met = joins.joined(flow)
         batch, dtype, name = met.batch_size, met.dtype, self.prefix
         first = _parts.linear(f"{name}.first", batch, met.width, 1, dtype, keeps_input=False)
         deep = _parts.mlp(f"{name}.deep", batch, (met.width, *self.sizes), dtype, keeps_input=False)

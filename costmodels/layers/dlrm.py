@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from costmodels.errors import require
-from costmodels.layers import _joins
+from costmodels.layers import joins
 from costmodels.layers.base import AbstractLayer, Built, Flow, check_cross
 
 
@@ -44,4 +44,4 @@ class Dlrm(AbstractLayer):
     def build(self, flow: Flow) -> Built:
         """The bottom MLP before the tables, and all else after them."""
         cross_sizes = self.dcn_num_layers, self.dcn_low_rank_dim
-        return _joins.dlrm(flow, self.bottom_mlp, self.top_mlp, self.interaction, cross_sizes)
+        return joins.dlrm(flow, self.bottom_mlp, self.top_mlp, self.interaction, cross_sizes)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import final
 
 from costmodels.errors import require
-from costmodels.layers import _joins, _parts
+from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import Operator, OperatorKind
 
@@ -128,9 +128,9 @@ class Hstu(AbstractLayer):
         return replace(self, balanced=self.balanced or len(self.lengths) > 1)
 
     @property
-    def _lengths(self) -> _joins.Lengths:
+    def _lengths(self) -> joins.Lengths:
         repeats = self.samples_per_history
-        return _joins.Lengths.of(
+        return joins.Lengths.of(
             self.prefix, self.lengths, self.seq, is_balanced=self.balanced, repeats=repeats
         )
 
@@ -149,7 +149,7 @@ class Hstu(AbstractLayer):
         lengths = self._lengths
         given, advice = self.input_width or self.hidden, "change seq, hidden or input_width"
         others = self.contextual, self.contextual_width or given
-        first, met = _joins.positions(
+        first, met = joins.positions(
             flow, self.prefix, (given, self.hidden), lengths, advice, others
         )
         rows = lengths.rows(flow.batch_size)

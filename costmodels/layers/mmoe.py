@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
-from costmodels.layers import _joins, _parts
+from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
@@ -37,7 +37,7 @@ class Mmoe(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """All experts; then gate, softmax, weighted sum and tower of each task."""
-        joined, met = _joins.joined(flow, self.prefix)
+        joined, met = joins.joined(flow, self.prefix)
         rows, dtype, out = met.positions, met.dtype, self.expert_sizes[-1]
         name, count, width, is_input = self.prefix, self.experts, met.width, met.is_input
         mlp, moved = partial(_parts.mlp, keeps_input=False), _parts.streamed

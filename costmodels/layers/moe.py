@@ -7,7 +7,7 @@ from functools import partial
 from typing import final
 
 from costmodels.errors import require
-from costmodels.layers import _joins, _parts
+from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import OperatorKind
 
@@ -40,7 +40,7 @@ class Moe(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """The gate, the choice of experts, rows to them, their two products, and rows back."""
-        joined, met = _joins.joined(flow, self.prefix)
+        joined, met = joins.joined(flow, self.prefix)
         rows, width, dtype = met.positions, met.width, met.dtype
         name, experts, ffn = self.prefix, self.experts, self.ffn
         share = -(-rows * self.top // experts)

@@ -7,7 +7,7 @@ from typing import final
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
-from costmodels.layers import _joins, _parts
+from costmodels.layers import _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import Operator, OperatorKind
 
@@ -41,7 +41,7 @@ class TwoTower(AbstractLayer):
 
     def build(self, flow: Flow) -> Built:
         """Both MLPs, one product of the whole batch, log-softmax and loss."""
-        joined, met = _joins.joined(flow, self.prefix)
+        joined, met = joins.joined(flow, self.prefix)
         rows, dtype, name = met.batch_size, met.dtype, self.prefix
         user = self.user_elements or met.width // 2
         item = met.width - user

@@ -18,7 +18,7 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import NUM_LEVELS, AbstractCollectiveModel
 from costmodels.cpu.exchange import CpuExchange
 from costmodels.dense.base import AbstractDenseModel
-from costmodels.dense.roofline import Roofline as DenseRoofline
+from costmodels.dense.roofline import DenseRoofline as DenseRoofline
 from costmodels.discovery import model_words, of_users
 from costmodels.errors import InvalidValueError
 from costmodels.fields import settle

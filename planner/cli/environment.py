@@ -37,7 +37,7 @@ _POD_OF_RUNTIME: Final = "TORCHREC_RESOLVED_POD_SIZE"
 Versions = Callable[[str], str | None]
 
 
-class Level(StrEnum):
+class CheckLevel(StrEnum):
     """The result of a check."""
 
     OK = "ok"
@@ -49,7 +49,7 @@ class Level(StrEnum):
 class Check:
     """One line on the environment: the result, what was checked, and how to repair it."""
 
-    level: Level
+    level: CheckLevel
     subject: str
     finding: str
     fix: str = ""
@@ -67,7 +67,9 @@ def check_environment() -> list[Check]:
         *check_torch_stack(),
         *check_torch_traps(),
         *check_machine(),
-        Check(Level.OK, "configs", told) if found else Check(Level.FAIL, "configs", missing, fix),
+        Check(CheckLevel.OK, "configs", told)
+        if found
+        else Check(CheckLevel.FAIL, "configs", missing, fix),
     ]
 
 
@@ -104,9 +106,9 @@ def check_python() -> Check:
     """Check that Python is new enough."""
     version, needed = (".".join(map(str, n)) for n in (sys.version_info[:3], MIN_PYTHON))
     if sys.version_info[:3] >= MIN_PYTHON:
-        return Check(Level.OK, "python", version)
+        return Check(CheckLevel.OK, "python", version)
     finding = f"{version}; {needed} or newer is needed"
-    return Check(Level.FAIL, "python", finding, f"make an environment with Python {needed}")
+    return Check(CheckLevel.FAIL, "python", finding, f"make an environment with Python {needed}")
 
 
 def check_packages(
@@ -122,11 +124,13 @@ def check_packages(
         name, limits = match.group(), line[match.end() :].split(";")[0].strip()
         version, fix = version_of(name), f"pip install '{name}{limits}'"
         if version is None:
-            checks.append(Check(Level.FAIL, name, "not installed", fix))
+            checks.append(Check(CheckLevel.FAIL, name, "not installed", fix))
         elif satisfies(version, limits):
-            checks.append(Check(Level.OK, name, version))
+            checks.append(Check(CheckLevel.OK, name, version))
         else:
-            checks.append(Check(Level.FAIL, name, f"{version} installed, {limits} needed", fix))
+            checks.append(
+                Check(CheckLevel.FAIL, name, f"{version} installed, {limits} needed", fix)
+            )
     return checks
 
 
@@ -145,12 +149,12 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def check_machine() -> list[Check]:
     """Check the cores and the memory for a search."""
-    checks = [Check(Level.OK, "cores", f"{usable_cores()} usable")]
+    checks = [Check(CheckLevel.OK, "cores", f"{usable_cores()} usable")]
     memory = available_memory_bytes()
     if memory is None:
         return checks
-    level = Level.OK if memory >= MIN_MEMORY_BYTES else Level.WARN
-    fix = "" if level is Level.OK else "large workloads may need more; close other programs"
+    level = CheckLevel.OK if memory >= MIN_MEMORY_BYTES else CheckLevel.WARN
+    fix = "" if level is CheckLevel.OK else "large workloads may need more; close other programs"
     return [*checks, Check(level, "memory", f"{units.format_bytes(memory)} available", fix)]
 
 
@@ -176,7 +180,7 @@ def check_torch_stack(
     builds = [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if owns_files(name)]
     if torch is None and torchrec is None and not builds:
         told = "not installed; planning works without it, `ShardPlanner` inside TorchRec does not"
-        return [Check(Level.OK, "torchrec", told)]
+        return [Check(CheckLevel.OK, "torchrec", told)]
     checks = [_check_torchrec(torchrec)]
     checks.extend(_check_pair(torch, name, version_of(name)) for name in builds)
     if torchrec is not None and not builds:
@@ -184,37 +188,37 @@ def check_torch_stack(
     if len(builds) == 2:
         told = "fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other"
         fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want"
-        checks.append(Check(Level.WARN, "fbgemm", told, fix))
+        checks.append(Check(CheckLevel.WARN, "fbgemm", told, fix))
     if "fbgemm-gpu" in builds and not nvml():
         told = "libnvidia-ml.so.1 not found, so CUDA fbgemm-gpu cannot be imported"
         fix = "install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU"
-        checks.append(Check(Level.FAIL, "nvidia driver", told, fix))
+        checks.append(Check(CheckLevel.FAIL, "nvidia driver", told, fix))
     return checks
 
 
 def _check_torchrec(version: str | None) -> Check:
     if version is not None:
-        return Check(Level.OK, "torchrec", version)
+        return Check(CheckLevel.OK, "torchrec", version)
     fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
-    return Check(Level.WARN, "torchrec", "not installed, though parts of its stack are", fix)
+    return Check(CheckLevel.WARN, "torchrec", "not installed, though parts of its stack are", fix)
 
 
 def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
     subject = f"torch / {name}"
     if torch is None:
-        return Check(Level.FAIL, subject, "torch is not installed", f"pip install {PAIRS}")
+        return Check(CheckLevel.FAIL, subject, "torch is not installed", f"pip install {PAIRS}")
     ours, theirs = _numbers(torch), _numbers(fbgemm or "")
     if len(ours) < 2 or len(theirs) < 2 or (ours[0], theirs[0]) != (2, 1):
         told = f"torch {torch} with {name} {fbgemm}: the rule of matching versions is unknown"
-        return Check(Level.WARN, subject, told)
+        return Check(CheckLevel.WARN, subject, told)
     wanted, other = theirs[1] + TORCH_MINOR_OFFSET, ours[1] - TORCH_MINOR_OFFSET
     if ours[1] == wanted:
-        return Check(Level.OK, subject, f"{torch} / {fbgemm} match")
+        return Check(CheckLevel.OK, subject, f"{torch} / {fbgemm} match")
     choices = [f"pip install 'torch==2.{wanted}.*'"]
     if 0 <= other <= NEWEST_FBGEMM_MINOR:
         choices.append(f"pip install '{name}==1.{other}.*'")
     told = f"{name} {fbgemm} is built for torch 2.{wanted}, but torch {torch} is installed"
-    return Check(Level.FAIL, subject, told, " or ".join(choices))
+    return Check(CheckLevel.FAIL, subject, told, " or ".join(choices))
 
 
 def _missing_fbgemm(torch: str | None) -> Check:
@@ -223,7 +227,7 @@ def _missing_fbgemm(torch: str | None) -> Check:
     wanted = f"==1.{numbers[1] - TORCH_MINOR_OFFSET}.*" if known else "==1.8.*"
     told = "torchrec is installed without fbgemm-gpu and cannot be imported"
     fix = f"pip install 'fbgemm-gpu{wanted}' (or fbgemm-gpu-cpu on a machine without a GPU)"
-    return Check(Level.FAIL, "fbgemm", told, fix)
+    return Check(CheckLevel.FAIL, "fbgemm", told, fix)
 
 
 def check_torch_traps(
@@ -237,25 +241,25 @@ def check_torch_traps(
     torchrec, torch = version_of("torchrec"), version_of("torch")
     if torchrec is None:
         told = f"fbgemm has no wheels for {platform}, so TorchRec cannot run here; planning can"
-        return [] if platform.startswith("linux") else [Check(Level.OK, "platform", told)]
+        return [] if platform.startswith("linux") else [Check(CheckLevel.OK, "platform", told)]
     checks, minor = [], _minor(torchrec)
     if minor not in GENERATIONS:
         newest = max(GENERATIONS)
         told = f"{torchrec}: ShardPlanner is tested with {', '.join(GENERATIONS)}"
         fix = f"pip install 'torchrec=={newest}.*' 'torch=={GENERATIONS[newest]}.*'"
-        checks.append(Check(Level.WARN, "torchrec version", told, fix))
+        checks.append(Check(CheckLevel.WARN, "torchrec version", told, fix))
     fbgemm = version_of("fbgemm-gpu-cpu") or version_of("fbgemm-gpu")
     if fbgemm is not None and _minor(fbgemm) != minor:  # pip allows it: TorchRec takes any fbgemm
         told = f"torchrec {torchrec} with fbgemm {fbgemm}: each is tested with its own number"
         fix = f"pip install 'torchrec=={_minor(fbgemm)}.*'"
-        checks.append(Check(Level.WARN, "torchrec / fbgemm", told, fix))
+        checks.append(Check(CheckLevel.WARN, "torchrec / fbgemm", told, fix))
     if version_of("fbgemm-gpu") is not None and not owns_files("fbgemm-gpu") and nvml():
         told = "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build"
         fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu"
-        checks.append(Check(Level.WARN, "fbgemm-gpu", told, fix))
+        checks.append(Check(CheckLevel.WARN, "fbgemm-gpu", told, fix))
     if torch is not None and "+cpu" not in torch and not nvml():
         told = f"{torch} is a CUDA build and there is no GPU: it works, and takes 5 GB"
-        checks.append(Check(Level.OK, "torch build", told))
+        checks.append(Check(CheckLevel.OK, "torch build", told))
     return [*checks, *_job(environ)]
 
 
@@ -272,7 +276,7 @@ def _job(environ: Mapping[str, str]) -> list[Check]:
     if "LOCAL_WORLD_SIZE" not in environ:
         told = "not set: TorchRec then assumes 8 ranks per host"
         fix = "start the job with torchrun, or export LOCAL_WORLD_SIZE on every rank"
-        checks.append(Check(Level.WARN, "LOCAL_WORLD_SIZE", told, fix))
+        checks.append(Check(CheckLevel.WARN, "LOCAL_WORLD_SIZE", told, fix))
     planned, run = environ.get(_POD_OF_PLANNER, "1"), environ.get(_POD_OF_RUNTIME, "1")
     if planned != run:
         told = (
@@ -280,5 +284,5 @@ def _job(environ: Mapping[str, str]) -> list[Check]:
             "would group ranks differently"
         )
         fix = f"export {_POD_OF_RUNTIME}={planned} on every rank"
-        checks.append(Check(Level.WARN, "pod size", told, fix))
+        checks.append(Check(CheckLevel.WARN, "pod size", told, fix))
     return checks

@@ -93,7 +93,9 @@ def _options(cls: type[Flags]) -> list[Callable[[Any], Any]]:
     """The flag of each field."""
     hints, made = get_type_hints(cls, include_extras=True), []
     for one in fields(cast("Any", cls)):
-        kind = next(iter(getattr(hints[one.name], "__metadata__", ())), kinds.Kind(click.STRING))
+        kind = next(
+            iter(getattr(hints[one.name], "__metadata__", ())), kinds.ValueKind(click.STRING)
+        )
         names = one.metadata["names"] or f"--{one.name.replace('_', '-')}"
         more = {"type": kind.type, "metavar": kind.metavar, **one.metadata["option"]}
         made.append(click.option(*names.split(), one.name, **more))
@@ -252,11 +254,11 @@ class SearchFlags(Flags):
 class ScenarioFlags(Flags):
     """Flags besides the objective on which the value of a plan depends."""
 
-    scenarios: Annotated[tuple[Path, ...], kinds.Kind(kinds.FILE, "FILE")] = many(
+    scenarios: Annotated[tuple[Path, ...], kinds.ValueKind(kinds.FILE, "FILE")] = many(
         "Another workload or statistics file that the plan must serve too (repeatable).",
         "--scenario",
     )
-    robust: Annotated[str | None, kinds.Kind(click.Choice(("worst", "mean")))] = option(
+    robust: Annotated[str | None, kinds.ValueKind(click.Choice(("worst", "mean")))] = option(
         "Minimize the worst or the mean of all scenarios.  [default: worst]"
     )
     torchrec_defaults: bool = switch(

@@ -291,33 +291,33 @@ _DURATION: Final = quantity("s", positive=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """How the value of a field is read, and what the help shows for it."""
 
     type: click.ParamType[Any]
     metavar: str | None = None
 
 
-File = Annotated[Path | None, Kind(FILE, "FILE")]
-Folder = Annotated[Path | None, Kind(FILE, "DIR")]
-Text = Annotated[str | None, Kind(click.STRING)]
-Texts = Annotated[tuple[str, ...], Kind(click.STRING)]
-System = Annotated[str | None, Kind(click.STRING, "NAME|FILE")]
-Number = Annotated[int | None, Kind(RANKS, "N")]
-Numbers = Annotated[tuple[int, ...], Kind(Several(RANKS), "N,N")]
-Tables = Annotated[int | None, Kind(count(100_000), "N")]
-Evaluations = Annotated[int | None, Kind(count(10**12), "N")]
-Batch = Annotated[int | None, Kind(_BATCH, "N")]
-Batches = Annotated[tuple[int, ...], Kind(Several(_BATCH), "N,N")]
-Samples = Annotated[float | None, Kind(Parsed("samples", _samples), "N")]
-Seed = Annotated[int, Kind(click.IntRange(min=0, max=2**31 - 1), "N")]
-Bytes = Annotated[float | None, Kind(quantity("bytes"), "SIZE")]
-Reserve = Annotated[float | Share | None, Kind(Parsed("bytes", _reserve), "SIZE")]
-Rate = Annotated[float | None, Kind(Parsed("rate", _rate), "RATE")]
-Duration = Annotated[float | None, Kind(_DURATION, "TIME")]
-Seconds = Annotated[float, Kind(quantity("s"), "TIME")]
-Percent = Annotated[float, Kind(PERCENT, "PERCENT")]
-Price = Annotated[float | None, Kind(PRICE, "PRICE")]
-Prices = Annotated[tuple[tuple[str, float], ...], Kind(Parsed("price", _price), "PRICE")]
-Strategy = Annotated[str, Kind(name_of(_strategies), "NAME")]
-Objective = Annotated[str, Kind(OBJECTIVE, "NAME")]
+File = Annotated[Path | None, ValueKind(FILE, "FILE")]
+Folder = Annotated[Path | None, ValueKind(FILE, "DIR")]
+Text = Annotated[str | None, ValueKind(click.STRING)]
+Texts = Annotated[tuple[str, ...], ValueKind(click.STRING)]
+System = Annotated[str | None, ValueKind(click.STRING, "NAME|FILE")]
+Number = Annotated[int | None, ValueKind(RANKS, "N")]
+Numbers = Annotated[tuple[int, ...], ValueKind(Several(RANKS), "N,N")]
+Tables = Annotated[int | None, ValueKind(count(100_000), "N")]
+Evaluations = Annotated[int | None, ValueKind(count(10**12), "N")]
+Batch = Annotated[int | None, ValueKind(_BATCH, "N")]
+Batches = Annotated[tuple[int, ...], ValueKind(Several(_BATCH), "N,N")]
+Samples = Annotated[float | None, ValueKind(Parsed("samples", _samples), "N")]
+Seed = Annotated[int, ValueKind(click.IntRange(min=0, max=2**31 - 1), "N")]
+Bytes = Annotated[float | None, ValueKind(quantity("bytes"), "SIZE")]
+Reserve = Annotated[float | Share | None, ValueKind(Parsed("bytes", _reserve), "SIZE")]
+Rate = Annotated[float | None, ValueKind(Parsed("rate", _rate), "RATE")]
+Duration = Annotated[float | None, ValueKind(_DURATION, "TIME")]
+Seconds = Annotated[float, ValueKind(quantity("s"), "TIME")]
+Percent = Annotated[float, ValueKind(PERCENT, "PERCENT")]
+Price = Annotated[float | None, ValueKind(PRICE, "PRICE")]
+Prices = Annotated[tuple[tuple[str, float], ...], ValueKind(Parsed("price", _price), "PRICE")]
+Strategy = Annotated[str, ValueKind(name_of(_strategies), "NAME")]
+Objective = Annotated[str, ValueKind(OBJECTIVE, "NAME")]

@@ -27,7 +27,7 @@ from costmodels.shard_work.work import (
     REPLICATED,
 )
 from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
-from planner.search.bounds.boxes import Box, Call, Launches
+from planner.search.bounds.boxes import Box, BoxLaunches, Call
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractNamedObjective, Cut, JudgedWork
 
@@ -203,7 +203,7 @@ class IterationTime(AbstractNamedObjective):
             may_replicate=ShardingType.DATA_PARALLEL in optional,
         )
 
-    def _launches(self, types: frozenset[ShardingType], floor: TypeFloor) -> Launches:
+    def _launches(self, types: frozenset[ShardingType], floor: TypeFloor) -> BoxLaunches:
         """What each further fused call on a rank adds to its time at least.
 
         The floor counts some calls already: those of the types that load all ranks, and one call of
@@ -212,7 +212,7 @@ class IterationTime(AbstractNamedObjective):
         makes the calls of the types that load all ranks (:attr:`_calls_everywhere`).
         """
         seconds = np.zeros(len(floor.phases))
-        none = Launches(calls=(), seconds=seconds, num_counted=0)
+        none = BoxLaunches(calls=(), seconds=seconds, num_counted=0)
         calls = tuple(
             c for c in self._calls if c[0] in types and SPREAD[c[0]] is not Spread.UNIFORM
         )
@@ -228,7 +228,7 @@ class IterationTime(AbstractNamedObjective):
         if not seconds.any():
             return none
         kinds = sorted({kind for kind, _ in calls})
-        return Launches(
+        return BoxLaunches(
             calls=calls,
             seconds=seconds,
             num_counted=counted,

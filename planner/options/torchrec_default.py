@@ -64,7 +64,7 @@ DEFAULT_TYPES: Final = (
 _Item = TypeVar("_Item")
 
 
-class Shard(NamedTuple):
+class DefaultShard(NamedTuple):
     """Seconds, device bytes and host bytes of one shard, as TorchRec estimates them."""
 
     seconds: float
@@ -91,7 +91,7 @@ class DefaultOption:
 
     table: int
     option: ShardingOption
-    runs: tuple[tuple[Shard, int], ...]
+    runs: tuple[tuple[DefaultShard, int], ...]
     num_shards: int = field(init=False)
     size: tuple[float, float, float, float] = field(init=False)
     total_s: float = field(init=False)
@@ -101,14 +101,16 @@ class DefaultOption:
         """Compute what walks compare: the number of shards, their bytes and their seconds."""
         shards, counts = zip(*self.runs, strict=True)
         columns = tuple(zip(*shards, strict=True))
-        most = Shard(*map(max, columns))
-        total = Shard(*(sum(_repeated(zip(column, counts, strict=True))) for column in columns))
+        most = DefaultShard(*map(max, columns))
+        total = DefaultShard(
+            *(sum(_repeated(zip(column, counts, strict=True))) for column in columns)
+        )
         object.__setattr__(self, "num_shards", sum(counts))
         object.__setattr__(self, "size", (most.hbm, total.hbm, most.ddr, total.ddr))
         object.__setattr__(self, "total_s", total.seconds)
         object.__setattr__(self, "largest_s", most.seconds)
 
-    def shards(self) -> Iterator[Shard]:
+    def shards(self) -> Iterator[DefaultShard]:
         """Every shard, in TorchRec's order."""
         return _repeated(self.runs)
 
@@ -137,7 +139,7 @@ class _Cut(NamedTuple):
         return ((width, rows, count) for width in self.widths for rows, count in self.rows)
 
 
-_Figures = dict[tuple[ShardingType, ComputeKernel], dict[tuple[int, int, int], Shard]]
+_Figures = dict[tuple[ShardingType, ComputeKernel], dict[tuple[int, int, int], DefaultShard]]
 """For each sharding type and kernel: from (table, columns, rows) of a shard to its figures."""
 
 
@@ -233,7 +235,7 @@ def _figures(problem: PlanningProblem, machine: TorchrecMachine, cuts: Iterable[
         )
         figures = (perf.total_s, held.hbm_bytes, held.ddr_bytes)
         lists = (np.broadcast_to(f, len(shards)).tolist() for f in figures)
-        found[kind, kernel] = dict(zip(shards, map(Shard, *lists), strict=True))
+        found[kind, kernel] = dict(zip(shards, map(DefaultShard, *lists), strict=True))
     return found
 
 
@@ -503,11 +505,11 @@ class _Placing:
                 places[option.table] = self._on_ranks(option, ranks)
         return places
 
-    def _fits(self, shard: Shard, rank: int) -> bool:
+    def _fits(self, shard: DefaultShard, rank: int) -> bool:
         device = shard.hbm <= self._room[rank]
         return device and shard.ddr <= self._host_room[rank]
 
-    def _take(self, shard: Shard, rank: int) -> None:
+    def _take(self, shard: DefaultShard, rank: int) -> None:
         self._room[rank] -= shard.hbm
         self._host_room[rank] -= shard.ddr
         self.seconds[rank] += shard.seconds

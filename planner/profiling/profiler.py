@@ -13,10 +13,10 @@ from typing import Final
 from costmodels import units as si
 from planner.errors import InvalidInputError
 from planner.profiling.indices import Indices, open_indices
-from planner.profiling.readers import CHUNK_SAMPLES, READERS, AbstractReader, Block, read_head
+from planner.profiling.readers import CHUNK_SAMPLES, READERS, AbstractReader, SampleBlock, read_head
 from planner.profiling.statistics import TableWork, table_stats
 from planner.profiling.stats import KIND, Stats, TableStats, some_names, stats_text
-from planner.profiling.stats import Source as SourceStats
+from planner.profiling.stats import StatsSource as SourceStats
 from planner.support.files import is_stream, write_text_atomic
 
 _NOT_INDICES: Final = re.compile(r"^[._]|(^|_|-)(dense|labels?)(?=[._-]|$)")
@@ -152,7 +152,7 @@ def check_output(output: Path) -> None:
 
 
 def _read(
-    sources: Sequence[Source],
+    sources: Sequence[DataSource],
     options: ProfileOptions,
     features: Sequence[str],
     indices: Indices,
@@ -160,7 +160,7 @@ def _read(
 ) -> None:
     """Read the chosen samples of all files; progress is counted in samples, by estimates."""
     first, spread = options.first_samples, options.sample_rows
-    blocks = [(s, Block()) for s in sources] if spread is None else _spread(sources, spread)
+    blocks = [(s, SampleBlock()) for s in sources] if spread is None else _spread(sources, spread)
     total = spread or first or sum(source.num_samples for source in sources)
     tell("reading", 0, total)
     for source, block in blocks:
@@ -216,7 +216,7 @@ def _table(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataSource:
     """One file, the reader of its format, the names of its features, and its number of samples."""
 
     path: Path
@@ -227,7 +227,7 @@ class Source:
 
 def find_sources(
     paths: Sequence[Path], readers: Sequence[AbstractReader], name: str = "auto"
-) -> tuple[Source, ...]:
+) -> tuple[DataSource, ...]:
     """Files with their readers; of a folder, its files of known formats, in natural order.
 
     Files that hold no samples are passed over, unless none holds any.
@@ -246,7 +246,7 @@ def find_sources(
             problems += error.problems
     if problems:
         raise InvalidInputError(problems)
-    sources = [Source(p, r, r.feature_names(p), r.num_samples(p)) for p, r in found]
+    sources = [DataSource(p, r, r.feature_names(p), r.num_samples(p)) for p, r in found]
     full = [source for source in sources if source.num_samples]
     if not full:
         message = f"{sources[0].path}: has no rows"
@@ -321,7 +321,7 @@ def _natural(path: Path) -> tuple[tuple[int, str], ...]:
     return tuple((int(p), "") if p.isdecimal() else (-1, p) for p in parts)
 
 
-def _check_same_features(sources: Sequence[Source]) -> None:
+def _check_same_features(sources: Sequence[DataSource]) -> None:
     places = Counter(source.path.resolve() for source in sources)
     twice = [source.path for source in sources if places[source.path.resolve()] > 1]
     if twice:
@@ -334,7 +334,7 @@ def _check_same_features(sources: Sequence[Source]) -> None:
             raise InvalidInputError(message)
 
 
-def unspread_remark(sources: Sequence[Source], count: int) -> str | None:
+def unspread_remark(sources: Sequence[DataSource], count: int) -> str | None:
     """Of which files a sample of ``count`` has the beginning, such as compressed ones; or None."""
     cut = {source.path for source, block in _spread(sources, count) if block.limit}
     packed = [s.path.name for s in sources if s.path in cut and not s.reader.can_seek(s.path)]
@@ -346,7 +346,7 @@ def unspread_remark(sources: Sequence[Source], count: int) -> str | None:
     )
 
 
-def _spread(sources: Sequence[Source], count: int) -> list[tuple[Source, Block]]:
+def _spread(sources: Sequence[DataSource], count: int) -> list[tuple[DataSource, SampleBlock]]:
     """Blocks at even distances; each file gives samples in proportion to its size."""
     total = sum(source.num_samples for source in sources)
     found = []
@@ -354,14 +354,14 @@ def _spread(sources: Sequence[Source], count: int) -> list[tuple[Source, Block]]
         size = source.num_samples
         share = -(-count * size // total)
         if share >= size:
-            found.append((source, Block()))
+            found.append((source, SampleBlock()))
             continue
         blocks = max(-(-share // BLOCK_SAMPLES), min(share, -(-_LEAST_BLOCKS * size // total)))
         blocks = blocks if source.reader.can_seek(source.path) else 1
         edges = [size * i // blocks for i in range(blocks + 1)]
         taken = [share * i // blocks for i in range(blocks + 1)]
         for (start, stop), (before, after) in zip(pairwise(edges), pairwise(taken), strict=True):
-            found.append((source, Block(start, stop, after - before)))
+            found.append((source, SampleBlock(start, stop, after - before)))
     return found
 
 

@@ -51,7 +51,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SampleBlock:
     """Samples ``start .. stop - 1`` of a file, by its reader's count, and of these the first.
 
     Attributes:
@@ -103,7 +103,7 @@ class AbstractReader(ABC):
         """Number of samples of the file; an estimate if counting would mean reading all of it."""
 
     @abstractmethod
-    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
         """The samples of a block, in order, with these features.
 
         Raises:
@@ -112,7 +112,9 @@ class AbstractReader(ABC):
         """
 
 
-def steps(block: Block, num_samples: int, size: int = CHUNK_SAMPLES) -> Iterator[tuple[int, int]]:
+def steps(
+    block: SampleBlock, num_samples: int, size: int = CHUNK_SAMPLES
+) -> Iterator[tuple[int, int]]:
     """``start, stop`` of the chunks of a block in a file of so many samples."""
     end = block.end(num_samples)
     for start in range(block.start, end, size):
@@ -291,7 +293,7 @@ class CriteoTsvReader(AbstractReader):
         packing = 1 if self.can_seek(path) else 3
         return max(1, path.stat().st_size * packing * lines // (head.rfind(b"\n") + 1 or len(head)))
 
-    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
         """So many lines, from the first one that starts where the block does by the estimate."""
         columns = _num_columns(read_head(path))
         size, samples, left = path.stat().st_size, self.num_samples(path), block.limit
@@ -404,7 +406,7 @@ class NpyReader(AbstractReader):
         """Rows of the array."""
         return int(_open_npy(path).shape[0])
 
-    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
         """Rows of the memory-mapped file."""
         array = _open_npy(path)
         table = array.reshape(len(array), -1)
@@ -484,7 +486,7 @@ class NpzReader(AbstractReader):
         """Rows of every array."""
         return _members(path)[0].num_samples
 
-    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
         """The same samples of all arrays, chunk by chunk."""
         members = [member for member in _members(path) if member.feature in names]
         row_bytes = sum(member.row_bytes for member in members)
@@ -614,7 +616,7 @@ class ParquetReader(AbstractReader):
         """The number of rows; Spark writes a file without any for each empty partition."""
         return int(_open_parquet(path).metadata.num_rows)
 
-    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
         """Rows of the row groups that overlap the block."""
         file = _open_parquet(path)
         end = block.end(file.metadata.num_rows)

@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._samples import (
+from costmodels.distribution.empirical import Empirical
+from costmodels.distribution.samples import (
     HOTTEST_RATIO,
     LOW_COUNT,
     Smoothed,
@@ -22,7 +23,6 @@ from costmodels.distribution._samples import (
     smooth_ranges,
     tells,
 )
-from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from planner.profiling import stats as schema
 from planner.profiling.indices import BatchSums, TableSums
@@ -195,10 +195,10 @@ def _histogram(law: Smoothed, counts: IntArray, rows: IntArray) -> schema.Histog
     )
 
 
-def _law(law: Smoothed, range_rows: FloatArray | None) -> schema.Law:
+def _law(law: Smoothed, range_rows: FloatArray | None) -> schema.FittedLaw:
     """The bins of the law; if ranges of ids were smoothed one by one, those of all ranges."""
     rows = law.num_rows if range_rows is None else range_rows.sum(axis=0)
-    return schema.Law(
+    return schema.FittedLaw(
         rows=rows.tolist(),
         probability=(law.num_draws / float(rows @ law.num_draws)).tolist(),
     )
@@ -282,7 +282,7 @@ def _sparse(per_range: FloatArray) -> list[list[tuple[int, float]]]:
     return [[(int(c), float(line[c])) for c in np.flatnonzero(line)] for line in per_range]
 
 
-def _pooling(lengths: Counter[int]) -> schema.Pooling:
+def _pooling(lengths: Counter[int]) -> schema.PoolingStats:
     values = np.array(sorted(lengths), dtype=np.int64)
     samples = np.array([lengths[int(v)] for v in values], dtype=np.int64)
     total, below = int(samples.sum()), np.cumsum(samples)
@@ -290,7 +290,7 @@ def _pooling(lengths: Counter[int]) -> schema.Pooling:
     def quantile(share: float) -> int:
         return int(values[np.searchsorted(below, share * total - 1e-9)])
 
-    return schema.Pooling(
+    return schema.PoolingStats(
         mean=float(values @ samples) / total,
         p50=quantile(0.5),
         p99=quantile(0.99),

@@ -37,7 +37,7 @@ class _Part(BaseModel):
     )
 
 
-class Pooling(_Part):
+class PoolingStats(_Part):
     """Indices per sample: of one feature, or of all features of a table together."""
 
     mean: Amount
@@ -67,14 +67,14 @@ class Histogram(_Part):
         return self
 
 
-class Law(_Part):
+class FittedLaw(_Part):
     """Smoothed frequency bins, hottest first; the last holds rows of probability 0."""
 
     rows: list[Amount]
     probability: list[Ratio]
 
     @model_validator(mode="after")
-    def _same_length(self) -> Law:
+    def _same_length(self) -> FittedLaw:
         if len(self.rows) != len(self.probability) or not self.rows:
             msg = "rows and probability must be of equal length, at least 1"
             raise ValueError(msg)
@@ -150,7 +150,7 @@ class CacheHit(_Part):
 class TableStats(_Part):
     """What was measured of one table."""
 
-    features: dict[str, Pooling]
+    features: dict[str, PoolingStats]
     num_samples: Count
     num_indices: Count
     num_unique_rows: Count
@@ -158,9 +158,9 @@ class TableStats(_Part):
     ids_are_hashes: bool
     highest_index: Count
     unseen_mass_ratio: Ratio
-    pooling: Pooling
+    pooling: PoolingStats
     histogram: Histogram
-    law: Law
+    law: FittedLaw
     ranges: Ranges | None
     zipf: ZipfStats | None
     batches: list[BatchStats]
@@ -235,7 +235,7 @@ class TableStats(_Part):
         return rows
 
 
-class Source(_Part):
+class StatsSource(_Part):
     """Where the numbers come from; ``left_out`` are columns that were not taken as features."""
 
     formats: list[str]
@@ -254,7 +254,7 @@ class Stats(_Part):
 
     kind: Literal["shardplan_stats"] = KIND
     schema_version: Literal[1] = SCHEMA_VERSION
-    source: Source
+    source: StatsSource
     tables: dict[str, TableStats]
 
     def table(self, name: str, features: tuple[str, ...] = ()) -> TableStats:
@@ -275,7 +275,7 @@ class Stats(_Part):
         raise InvalidInputError(message)
 
 
-def left_out_remark(source: Source) -> str | None:
+def left_out_remark(source: StatsSource) -> str | None:
     """A remark on columns that have no indices; None if there are none."""
     if not source.left_out:
         return None

@@ -139,7 +139,7 @@ def axis(end: float, write: Callable[[float], str], *, most: int = 7) -> tuple[T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class BarGroup:
     """Some neighbouring ranks under one name."""
 
     name: str
@@ -151,17 +151,17 @@ class Group:
         return len(self.ranks) == 1
 
 
-def rank_groups(topology: Topology, *, most: int) -> tuple[Group, ...]:
+def rank_groups(topology: Topology, *, most: int) -> tuple[BarGroup, ...]:
     """Ranks if there are at most ``most``, else hosts, else groups of equally many hosts."""
     world, local = topology.world_size, topology.local_world_size
     if world <= most:
-        return tuple(Group(name=f"rank {r}", ranks=range(r, r + 1)) for r in range(world))
+        return tuple(BarGroup(name=f"rank {r}", ranks=range(r, r + 1)) for r in range(world))
     hosts = math.ceil(topology.num_hosts / most)
     size = hosts * local
     found = [range(start, min(start + size, world)) for start in range(0, world, size)]
     if hosts == 1 and local > 1:
-        return tuple(Group(name=f"host {i}", ranks=ranks) for i, ranks in enumerate(found))
-    return tuple(Group(name=f"ranks {r[0]}-{r[-1]}", ranks=r) for r in found)
+        return tuple(BarGroup(name=f"host {i}", ranks=ranks) for i, ranks in enumerate(found))
+    return tuple(BarGroup(name=f"ranks {r[0]}-{r[-1]}", ranks=r) for r in found)
 
 
 FEWEST_RANKS: Final = 32
@@ -233,7 +233,7 @@ Place = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dot:
+class ChartDot:
     """A point: its position, the name that gives its colour, and its text.
 
     ``label`` is written beside it if there is room.
@@ -255,7 +255,7 @@ class Figure:
     factor: float = 1.0
 
 
-class Scale:
+class ChartScale:
     """A logarithmic axis that covers some values, with a margin around them."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, margin: float = 1.15):
@@ -303,7 +303,7 @@ def _colour(names: Sequence[str], name: str) -> str:
 
 def scatter(
     label: str,
-    dots: Sequence[Dot],
+    dots: Sequence[ChartDot],
     names: Sequence[str],
     across: Figure,
     up: Figure,
@@ -324,8 +324,8 @@ def scatter(
         margin: factor by which the axis upwards goes on beyond the points.
     """
     places = [(d.x, d.y) for d in dots]
-    x = Scale([a for a, _ in places], LEFT, WIDTH - RIGHT)
-    y = Scale([b for _, b in places], HEIGHT - BOTTOM, TOP, margin)
+    x = ChartScale([a for a, _ in places], LEFT, WIDTH - RIGHT)
+    y = ChartScale([b for _, b in places], HEIGHT - BOTTOM, TOP, margin)
     taken = [(x(a), y(b)) for a, b in places]
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     rows = [(f"{x(t):.1f}", significant(t * across.factor, 6)) for t in x.ticks(across.factor)]

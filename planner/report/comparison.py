@@ -48,7 +48,7 @@ _SURE_RATIO = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableChange:
+class PlacementChange:
     """One table that two plans treat differently.
 
     ``received_bytes`` is what ranks have to receive to go from the first plan to the second one:
@@ -66,7 +66,7 @@ class TableChange:
         return _kind(self.before) != _kind(self.after)
 
 
-def changes(workload: Workload, before: Plan, after: Plan) -> tuple[TableChange, ...]:
+def changes(workload: Workload, before: Plan, after: Plan) -> tuple[PlacementChange, ...]:
     """The tables that two plans treat differently; those with the most bytes to move come first."""
     found = []
     for table in workload.tables:
@@ -74,7 +74,9 @@ def changes(workload: Workload, before: Plan, after: Plan) -> tuple[TableChange,
         if _kind(old) == _kind(new) and set(old.shards) == set(new.shards):
             continue
         received = _received_cells(old, new) * cell_bytes(table, workload)
-        found.append(TableChange(table=table.name, before=old, after=new, received_bytes=received))
+        found.append(
+            PlacementChange(table=table.name, before=old, after=new, received_bytes=received)
+        )
     return tuple(sorted(found, key=lambda c: (-c.received_bytes, c.table)))
 
 
@@ -133,7 +135,7 @@ def difference_data(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def _moves_data(base: str, other: str, moved: tuple[TableChange, ...]) -> dict[str, object]:
+def _moves_data(base: str, other: str, moved: tuple[PlacementChange, ...]) -> dict[str, object]:
     return {
         "from": base,
         "to": other,
@@ -260,7 +262,7 @@ def _kind(placement: TablePlacement) -> tuple[object, ...]:
     return placement.sharding_type, placement.kernel, placement.cache_load_factor_ratio
 
 
-def _described(change: TableChange) -> tuple[str, str]:
+def _described(change: PlacementChange) -> tuple[str, str]:
     """How a table is placed in both plans; a whole table that only changed its type shows both."""
     before, after = _describe(change.before), _describe(change.after)
     if before == after and change.before.sharding_type is not change.after.sharding_type:

@@ -70,7 +70,7 @@ def deadline_of(search: SearchSettings) -> Deadline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SolvingRun:
     """One search of a problem, and the baselines that it is compared with.
 
     The default strategy begins with the ``handed`` plans too.

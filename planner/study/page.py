@@ -8,7 +8,7 @@ from typing import Final
 from markupsafe import Markup
 
 from planner.report.base import Cell, Column, Kind
-from planner.report.charts import Dot, Figure, legend, scatter
+from planner.report.charts import ChartDot, Figure, legend, scatter
 from planner.report.page import Block, fill, grid, render_page
 from planner.study.compare import (
     Worth,
@@ -100,7 +100,7 @@ def _scatter(study: Study, systems: list[str]) -> Markup:
         x, y = place(result.figures)
         words = described(study, result)
         dots.append(
-            Dot(
+            ChartDot(
                 x=x,
                 y=y,
                 name=told(SYSTEM, result.setup.get(SYSTEM)),

@@ -7,7 +7,7 @@ without copies. That of a DLRM includes its lookups, whose price by the shipped 
 of the dense part. Products and interactions were timed by events, which add ``_EVENT_S`` to each
 time.
 
-The constants of :class:`costmodels.dense._kernels.KernelConstants` are fitted to all of these, or
+The constants of :class:`costmodels.dense.kernels.KernelConstants` are fitted to all of these, or
 to all but one family.
 """
 
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodels.datatypes import DataType, FloatArray
-from costmodels.dense._kernels import KERNELS, PRIOR, KernelConstants
-from costmodels.dense.roofline import Roofline, interaction_s, product_s
+from costmodels.dense.kernels import KERNELS, PRIOR, KernelConstants
+from costmodels.dense.roofline import DenseRoofline, interaction_s, product_s
 from costmodels.errors import require
 from costmodels.estimates import Z90, Estimate
 from costmodels.operators import Product
@@ -347,7 +347,7 @@ def _step_s(
     workload: Workload, system: Topology, lookup_s: float, constants: KernelConstants
 ) -> float:
     """GPU seconds of the dense part and its optimizer in one step, and of lookups beside them."""
-    times = Roofline(constants=constants).times(workload, system)
+    times = DenseRoofline(constants=constants).times(workload, system)
     forward_s = times.bottom_forward_s + times.top_forward_s
     backward_s = times.top_backward_s + times.bottom_backward_s
     return float(forward_s + backward_s + times.optimizer_s) + lookup_s

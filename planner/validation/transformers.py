@@ -46,7 +46,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_parameters
-from costmodels.dense.roofline import Roofline
+from costmodels.dense.roofline import DenseRoofline
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
@@ -324,7 +324,7 @@ def parts_of(case: TransformerCase) -> SecondsByShare:
 
     def dense_s(product: float, memory: float, flash: float) -> float:
         shares = Shares(product_ratio=product, memory_ratio=memory, flash_1_ratio=flash)
-        t = Roofline(shares=shares).times(case.workload, case.topology)
+        t = DenseRoofline(shares=shares).times(case.workload, case.topology)
         passes_s = t.bottom_forward_s + t.top_forward_s + t.top_backward_s + t.bottom_backward_s
         return float(passes_s + t.optimizer_s / count)
 
@@ -349,7 +349,7 @@ def _pipeline(case: TransformerCase, shares: Shares | None) -> CostPipeline:
     """The pipeline that prices a case; ``shares`` None for the shipped ones."""
     models = default_models(case.topology)
     if shares is not None:
-        models = replace(models, dense=Roofline(shares=shares))
+        models = replace(models, dense=DenseRoofline(shares=shares))
     return CostPipeline(case.workload, case.topology, models)
 
 

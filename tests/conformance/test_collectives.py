@@ -13,7 +13,7 @@ from costmodels.collective.base import (
     NUM_LEVELS,
     AbstractCollectiveModel,
     Basis,
-    Level,
+    LinkLevel,
     balanced_s,
     group_sums,
     spread_by_level,
@@ -285,11 +285,11 @@ def test_a_matrix_by_level_counts_every_pair_once(topology: Topology, seed: int)
         for b in range(world):
             if a == b:
                 continue
-            level = Level.NETWORK
+            level = LinkLevel.NETWORK
             if a // local == b // local:
-                level = Level.HOST
+                level = LinkLevel.HOST
             elif a // domain == b // domain:
-                level = Level.DOMAIN
+                level = LinkLevel.DOMAIN
             send[a, level] += matrix[a, b]
             receive[b, level] += matrix[a, b]
     found = matrix_by_level(matrix, topology)

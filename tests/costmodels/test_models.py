@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import NUM_LEVELS, Level
+from costmodels.collective.base import NUM_LEVELS, LinkLevel
 from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.base import NUM_LOOKUP_WORK, LookupShard, LookupWork
 from costmodels.lookup.roofline import Roofline
@@ -162,10 +162,10 @@ def test_backward_time_is_a_sum() -> None:
 def test_all_to_all_by_hand() -> None:
     """Host 200 GB/s, domain 150 GB/s, network 12 GB/s: fabric times add, the network is beside."""
     send, receive = np.zeros((2, 1, NUM_LEVELS))
-    send[0, Level.HOST], receive[0, Level.DOMAIN] = 200e9, 300e9
+    send[0, LinkLevel.HOST], receive[0, LinkLevel.DOMAIN] = 200e9, 300e9
     topology = make_topology(4, 4, domain_hosts=2)
     assert AlphaBeta().all_to_all(send, receive, topology)[0] == pytest.approx(1 + 2)
-    receive[0, Level.NETWORK] = 48e9
+    receive[0, LinkLevel.NETWORK] = 48e9
     assert AlphaBeta().all_to_all(send, receive, topology)[0] == pytest.approx(4)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.dense.base import dense_layers
-from costmodels.dense.roofline import Roofline as DenseRoofline
+from costmodels.dense.roofline import DenseRoofline as DenseRoofline
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import RELATIVE_SIGMA, Provenance, Source
 from costmodels.lookup.roofline import Roofline as LookupRoofline

@@ -13,7 +13,7 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
-from costmodels.dense.roofline import Roofline as DenseRoofline
+from costmodels.dense.roofline import DenseRoofline as DenseRoofline
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
 from costmodels.lookup.roofline import Roofline
 from costmodels.stages.models import CostModels

@@ -11,7 +11,7 @@ import click
 from planner.cli.console import Settings, remark, say, shown_paths, write_json
 from planner.cli.flags import Flags, is_given, option, output_options, switch, taking
 from planner.cli.printing.show import print_items, print_rows
-from planner.cli.types import File, Kind, System, complete_system
+from planner.cli.types import File, System, ValueKind, complete_system
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -48,14 +48,16 @@ class _Flags(Flags):
         "System of the GPU, whose numbers stay where nothing is measured.",
         shell_complete=complete_system,
     )
-    device: Annotated[str | None, Kind(click.Choice(["cpu", "cuda"]))] = option(
+    device: Annotated[str | None, ValueKind(click.Choice(["cpu", "cuda"]))] = option(
         "What to measure.  [default: cuda if torch sees a GPU, else cpu]"
     )
     quick: bool = switch("Measure fewer points; constants are rougher.")
-    ranks: Annotated[int | None, Kind(click.IntRange(1, 64))] = option(
+    ranks: Annotated[int | None, ValueKind(click.IntRange(1, 64))] = option(
         "Number of ranks.  [default: those of the launcher, or 1 GPU, or 2 cores]"
     )
-    seed: Annotated[int, Kind(click.INT)] = option("Of the random points to measure.", default=0)
+    seed: Annotated[int, ValueKind(click.INT)] = option(
+        "Of the random points to measure.", default=0
+    )
 
     def check(self) -> None:
         """Refuse flags that contradict each other.

@@ -166,17 +166,17 @@ def _check_environment(settings: Settings) -> int:
 
     from rich.text import Text
 
-    from planner.cli.environment import Level, check_environment
+    from planner.cli.environment import CheckLevel, check_environment
 
     checks = check_environment()
-    failed = any(check.level is Level.FAIL for check in checks)
+    failed = any(check.level is CheckLevel.FAIL for check in checks)
     if settings.json:
         write_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
         return int(failed)
     console = stdout_console()
-    styles = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
+    styles = {CheckLevel.OK: "green", CheckLevel.WARN: "yellow", CheckLevel.FAIL: "bold red"}
     for check in checks:
-        if settings.quiet and check.level is Level.OK:
+        if settings.quiet and check.level is CheckLevel.OK:
             continue
         line = Text(f"{check.level.value:<5}", style=styles[check.level])
         line.append(printable(f"{check.subject:<22} {check.finding}"), style="none")

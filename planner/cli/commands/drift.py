@@ -29,7 +29,7 @@ class DriftFlags(spec.Flags):
     """What the flags say about the data, the alarm and the plan that is looked for."""
 
     days: Annotated[
-        tuple[DayFile, ...], kinds.Kind(kinds.Parsed("day=file", day_file), "[DAY=]FILE")
+        tuple[DayFile, ...], kinds.ValueKind(kinds.Parsed("day=file", day_file), "[DAY=]FILE")
     ] = spec.many(
         "Statistics ('shardplan profile') or raw data of a day; DAY is a number or a date.",
         "--stats",

@@ -12,7 +12,7 @@ from costmodels.units import format_time
 from planner.cli import flags as spec
 from planner.cli.console import Settings, warn, write_json
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.types import FILE, Duration, File, Kind, Texts
+from planner.cli.types import FILE, Duration, File, Texts, ValueKind
 
 if TYPE_CHECKING:
     from planner.explain import ConstraintCost
@@ -34,7 +34,7 @@ class ExplainFlags(spec.Flags):
         "Price every option of this table; repeatable.", "--table", metavar="NAME"
     )
     prices: bool = spec.switch("Plan again without each constraint.")
-    limit: Annotated[int, Kind(click.IntRange(1, 1000), "N")] = spec.option(
+    limit: Annotated[int, ValueKind(click.IntRange(1, 1000), "N")] = spec.option(
         "Number of changes of single tables to show.", "--changes", default=10
     )
     constraints: File = spec.option(spec.CONSTRAINTS)

@@ -10,7 +10,7 @@ import click
 
 from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.types import FILE, MAX_RANKS, File, Kind, Text, count, quantity
+from planner.cli.types import FILE, MAX_RANKS, File, Text, ValueKind, count, quantity
 from planner.support.text import counted
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 COUNT = click.IntRange(min=1, max=MAX_RANKS)
-Ranks = Annotated[int | None, Kind(COUNT)]
+Ranks = Annotated[int | None, ValueKind(COUNT)]
 COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 
@@ -29,7 +29,7 @@ class ImportFlags(spec.Flags):
 
     output: File = spec.option("File to write.  [default: stdout]", "-o --output")
     name: Text = spec.option("Name of the workload.  [default: the file's]", metavar="NAME")
-    batch_size: Annotated[int | None, Kind(count(100_000_000))] = spec.option(
+    batch_size: Annotated[int | None, ValueKind(count(100_000_000))] = spec.option(
         "Samples per rank.", "--batch-size --batch"
     )
 
@@ -55,7 +55,7 @@ def shape_of(
 class ModuleFlags(spec.Flags):
     """What the flags of what reads a model from its Python code say."""
 
-    device: Annotated[str, Kind(click.Choice(("cuda", "cpu")))] = spec.option(
+    device: Annotated[str, ValueKind(click.Choice(("cuda", "cpu")))] = spec.option(
         "Device of the job; it decides which sharding types are possible.", default="cuda"
     )
     inputs: Text = spec.option(
@@ -63,7 +63,7 @@ class ModuleFlags(spec.Flags):
         "dense part.",
         metavar="PKG:FUNC",
     )
-    autocast: Annotated[str | None, Kind(click.Choice(("bf16", "fp16")))] = spec.option(
+    autocast: Annotated[str | None, ValueKind(click.Choice(("bf16", "fp16")))] = spec.option(
         "Type of torch.autocast while the dense part is traced.  [default: none]"
     )
 
@@ -72,13 +72,13 @@ class ModuleFlags(spec.Flags):
 class LogFlags(spec.Flags):
     """What the flags say about the ranks that a log of collectives comes from."""
 
-    collective: Annotated[str | None, Kind(click.Choice(COLLECTIVES))] = spec.option(
+    collective: Annotated[str | None, ValueKind(click.Choice(COLLECTIVES))] = spec.option(
         "Which collective was timed.  [default: as the log says]"
     )
     nodes: Ranks = spec.option("Number of hosts.  [default: as the log says]")
     gpus_per_node: Ranks = spec.option("Ranks per host.  [default: as the log says]")
     domain_gpus: Ranks = spec.option("Ranks in a scale-up domain.  [default: one host's]")
-    nic: Annotated[float | None, Kind(quantity("bytes_per_s", positive=True), "RATE")] = (
+    nic: Annotated[float | None, ValueKind(quantity("bytes_per_s", positive=True), "RATE")] = (
         spec.option("Nominal rate of the network per GPU and direction, such as '50 GB/s'.")
     )
 

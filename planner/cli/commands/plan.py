@@ -15,7 +15,7 @@ from planner.cli import flags as spec
 from planner.cli.console import Settings, complain, remark, shown_paths, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
-from planner.cli.types import FILE, PERCENT, Bytes, Duration, File, Folder, Kind, Tables
+from planner.cli.types import FILE, PERCENT, Bytes, Duration, File, Folder, Tables, ValueKind
 from planner.errors import InvalidInputError
 from planner.support.status import Status
 from planner.support.text import format_gap
@@ -72,7 +72,7 @@ class PlanFlags(spec.ScenarioFlags):
     mtbf_s: Duration = spec.option(
         "Mean time between failures of one host: says how often to write checkpoints.", "--mtbf"
     )
-    require_gap: Annotated[float | None, Kind(PERCENT, "PERCENT")] = spec.option(
+    require_gap: Annotated[float | None, ValueKind(PERCENT, "PERCENT")] = spec.option(
         "Exit code 1 unless the plan is proven to be this close to the best, such as 5%."
     )
     output: Folder = spec.option("Write plan, reports and traces.", "-o --output")

@@ -12,7 +12,7 @@ import click
 from planner.cli.console import Settings, remark, shown_paths, warn, write_data, write_json
 from planner.cli.flags import Flags, option, output_options, taking
 from planner.cli.output import check_output
-from planner.cli.types import FILE, File, Kind, complete_system
+from planner.cli.types import FILE, File, ValueKind, complete_system
 from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def command() -> None:
 class TableFlags(Flags):
     """The system, and where to write."""
 
-    system: Annotated[str, Kind(click.STRING, "NAME|FILE")] = option(
+    system: Annotated[str, ValueKind(click.STRING, "NAME|FILE")] = option(
         "System, by name or file; see 'shardplan systems'.",
         required=True,
         shell_complete=complete_system,

@@ -13,7 +13,7 @@ from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli.interrupt import interrupt_in
 from planner.cli.progress import bars
-from planner.cli.types import FILE, File, Kind, Parsed, Texts, count, quantity
+from planner.cli.types import FILE, File, Parsed, Texts, ValueKind, count, quantity
 from planner.support.cores import usable_cores
 from planner.support.text import significant
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from planner.profiling.profiler import ProfileOptions
     from planner.profiling.stats import BatchStats, Stats, TableStats, ZipfStats
 
-Count = Annotated[int | None, Kind(count(2**48), "N")]
+Count = Annotated[int | None, ValueKind(count(2**48), "N")]
 FORMATS = ("auto", "criteo_tsv", "npy", "npz", "parquet", "torch")
 
 
@@ -39,7 +39,7 @@ class ProfileFlags(spec.Flags):
     """What is read of the data, and what is counted."""
 
     output: File = spec.option("", "-o --output", default="stats.json")
-    format_name: Annotated[str, Kind(click.Choice(FORMATS))] = spec.listed(
+    format_name: Annotated[str, ValueKind(click.Choice(FORMATS))] = spec.listed(
         "Format of the data.  [default: auto, told from names and contents]",
         "--format",
         default="auto",
@@ -52,21 +52,23 @@ class ProfileFlags(spec.Flags):
     rows: Count = spec.option("Read only the first N samples.")
     sample_rows: Count = spec.option("Read about N samples, spread over the data.")
     max_ind_range: Count = spec.option("Fold ids modulo N, as DLRM's flag does.")
-    batch_sizes: Annotated[tuple[int, ...], Kind(Parsed("sizes", _batch_sizes), "N,N")] = (
+    batch_sizes: Annotated[tuple[int, ...], ValueKind(Parsed("sizes", _batch_sizes), "N,N")] = (
         spec.option(
             "Batch sizes for which distinct rows and reuse are counted.", default="2048,16384"
         )
     )
-    empty: Annotated[str, Kind(click.Choice(("zero", "skip")))] = spec.option(
+    empty: Annotated[str, ValueKind(click.Choice(("zero", "skip")))] = spec.option(
         "What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
         default="zero",
     )
-    memory_bytes: Annotated[float, Kind(quantity("bytes", positive=True), "SIZE")] = spec.option(
-        "Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
-        "--memory",
-        default="2 GiB",
+    memory_bytes: Annotated[float, ValueKind(quantity("bytes", positive=True), "SIZE")] = (
+        spec.option(
+            "Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
+            "--memory",
+            default="2 GiB",
+        )
     )
-    jobs: Annotated[int | None, Kind(count(1024), "N")] = spec.option(
+    jobs: Annotated[int | None, ValueKind(count(1024), "N")] = spec.option(
         "Threads to use.  [default: usable cores]"
     )
 
@@ -182,7 +184,10 @@ def _print(stats: Stats, output: Path) -> None:
             ),
             (Column("next", Kind.SHARE, optional=True), lambda row: row[2].next_batch_ratio),
             (Column("s", Kind.COUNT), lambda row: _law(row[1].zipf, "exponent", "{:.2f}")),
-            (Column("q", Kind.COUNT, optional=True), lambda row: _law(row[1].zipf, "shift", "")),
+            (
+                Column("q", Kind.COUNT, optional=True),
+                lambda row: _law(row[1].zipf, "shift", ""),
+            ),
             (Column("KS", Kind.COUNT), lambda row: _law(row[1].zipf, "ks_ratio", "{:.3f}")),
             (Column("hot 1%", Kind.SHARE), lambda row: _hot(row[1])),
             (

@@ -93,10 +93,10 @@ class StudyFlags(spec.Flags):
     smallest_for: kinds.Rate = spec.option(
         "Find the fewest GPUs that train so many samples per second, such as 20M."
     )
-    max_gpus: Annotated[int, kinds.Kind(kinds.RANKS, "N")] = spec.option(
+    max_gpus: Annotated[int, kinds.ValueKind(kinds.RANKS, "N")] = spec.option(
         "Largest number of GPUs that --smallest-for tries.", default="512"
     )
-    trials: Annotated[int, kinds.Kind(click.IntRange(1, 100_000), "N")] = spec.option(
+    trials: Annotated[int, kinds.ValueKind(click.IntRange(1, 100_000), "N")] = spec.option(
         "Most setups to search; fewer if bounds rule out all others.", default=24
     )
     evaluations: kinds.Evaluations = spec.option(f"Budget of each search: {spec.WORK}")
@@ -106,12 +106,12 @@ class StudyFlags(spec.Flags):
         "--within",
         default="0%",
     )
-    sampler: Annotated[str | None, kinds.Kind(click.Choice(SAMPLERS))] = spec.option(
+    sampler: Annotated[str | None, kinds.ValueKind(click.Choice(SAMPLERS))] = spec.option(
         "What chooses the next setup: proven bounds, or a sampler of Optuna, whose choices are "
         "still checked by their bounds.  [default: bounds; tpe for spaces too large to list]"
     )
     seed: kinds.Seed = spec.option("Random seed.", default=0)
-    workers: Annotated[int | None, kinds.Kind(click.IntRange(1, 1024), "N")] = spec.option(
+    workers: Annotated[int | None, kinds.ValueKind(click.IntRange(1, 1024), "N")] = spec.option(
         "Processes to use.  [default: one per usable core]"
     )
     dask: kinds.Text = spec.option(

@@ -12,7 +12,7 @@ import click
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
-from planner.cli.types import FILE, File, Folder, Kind
+from planner.cli.types import FILE, File, Folder, ValueKind
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -131,24 +131,26 @@ class RunFlags(spec.Flags):
     system: File = spec.option(
         "A system from 'shardplan calibrate'.  [default: calibrate quickly first]"
     )
-    tasks: Annotated[int, Kind(click.IntRange(1, 1000))] = spec.option(
+    tasks: Annotated[int, ValueKind(click.IntRange(1, 1000))] = spec.option(
         "Number of random models.", default=10
     )
-    plans: Annotated[int, Kind(click.IntRange(2, 64))] = spec.option(
+    plans: Annotated[int, ValueKind(click.IntRange(2, 64))] = spec.option(
         "Number of plans for each model.", default=8
     )
-    ranks: Annotated[int, Kind(click.IntRange(2, 16))] = spec.option(
+    ranks: Annotated[int, ValueKind(click.IntRange(2, 16))] = spec.option(
         "Number of gloo ranks.", default=2
     )
-    seed: Annotated[int, Kind(click.IntRange(min=0))] = spec.option(
+    seed: Annotated[int, ValueKind(click.IntRange(min=0))] = spec.option(
         "Of the random models and plans.", default=1000
     )
-    models: Annotated[str, Kind(click.Choice(["dlrm", "transformer", "sequence"]))] = spec.option(
-        "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
-        default="dlrm",
+    models: Annotated[str, ValueKind(click.Choice(["dlrm", "transformer", "sequence"]))] = (
+        spec.option(
+            "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
+            default="dlrm",
+        )
     )
     skew: bool = spec.switch("Run each plan with uniform, then with skewed indices.")
-    codec: Annotated[str | None, Kind(click.Choice(["fp16", "bf16"]))] = spec.option(
+    codec: Annotated[str | None, ValueKind(click.Choice(["fp16", "bf16"]))] = spec.option(
         "Run each plan with exchanges in fp32, then in this format."
     )
     output: Folder = spec.option("Write every run as CSV.", "-o --output")

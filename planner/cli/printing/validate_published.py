@@ -38,7 +38,7 @@ _CASE: Final = ("measured ms", "predicted", "90 % interval", "error")
 """Columns of :func:`_case`."""
 
 
-class Table(NamedTuple):
+class PrintedTable(NamedTuple):
     """A table of texts; a title that ends in ``?`` is of a column that a narrow terminal omits."""
 
     title: str
@@ -50,7 +50,7 @@ class Table(NamedTuple):
 class Report:
     """Tables and lines in the order in which they are printed, and the same as data."""
 
-    parts: Sequence[Table | str]
+    parts: Sequence[PrintedTable | str]
     data: dict[str, Any]
 
     def show(self, settings: Settings) -> None:
@@ -59,7 +59,7 @@ class Report:
             write_json(self.data)
             return
         for part in self.parts:
-            if isinstance(part, Table):
+            if isinstance(part, PrintedTable):
                 print_rows(*part)
             else:
                 say(part)
@@ -84,7 +84,7 @@ def systems(*, every: bool) -> Report:
     errors = dict(zip(("shardplan", NAIVE), summarize(found).values(), strict=True))
     lines = _lines(errors, 9, "MAPE", "p90", "geomean", "worst", of="systems")
     cases = [_case_data(p, plan_source=p.case.plan_source) for p in found]
-    table = Table("MLPerf DLRM-DCNv2, iteration time", columns, rows)
+    table = PrintedTable("MLPerf DLRM-DCNv2, iteration time", columns, rows)
     return Report(parts=(table, *lines), data={"cases": cases, **_errors_data(errors)})
 
 
@@ -96,7 +96,7 @@ def lookups(*, every: bool) -> Report:
     found = errors()
     columns = ("calls", "direction", "n", "MAPE", "worst", "inside 90 %")
     tables = [
-        Table(
+        PrintedTable(
             f"FBGEMM's lookups: {way}",
             columns,
             [
@@ -138,11 +138,11 @@ def dense(*, every: bool) -> Report:
     published = [
         (s.name, *_case(s.measured_s, s.predicted, 1), f"{1e3 * s.eager_s:.1f}") for s in steps
     ]
-    parts: tuple[Table | str, ...] = (
-        *([Table("GPU times of dense parts", named, cases)] if every else []),
+    parts: tuple[PrintedTable | str, ...] = (
+        *([PrintedTable("GPU times of dense parts", named, cases)] if every else []),
         _by_family(found),
         *lines,
-        Table(
+        PrintedTable(
             "65,536 samples on one A100, nothing fitted",
             ("NVIDIA's DLRM", *_CASE, "if eager"),
             published,
@@ -164,7 +164,7 @@ def dense(*, every: bool) -> Report:
     return Report(parts=parts, data=data)
 
 
-def _by_family(found: DataFrame) -> Table:
+def _by_family(found: DataFrame) -> PrintedTable:
     """The errors of each family, and their root mean square with the family left out."""
     rows = [
         (
@@ -176,7 +176,7 @@ def _by_family(found: DataFrame) -> Table:
         for family, known in found.groupby("family", sort=False)
     ]
     families = ("family", "n", "shipped (bias)", "family left out (bias)", "rms ln")
-    return Table("GPU times on H200 and H100: mean error", families, rows)
+    return PrintedTable("GPU times on H200 and H100: mean error", families, rows)
 
 
 def _dense_group(family: str) -> str:
@@ -231,7 +231,9 @@ def steps(*, every: bool) -> Report:
         for name, (whole, host) in both.items()
     ]
     told = ", ".join(f"{name} {error:.2f}" for name, error in bound.items())
-    table = Table("Steps on one H200, wall", ("step", "group", *_CASE, "kernels measured"), rows)
+    table = PrintedTable(
+        "Steps on one H200, wall", ("step", "group", *_CASE, "kernels measured"), rows
+    )
     data = {
         "steps": [_case_data(s, group=s.case.group) for s in found],
         "groups": {
@@ -272,7 +274,7 @@ def memory(*, every: bool) -> Report:
             f"{adds if e['reserved_median_ratio'] else ''}"
         )
     return Report(
-        parts=(Table("Peak of device memory on one H200", columns, rows), *lines),
+        parts=(PrintedTable("Peak of device memory on one H200", columns, rows), *lines),
         data={"steps": found.to_dict("records"), "errors": errors},
     )
 
@@ -298,7 +300,7 @@ def single_gpu(*, every: bool) -> Report:
     lines = _lines(errors, 26, "GMAE", "MAPE", "p90", "worst", "inside")
     cases = [_case_data(p) for p in found]
     return Report(
-        parts=(Table("DLRM on one GPU, iteration time", columns, rows), *lines),
+        parts=(PrintedTable("DLRM on one GPU, iteration time", columns, rows), *lines),
         data={"cases": cases, "errors": _errors_data(errors)},
     )
 
@@ -312,7 +314,7 @@ def transformers(*, every: bool) -> Report:
     frameworks = measured.unfitted(measured.FRAMEWORKS)
     errors = summarize(found)
     shipped = [(*_who(p.case), *_wide(p.case.measured_s, p.shipped)) for p in found]
-    each = Table("Every case, as shipped", ("case", "devices", *_CASE), shipped)
+    each = PrintedTable("Every case, as shipped", ("case", "devices", *_CASE), shipped)
     lines = _lines(errors, 26, "MAPE", "GMAE", "p90", "worst", "inside", of="rows")
     title = "Steps to which nothing is fitted, micro-batch"
     parts = (
@@ -360,7 +362,7 @@ def _by(
     key: Callable[[Any], tuple[str, ...]],
     columns: tuple[str, ...],
     names: Mapping[str, str] | None = None,
-) -> Table:
+) -> PrintedTable:
     """Mean errors of groups of cases, and how far predictions are off in the root mean square.
 
     Args:
@@ -381,7 +383,7 @@ def _by(
         inside = str(sum(p.is_inside for p in members))
         told = (*map(_biased, errors), inside, f"{_rms(errors[-1]):.3f}")
         rows.append((*group, str(len(members)), spread, *told))
-    return Table(title, (*columns, "rows", "measured ms?", *names, "inside", "rms ln"), rows)
+    return PrintedTable(title, (*columns, "rows", "measured ms?", *names, "inside", "rms ln"), rows)
 
 
 def attention(*, every: bool) -> Report:
@@ -420,7 +422,7 @@ def attention(*, every: bool) -> Report:
     title = "Layers of HSTU, forward and backward; nothing is fitted to them"
     return Report(
         parts=(
-            Table("Kernels of pointwise attention: mean error (bias)", columns, rows),
+            PrintedTable("Kernels of pointwise attention: mean error (bias)", columns, rows),
             *lines,
             *_unfitted(title, whole),
         ),
@@ -481,8 +483,8 @@ def intervals(runs: Path | None) -> Report:
     of_pairs = ("plan of", "against plan of", "measured ratio", "predicted", "error")
     return Report(
         parts=(
-            Table("Coverage of 90 % intervals", columns, held),
-            Table("Two plans on one system", of_pairs, compared),
+            PrintedTable("Coverage of 90 % intervals", columns, held),
+            PrintedTable("Two plans on one system", of_pairs, compared),
         ),
         data={
             "families": [{**asdict(c), "coverage_ok": c.coverage_ok} for c in found],
@@ -498,10 +500,10 @@ def _verdict(coverage: Coverage) -> str:
     return f"too few to tell (p = {coverage.chance_ratio:.2f})" if low_or_high else "yes"
 
 
-def _unfitted(title: str, found: Sequence[Prediction[Any]]) -> tuple[Table, str]:
+def _unfitted(title: str, found: Sequence[Prediction[Any]]) -> tuple[PrintedTable, str]:
     """Cases to which nothing is fitted, and the mean of their errors."""
     rows = [(*_who(p.case), *_case(p.case.measured_s, p.shipped)) for p in found]
-    return Table(title, ("case", "devices", *_CASE), rows), _mean_line(found)
+    return PrintedTable(title, ("case", "devices", *_CASE), rows), _mean_line(found)
 
 
 def _case_data(p: Prediction[Any], **more: object) -> dict[str, object]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ValueQuestion:
     """The objective, with everything on which its value depends."""
 
     objective: str
@@ -63,7 +63,7 @@ class Question:
 
 def question(
     inputs: Inputs, flags: ProblemFlags, path: Path, objective: str | None, more: ScenarioFlags
-) -> tuple[Question, tuple[str, ...]]:
+) -> tuple[ValueQuestion, tuple[str, ...]]:
     """The objective of the flags, or else the one that the plan was made for; and warnings.
 
     Raises:
@@ -78,7 +78,7 @@ def question(
             f"{path}: was made for the {own.robust} of the workload and {own.num_scenarios} "
             "scenarios; name them with --scenario to have that value, this is the workload's alone"
         )
-    found = Question(
+    found = ValueQuestion(
         objective=name,
         robust=ScenarioRule(more.robust or (own.robust if is_own else ScenarioRule.WORST)),
         torchrec_defaults=more.torchrec_defaults or (is_own and own.torchrec_defaults),
@@ -88,7 +88,7 @@ def question(
 
 
 def answer(
-    asked: Question, plan: Plan, path: Path, *, is_explicit: bool
+    asked: ValueQuestion, plan: Plan, path: Path, *, is_explicit: bool
 ) -> tuple[SolverReport, tuple[str, ...]]:
     """The value of a plan.
 

@@ -16,7 +16,7 @@ from torchrec.models.dlrm import InteractionArch, InteractionDCNArch, SparseArch
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 from costmodels.datatypes import DataType
-from costmodels.layers import _joins
+from costmodels.layers import joins
 from costmodels.layers.base import Flow
 from costmodels.operators import Operator
 from planner.integrations.dense.kinds import data_type
@@ -94,10 +94,10 @@ def known_operators(module: nn.Module, args: tuple[Any, ...]) -> tuple[Operator,
         piece_bytes=DataType.FP32.num_bytes,
     )
     if isinstance(module, InteractionArch):
-        return _joins.dot(flow)[0]
-    joined, met = _joins.cat(flow)
+        return joins.dot(flow)[0]
+    joined, met = joins.cat(flow)
     layers = cross_layers(module.crossnet)
-    return None if layers is None else (*joined, *_joins.cross(met, *layers))
+    return None if layers is None else (*joined, *joins.cross(met, *layers))
 
 
 def _type_of(module: nn.Module) -> torch.dtype:

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from costmodels.calibration.designs import QUICK, Effort
+from costmodels.calibration.designs import QUICK, MeasuringEffort
 from costmodels.calibration.device_designs import DeviceJob, num_rows
 from costmodels.calibration.fit_machine import fit_machine
 from costmodels.calibration.fitting import Caches, Calibration
@@ -30,7 +30,7 @@ _MOST_L3_BYTES = 32e6
 
 
 def measure_machine(
-    effort: Effort, *, world_size: int, seed: int, launch: Launch | None = None
+    effort: MeasuringEffort, *, world_size: int, seed: int, launch: Launch | None = None
 ) -> CalibrationPoints:
     """Run all microbenchmarks; lookups differ from rank to rank, which gives more points.
 
@@ -50,7 +50,9 @@ def measure_machine(
     )
 
 
-def _measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> CalibrationPoints:
+def _measure_rank(
+    rank: int, world_size: int, effort: MeasuringEffort, seed: int
+) -> CalibrationPoints:
     """Measure one rank; torch is imported here, so that only the ranks import it."""
     from planner.integrations.measure.microbench_cpu import measure_rank
 

@@ -59,7 +59,7 @@ _PACKAGES: Final = {"fbgemm-gpu-cpu": "fbgemm", "fbgemm-gpu": "fbgemm", "torchre
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class TimedCall:
     """Seconds of steps, one list for each step, and whether the host was outside all of them."""
 
     each_s: tuple[tuple[float, ...], ...]
@@ -80,7 +80,7 @@ class Cores:
 
     def timed(
         self, steps: Sequence[Step], *, repeats: int, warm_up: int = 3, is_held: bool = True
-    ) -> Timed:
+    ) -> TimedCall:
         """The seconds that the device works on each of ``steps``, which follow each other.
 
         Args:
@@ -98,7 +98,7 @@ class Cores:
                 step(i)
                 marks.append(time.perf_counter())
             times.append([b - a for a, b in pairwise(marks)])
-        return Timed(each_s=tuple(zip(*times[warm_up:], strict=True)), is_held=True)
+        return TimedCall(each_s=tuple(zip(*times[warm_up:], strict=True)), is_held=True)
 
     def tidy(self) -> None:
         """Give freed memory back."""
@@ -126,7 +126,7 @@ class Cuda(Cores):
 
     def timed(
         self, steps: Sequence[Step], *, repeats: int, warm_up: int = 3, is_held: bool = True
-    ) -> Timed:
+    ) -> TimedCall:
         """Seconds between events around each step; see the base class."""
         for i in range(warm_up):
             for step in steps:
@@ -143,7 +143,7 @@ class Cuda(Cores):
             times.append([1e-3 * a.elapsed_time(b) for a, b in pairs])
         if not was_held:
             self._hold_s = _HOLD_S
-        return Timed(each_s=tuple(zip(*times, strict=True)), is_held=was_held)
+        return TimedCall(each_s=tuple(zip(*times, strict=True)), is_held=was_held)
 
     def _once(
         self, steps: Sequence[Step], turn: int, *, is_held: bool

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from costmodels.calibration.designs import (
-    Effort,
+    MeasuringEffort,
     collective_points,
     lookup_points,
     step_points,
@@ -45,7 +45,9 @@ _COLLECTIVE_WARM_UP = 3
 _COLLECTIVES, _STEPS, _LOOKUPS, _OPERATORS = "collectives", "steps", "lookups", "operators"
 
 
-def measure_rank(rank: int, world_size: int, effort: Effort, seed: int) -> CalibrationPoints:
+def measure_rank(
+    rank: int, world_size: int, effort: MeasuringEffort, seed: int
+) -> CalibrationPoints:
     """Run all microbenchmarks as one of the ranks; each draws its own lookups and operators."""
     own, shared = np.random.default_rng([seed, rank + 1]), np.random.default_rng(seed)
     repeats = effort.repeats
@@ -141,7 +143,7 @@ def _measure_steps(
     points: Sequence[StepPoint],
     rank: int,
     world_size: int,
-    effort: Effort,
+    effort: MeasuringEffort,
     pace: Pace,
     seed: int,
 ) -> list[StepPoint]:

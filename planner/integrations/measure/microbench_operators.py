@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from costmodels.calibration.designs import Effort
+from costmodels.calibration.designs import MeasuringEffort
 from costmodels.calibration.fit_machine import CHAIN
 from costmodels.calibration.points import OperatorPoint
 from planner.integrations.dense.trace import trace_dense
@@ -306,7 +306,7 @@ _IN_A_ROW = 8
 """This many operators in a row are taken as measured at one moment."""
 
 
-def operator_groups(effort: Effort) -> list[list[str]]:
+def operator_groups(effort: MeasuringEffort) -> list[list[str]]:
     """The names of the operators to measure, every kind in turn, and of chains of them.
 
     A pass that measures every n-th group has operators of all kinds, and chains.

@@ -17,8 +17,8 @@ from costmodels.datatypes import IntArray
 from planner.errors import InvalidInputError
 from planner.profiling.readers import (
     AbstractReader,
-    Block,
     Chunk,
+    SampleBlock,
     bags,
     check_indices,
     first_samples,
@@ -66,7 +66,7 @@ class TorchReader(AbstractReader):
         """The number of samples of all batches."""
         return sum(chunk.num_samples for chunk in _load(path))
 
-    def read(self, path: Path, block: Block, names: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, path: Path, block: SampleBlock, names: Sequence[str]) -> Iterator[Chunk]:
         """The samples, batch by batch."""
         left = block.end(self.num_samples(path))
         for chunk in _load(path):

@@ -92,7 +92,7 @@ class PredictedSchema(Loose):
     per_rank: list[dict[str, Any]]
 
 
-class MemorySchema(Loose):
+class SavedMemory(Loose):
     """Bytes per rank by purpose, and per host."""
 
     per_rank: list[dict[str, Any]]
@@ -146,7 +146,7 @@ class PlanSchema(Loose):
     batch_size_per_rank: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0)] | None = None
     pipeline: str | None = None
     predicted: PredictedSchema | None = None
-    memory: MemorySchema | None = None
+    memory: SavedMemory | None = None
     solver: SolverSchema | None = None
     searched: list[str] = Field(default_factory=list)
     usd_per_billion_samples: float | None = None

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, final
 from markupsafe import Markup
 
 from planner.report.base import Kind, format_cell
-from planner.report.charts import Dot, Figure, Place, legend, scatter
+from planner.report.charts import ChartDot, Figure, Place, legend, scatter
 from planner.report.evidence import Evidence
 from planner.report.figures import gap_parts, objective_kind
 from planner.report.page import fill
@@ -73,7 +73,7 @@ def _chart(solver: SolverReport) -> Markup:
     for name, series in ((_BOUND, bounds), (_INCUMBENT, best)):
         shown = [(t, min(max(v, low), high)) for t, v in series]
         dots += [
-            Dot(x=t, y=y, name=name, told=f"{name} {format_cell(kind, v)} after {t:.2f} s")
+            ChartDot(x=t, y=y, name=name, told=f"{name} {format_cell(kind, v)} after {t:.2f} s")
             for (t, y), (_, v) in zip(shown, series, strict=True)
         ]
         lines[name] = _steps(shown, end_s=max(solver.seconds, _LEAST_S))

@@ -113,14 +113,14 @@ def draw(view: View) -> Markup:
     return fill(_BODY, what=what, legend=legend, chart=chart, heat=heat, left_out=left_out)
 
 
-def _shown(view: View, busy_s: Sequence[float]) -> tuple[tuple[charts.Group, ...], str]:
+def _shown(view: View, busy_s: Sequence[float]) -> tuple[tuple[charts.BarGroup, ...], str]:
     """The ranks that get a bar, and a line that says which ones they are."""
     world = view.topology.world_size
     if len(busy_s) < charts.FEWEST_RANKS:
         return charts.rank_groups(view.topology, most=charts.FEWEST_RANKS), "each rank"
     busiest = sorted(range(world), key=lambda r: (-busy_s[r], r))[:_BUSIEST]
-    groups = tuple(charts.Group(name=f"rank {r}", ranks=range(r, r + 1)) for r in busiest)
-    mean = charts.Group(name="mean of ranks", ranks=range(world))
+    groups = tuple(charts.BarGroup(name=f"rank {r}", ranks=range(r, r + 1)) for r in busiest)
+    mean = charts.BarGroup(name="mean of ranks", ranks=range(world))
     return (*groups, mean), f"the {_BUSIEST} busiest ranks and the mean of all"
 
 

@@ -39,7 +39,7 @@ from planner.search.bounds.bound_program import (
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.milp import Basis, MilpProgram, Rows, Solution
+from planner.search.common.milp import MilpProgram, ProgramBasis, Rows, Solution
 from planner.search.common.programs import effort_of, node_s, solve
 from planner.space.effort import Meter
 from planner.space.objective import Cut
@@ -99,7 +99,7 @@ class RankFreeBound:
         more: Sequence[Rows] = (),
         rounds: int = 12,
         box: Box | None = None,
-        start: Basis | None = None,
+        start: ProgramBasis | None = None,
     ) -> Relaxation:
         """The bound by the linear program, solved until its bound rises no more.
 
@@ -188,7 +188,7 @@ class RankFreeBound:
         *,
         time_limit_s: float = math.inf,
         gap_ratio: float = 1e-4,
-        start: Basis | None = None,
+        start: ProgramBasis | None = None,
     ) -> Solution:
         """Solve a program, with no more nodes than the work left allows, and count its work."""
         nodes = self._meter.left_s / node_s(program)

@@ -37,7 +37,7 @@ Call = tuple[ShardingType, ComputeKernel]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Launches:
+class BoxLaunches:
     """What fused calls add to the phases on the ranks that have them, beyond those counted.
 
     Some sharding types put shards on some ranks only. Of their calls, a rank has one for each type
@@ -87,7 +87,7 @@ class Box:
         num_phases: int,
         low: FloatArray,
         high: FloatArray,
-        launches: Launches,
+        launches: BoxLaunches,
         *,
         flat: BoolArray | None = None,
         parent: Box | None = None,

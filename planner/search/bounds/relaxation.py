@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingType
-from planner.search.common.milp import Basis
+from planner.search.common.milp import ProgramBasis
 from planner.search.common.schedule import USUAL, Schedule
 from planner.space.evaluation import SearchSpace
 
@@ -40,7 +40,7 @@ class Relaxation:
     shares: FloatArray | None = None
     phases: FloatArray | None = None
     reduced_costs: FloatArray | None = None
-    basis: Basis | None = None
+    basis: ProgramBasis | None = None
 
     def choice(self, space: SearchSpace) -> IntArray:
         """``[T]`` index of the option with the largest share of each table."""

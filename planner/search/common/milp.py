@@ -26,7 +26,7 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Basis:
+class ProgramBasis:
     """The statuses of a solution, as numbers of MathOpt's ``BasisStatusProto``.
 
     Attributes:
@@ -38,7 +38,7 @@ class Basis:
     rows: Mapping[bytes, int]
 
     @staticmethod
-    def read(found: Any, names: Sequence[bytes]) -> Basis | None:
+    def read(found: Any, names: Sequence[bytes]) -> ProgramBasis | None:
         """The basis of a solution in MathOpt's protocol; None if the solution has none.
 
         Args:
@@ -51,7 +51,7 @@ class Basis:
         status = np.zeros(len(names), dtype=np.int64)
         status[np.array(rows.ids, dtype=np.int64)] = np.array(rows.values)
         by_name = dict(zip(names, status.tolist(), strict=True))
-        return Basis(variables=list(found.basis.variable_status.values), rows=by_name)
+        return ProgramBasis(variables=list(found.basis.variable_status.values), rows=by_name)
 
     def write(self, size: int, names: Sequence[bytes]) -> Any:
         """This basis for another program, as MathOpt's ``BasisProto``.
@@ -212,7 +212,7 @@ class Solution:
     bound: float
     x: FloatArray | None
     reduced_costs: FloatArray | None
-    basis: Basis | None = None
+    basis: ProgramBasis | None = None
     infeasible: bool = False
     pivots: int = 0
     nodes: int = 0

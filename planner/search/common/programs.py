@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.milp import Basis, MilpProgram, Rows, Solution, row_names
+from planner.search.common.milp import MilpProgram, ProgramBasis, Rows, Solution, row_names
 from planner.search.common.safe_bounds import first_prices, safe_bound
 from planner.space.effort import program_s
 
@@ -86,7 +86,7 @@ def solve(
     *,
     time_limit_s: float = math.inf,
     gap_ratio: float = 1e-4,
-    start: Basis | None = None,
+    start: ProgramBasis | None = None,
 ) -> Solution:
     """Solve a program: by GLOP if all its variables are continuous, otherwise by HiGHS.
 
@@ -135,7 +135,7 @@ class _Answer:
 
 
 def _solved(
-    program: MilpProgram, time_limit_s: float, gap_ratio: float, start: Basis | None = None
+    program: MilpProgram, time_limit_s: float, gap_ratio: float, start: ProgramBasis | None = None
 ) -> _Answer:
     """Ask the solver once, and compute the bound of what it says.
 
@@ -168,7 +168,7 @@ def _solved(
             none = replace(nothing, bound=bound, infeasible=True)
             return _Answer(solution=none, denied=False)
         shown = None if prices is None or math.isinf(bound) else reduced
-        basis = None if x is None else Basis.read(result.solutions[0], names)
+        basis = None if x is None else ProgramBasis.read(result.solutions[0], names)
         solution = replace(nothing, bound=bound, x=x, reduced_costs=shown, basis=basis)
         return _Answer(solution=solution, denied=x is None and _says_none_fits(result))
     denied = _says_none_fits(result)
@@ -273,7 +273,7 @@ def _middle(log: FloatArray, index: IntArray, like: FloatArray) -> FloatArray:
 
 
 def _ask(
-    program: MilpProgram, time_limit_s: float, gap_ratio: float, start: Basis | None
+    program: MilpProgram, time_limit_s: float, gap_ratio: float, start: ProgramBasis | None
 ) -> tuple[Any, list[bytes]]:
     """Solve a program through MathOpt's protocol buffers.
 

@@ -41,7 +41,7 @@ variables and the smallest shards. Nothing is proven then; more options find pla
 problems."""
 
 
-class Answer(StrEnum):
+class PackingAnswer(StrEnum):
     """What is known after CP-SAT has ended: there is a plan, there is none, or neither."""
 
     FOUND = "found"
@@ -51,7 +51,7 @@ class Answer(StrEnum):
 
 def pack_exactly(
     space: SearchSpace, *, work_s: float, time_limit_s: float, seed: int
-) -> tuple[Answer, Assignment | None]:
+) -> tuple[PackingAnswer, Assignment | None]:
     """Look for a plan that fits and keeps the rules, or for the proof that there is none.
 
     Half of the work and of the time is for either.
@@ -65,10 +65,10 @@ def pack_exactly(
     kept, complete = _options(space)
     limits = work_s / 2, time_limit_s / 2
     found, assignment = _Model(space, kept, round_up=True).solve(*limits, seed)
-    if found is not Answer.NONE or not complete:
-        return (Answer.UNKNOWN if found is Answer.NONE else found), assignment
+    if found is not PackingAnswer.NONE or not complete:
+        return (PackingAnswer.UNKNOWN if found is PackingAnswer.NONE else found), assignment
     found, _ = _Model(space, kept, round_up=False).solve(*limits, seed)
-    return (Answer.NONE if found is Answer.NONE else Answer.UNKNOWN), None
+    return (PackingAnswer.NONE if found is PackingAnswer.NONE else PackingAnswer.UNKNOWN), None
 
 
 def _options(space: SearchSpace) -> tuple[list[list[int]], bool]:
@@ -134,7 +134,7 @@ class _Model:
 
     def solve(
         self, work_s: float, time_limit_s: float, seed: int
-    ) -> tuple[Answer, Assignment | None]:
+    ) -> tuple[PackingAnswer, Assignment | None]:
         """Run the solver, for so much work and so many seconds by the clock at most."""
         solver = self.cp.CpSolver()
         if math.isfinite(time_limit_s):
@@ -147,16 +147,16 @@ class _Model:
         solver.parameters.random_seed = seed
         status = solver.solve(self.model)
         if status == self.cp.INFEASIBLE:
-            return Answer.NONE, None
+            return PackingAnswer.NONE, None
         if status not in (self.cp.FEASIBLE, self.cp.OPTIMAL):
-            return Answer.UNKNOWN, None
+            return PackingAnswer.UNKNOWN, None
         options, places = [], []
         for table in self.tables:
             chosen = next(p for p in table if solver.boolean_value(p.used))
             options.append(chosen.index)
             where = (next(i for i, x in enumerate(r) if solver.boolean_value(x)) for r in chosen.at)
             places.append(tuple(where))
-        return Answer.FOUND, Assignment(options=tuple(options), places=tuple(places))
+        return PackingAnswer.FOUND, Assignment(options=tuple(options), places=tuple(places))
 
     # -- parts ------------------------------------------------------------------------------------
 
@@ -375,7 +375,7 @@ def offer_exact_packing(space: SearchSpace, record: Record, *, seed: int) -> Non
     answer, found = pack_exactly(space, work_s=_EXACT_S, time_limit_s=most_s, seed=seed)
     if found is not None:
         record.consider(found, "exact packing")
-    elif answer is Answer.NONE:
+    elif answer is PackingAnswer.NONE:
         record.raise_bound(np.inf, "exact packing")
 
 

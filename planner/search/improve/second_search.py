@@ -28,7 +28,7 @@ do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class SearchRequest:
     """What the other process is asked to search for.
 
     Attributes:
@@ -62,7 +62,7 @@ class SecondSearch:
         """Send all that the search needs to another process."""
         limit_s, most = evaluate.budget.time_limit_s, evaluate.budget.max_evaluations
         left_s = None if limit_s is None else limit_s - evaluate.seconds
-        self._request = Request(
+        self._request = SearchRequest(
             strategy=strategy,
             space=evaluate.space,
             objective=evaluate.objective,
@@ -107,7 +107,9 @@ class SecondSearch:
         self._other.close()
 
 
-def answer(request: Request, stopped: Callable[[], bool] = lambda: False) -> Iterator[Assignment]:
+def answer(
+    request: SearchRequest, stopped: Callable[[], bool] = lambda: False
+) -> Iterator[Assignment]:
     """Search, and yield the best plan if there is one.
 
     Args:

@@ -6,11 +6,11 @@ from dataclasses import asdict
 
 import pytest
 
-from costmodels.calibration.designs import FULL, QUICK, Effort, collective_points
+from costmodels.calibration.designs import FULL, QUICK, MeasuringEffort, collective_points
 
 
 @pytest.mark.parametrize("effort", [FULL, QUICK])
-def test_two_ranks_measure_what_is_said(effort: Effort) -> None:
+def test_two_ranks_measure_what_is_said(effort: MeasuringEffort) -> None:
     assert effort.shared_by(2) == effort
 
 

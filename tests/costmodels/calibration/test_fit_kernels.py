@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.dense._kernels import PRIOR, KernelConstants
+from costmodels.dense.kernels import PRIOR, KernelConstants
 from costmodels.errors import InvalidValueError
 from planner.validation.dense_kernels import KernelPoint, fit_kernels
 

@@ -22,7 +22,7 @@ from costmodels.collective._law import (
     num_steps,
 )
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import NUM_LEVELS, GrowingPart, Level
+from costmodels.collective.base import NUM_LEVELS, GrowingPart, LinkLevel
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.collective.measured import Measured
 from costmodels.fitted import ScaledCollective
@@ -101,8 +101,8 @@ def test_network_bytes_count_on_pcie_alone(rate: float, local: int, shares: bool
     group = group_of(topology)
     assert is_pcie(group.fabric_rate) is shares
     send, receive = np.zeros((2, 4, NUM_LEVELS))
-    send[:, Level.HOST], receive[:, Level.HOST] = 3e6, 5e6
-    send[:, Level.NETWORK], receive[:, Level.NETWORK] = 7e6, 2e6
+    send[:, LinkLevel.HOST], receive[:, LinkLevel.HOST] = 3e6, 5e6
+    send[:, LinkLevel.NETWORK], receive[:, LinkLevel.NETWORK] = 7e6, 2e6
     fabric, network = busiest_bytes(send, receive, topology, group)
     assert fabric == pytest.approx(np.full(4, 5e6 + 7e6 * shares))
     assert network == pytest.approx(np.full(4, 7e6))
@@ -112,7 +112,7 @@ def test_one_rank_in_each_domain_has_no_fabric() -> None:
     link = Link(latency_s=10 * US, bandwidth_bytes_per_s=16.0 * GB)
     topology = make_topology(4, 1, host_link=link)
     sent = np.zeros((4, NUM_LEVELS))
-    sent[:, Level.NETWORK] = 7e6
+    sent[:, LinkLevel.NETWORK] = 7e6
     fabric, _ = busiest_bytes(sent, sent, topology, group_of(topology))
     assert not fabric.any()
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.dense._kernels import Gpu, attention_time, kernel_time
 from costmodels.dense.base import dense_names, dense_operators, uneven_remark
-from costmodels.dense.roofline import Roofline
+from costmodels.dense.kernels import Gpu, attention_time, kernel_time
+from costmodels.dense.roofline import DenseRoofline
 from costmodels.errors import InvalidValueError
 from costmodels.layers.base import Flow
 from costmodels.layers.hstu import Hstu
@@ -56,7 +56,7 @@ def total(layer: Hstu, figure: str) -> float:
 def step_s(layer: Hstu, name: str = H100.name) -> float:
     """Forward and backward."""
     topology = make_topology(device=replace(H100, name=name))
-    times = Roofline().times(workload(layer), topology)
+    times = DenseRoofline().times(workload(layer), topology)
     return times.top_forward_s + times.top_backward_s
 
 
@@ -134,11 +134,11 @@ def test_ranks_differ_more_if_samples_share_their_history() -> None:
     shared = replace(drawn, samples_per_history=4)
     one, four = (max(o.deviation_ratio for o in operators(x)) for x in (drawn, shared))
     assert four == pytest.approx(2 * one)
-    said = uneven_remark(workload(drawn), make_topology(device=H100), Roofline())
+    said = uneven_remark(workload(drawn), make_topology(device=H100), DenseRoofline())
     assert said is not None
     assert "balanced: true" in said
     for quiet in (FUSED, replace(drawn, balanced=True), replace(FUSED, lengths=(64,))):
-        assert uneven_remark(workload(quiet), make_topology(device=H100), Roofline()) is None
+        assert uneven_remark(workload(quiet), make_topology(device=H100), DenseRoofline()) is None
 
 
 def test_a_device_that_was_not_measured_does_the_work_of_an_h100() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodels.dense.base import dense_operators
-from costmodels.dense.roofline import Roofline, slowest_sigmas
+from costmodels.dense.roofline import DenseRoofline, slowest_sigmas
 from costmodels.errors import InvalidValueError
 from costmodels.layers.hstu import Hstu
 from costmodels.layers.mlp import Mlp
@@ -141,7 +141,7 @@ def test_checkpoints_trade_memory_for_a_second_forward_pass() -> None:
     assert kept[0] - kept[2] == 6 * (sum(o.saved_bytes for o in block) - first)
     topology = make_topology()
     times = [
-        Roofline().times(
+        DenseRoofline().times(
             Workload(
                 name="w", tables=(), batch_size_per_rank=8,
                 dense=DenseArch(layers=(replace(BLOCK, checkpoint=c),), dtype=DataType.FP16),
@@ -243,7 +243,8 @@ def test_the_rank_with_the_longest_sequences_sets_the_pace() -> None:
         dense=DenseArch(layers=(replace(BLOCK, lengths=LENGTHS),)),
     )  # fmt: skip
     alone, many = (
-        Roofline().times(workload, make_topology(num_hosts=hosts)).top_forward_s for hosts in (1, 8)
+        DenseRoofline().times(workload, make_topology(num_hosts=hosts)).top_forward_s
+        for hosts in (1, 8)
     )
     assert many > alone
     assert slowest_sigmas(1) == 0.0
@@ -260,7 +261,9 @@ def test_half_the_shares_take_twice_as_long() -> None:
         dense=DenseArch(layers=(big,), dtype=DataType.FP16),
     )  # fmt: skip
     times = [
-        Roofline(shares=Shares(product_ratio=s, memory_ratio=s)).times(workload, make_topology())
+        DenseRoofline(shares=Shares(product_ratio=s, memory_ratio=s)).times(
+            workload, make_topology()
+        )
         for s in (1.0, 0.5)
     ]
     assert times[1].top_forward_s == pytest.approx(2 * times[0].top_forward_s, rel=0.1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodels.dense.base import activation_bytes, dense_operators
-from costmodels.dense.roofline import Roofline
+from costmodels.dense.roofline import DenseRoofline
 from costmodels.layers.hstu import Hstu
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.transformer import Transformer
@@ -67,7 +67,7 @@ def test_the_slowest_of_many_ranks_has_no_more_than_sequences_of_full_length(
         layer = replace(block, lengths=given)
         workload = replace(SMALL, dense=DenseArch(layers=(layer,)))
         topology = make_topology(num_hosts=hosts)
-        times = Roofline().times(workload, topology)
+        times = DenseRoofline().times(workload, topology)
         found[given, hosts] = times.top_forward_s
         operators = dense_operators(workload)[1]
         assert all(o.most_ratio >= 1.0 for o in operators if o.deviation_ratio)

@@ -15,7 +15,7 @@ from costmodels.dense.base import (
     dense_operators,
     dense_parameters,
 )
-from costmodels.dense.roofline import Roofline
+from costmodels.dense.roofline import DenseRoofline
 from costmodels.errors import InvalidValueError
 from costmodels.layers.base import AbstractLayer, Flow
 from costmodels.layers.dcn import Dcn
@@ -217,11 +217,11 @@ def test_fused_attention_is_cheaper_and_keeps_less() -> None:
     topology = make_topology(device=make_device(num_multiprocessors=108))
     fused, plain = of(gpt2()), of(gpt2(fused_attention=False))
     assert dense_parameters(fused) == dense_parameters(plain)
-    ours, others = (Roofline().times(w, topology) for w in (fused, plain))
+    ours, others = (DenseRoofline().times(w, topology) for w in (fused, plain))
     assert ours.top_forward_s < others.top_forward_s
     scores = 12 * 8 * 12 * 1024 * 1024 * 2
     assert activation_bytes(plain) > activation_bytes(fused) + 0.9 * scores
-    without_mask = Roofline().times(of(gpt2(causal=False)), topology)
+    without_mask = DenseRoofline().times(of(gpt2(causal=False)), topology)
     assert without_mask.top_forward_s > ours.top_forward_s
 
 
@@ -241,7 +241,7 @@ def test_products_without_a_gradient_of_the_input_cost_half_a_backward() -> None
     none = replace(half, right_gradient=False)
     topology = make_topology()
     times = [
-        Roofline()
+        DenseRoofline()
         .times(
             Workload(
                 name="w",

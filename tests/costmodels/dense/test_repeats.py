@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.dense._rewriting import in_blocks
 from costmodels.dense.base import dense_layers, dense_operators
+from costmodels.dense.rewriting import in_blocks
 from costmodels.layers._parts import mlp
 from costmodels.layers.hstu import Hstu
 from costmodels.operators import Operator

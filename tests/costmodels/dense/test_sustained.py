@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from costmodels.dense._kernels import Gpu, kernel_streaming_time, product_time
-from costmodels.dense.roofline import Roofline
+from costmodels.dense.kernels import Gpu, kernel_streaming_time, product_time
+from costmodels.dense.roofline import DenseRoofline
 from costmodels.fitted import ScaledDense
 from costmodels.layers._parts import matmul
 from costmodels.layers.mlp import Mlp
@@ -59,8 +59,8 @@ def test_without_lookups_a_dense_part_fills_the_step_and_beside_long_ones_it_is_
     alone = Workload(name="w", tables=(), batch_size_per_rank=4096, dense=MLP)
     assert ratio(alone, "a100_80gb_sxm") == 1.0
     assert ratio(beside(1000.0), "a100_80gb_sxm") == 0.0
-    assert Roofline().sustained_ratio(alone, load_system("a100_80gb_sxm")) == 1.0
-    assert Roofline().sustained_ratio(beside(1e-3), load_system("a100_80gb_sxm")) == 0.0
+    assert DenseRoofline().sustained_ratio(alone, load_system("a100_80gb_sxm")) == 1.0
+    assert DenseRoofline().sustained_ratio(beside(1e-3), load_system("a100_80gb_sxm")) == 0.0
 
 
 @pytest.mark.parametrize("system", first(["v100_32gb_sxm", "h100_sxm", "a100_80gb_sxm", "l40"], 2))
@@ -116,7 +116,7 @@ def test_a_scaled_model_is_beside_lookups_shorter_by_its_factor() -> None:
     """Its ratio is that of the model whose lookups and products are all longer."""
     topology, workload = load_system("h100_sxm", gpus=1), beside(2.0)
     whole = CostPipeline(workload, topology)
-    twice = ScaledDense(inner=Roofline(), factor_ratio=2.0)
+    twice = ScaledDense(inner=DenseRoofline(), factor_ratio=2.0)
     scaled = CostPipeline(workload, topology, CostModels(dense=twice))
     assert 0.0 < whole._sustained_ratio < scaled._sustained_ratio < 1.0
     left = [1.0 - pipeline._sustained_ratio for pipeline in (whole, scaled)]
@@ -145,7 +145,7 @@ def test_each_operator_has_the_shares_of_its_own_type() -> None:
         )
         for dtype in (DataType.FP32, DataType.FP16)
     ]
-    fp32, fp16 = (Roofline().times(w, topology).top_forward_s for w in both)
+    fp32, fp16 = (DenseRoofline().times(w, topology).top_forward_s for w in both)
     assert fp32 == fp16
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from costmodels.datatypes import FloatArray
-from costmodels.distribution._samples import draws_needed, hot_share_range, tells
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
+from costmodels.distribution.samples import draws_needed, hot_share_range, tells
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 

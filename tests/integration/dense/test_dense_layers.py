@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import costmodels.layers as kinds
 from costmodels import discovery
 from costmodels.dense.base import dense_operators
-from costmodels.dense.roofline import Roofline
+from costmodels.dense.roofline import DenseRoofline
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from planner.io.documents import Document
@@ -94,7 +94,7 @@ def test_flop_and_parameters_are_exact_and_the_rest_is_near(name: str) -> None:
     for operators in (ours, trace.operators.after_tables):
         arch = DenseArch(operators=OperatorList(batch_size_per_rank=BATCH, after_tables=operators))
         workload = Workload(name="w", tables=(), batch_size_per_rank=BATCH, dense=arch)
-        times = Roofline().times(workload, topology)
+        times = DenseRoofline().times(workload, topology)
         prices.append(times.top_forward_s + times.top_backward_s)
     assert prices[0] == pytest.approx(prices[1], rel=0.1)
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from costmodels.dense.base import activation_bytes, dense_operators, dense_parameters
-from costmodels.dense.roofline import Roofline
+from costmodels.dense.roofline import DenseRoofline
 from costmodels.layers.transformer import Transformer as TransformerLayer
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
@@ -140,7 +140,9 @@ def test_a_traced_dlrm_has_the_price_of_its_keys_and_layers(
     listed = replace(workload, dense=DenseArch(operators=trace.operators))
     for multiprocessors in (0, 108):
         topology = make_topology(device=make_device(num_multiprocessors=multiprocessors))
-        by_keys, by_trace = (astuple(Roofline().times(w, topology)) for w in (workload, listed))
+        by_keys, by_trace = (
+            astuple(DenseRoofline().times(w, topology)) for w in (workload, listed)
+        )
         assert by_trace == pytest.approx(by_keys, rel=2e-2 if autocast else 1e-12)
     assert dense_parameters(listed) == dense_parameters(workload)
 
@@ -174,7 +176,7 @@ def test_a_layer_lists_what_tracing_its_module_gives() -> None:
     assert dense_parameters(by_layer) == trace.num_parameters
     assert activation_bytes(by_layer) == pytest.approx(trace.saved_bytes, rel=0.01)
     topology = make_topology(device=make_device(num_multiprocessors=108))
-    ours, theirs = (astuple(Roofline().times(w, topology)) for w in (by_layer, by_trace))
+    ours, theirs = (astuple(DenseRoofline().times(w, topology)) for w in (by_layer, by_trace))
     assert ours == pytest.approx(theirs, rel=0.02)
 
 

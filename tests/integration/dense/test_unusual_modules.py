@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from costmodels.dense.roofline import Roofline
+from costmodels.dense.roofline import DenseRoofline
 from costmodels.operators import OperatorKind
 from costmodels.workload import DenseArch, OperatorList, Workload
 from planner.integrations.dense.trace import DenseTrace, trace_dense
@@ -209,7 +209,7 @@ def test_a_frozen_attention_has_no_backward_pass() -> None:
     (attention,) = (o for o in trace.all_operators if o.kind is OperatorKind.ATTENTION)
     assert attention.gradient_flop == 0 < attention.forward_flop
     assert trace.backward_flop == trace.counted_backward_flop
-    model = Roofline()
+    model = DenseRoofline()
     arch = DenseArch(operators=OperatorList(batch_size_per_rank=BATCH, after_tables=(attention,)))
     workload = Workload(name="w", tables=(), batch_size_per_rank=BATCH, dense=arch)
     times = model.times(workload, make_topology())

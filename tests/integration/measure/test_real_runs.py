@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torchrec")
 
-from costmodels.calibration.designs import Effort
+from costmodels.calibration.designs import MeasuringEffort
 from costmodels.validation.metrics import rank_tasks
 from planner.cli.printing.validate_runs import task_times
 from planner.integrations.measure import calibrate
@@ -19,7 +19,7 @@ from planner.validation.tasks import BLOCK_TASKS, choose_plans, random_workload
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 
-TINY = Effort(
+TINY = MeasuringEffort(
     num_lookups=18,
     num_dense_lookups=6,
     num_sequence_lookups=6,

@@ -6,7 +6,7 @@ import pytest
 
 from costmodels.sharding import ShardingType, row_blocks
 from costmodels.torchrec_estimates import TorchrecMachine
-from planner.options.torchrec_default import DefaultOption, Shard, default_options
+from planner.options.torchrec_default import DefaultOption, DefaultShard, default_options
 from planner.problem import PlanningProblem
 from tests.planner.report.report_samples import make_topology, make_workload
 
@@ -44,4 +44,4 @@ def test_figures_of_an_option_are_those_of_all_its_shards(options: list[DefaultO
         assert option.num_shards == len(seconds)
         assert option.size == (max(hbm), sum(hbm), max(ddr), sum(ddr))
         assert (option.total_s, option.largest_s) == (sum(seconds), max(seconds))
-        assert all(isinstance(shard, Shard) for shard in option.shards())
+        assert all(isinstance(shard, DefaultShard) for shard in option.shards())

@@ -13,7 +13,13 @@ import numpy as np
 from costmodels.datatypes import IntArray
 from costmodels.distribution.zipf import Zipf
 from planner.profiling.profiler import ProfileOptions
-from planner.profiling.readers import AbstractReader, Block, CriteoTsvReader, check_indices, is_list
+from planner.profiling.readers import (
+    AbstractReader,
+    CriteoTsvReader,
+    SampleBlock,
+    check_indices,
+    is_list,
+)
 
 SAMPLES = 6_000
 OPTIONS = ProfileOptions(batch_sizes=(64, 1_000))
@@ -77,12 +83,12 @@ def write_npz(path: Path, arrays: Sequence[IntArray], *, compressed: bool = Fals
 
 
 def read_bags(
-    reader: AbstractReader, path: Path, blocks: Sequence[Block] | None = None
+    reader: AbstractReader, path: Path, blocks: Sequence[SampleBlock] | None = None
 ) -> dict[str, list[list[int]]]:
     """Every sample's indices per feature, as a reader gives them."""
     names = reader.feature_names(path)
     found: dict[str, list[list[int]]] = {name: [] for name in names}
-    for block in blocks or [Block()]:
+    for block in blocks or [SampleBlock()]:
         for chunk in reader.read(path, block, names):
             check_indices(chunk)
             for name, column in chunk.features.items():
@@ -95,8 +101,8 @@ def read_bags(
     return found
 
 
-def halves(reader: AbstractReader, path: Path, parts: int = 2) -> list[Block]:
+def halves(reader: AbstractReader, path: Path, parts: int = 2) -> list[SampleBlock]:
     """A file cut into blocks of equal size."""
     samples = reader.num_samples(path)
     edges = [samples * i // parts for i in range(parts + 1)]
-    return [Block(start, stop) for start, stop in pairwise(edges)]
+    return [SampleBlock(start, stop) for start, stop in pairwise(edges)]

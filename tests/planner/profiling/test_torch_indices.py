@@ -14,7 +14,7 @@ import pytest
 from planner.errors import InvalidInputError
 from planner.integrations.measure.torch_indices import TorchReader
 from planner.profiling.profiler import ProfileOptions, profile_files
-from planner.profiling.readers import Block, read_head
+from planner.profiling.readers import SampleBlock, read_head
 from tests.planner.profiling.samples import read_bags
 
 torch: Any = pytest.importorskip("torch")
@@ -45,7 +45,7 @@ def test_indices_offsets_lengths(tmp_path: Path, name: str) -> None:
     assert reader.matches(path, read_head(path))
     assert read_bags(reader, path) == BAGS
     assert reader.num_samples(path) == 2
-    assert read_bags(reader, path, [Block(limit=1)]) == {
+    assert read_bags(reader, path, [SampleBlock(limit=1)]) == {
         name: bags[:1] for name, bags in BAGS.items()
     }
 

@@ -13,9 +13,9 @@ from planner.report.charts import (
     HEIGHT,
     LEFT,
     WIDTH,
-    Dot,
+    ChartDot,
+    ChartScale,
     Figure,
-    Scale,
     scatter,
     written,
 )
@@ -28,7 +28,7 @@ def test_ticks_are_round_numbers_of_what_the_axis_shows(factor: float, width: fl
     rng = np.random.default_rng(int(width * 10))
     for shown in 10.0 ** rng.uniform(-3, 9, 20):
         low = float(shown) / factor
-        scale = Scale([low, low * width], 0.0, 100.0)
+        scale = ChartScale([low, low * width], 0.0, 100.0)
         ticks = scale.ticks(factor)
         assert 2 <= len(ticks) <= 14
         assert all(scale.low * (1 - 1e-9) <= t <= scale.high * (1 + 1e-9) for t in ticks)
@@ -62,7 +62,10 @@ def test_labels_cover_no_dot_and_no_other_label_and_stay_inside(seed: int) -> No
 
 
 def test_a_line_joins_points_in_their_colour() -> None:
-    dots = [Dot(x=10.0, y=2.0, name="a", told="one"), Dot(x=20.0, y=1.0, name="b", told="two")]
+    dots = [
+        ChartDot(x=10.0, y=2.0, name="a", told="one"),
+        ChartDot(x=20.0, y=1.0, name="b", told="two"),
+    ]
     joined = {"b": [(10.0, 2.0), (20.0, 1.0)], "front": [(10.0, 2.0), (20.0, 2.0)]}
     text = scatter("c", dots, ["a", "b"], Figure(title="x"), Figure(title="y"), lines=joined)
     first, grey = re.findall(r'<polyline points="([^"]*)" style="stroke:([^"]*)"', text)

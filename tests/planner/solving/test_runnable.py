@@ -104,13 +104,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], PlanningResult]:
     from planner.solving import run
 
     found: list[PlanningResult] = []
-    searched = run.Run.result
+    searched = run.SolvingRun.result
 
-    def kept(own: run.Run) -> PlanningResult:
+    def kept(own: run.SolvingRun) -> PlanningResult:
         found.append(searched(own))
         return found[-1]
 
-    monkeypatch.setattr(run.Run, "result", kept)
+    monkeypatch.setattr(run.SolvingRun, "result", kept)
     return lambda: found[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodels.dense._kernels import KERNELS
+from costmodels.dense.kernels import KERNELS
 from planner.validation.dense_kernels import DLRM, DOTS, GRAPHS, PRODUCTS, points, published_steps
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.cli import environment as env
-from planner.cli.environment import Check, Level, check_torch_traps
+from planner.cli.environment import Check, CheckLevel, check_torch_traps
 
 PAIR = {
     "torch": "2.13.0+cpu",
@@ -35,28 +35,28 @@ def test_a_matching_cpu_set_has_none() -> None:
 
 def test_the_stand_in_hides_a_gpu() -> None:
     check = traps(PAIR, nvml=True)["fbgemm-gpu"]
-    assert check.level is Level.WARN
+    assert check.level is CheckLevel.WARN
     assert "stand-in" in check.finding
     assert traps(PAIR, owner="fbgemm-gpu", nvml=True) == {}
 
 
 def test_generations_are_not_mixed() -> None:
     check = traps({**PAIR, "torchrec": "1.9.2"})["torchrec / fbgemm"]
-    assert check.level is Level.WARN
+    assert check.level is CheckLevel.WARN
     assert "torchrec==1.8.*" in check.fix
 
 
 def test_an_untried_torchrec_is_named() -> None:
     newer = {"torch": "2.15.0+cpu", "torchrec": "1.10.0", "fbgemm-gpu-cpu": "1.10.0"}
     check = traps(newer)["torchrec version"]
-    assert check.level is Level.WARN
+    assert check.level is CheckLevel.WARN
     assert "1.8, 1.9" in check.finding
     assert "torch==2.14.*" in check.fix
 
 
 def test_a_cuda_build_without_a_gpu_is_only_large() -> None:
     check = traps({**PAIR, "torch": "2.13.0"})["torch build"]
-    assert check.level is Level.OK
+    assert check.level is CheckLevel.OK
     assert "5 GB" in check.finding
 
 

@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 
 from costmodels.datatypes import FloatArray
 from planner.search.common import programs
-from planner.search.common.milp import Basis, MilpProgram, Rows, row_names
+from planner.search.common.milp import MilpProgram, ProgramBasis, Rows, row_names
 from planner.search.common.programs import solve
 
 
@@ -94,12 +94,12 @@ def test_a_similar_program_takes_fewer_pivots() -> None:
 
 
 def test_a_basis_of_other_variables_is_of_no_use() -> None:
-    assert Basis(variables=[2, 2], rows={}).write(3, [b"row"]) is None
+    assert ProgramBasis(variables=[2, 2], rows={}).write(3, [b"row"]) is None
 
 
 @pytest.mark.parametrize("known", [{}, {b"a": 5, b"b": 5}, {b"a": 3, b"b": 3}])
 def test_as_many_are_between_their_limits_as_there_are_rows(known: dict[bytes, int]) -> None:
-    proto = Basis(variables=[5, 2, 2], rows=known).write(3, [b"a", b"b"])
+    proto = ProgramBasis(variables=[5, 2, 2], rows=known).write(3, [b"a", b"b"])
     statuses = [*proto.variable_status.values, *proto.constraint_status.values]
     assert statuses.count(5) == 2
 
@@ -118,7 +118,7 @@ def test_a_solver_that_refuses_a_basis_begins_anew(monkeypatch: pytest.MonkeyPat
     ask, starts = programs._ask, []
 
     def refusing(
-        program: MilpProgram, time_limit_s: float, gap_ratio: float, start: Basis | None
+        program: MilpProgram, time_limit_s: float, gap_ratio: float, start: ProgramBasis | None
     ) -> object:
         starts.append(start)
         if start is not None:

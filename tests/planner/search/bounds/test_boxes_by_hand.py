@@ -13,7 +13,7 @@ from costmodels.datatypes import FloatArray
 from costmodels.floors.type_floor import Leaf, Path
 from planner.objectives import objective_named
 from planner.search.bounds.bound_program import RankFreeProgram, Scope
-from planner.search.bounds.boxes import Box, Launches
+from planner.search.bounds.boxes import Box, BoxLaunches
 from planner.search.common.linear import LinearModel
 from planner.space.objective import Cut
 from tests.planner import cases
@@ -56,7 +56,7 @@ class Chain:
 
 
 LOW, HIGH = np.array([1.0, 4.0, 1.0]), np.array([4.0, 9.0, 4.0])
-NONE = Launches(calls=(), seconds=np.zeros(3), num_counted=0)
+NONE = BoxLaunches(calls=(), seconds=np.zeros(3), num_counted=0)
 AT = np.array([6.25, math.nan, 2.25, math.nan])
 """Phases between the limits; two of them are on no side."""
 CHORD = 1 + (2.25 - 1) / 3, 2 + (6.25 - 4) / 5
@@ -172,7 +172,7 @@ def test_a_call_is_on_as_many_ranks_as_its_load_needs_and_each_launch_counts() -
     ]
     last = int(np.flatnonzero(loaded)[-1])
     assert last > 0
-    launches = Launches(calls=tuple(calls), seconds=np.array([launch]), num_counted=2)
+    launches = BoxLaunches(calls=tuple(calls), seconds=np.array([launch]), num_counted=2)
     first, most = model.used[last : last + 1], np.array([high])
     box = cast("Any", SimpleNamespace(first=first, high=most, launches=launches))
     size = made._end + len(calls) + 1

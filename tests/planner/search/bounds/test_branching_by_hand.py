@@ -18,10 +18,10 @@ from scipy.optimize import linprog
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.floors.type_floor import Leaf, Path
 from costmodels.sharding import ShardingType
-from planner.search.bounds.boxes import Box, Launches
+from planner.search.bounds.boxes import Box, BoxLaunches
 from planner.search.bounds.branching import Branching, _binding_slopes
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.common.milp import Basis
+from planner.search.common.milp import ProgramBasis
 from planner.space.objective import Cut
 
 TYPES = frozenset({ShardingType.TABLE_WISE})
@@ -75,7 +75,7 @@ class Objective:
     ) -> Box:
         assert types == TYPES
         assert not optional
-        launches = Launches(calls=(), seconds=np.zeros(2), num_counted=0)
+        launches = BoxLaunches(calls=(), seconds=np.zeros(2), num_counted=0)
         start = np.zeros(2) if low is None else low
         end = start + 1.0 if high is None else high
         return Box(cast("Any", Roots()), 2, start, end, launches)
@@ -99,7 +99,7 @@ class Bounds:
         return LOADS
 
     def relax(
-        self, types: TypeSet, *, box: Box, rounds: int, kept: BoolArray, start: Basis | None
+        self, types: TypeSet, *, box: Box, rounds: int, kept: BoolArray, start: ProgramBasis | None
     ) -> Relaxation:
         self.boxes.append(box)
         self.kept.append(kept)

@@ -28,7 +28,7 @@ from planner.search.base import (
 from planner.search.common import other_process
 from planner.search.common.schedule import Schedule, SearchPart
 from planner.search.improve import second_search
-from planner.search.improve.second_search import Request, SecondSearch, answer
+from planner.search.improve.second_search import SearchRequest, SecondSearch, answer
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from tests.planner import cases
 
@@ -54,7 +54,7 @@ def theirs() -> Assignment | None:
 def test_the_other_process_finds_what_this_one_would(theirs: Assignment | None) -> None:
     """Same strategy, same seed, same space: the same plan, byte for byte."""
     space = _space(6, 2)
-    request = Request(
+    request = SearchRequest(
         strategy=Auto(ALONE),
         space=space,
         objective=SynchronizedPhases(space.pipeline),
@@ -161,7 +161,7 @@ class Noted(AbstractStrategy):
 
 def test_a_time_limit_holds_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second ends a little before the first has to, however long it takes to start."""
-    sent: list[Request] = []
+    sent: list[SearchRequest] = []
     monkeypatch.setattr(
         second_search.OtherProcess, "send", lambda _, request: not sent.append(request)
     )
@@ -182,7 +182,7 @@ def test_a_time_limit_holds_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_second_search_that_is_out_of_time_prices_hardly_anything() -> None:
     space = _space(6, 2)
-    request = Request(
+    request = SearchRequest(
         strategy=Noted(),
         space=space,
         objective=SynchronizedPhases(space.pipeline),
