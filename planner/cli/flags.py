@@ -113,7 +113,32 @@ def is_given(parameter: str) -> bool:
     return source is ParameterSource.COMMANDLINE
 
 
-class HeadedCommand(click.Command):
+class StrictCommand(click.Command):
+    """A command that refuses a flag given twice, of which click would drop the first in silence."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does, and refuse flags of one value that are there more than once."""
+        left = super().parse_args(ctx, list(args))
+        given = self.make_parser(ctx).parse_args(args=list(args))[2]
+        for param in dict.fromkeys(given):
+            if not isinstance(param, click.Option) or param.multiple or param.is_flag:
+                continue
+            if given.count(param) > 1:
+                several = isinstance(param.type, kinds.Several)
+                do = (
+                    f"put the values into one, as in {param.metavar}" if several else "give it once"
+                )
+                ctx.fail(f"{param.opts[-1]} is given {given.count(param)} times; {do}")
+        return left
+
+
+class StrictGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = StrictCommand
+
+
+class HeadedCommand(StrictCommand):
     """A command whose help lists the usual flags first, and the others under headings."""
 
     headings: ClassVar[Mapping[str, tuple[str, ...]]] = {}

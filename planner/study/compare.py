@@ -201,7 +201,8 @@ def recommendation(study: Study) -> tuple[str, ...]:
         usual_one = (
             "the usual setup" if best.setup == study.space.base else "the one with fewest changes"
         )
-        words.append(f"{len(ties)} others tie with it (within 0.1 %), and {usual_one} is kept")
+        others = f"{len(ties)} others tie" if len(ties) > 1 else "one other ties"
+        words.append(f"{others} with it (within 0.1 %), and {usual_one} is kept")
     changes = training_changes(study, best)
     if changes:
         words.append(f"this setup changes the training itself: {'; '.join(changes)}")

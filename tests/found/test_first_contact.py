@@ -206,3 +206,19 @@ def test_a_notebook_can_show_how_a_search_goes(capsys: pytest.CaptureFixture[str
     assert f"best {format_time(result.solver.value)}" in shown.split("\r")[-1]
     solve(problem, search=search, progress=False)
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["study", "--system", "h100_sxm", "--system", "aws_p5"], "put all values into one: A,B"),
+        (["plan", "--system", "h100_sxm", "--gpus", "8", "--gpus=16"], "--gpus is given 2 times"),
+        (["import", "tables", "--list", "a", "--list", "b"], "--list is given 2 times"),
+    ],
+)
+def test_a_flag_that_is_given_twice_is_refused(
+    asked: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last one counted, and the first was dropped without a word."""
+    assert run([*asked, "small_demo"]) == 2
+    assert told in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import click
 
 from planner.cli.console import Settings, remark, say, shown_paths, write_json
-from planner.cli.flags import Flags, is_given, option, output_options, switch, taking
+from planner.cli.flags import Flags, StrictCommand, is_given, option, output_options, switch, taking
 from planner.cli.printing.show import print_items, print_rows
 from planner.cli.types import File, System, ValueKind, complete_system
 from planner.errors import InvalidInputError
@@ -99,7 +99,7 @@ def _which_system(asking: str) -> str:
     )
 
 
-@click.command(short_help="Measure this machine and write a system file.")
+@click.command(cls=StrictCommand, short_help="Measure this machine and write a system file.")
 @taking(_Flags)
 @output_options
 @click.pass_obj

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, say, stdout_console, warn, write_json
-from planner.cli.flags import output_options, usage
+from planner.cli.flags import StrictCommand, output_options, usage
 from planner.cli.printing.show import print_assumed
 from planner.cli.types import FILE
 from planner.support.text import counted, printable
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 KINDS = ("workload", "system", "plan", "constraints")
 
 
-@click.command(short_help="List the errors of an input file; without one, check the environment.")
+@click.command(
+    cls=StrictCommand,
+    short_help="List the errors of an input file; without one, check the environment.",
+)
 @click.argument("file", type=FILE, required=False)
 @click.option(
     "--schema", type=click.Choice(KINDS), help="Print the JSON schema of this kind of file instead."

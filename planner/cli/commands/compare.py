@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, stdout_console, warn, write_json
-from planner.cli.flags import ProblemFlags, output_options, taking
+from planner.cli.flags import ProblemFlags, StrictCommand, output_options, taking
 from planner.cli.types import FILE, PERCENT
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EXIT_REGRESSION = 1
 
 
-@click.command(short_help="Compare plans: time per stage, memory, moved tables.")
+@click.command(cls=StrictCommand, short_help="Compare plans: time per stage, memory, moved tables.")
 @click.argument("workload", type=FILE)
 @click.argument("plans", nargs=-1, type=FILE, metavar="PLAN PLAN...")
 @taking(ProblemFlags)

@@ -49,7 +49,10 @@ class DriftFlags(spec.Flags):
     output: kinds.File = spec.option("Write the new plan, as plan.json.", "-o --output")
 
 
-@click.command(short_help="Say what new data do to a plan, and whether a new plan pays.")
+@click.command(
+    cls=spec.StrictCommand,
+    short_help="Say what new data do to a plan, and whether a new plan pays.",
+)
 @click.argument("workload", type=kinds.FILE)
 @click.argument("plan", type=kinds.FILE)
 @spec.taking(DriftFlags, "asked")

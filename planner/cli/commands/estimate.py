@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from planner.cli.console import Settings, stdout_console, write_json
-from planner.cli.flags import ProblemFlags, ScenarioFlags, output_options, taking
+from planner.cli.flags import ProblemFlags, ScenarioFlags, StrictCommand, output_options, taking
 from planner.cli.printing.show import print_result
 from planner.cli.types import FILE, OBJECTIVE
 
 
-@click.command(short_help="Price an existing plan.")
+@click.command(cls=StrictCommand, short_help="Price an existing plan.")
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE, required=False)
 @taking(ProblemFlags)

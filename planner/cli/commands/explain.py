@@ -77,7 +77,9 @@ def _ignored(
     return tuple(lines)
 
 
-@click.command(short_help="What a plan waits for, and which change would help.")
+@click.command(
+    cls=spec.StrictCommand, short_help="What a plan waits for, and which change would help."
+)
 @click.argument("workload", type=FILE)
 @click.argument("plan", type=FILE, required=False)
 @spec.taking(ExplainFlags, "asked")

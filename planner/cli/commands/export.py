@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, remark, report_written, shown_paths, write_data
-from planner.cli.flags import ProblemFlags, output_options, taking
+from planner.cli.flags import ProblemFlags, StrictGroup, output_options, taking
 from planner.cli.types import FILE
 from planner.support.files import write_text_atomic
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from costmodels.sharding import Plan
 
 
-@click.group(short_help="Write a plan in other tools' formats.")
+@click.group(cls=StrictGroup, short_help="Write a plan in other tools' formats.")
 def command() -> None:
     """Write a plan, or the iteration predicted for it, in the format of another tool.
 

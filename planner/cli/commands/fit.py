@@ -11,7 +11,7 @@ import click
 from costmodels import units
 from costmodels.errors import UnitError
 from planner.cli import console
-from planner.cli.flags import ProblemFlags, output_options, taking
+from planner.cli.flags import ProblemFlags, StrictCommand, output_options, taking
 from planner.cli.types import FILE, Parsed
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _given_run(text: str) -> GivenRun:
 _RUN: Final = Parsed("plan=trace|time", _given_run)
 
 
-@click.command(short_help="Correct a system by your own measured runs.")
+@click.command(cls=StrictCommand, short_help="Correct a system by your own measured runs.")
 @click.argument("workload", type=FILE)
 @click.option(
     "--run", "runs", type=_RUN, multiple=True, required=True, metavar="PLAN=TRACE|TIME",

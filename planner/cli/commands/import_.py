@@ -83,7 +83,7 @@ class LogFlags(spec.Flags):
     )
 
 
-@click.group(short_help="Turn files of other tools into files of ours.")
+@click.group(cls=spec.StrictGroup, short_help="Turn files of other tools into files of ours.")
 def command() -> None:
     """Turn files of other tools into files that the other commands read.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from planner.cli.console import Settings, remark, shown_paths, warn, write_data, write_json
-from planner.cli.flags import Flags, option, output_options, taking
+from planner.cli.flags import Flags, StrictGroup, option, output_options, taking
 from planner.cli.output import check_output
 from planner.cli.types import FILE, File, ValueKind, complete_system
 from planner.support.files import write_text_atomic
@@ -24,7 +24,7 @@ COLLECTIVE_COLUMNS = ("collective", "size_bytes")
 COLLECTIVE_OPTIONAL = ("nodes", "gpus_per_node", "ranks")
 
 
-@click.group(short_help="Predict single operations, row by row of a CSV file.")
+@click.group(cls=StrictGroup, short_help="Predict single operations, row by row of a CSV file.")
 def command() -> None:
     """Append predicted times to the rows of a CSV file.
 

@@ -96,7 +96,9 @@ class ProfileFlags(spec.Flags):
         )
 
 
-@click.command(short_help="Measure index statistics per table from raw indices.")
+@click.command(
+    cls=spec.StrictCommand, short_help="Measure index statistics per table from raw indices."
+)
 @click.argument("data", nargs=-1, required=True, type=FILE)
 @spec.taking(ProfileFlags)
 @spec.output_options

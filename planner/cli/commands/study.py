@@ -178,7 +178,7 @@ class StudyFlags(spec.Flags):
             raise spec.usage(message)
 
 
-@click.command(short_help="Choose cluster, batch, pipeline and more.")
+@click.command(cls=spec.StrictCommand, short_help="Choose cluster, batch, pipeline and more.")
 @click.argument("workload", type=kinds.FILE)
 @spec.taking(StudyFlags)
 @spec.output_options

@@ -25,7 +25,7 @@ WHAT = (
 )
 
 
-@click.group(short_help="Compare predictions with measured systems.")
+@click.group(cls=spec.StrictGroup, short_help="Compare predictions with measured systems.")
 def command() -> None:
     """Compare predictions with measurements.
 
