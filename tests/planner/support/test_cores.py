@@ -83,7 +83,7 @@ def test_a_process_that_is_pinned_has_the_cores_it_is_pinned_to() -> None:
 
 def test_cores_are_counted_in_one_place() -> None:
     """The name of a machine in a calibration says how many it has; ranks are pinned to theirs."""
-    words = ("cpu_count", "sched_getaffinity")
+    words = ("os.cpu_count", "sched_getaffinity")
     found = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "planner").rglob("*.py")
