@@ -22,9 +22,10 @@ _loaded: set[str] = set()
 
 
 def names(package: ModuleType) -> tuple[str, ...]:
-    """File names in ``package`` that hold a plug-in: neither ``base`` nor private."""
+    """Files in ``package`` that hold a plug-in: neither private nor named in its ``HELPERS``."""
+    helpers = ("base", *getattr(package, "HELPERS", ()))
     found = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg)
-    return tuple(sorted(n for n in found if n != "base" and not n.startswith("_")))
+    return tuple(sorted(n for n in found if n not in helpers and not n.startswith("_")))
 
 
 def load(package: ModuleType, name: str, base: Callable[..., T]) -> Callable[[], T]:

@@ -9,7 +9,7 @@ from typing import ClassVar, final
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
-from costmodels.layers import _blocks, _joins, _parts
+from costmodels.layers import _blocks, _parts, joins
 from costmodels.layers.base import AbstractLayer, Built, Flow
 from costmodels.operators import PRODUCTS, Operator, OperatorKind
 
@@ -180,8 +180,8 @@ class Transformer(AbstractLayer):
         return replace(self, balanced=self.balanced or len(self.lengths) > 1)
 
     @property
-    def _lengths(self) -> _joins.Lengths:
-        return _joins.Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
+    def _lengths(self) -> joins.Lengths:
+        return joins.Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
 
     @property
     def _shares_evenly(self) -> bool:
@@ -198,7 +198,7 @@ class Transformer(AbstractLayer):
         met = flow.after(self.hidden, math.ceil(lengths.mean))
         if not self.vocabulary:
             widths, advice = (self.hidden,) * 2, "change seq or hidden, or give a vocabulary"
-            joined, met = _joins.positions(flow, self.prefix, widths, lengths, advice)
+            joined, met = joins.positions(flow, self.prefix, widths, lengths, advice)
         rows = lengths.rows(flow.batch_size)
         require(
             all(size % split == 0 for size in (self.heads, self.kv_heads, self.ffn)),

@@ -211,7 +211,7 @@ def test_a_notebook_can_show_how_a_search_goes(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (["study", "--system", "h100_sxm", "--system", "aws_p5"], "put the values into one, as in A,B"),
+        (["study", "--system", "gb200", "--system", "b300"], "put the values into one, as in A,B"),
         (["plan", "--system", "h100_sxm", "--gpus", "8", "--gpus=16"], "--gpus is given 2 times"),
         (["import", "tables", "--list", "a", "--list", "b"], "--list is given 2 times"),
     ],
