@@ -9,7 +9,7 @@ single lookups. A model therefore answers two questions: what one shard adds to 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import ClassVar, Final, NoReturn, final
@@ -316,6 +316,37 @@ _BACKWARD_KERNELS: Final = 3.0
 _CACHE_KERNELS: Final = 25.0
 """Kernels that a cache in front of host memory runs before a lookup: two sorts of several passes
 each, the search for the indices, and the insertion of missing rows."""
+
+
+AddRows = Callable[[FloatArray, LookupShards, Topology, FloatArray], None]
+"""Fills in the work ``[n, WORK]`` of rows of shards on a system, of which so many are distinct."""
+
+
+def add_rows(
+    work: FloatArray,
+    shards: LookupShards,
+    topology: Topology,
+    unique: FloatArray,
+    *,
+    on_host: AddRows,
+    on_device: AddRows,
+) -> None:
+    """Fill in the work of rows by where they are.
+
+    Args:
+        work: ``[n, WORK]`` work of the shards, changed in place.
+        shards: the shards.
+        topology: the system.
+        unique: ``[n]`` distinct rows of each shard in a batch.
+        on_host: adds rows of ``fused_uvm``.
+        on_device: adds rows in device memory, with or without a table in host memory behind them.
+    """
+    in_host_memory = shards.runs(ComputeKernel.FUSED_UVM)
+    for where, add in ((in_host_memory, on_host), (~in_host_memory, on_device)):
+        if where.any():
+            part = work[where]
+            add(part, shards.chosen(where), topology, unique[where])
+            work[where] = part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from costmodels.lookup.base import (
     LookupShard,
     LookupShards,
     LookupWork,
+    add_rows,
 )
 from costmodels.measured.fbgemm_constants import FbgemmConstants
 from costmodels.sharding import ComputeKernel
@@ -270,12 +271,7 @@ def _work(shards: LookupShards, topology: Topology) -> FloatArray:
     work[:, LookupWork.BACKWARD_GRADIENTS_L2] = backward_s * c.l2_bandwidth_bytes_per_s
     missed = _missed_gradients(shards, topology) * output
     work[:, LookupWork.BACKWARD_ROWS_DRAM] = c.gradient_passes_ratio * missed
-    in_host_memory = shards.runs(ComputeKernel.FUSED_UVM)
-    for where, add in ((in_host_memory, _add_host_rows), (~in_host_memory, _add_device_rows)):
-        if where.any():
-            part = work[where]
-            add(part, shards.chosen(where), topology, unique[where])
-            work[where] = part
+    add_rows(work, shards, topology, unique, on_host=_add_host_rows, on_device=_add_device_rows)
     return work
 
 

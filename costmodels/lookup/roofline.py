@@ -14,6 +14,7 @@ from costmodels.lookup.base import (
     LookupShard,
     LookupShards,
     LookupWork,
+    add_rows,
 )
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
@@ -164,12 +165,7 @@ def _traffic(shards: LookupShards, topology: Topology) -> FloatArray:
     work[:, LookupWork.BACKWARD_GRADIENTS_L2] = np.where(each, 0.0, indices - first) * gradient
     work[:, LookupWork.BACKWARD_ROWS_DRAM] = first * gradient
     unique = shards.unique_rows()
-    in_host_memory = shards.runs(ComputeKernel.FUSED_UVM)
-    for where, add in ((in_host_memory, _add_host_rows), (~in_host_memory, _add_device_rows)):
-        if where.any():
-            part = work[where]
-            add(part, shards.chosen(where), topology, unique[where])
-            work[where] = part
+    add_rows(work, shards, topology, unique, on_host=_add_host_rows, on_device=_add_device_rows)
     return work
 
 
