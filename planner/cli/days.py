@@ -1,13 +1,16 @@
-"""Files with the data of a day, and their order."""
+"""Files with data: the readers of their formats, the day that they are of, and their order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from planner.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from planner.profiling.readers import AbstractReader
 
 _MOST_DAYS: Final = 1e9
 """Days are counted from any origin, but none is millions of years away."""
@@ -86,3 +89,16 @@ def ordered(files: tuple[DayFile, ...]) -> tuple[DayFile, ...]:
         message = "--stats: two files are of the same day; give every day once"
         raise InvalidInputError(message)
     return tuple(sorted(files, key=lambda f: f.day or 0.0))
+
+
+def all_readers(*, empty_is_zero: bool = True) -> tuple[AbstractReader, ...]:
+    """A reader for each format; the one that needs torch imports it only when it meets a file.
+
+    Args:
+        empty_is_zero: whether an empty category of Criteo's files is id 0, or is left out.
+    """
+    from planner.integrations.measure.torch_indices import TorchReader
+    from planner.profiling.readers import READERS, CriteoTsvReader
+
+    others = (reader for reader in READERS if not isinstance(reader, CriteoTsvReader))
+    return (TorchReader(), CriteoTsvReader(empty_is_zero=empty_is_zero), *others)

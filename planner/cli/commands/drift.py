@@ -12,7 +12,7 @@ import click
 from planner.cli import flags as spec
 from planner.cli import types as kinds
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
-from planner.cli.days import DayFile, day_file
+from planner.cli.days import DayFile, all_readers, day_file
 from planner.cli.interrupt import StopOnInterrupt
 from planner.support.cores import usable_cores
 
@@ -148,14 +148,12 @@ def stats_of(path: Path, workload: Workload) -> Stats:
         InvalidInputError: it is neither, or no feature of the data belongs to the workload.
     """
     from planner.errors import InvalidInputError
-    from planner.integrations.measure.torch_indices import TorchReader
     from planner.profiling.profiler import ByFeature, ProfileOptions, find_sources, profile_files
-    from planner.profiling.readers import READERS
     from planner.profiling.stats import load_stats, some_names
 
     if path.suffix == ".json":
         return load_stats(path)
-    readers = (TorchReader(), *READERS)
+    readers = all_readers()
     names = {name for source in find_sources([path], readers) for name in source.names}
     tables = {f.name: t.name for t in workload.tables for f in t.features if f.name in names}
     by_name = {t.name: t.name for t in workload.tables if t.name in names}

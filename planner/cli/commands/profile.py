@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from planner.cli import console
 from planner.cli import flags as spec
+from planner.cli.days import all_readers
 from planner.cli.interrupt import interrupt_in
 from planner.cli.progress import bars
 from planner.cli.types import FILE, File, Parsed, Texts, ValueKind, count, quantity
@@ -129,7 +130,7 @@ def command(settings: console.Settings, *, data: tuple[Path, ...], flags: Profil
     from planner.profiling.stats import left_out_remark, undersampled_remark
 
     options, output = flags.options(), flags.output or Path("stats.json")
-    readers = _readers(skip_empty=flags.empty == "skip")
+    readers = all_readers(empty_is_zero=flags.empty != "skip")
     try:
         with bars(settings) as progress:
             stats = profile_files(data, output, options, readers=readers, progress=progress)
@@ -157,14 +158,6 @@ def command(settings: console.Settings, *, data: tuple[Path, ...], flags: Profil
         return 0
     _print(stats, output)
     return 0
-
-
-def _readers(*, skip_empty: bool) -> tuple[Any, ...]:
-    """All formats; the one that needs torch too, which imports it only when it meets a file."""
-    from planner.integrations.measure.torch_indices import TorchReader
-    from planner.profiling.readers import READERS, CriteoTsvReader
-
-    return (TorchReader(), CriteoTsvReader(empty_is_zero=not skip_empty), *READERS[1:])
 
 
 def _print(stats: Stats, output: Path) -> None:
