@@ -7,6 +7,7 @@ are here.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -119,16 +120,15 @@ class StrictCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, and refuse flags of one value that are there more than once."""
         left = super().parse_args(ctx, list(args))
-        given = self.make_parser(ctx).parse_args(args=list(args))[2]
-        for param in dict.fromkeys(given):
-            if not isinstance(param, click.Option) or param.multiple or param.is_flag:
-                continue
-            if given.count(param) > 1:
+        given = Counter(self.make_parser(ctx).parse_args(args=list(args))[2])
+        for param, times in given.items():
+            is_value = isinstance(param, click.Option) and not (param.multiple or param.is_flag)
+            if is_value and times > 1:
                 several = isinstance(param.type, kinds.Several)
-                do = (
-                    f"put the values into one, as in {param.metavar}" if several else "give it once"
+                do = f"put the values into one, as in {param.metavar}"
+                ctx.fail(
+                    f"{param.opts[-1]} is given {times} times; {do if several else 'give it once'}"
                 )
-                ctx.fail(f"{param.opts[-1]} is given {given.count(param)} times; {do}")
         return left
 
 

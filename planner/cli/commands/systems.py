@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.console import Settings, write_data, write_json
-from planner.cli.flags import output_options
+from planner.cli.flags import StrictGroup, output_options
 from planner.cli.printing.show import print_items
 from planner.cli.types import complete_system
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
+    cls=StrictGroup,
     short_help="List the shipped systems; 'systems show NAME' prints one.",
     invoke_without_command=True,
 )
