@@ -24,11 +24,11 @@ _PIVOT_ROW_S: Final = 5.5e-8
 include building the program and reading its solution."""
 _NODE_S: Final = 1e-3
 """Mixed-integer programs: for each node of the search tree, in addition to its pivots."""
-_INSERTION_S: Final = 2.5e-4
-_INSERTION_ENTRY_S: Final = 4e-7
+_INSERTION_S: Final = 1.5e-4
+_INSERTION_ENTRY_S: Final = 1.5e-7
 """Putting one table where it fits best: for each time, and for each number that is compared."""
-_SHARING_S: Final = 2.2e-4
-_SHARING_ENTRY_S: Final = 1.7e-8
+_SHARING_S: Final = 1.6e-4
+_SHARING_ENTRY_S: Final = 1.3e-8
 """Sharing out the pieces of two places: for each time, and for each load in each way to do it."""
 _PLACING_S: Final = 3.3e-5
 _PLACING_RANK_S: Final = 2e-7
