@@ -22,8 +22,6 @@ _PROGRAM_ENTRY_S: Final = 6e-7
 _PIVOT_ROW_S: Final = 5.5e-8
 """Linear programs: for each program, for each coefficient, and for each pivot times the rows. They
 include building the program and reading its solution."""
-_NODE_S: Final = 1e-3
-"""Mixed-integer programs: for each node of the search tree, in addition to its pivots."""
 _INSERTION_S: Final = 1.5e-4
 _INSERTION_ENTRY_S: Final = 1.5e-7
 """Putting one table where it fits best: for each time, and for each number that is compared."""
@@ -42,16 +40,15 @@ def priced_s(count: int, entries: int) -> float:
     return _PRICE_CALL_S + _PRICE_ENTRY_S * count * entries
 
 
-def program_s(entries: int, rows: int, pivots: int, nodes: int = 0) -> float:
+def program_s(entries: int, rows: int, pivots: int) -> float:
     """Nominal seconds of building and solving a program, and of reading its solution.
 
     Args:
         entries: coefficients that are not zero.
         rows: constraints of the program.
         pivots: pivots of the simplex method.
-        nodes: nodes of the search tree; 0 for a linear program.
     """
-    return _PROGRAM_S + _PROGRAM_ENTRY_S * entries + _PIVOT_ROW_S * pivots * rows + _NODE_S * nodes
+    return _PROGRAM_S + _PROGRAM_ENTRY_S * entries + _PIVOT_ROW_S * pivots * rows
 
 
 def insertion_s(entries: int) -> float:

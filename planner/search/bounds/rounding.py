@@ -13,7 +13,7 @@ from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.common.milp import Rows
+from planner.search.common.lp import Rows
 from planner.search.common.schedule import SearchPart
 from planner.search.construct.greedy import greedy_plans
 from planner.search.construct.placer import POWERS, Pressure, place_options
@@ -234,7 +234,7 @@ class Starts:
         made: list[Assignment] = []
         for power in POWERS:
             first = not made and (self._record.best is None or not self.found)
-            if (self._record.stopped and not first) or SearchPart.ROUNDING in self._without:
+            if self._record.stopped and not first:
                 break  # one plan is rounded even if nothing more may be done
             pressure = Pressure(targets=targets, power=power)
             self._meter.spend(self._placing_s)

@@ -228,8 +228,6 @@ class Ruiner:
         rng: np.random.Generator,
         stopped: Callable[[], bool],
         meter: Meter | None = None,
-        *,
-        shares_out: bool = True,
     ) -> None:
         """Keep what every step needs.
 
@@ -240,7 +238,6 @@ class Ruiner:
             rng: draws the tables and ranks of all steps.
             stopped: is asked before every step; True ends the walk.
             meter: is told of the work done.
-            shares_out: whether some steps share out the pieces of two ranks or hosts.
         """
         self.model = model
         self.space: SearchSpace = model.space
@@ -250,8 +247,7 @@ class Ruiner:
         self._meter = Meter() if meter is None else meter
         self._insertion_s = insertion_s(self.space.world_size * (model.num_tangents + 2))
         self.choices = [menu.grouped(t, k) for t, k in enumerate(kept)]
-        shares_out = shares_out and not self.space.rules
-        self._shared = self._kinds_to_share() if shares_out else []
+        self._shared = [] if self.space.rules else self._kinds_to_share()
         self._turns = Turns(1 + len(self._shared), rng)
 
     def build(self, field: PartialPlan, order: IntArray) -> bool:
@@ -393,7 +389,6 @@ class Cycles:
         menu: of the same space.
         record: is offered the plans that are priced.
         rng: of all random choices.
-        shares_out: whether some steps share out the pieces of two ranks or hosts.
     """
 
     def __init__(
@@ -402,15 +397,12 @@ class Cycles:
         menu: Menu,
         record: Record,
         rng: np.random.Generator,
-        *,
-        shares_out: bool = True,
     ) -> None:
         """Keep the parts; nothing is searched yet."""
         self.space = space
         self.menu = menu
         self.record = record
         self.rng = rng
-        self._shares_out = shares_out
         self._close = _CLOSE if space.num_tables * space.world_size <= _CHEAP else 1 - 1e-6
         self._queue: list[Assignment] = []
         self._minorant = np.inf
@@ -442,7 +434,6 @@ class Cycles:
             self.rng,
             lambda: self.record.stopped,
             meter,
-            shares_out=self._shares_out,
         )
         self._minorant = np.inf
         current = start

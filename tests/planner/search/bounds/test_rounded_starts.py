@@ -17,7 +17,7 @@ from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
 from planner.search.bounds.rounding import Roundable, Starts
 from planner.search.common.linear import LinearModel
-from planner.search.common.milp import Rows
+from planner.search.common.lp import Rows
 from planner.search.common.schedule import SearchPart
 from planner.search.construct import placer
 from planner.space.effort import placing_s
@@ -167,9 +167,6 @@ def test_a_search_that_has_ended_rounds_one_plan_if_it_has_none() -> None:
     other.record.consider(PLAN, "given")
     other.stopped = True
     assert len(other.starts.place(choice)) == 1, "none was rounded yet"
-    without = Rounded(without=frozenset({SearchPart.ROUNDING}))
-    assert without.starts.place(choice) == []
-    assert without.record.best is None
 
 
 def test_a_solution_is_rounded_with_its_cuts_and_the_largest_shares(
