@@ -273,7 +273,7 @@ def _start_under_rules(space: SearchSpace, record: Record, *, schedule: Schedule
         record: is offered every plan.
         schedule: how much work each part may take.
     """
-    home = space.in_use()
+    home = space.in_use
     if home is not None:
         known = [c for c in home if c is not None]
         if len(known) == space.num_tables:

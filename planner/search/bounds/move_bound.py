@@ -138,7 +138,7 @@ class MoveBound:
 
     def _work_now(self, work: FloatArray) -> FloatArray:
         """``[W, F]`` work of the tables of the plan in use that are among options that stay."""
-        home = self._space.in_use() or []
+        home = self._space.in_use or []
         kept = {
             int(self._space.first[table]) + choice[0]
             for table, choice in enumerate(home)

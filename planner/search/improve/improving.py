@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -16,7 +15,6 @@ from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
 from planner.search.common.schedule import USUAL, Schedule
 from planner.search.construct.prices import PriceSearch, explore
-from planner.search.improve.partial_plan import Menu
 from planner.search.improve.ruin import LATE_STAGES, STAGES, Cycles
 from planner.space.effort import insertion_s
 from planner.space.evaluation import Assignment, SearchSpace
@@ -64,12 +62,8 @@ class Improver:
         self._bounds, self._relaxed = bounds, relaxed
         self._model: LinearModel = bounds.model
         self._schedule = schedule
+        self._cycles = Cycles(space, record, rng)
         self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
-
-    @cached_property
-    def _cycles(self) -> Cycles:
-        """Made when first needed, because the menu of many options takes a while."""
-        return Cycles(self._space, Menu(self._space), self._record, self._rng)
 
     @property
     def done(self) -> bool:
