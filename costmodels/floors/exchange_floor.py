@@ -16,9 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.shard_work.wire import EXCHANGING_TYPES
+from costmodels.stages.exchanges import AllToAll, Reduction
 from costmodels.stages.stage_model import StageModel
 
 Seconds = Callable[[FloatArray], FloatArray]
@@ -52,7 +52,9 @@ def exchange_floor(
     if not model.full_duplex:
         return lambda growth_s: growth_s * share_ratio
     least, world = stages.exchanges.least_collective, stages.topology.world_size
-    unit_s = float(_growing(stages, family, which, np.ones((1, world)), model).max())
+    one, growing = np.ones((1, world)), (model.all_to_all, model.reduce_scatter)
+    unit_s = float(_exchange(stages, family, which, one, *growing).max())
+    whole_s = least.all_to_all_s, least.reduce_scatter_s
     lengths_s = stages.exchanges.lengths_s if which == INDICES else 0.0
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
@@ -62,7 +64,7 @@ def exchange_floor(
         times = []
         for part in parts:
             sent = np.repeat(part[:, None], world, axis=1)
-            times.append(_full(stages, family, which, sent, least).min(axis=1))
+            times.append(_exchange(stages, family, which, sent, *whole_s).min(axis=1))
         return np.concatenate(times) + lengths_s
 
     return seconds_at
@@ -92,27 +94,18 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
     return seconds_at
 
 
-def _growing(
-    stages: StageModel, family: int, which: int, sent: FloatArray, model: AbstractCollectiveModel
+def _exchange(
+    stages: StageModel,
+    family: int,
+    which: int,
+    sent: FloatArray,
+    all_to_all: AllToAll,
+    reduce_scatter: Reduction,
 ) -> FloatArray:
-    """Growing part of an exchange in which every rank sends ``sent`` bytes to each other rank."""
+    """An exchange, priced by these, in which every rank sends ``sent`` bytes to each other rank."""
     if which == SECOND:
-        return stages.exchanges.across_hosts(sent, model.all_to_all)
+        return stages.exchanges.across_hosts(sent, all_to_all)
     if which == INDICES:
-        return stages.exchanges.index_exchange(sent, model.all_to_all)
-    return stages.exchanges.first_exchange(
-        EXCHANGING_TYPES[family], sent, model.all_to_all, model.reduce_scatter
-    )
-
-
-def _full(
-    stages: StageModel, family: int, which: int, sent: FloatArray, model: AbstractCollectiveModel
-) -> FloatArray:
-    """Seconds of the whole exchange, start-up included."""
-    if which == SECOND:
-        return stages.exchanges.across_hosts(sent, model.all_to_all_s)
-    if which == INDICES:
-        return stages.exchanges.index_exchange(sent, model.all_to_all_s)
-    return stages.exchanges.first_exchange(
-        EXCHANGING_TYPES[family], sent, model.all_to_all_s, model.reduce_scatter_s
-    )
+        return stages.exchanges.index_exchange(sent, all_to_all)
+    kind = EXCHANGING_TYPES[family]
+    return stages.exchanges.first_exchange(kind, sent, all_to_all, reduce_scatter)

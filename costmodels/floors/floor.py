@@ -24,18 +24,13 @@ Durations that depend on the plan are the leaves of :mod:`costmodels.floors.type
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.exchange_floor import (
-    INDICES,
-    exchange_floor,
-    tail_floor,
-)
-from costmodels.floors.leaves import leaf, line
+from costmodels.floors.exchange_floor import INDICES, exchange_floor, tail_floor
 from costmodels.floors.phases import (
     ALL_REDUCE,
     BACKWARD_ALONE,
@@ -44,7 +39,7 @@ from costmodels.floors.phases import (
     exchange_phase,
     lookups_add_up,
 )
-from costmodels.floors.type_floor import Leaf, TypeFloor
+from costmodels.floors.type_floor import Leaf, TypeFloor, leaf, line
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
@@ -67,31 +62,16 @@ def absent_family(kind: ShardingType) -> FamilyTimes:
 def no_times(times: StageTimes) -> StageTimes:
     """The same stages without any duration, so that a program consists of leaves alone."""
     none = np.zeros_like(times.lookup_forward_s)
-    return StageTimes(
-        bottom_forward_s=none,
-        top_forward_s=none,
-        top_backward_s=none,
-        bottom_backward_s=none,
-        optimizer_s=none,
-        lookup_forward_s=none,
-        lookup_backward_s=none,
-        cache_fetch_s=none,
-        families=(),
-        input_splits_s=none,
-        bucket_s=(none,) * len(times.bucket_s),
-        tail_bucket_s=none,
-        bottom_host_s=none,
-        top_host_s=none,
-        lookup_host_s=none,
-        collective_host_s=none,
-        dense_names=times.dense_names,
-        overlap_slowdown_ratio=0.0,
-        floor_s=0.0,
-        single_stream=times.single_stream,
-        piece_ratio=times.piece_ratio,
-        gather_s=(none,) * len(times.gather_s),
-        earlier_s=None if times.earlier_s is None else none,
-    )
+
+    def emptied(value: Any) -> Any:
+        """No duration in the place of one, of several, or of one that is not there."""
+        if isinstance(value, tuple):
+            return (none,) * len(value)
+        return None if value is None else none
+
+    names = (f.name for f in fields(times) if f.name.endswith("_s"))
+    nothing = {name: emptied(getattr(times, name)) for name in names} | {"floor_s": 0.0}
+    return replace(times, families=(), codecs=None, overlap_slowdown_ratio=0.0, **nothing)
 
 
 _ROUNDING: Final = 1e-13

@@ -252,9 +252,9 @@ class DenseReduction:
 #
 # The exchanges of tables: indices to the shards, vectors back, and their gradients.
 
-_AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
+AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
 """Prices an all-to-all from the bytes that each rank sends and receives by level of links."""
-_Reduction = Callable[..., FloatArray]
+Reduction = Callable[..., FloatArray]
 """Prices a reduce-scatter from the bytes of its whole buffer, and ``within_host``."""
 
 
@@ -331,8 +331,8 @@ class EmbeddingExchanges:
         self,
         kind: ShardingType,
         sent: Sent,
-        all_to_all: _AllToAll,
-        reduce_scatter: _Reduction,
+        all_to_all: AllToAll,
+        reduce_scatter: Reduction,
         ratio: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """First and second exchange of vectors on each rank, priced by the given functions."""
@@ -345,8 +345,8 @@ class EmbeddingExchanges:
         self,
         kind: ShardingType,
         out: FloatArray,
-        all_to_all: _AllToAll,
-        reduce_scatter: _Reduction,
+        all_to_all: AllToAll,
+        reduce_scatter: Reduction,
         ratio: FloatArray | None = None,
     ) -> FloatArray:
         """The exchange of looked-up vectors, or for types by hosts its part inside a host.
@@ -370,7 +370,7 @@ class EmbeddingExchanges:
         return all_to_all(own, others, self.topology)
 
     def index_exchange(
-        self, arriving: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None
+        self, arriving: FloatArray, all_to_all: AllToAll, ratio: FloatArray | None = None
     ) -> FloatArray:
         """Seconds of the exchange of indices on each rank.
 
@@ -383,7 +383,7 @@ class EmbeddingExchanges:
         return all_to_all(others, own, self.topology)
 
     def across_hosts(
-        self, per_peer: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None
+        self, per_peer: FloatArray, all_to_all: AllToAll, ratio: FloatArray | None = None
     ) -> FloatArray:
         """Seconds of the all-to-all among ranks of the same local index, one on each host."""
         topology = self.topology
