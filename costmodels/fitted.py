@@ -19,7 +19,7 @@ from costmodels.topology import FittedFactors
 _TIMES: Final = frozenset(
     (
         *("forward_time", "backward_time", "times", "fixed_s", "all_to_all", "all_to_all_s"),
-        *("reduce_scatter", "reduce_scatter_s", "all_gather_s", "all_reduce", "all_reduce_s"),
+        *("reduce_scatter", "all_reduce", "buffer_s"),
     )
 )
 """What gives times that are multiplied. All else, such as the fixed times of kernels, is as the

@@ -22,6 +22,7 @@ from costmodels.estimates import MemoryLedger
 from costmodels.fitted import scaled
 from costmodels.lookup.residual import Corrected
 from costmodels.measured.cpu_constants import CpuConstants
+from costmodels.measured.curves import Collective
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology, members, part_of
 
@@ -127,7 +128,8 @@ def _slowest_s(
     if peers.world_size == 1:
         return 0.0
     model = (models or default_models(peers)).collective
-    seconds = model.all_reduce_s(held, peers, within_host=peers.num_hosts == 1) * (held > 0)
+    inside = peers.num_hosts == 1
+    seconds = model.buffer_s(Collective.ALL_REDUCE, held, peers, within_host=inside) * (held > 0)
     copied = 2.0 * on_host / topology.host.device_link_bandwidth_bytes_per_s
     return float((seconds + copied).max())
 

@@ -82,29 +82,17 @@ class Hierarchical(AbstractCollectiveModel):
         """As ``inner``."""
         return self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
 
-    def reduce_scatter_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """As ``inner``."""
-        return self.inner.reduce_scatter_s(num_bytes, topology, within_host=within_host)
-
-    def all_gather_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """As ``inner``."""
-        return self.inner.all_gather_s(num_bytes, topology, within_host=within_host)
-
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
         """As ``inner``."""
         return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
 
-    def all_reduce_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """As ``inner``."""
-        return self.inner.all_reduce_s(num_bytes, topology, within_host=within_host)
+        return self.inner.buffer_s(kind, num_bytes, topology, within_host=within_host)
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology

@@ -128,34 +128,17 @@ class Measured(AbstractCollectiveModel):
             seconds = np.maximum(seconds, self._read(tables[1], network))
         return seconds
 
-    def reduce_scatter_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Seconds by the curve of reduce-scatter."""
-        seconds = self._curve_s(
-            Collective.REDUCE_SCATTER, num_bytes, topology, within_host=within_host
-        )
-        if seconds is None:
-            return self.otherwise.reduce_scatter_s(num_bytes, topology, within_host=within_host)
-        return seconds
-
-    def all_gather_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """Seconds by the curve of all-gather."""
-        seconds = self._curve_s(Collective.ALL_GATHER, num_bytes, topology, within_host=within_host)
-        if seconds is None:
-            return self.otherwise.all_gather_s(num_bytes, topology, within_host=within_host)
-        return seconds
-
-    def all_reduce_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """Seconds by the curve of all-reduce."""
-        seconds = self._curve_s(Collective.ALL_REDUCE, num_bytes, topology, within_host=within_host)
-        if seconds is None:
-            return self.otherwise.all_reduce_s(num_bytes, topology, within_host=within_host)
-        return seconds
+        """Seconds by the curve of the collective."""
+        ranks = group_of(topology, within_host=within_host).ranks
+        if ranks <= 1:
+            return np.zeros_like(num_bytes)
+        found = self._find(kind, topology, within_host=within_host)
+        if found is None:
+            return self.otherwise.buffer_s(kind, num_bytes, topology, within_host=within_host)
+        return self._read(found.table, np.asarray(num_bytes) * bus_factor(kind, ranks))
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology
@@ -227,23 +210,6 @@ class Measured(AbstractCollectiveModel):
         group = group_of(topology, within_host=within_host)
         there = group_of(topology, within_host=within_host, links=self.measured_on)
         return self._catalogue.find(collective, group, there)
-
-    def _curve_s(
-        self,
-        collective: Collective,
-        num_bytes: FloatArray,
-        topology: Topology,
-        *,
-        within_host: bool,
-    ) -> FloatArray | None:
-        """Seconds of a collective other than an all-to-all; None if no curve tells them."""
-        ranks = group_of(topology, within_host=within_host).ranks
-        if ranks <= 1:
-            return np.zeros_like(num_bytes)
-        found = self._find(collective, topology, within_host=within_host)
-        if found is None:
-            return None
-        return self._read(found.table, np.asarray(num_bytes) * bus_factor(collective, ranks))
 
     def _all_to_all_tables(
         self, group: Group, there: Group

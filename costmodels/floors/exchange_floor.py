@@ -16,9 +16,11 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.collective.base import balanced_s
 from costmodels.datatypes import FloatArray
+from costmodels.measured.curves import Collective
 from costmodels.shard_work.wire import EXCHANGING_TYPES
-from costmodels.stages.exchanges import AllToAll, Reduction
+from costmodels.stages.exchanges import AllToAll, Reduction, whole_times
 from costmodels.stages.stage_model import StageModel
 
 Seconds = Callable[[FloatArray], FloatArray]
@@ -54,7 +56,7 @@ def exchange_floor(
     least, world = stages.exchanges.least_collective, stages.topology.world_size
     one, growing = np.ones((1, world)), (model.all_to_all, model.reduce_scatter)
     unit_s = float(_exchange(stages, family, which, one, *growing).max())
-    whole_s = least.all_to_all_s, least.reduce_scatter_s
+    whole_s = whole_times(least)
     lengths_s = stages.exchanges.lengths_s if which == INDICES else 0.0
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
@@ -89,7 +91,8 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
             return np.asarray(stages.all_reduce_growth(own + num_bytes) + fixed_s)
         if own <= 0 and not replicates:
             return growth_s
-        return least.all_reduce_s(own + num_bytes, stages.topology.trainers)
+        trainers = stages.topology.trainers
+        return balanced_s(least, Collective.ALL_REDUCE, own + num_bytes, trainers)
 
     return seconds_at
 

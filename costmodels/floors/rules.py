@@ -10,6 +10,7 @@ cannot prove that a model keeps them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from costmodels.discovery import model_words, of_users
 from costmodels.errors import InvalidValueError
 from costmodels.iteration.base import require_times
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel
+from costmodels.measured.curves import Collective
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 
@@ -84,11 +86,12 @@ def _try_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
     _try("an all-to-all", model, all_to_all, world, _of_peers(model.all_to_all_s, topology))
     for within in (True, False) if topology.local_world_size > 1 else (False,):
         where = "inside a host" if within else "over all ranks"
-        for what, part, whole in (
-            ("a reduce-scatter", model.reduce_scatter, model.reduce_scatter_s),
-            ("an all-reduce", model.all_reduce, model.all_reduce_s),
+        for what, part, kind in (
+            ("a reduce-scatter", model.reduce_scatter, Collective.REDUCE_SCATTER),
+            ("an all-reduce", model.all_reduce, Collective.ALL_REDUCE),
         ):
-            growth, time_s = (_of_buffer(f, topology, within=within) for f in (part, whole))
+            both = part, partial(model.buffer_s, kind)
+            growth, time_s = (_of_buffer(f, topology, within=within) for f in both)
             _try(f"{what} {where}", model, growth, 1, time_s)
     sent = 10.0**_LARGEST_LOG10 / world
     alone_s = float(all_to_all(sent * (np.arange(world) == 0))[0])

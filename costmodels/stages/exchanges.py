@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
 
 from costmodels.batch_shares import batch_ratios
-from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
+from costmodels.collective.base import AbstractCollectiveModel, balanced_s, spread_by_level
 from costmodels.cpu.exchange import Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseLayers
 from costmodels.errors import require
 from costmodels.iteration.base import CodecTimes, FamilyTimes, require_times
+from costmodels.measured.curves import Collective
 from costmodels.shard_work import work as columns
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.work import EXCHANGING_TYPES, Sent, sent_bytes
@@ -95,7 +96,9 @@ class DenseReduction:
 
     def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds of an all-reduce over the ranks that have the same part of every layer."""
-        return self._collective.all_reduce_s(num_bytes, self._topology) * (num_bytes > 0)
+        kind = Collective.ALL_REDUCE
+        seconds = balanced_s(self._collective, kind, num_bytes, self._topology)
+        return seconds * (num_bytes > 0)
 
     @cached_property
     def shared_s(self) -> tuple[float, float]:
@@ -108,7 +111,11 @@ class DenseReduction:
         operators = [o for x in self._layers.top for o in x.operators if o.shared_bytes]
         once_s = [
             o.num_repeats
-            * float(self._collective.all_reduce_s(np.array(o.shared_bytes), self._group))
+            * float(
+                balanced_s(
+                    self._collective, Collective.ALL_REDUCE, np.array(o.shared_bytes), self._group
+                )
+            )
             for o in operators
         ]
         again_s = [s for o, s in zip(operators, once_s, strict=True) if o.is_recomputed]
@@ -182,20 +189,19 @@ class DenseReduction:
     @cached_property
     def gathers_s(self) -> tuple[FloatArray, ...]:
         """Seconds to gather the parameters of each piece."""
-        return self._each_s(self._collective.all_gather_s, self.gathered_bytes, self.pieces)
+        return self._each_s(Collective.ALL_GATHER, self.gathered_bytes, self.pieces)
 
     @cached_property
     def scatters_s(self) -> tuple[FloatArray, ...]:
         """Seconds to reduce the gradients of each piece, in the order of the backward pass."""
-        scatter, shares = self._collective.reduce_scatter_s, self.pieces[::-1]
-        return self._each_s(scatter, self.scattered_bytes, shares)
+        return self._each_s(Collective.REDUCE_SCATTER, self.scattered_bytes, self.pieces[::-1])
 
     def _each_s(
-        self, collective: Callable[..., FloatArray], whole_bytes: float, shares: tuple[float, ...]
+        self, kind: Collective, whole_bytes: float, shares: tuple[float, ...]
     ) -> tuple[FloatArray, ...]:
         """Seconds of a collective of each share of some bytes."""
         each = (np.array(whole_bytes * share) for share in shares)
-        return tuple(collective(size, self._topology, within_host=False) for size in each)
+        return tuple(balanced_s(self._collective, kind, size, self._topology) for size in each)
 
     def beside_backward_s(
         self, all_reduce_s: Callable[[FloatArray], FloatArray]
@@ -256,6 +262,11 @@ AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
 """Prices an all-to-all from the bytes that each rank sends and receives by level of links."""
 Reduction = Callable[..., FloatArray]
 """Prices a reduce-scatter from the bytes of its whole buffer, and ``within_host``."""
+
+
+def whole_times(model: AbstractCollectiveModel) -> tuple[AllToAll, Reduction]:
+    """The seconds of an all-to-all and of a reduce-scatter with all that is fixed."""
+    return model.all_to_all_s, partial(model.buffer_s, Collective.REDUCE_SCATTER)
 
 
 class EmbeddingExchanges:
@@ -434,8 +445,7 @@ class EmbeddingExchanges:
         sent = sent_bytes(work, family, way)
         kind = EXCHANGING_TYPES[family]
         if exchange is None:
-            times = model.all_to_all_s, model.reduce_scatter_s
-            return self._outputs(kind, sent, *times, self.batch_ratio)
+            return self._outputs(kind, sent, *whole_times(model), self.batch_ratio)
         traffic = replace(_traffic(work, family), leaving_bytes=sent[0])
         grown = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
         return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)

@@ -25,6 +25,7 @@ from costmodels.fields import settle
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK, AbstractLookupModel
 from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.lookup.roofline import Roofline as LookupRoofline
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 
 # ------------------ own models
@@ -145,9 +146,10 @@ def require_shapes(models: CostModels, topology: Topology) -> None:
     sent, shape = np.ones((_PLANS, world, NUM_LEVELS)), (_PLANS, world)
     for name in ("all_to_all", "all_to_all_s"):
         _ask(model, name, shape, sent, sent, topology)
-    whole = ("reduce_scatter_s", "all_gather_s", "all_reduce_s")
-    for kind in ("reduce_scatter", "all_reduce", *whole):
+    for kind in ("reduce_scatter", "all_reduce"):
         _ask(model, kind, shape, np.ones(shape), topology, within_host=False)
+    for collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER, Collective.ALL_REDUCE):
+        _ask(model, "buffer_s", shape, collective, np.ones(shape), topology, within_host=False)
 
 
 def _ask(model: object, method: str, shape: tuple[int, ...], *args: object, **kwargs: bool) -> None:
