@@ -59,6 +59,10 @@ class Catalogue:
         self._known: dict[tuple[tuple[Collective, ...], Group, Group | None], Family] = {}
         self._spreads: dict[tuple[Collective, Group, bool], float] = {}
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as its curves: tables are made again."""
+        return catalogue_of, (self._curves,)
+
     def find(
         self, collective: Collective, group: Group, there: Group | None = None
     ) -> Found | None:

@@ -53,12 +53,6 @@ from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.stage_model import StageModel
 
 
-def absent_family(kind: ShardingType) -> FamilyTimes:
-    """The collectives of a sharding type, still without any duration."""
-    present = np.ones((1, 1), dtype=bool)
-    return FamilyTimes(name=kind.value, present=present, input_s=np.zeros(1), outputs_s=())
-
-
 def no_times(times: StageTimes) -> StageTimes:
     """The same stages without any duration, so that a program consists of leaves alone."""
     none = np.zeros_like(times.lookup_forward_s)
@@ -314,7 +308,9 @@ class IterationFloor:
         for exchange in self._exchanges(types):
             fixed_s = np.array([0.0 if empty else exchange.fixed_s])
             seconds = fixed_s if exchange.leaf is None else next(columns)
-            known = families.setdefault(exchange.kind.value, absent_family(exchange.kind))
+            name = exchange.kind.value
+            absent = FamilyTimes(name=name, present=None, input_s=np.zeros(1), outputs_s=())
+            known = families.setdefault(name, absent)
             if exchange.which == INDICES:
                 families[known.name] = replace(known, input_s=seconds)
             elif exchange.is_gradient:

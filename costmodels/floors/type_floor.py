@@ -17,6 +17,7 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.floors.exchange_floor import Seconds
 from costmodels.iteration.base import Program, Step
+from costmodels.iteration.timing import run
 
 _FOREVER_S: Final = 1e6
 """Seconds of a leaf that takes longer than everything else in an iteration."""
@@ -167,25 +168,9 @@ class TypeFloor:
 
     def seconds(self, leaves: FloatArray) -> FloatArray:
         """Shortest iterations ``[N]`` for leaves ``[N, L]``."""
-        finish: list[FloatArray] = []
-        streams: dict[str, FloatArray] = {}
-        host = np.zeros((len(leaves), self._own_s.shape[1]))
-        end = host
-        for i, step in enumerate(self._steps):
-            host = host + self._host_s[i]
-            ready = np.maximum(host, streams.get(step.stream, host))
-            for j in step.after:
-                ready = np.maximum(ready, finish[j])
-            if step.collective:
-                ready = ready.max(axis=1, keepdims=True)
-            done = ready + self._own_s[i] + leaves @ self._counts[i].T
-            streams[step.stream] = done
-            if step.blocks_host:
-                host = np.maximum(host, done)
-            finish.append(done)
-            end = np.maximum(end, done)
-        last: FloatArray = np.maximum(end, host).max(axis=1)
-        return np.maximum(last, self._floor_s)
+        durations = [s + leaves @ c.T for s, c in zip(self._own_s, self._counts, strict=True)]
+        shape = len(leaves), self._own_s.shape[1]
+        return np.maximum(run(self._steps, durations, shape).iteration_time_s, self._floor_s)
 
     def longest_path(self, leaves: FloatArray) -> Path:
         """The chain of steps that takes longest if the leaves take ``[L]`` seconds."""

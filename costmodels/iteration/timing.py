@@ -85,14 +85,14 @@ def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
 def schedule(program: Program, shape: tuple[int, ...]) -> StepSchedule:
     """Start and finish of all steps, for plans and ranks of ``shape`` = ``(..., R)``."""
     durations = [step.duration_s for step in program.steps]
-    first = _run(program.steps, durations, shape)
+    first = run(program.steps, durations, shape)
     if program.overlap_slowdown_ratio <= 0:
         return _floored(first, program.floor_s)
     slowed = _slowed(program, durations, first)
-    return _floored(_run(program.steps, slowed, shape), program.floor_s)
+    return _floored(run(program.steps, slowed, shape), program.floor_s)
 
 
-def _run(
+def run(
     steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int, ...]
 ) -> StepSchedule:
     """One pass over the steps; no compute step is slowed down by communication beside it."""

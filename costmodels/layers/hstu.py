@@ -77,7 +77,7 @@ class Hstu(AbstractLayer):
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
         where = f"layer {self.prefix}"
-        self.check_sizes("layers", "hidden", "heads", "seq")
+        AbstractLayer.__post_init__(self)
         for key in ("qk_width", "value_width", "input_width", "contextual_width"):
             value = getattr(self, key)
             require(0 <= value <= 10**6, f"{where}: {key} must be 0..1e6, got {value}")

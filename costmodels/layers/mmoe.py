@@ -31,10 +31,6 @@ class Mmoe(AbstractLayer):
     expert_sizes: tuple[int, ...]
     tower_sizes: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range."""
-        self.check_sizes("experts", "tasks", "expert_sizes", "tower_sizes")
-
     def build(self, flow: Flow) -> Built:
         """All experts; then gate, softmax, weighted sum and tower of each task."""
         joined, met = joins.joined(flow, self.prefix)

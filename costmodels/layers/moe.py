@@ -32,7 +32,7 @@ class Moe(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        self.check_sizes("experts", "top", "ffn")
+        AbstractLayer.__post_init__(self)
         require(
             self.top <= self.experts,
             f"layer {self.prefix}: top must be at most experts, got {self.top} of {self.experts}",

@@ -118,7 +118,7 @@ class Transformer(AbstractLayer):
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
         where = f"layer {self.prefix}"
-        self.check_sizes("layers", "hidden", "heads", "ffn", "seq")
+        AbstractLayer.__post_init__(self)
         require(
             0 <= self.vocabulary <= 10**9,
             f"{where}: vocabulary must be 0..1e9, got {self.vocabulary}",

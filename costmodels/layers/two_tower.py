@@ -33,7 +33,7 @@ class TwoTower(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        self.check_sizes("sizes")
+        AbstractLayer.__post_init__(self)
         require(
             self.user_elements >= 0,
             f"layer {self.prefix}: user_elements must be 0 or more, got {self.user_elements}",
