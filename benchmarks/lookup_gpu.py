@@ -32,8 +32,8 @@ import numpy as np
 
 from benchmarks.lookup_residual import ResidualFit, fit_residual
 from costmodels.distribution.uniform import Uniform
-from costmodels.lookup.base import LookupShard
-from costmodels.lookup.residual import shard_features
+from costmodels.lookup.base import LookupShard, LookupShards
+from costmodels.lookup.residual import shards_features
 from costmodels.lookup.roofline import Roofline
 from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.sharding import ComputeKernel
@@ -234,7 +234,7 @@ def fitted(table: CsvRows, topology: Topology) -> dict[str, ResidualFit]:
             mine = row["phase"].startswith(phase) and row.get("role", "calibrate") == "calibrate"
             if mine and isinstance(call, LookupCall):
                 seconds = call_time((call,), Roofline(), topology)
-                seen.append(shard_features(call.shard))
+                seen.append(shards_features(LookupShards.of(call.shard))[0])
                 ratios.append(math.log(float(row["time_us"]) * 1e-6 / seconds))
                 tables.append((row["rows_per_table"], row["dim"], row.get("num_tables")))
         found[phase] = fit_residual(np.array(seen), np.array(ratios), tables)

@@ -197,10 +197,6 @@ class CostPipeline:
         """Durations of every stage of one or many plans."""
         return self._stages.times(work, UNSCALED)
 
-    def times_of_stages(self, times: StageTimes, shape: tuple[int, ...]) -> FloatArray:
-        """Seconds per iteration, ``[...]``, from stage times; ``shape`` is ``[..., W]``."""
-        return timing.schedule(self._pipeline.program(times), shape).iteration_time_s
-
     def scheduled(
         self, times: StageTimes, shape: tuple[int, ...]
     ) -> tuple[Program, timing.StepSchedule]:

@@ -42,7 +42,7 @@ class Scale:
 UNSCALED: Final = Scale()
 """No factor on any kind of time."""
 
-KINDS = ("lookup", "collective", "dense", "host")
+KINDS: Final = FITTED_KINDS
 """The kinds of time: lookups, collectives, the dense part, and what the host does."""
 MACHINE: Final = "machine"
 """The pace of the machine: a factor that all kinds of time have in common."""
@@ -139,10 +139,11 @@ def sigmas(
     """
     if topology.calibration or not topology.provenance:
         return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in KINDS)
+    is_measured = generation_of(topology.device) == _MEASURED_GENERATION
     model = {
         "lookup": group_sigma(LOOKUP_GROUPS),
         "collective": group_sigma(COLLECTIVE_GROUPS),
-        "dense": group_sigma(_dense_groups(topology)),
+        "dense": group_sigma(DENSE_FAMILIES if is_measured else DENSE_GROUPS),
         "host": math.hypot(group_sigma(HOST_GROUPS), _CARRIED_HOST_SIGMA),
     }
     found = {kind: math.hypot(model[kind], rate_sigma(topology, kind)) for kind in KINDS}
@@ -167,17 +168,6 @@ def step_sigma(topology: Topology, dtype: DataType) -> float:
     if is_fitted(topology.device, dtype):
         return known
     return math.hypot(known, PRIOR_SIGMA, rate_sigma(topology, "dense"))
-
-
-def _dense_groups(topology: Topology) -> tuple[float, ...]:
-    """The groups of dense parts whose errors those of a further one resemble."""
-    is_measured = generation_of(topology.device) == _MEASURED_GENERATION
-    return DENSE_FAMILIES if is_measured else DENSE_GROUPS
-
-
-def dense_step_sigma() -> float:
-    """Log-standard deviation of the GPU time of a dense part of a family that was never seen."""
-    return group_sigma(DENSE_FAMILIES)
 
 
 def rate_sigma(topology: Topology, kind: str) -> float:
@@ -292,7 +282,7 @@ def sampled_factors(
     draws = {}
     for kind, _ in spread:
         strata = (rng.permutation(_NUM_SAMPLES) + 0.5) / _NUM_SAMPLES
-        draws[kind] = _normal_quantile(strata)
+        draws[kind] = np.array([*map(NormalDist().inv_cdf, strata.tolist())])
     if not joint_ratio:
         known = dict(spread)
         common = known.pop(MACHINE) * draws[MACHINE] if MACHINE in known else 0.0
@@ -317,9 +307,3 @@ def _matters(name: str, topology: Topology) -> bool:
     if name.startswith("links.domain"):
         return min(topology.domain_size, topology.world_size) > topology.local_world_size
     return True
-
-
-def _normal_quantile(probability: FloatArray) -> FloatArray:
-    """The normal quantiles ``[n]`` of probabilities ``[n]``."""
-    inverse = NormalDist().inv_cdf
-    return np.array([inverse(float(p)) for p in probability])

@@ -52,8 +52,8 @@ class ProgramBuilder:
         ``fields`` are further fields of :class:`Step`.
         """
         stream = Stream.COMPUTE if self.times.single_stream else stream
-        seconds = {"duration_s": _seconds(duration_s), "host_s": _seconds(host_s)}
-        self.steps.append(Step(name=name, stream=stream, **seconds, **fields))
+        fields |= {"duration_s": _seconds(duration_s), "host_s": _seconds(host_s)}
+        self.steps.append(Step(name=name, stream=stream, **fields))
         return len(self.steps) - 1
 
     def computed(

@@ -96,9 +96,8 @@ class DenseReduction:
 
     def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds of an all-reduce over the ranks that have the same part of every layer."""
-        kind = Collective.ALL_REDUCE
-        seconds = balanced_s(self._collective, kind, num_bytes, self._topology)
-        return seconds * (num_bytes > 0)
+        kind, topology = Collective.ALL_REDUCE, self._topology
+        return balanced_s(self._collective, kind, num_bytes, topology) * (num_bytes > 0)
 
     @cached_property
     def shared_s(self) -> tuple[float, float]:
@@ -109,15 +108,8 @@ class DenseReduction:
         if self._split == 1:
             return 0.0, 0.0
         operators = [o for x in self._layers.top for o in x.operators if o.shared_bytes]
-        once_s = [
-            o.num_repeats
-            * float(
-                balanced_s(
-                    self._collective, Collective.ALL_REDUCE, np.array(o.shared_bytes), self._group
-                )
-            )
-            for o in operators
-        ]
+        price = partial(balanced_s, self._collective, Collective.ALL_REDUCE, topology=self._group)
+        once_s = [o.num_repeats * float(price(np.array(o.shared_bytes))) for o in operators]
         again_s = [s for o, s in zip(operators, once_s, strict=True) if o.is_recomputed]
         return sum(once_s), sum(once_s) + sum(again_s)
 
@@ -524,10 +516,8 @@ class CodecModel:
 
     def growth(self, work: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Seconds for a rank's own shards at device speed, forward and backward, ``[..., W]``."""
-        rate = self.rate_bytes_per_s
-        return work[..., columns.CODECS + FORWARD] / rate, work[
-            ..., columns.CODECS + BACKWARD
-        ] / rate
+        own_s = work[..., columns.CODECS : columns.CODECS + 2] / self.rate_bytes_per_s
+        return own_s[..., FORWARD], own_s[..., BACKWARD]
 
     def of_plans(
         self, work: FloatArray, families: Sequence[FamilyTimes], speeds: FloatArray, scale: Scale
