@@ -19,8 +19,20 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collective._consistent import RINGS, Family, Found, agreed, completed, mixed, risen
-from costmodels.collective._curve import TimeCurve, between, joined, left_out_residuals, with_floor
+from costmodels.collective._curve import (
+    RINGS,
+    Family,
+    Found,
+    TimeCurve,
+    agreed,
+    between,
+    completed,
+    joined,
+    left_out_residuals,
+    mixed,
+    risen,
+    with_floor,
+)
 from costmodels.collective._law import (
     TYPICAL_EFFICIENCY,
     Group,

@@ -8,8 +8,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from costmodels.collective._catalogue import Catalogue, catalogue_of
-from costmodels.collective._consistent import Found
-from costmodels.collective._curve import TimeCurve
+from costmodels.collective._curve import Found, TimeCurve
 from costmodels.collective._law import Group, bus_factor, busiest_bytes, group_of, group_of_peers
 from costmodels.collective.base import AbstractCollectiveModel, Confidence, default_model
 from costmodels.datatypes import FloatArray

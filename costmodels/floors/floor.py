@@ -30,14 +30,16 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.exchange_floor import INDICES, exchange_floor, tail_floor
 from costmodels.floors.phases import (
     ALL_REDUCE,
     BACKWARD_ALONE,
     FETCH,
     FORWARD_ALONE,
+    INDICES,
+    exchange_floor,
     exchange_phase,
     lookups_add_up,
+    tail_floor,
 )
 from costmodels.floors.type_floor import Leaf, TypeFloor, leaf, line
 from costmodels.iteration.base import (

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.exchange_floor import Seconds
+from costmodels.floors.phases import Seconds
 from costmodels.iteration.base import Program, Step
 from costmodels.iteration.timing import run
 

@@ -16,13 +16,12 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.errors import InvalidValueError
-from costmodels.fitted import ScaledCollective
-from costmodels.floors.rules import require_rules
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
 from costmodels.lookup.roofline import Roofline
 from costmodels.measured.curves import Collective
 from costmodels.pipeline import CostPipeline
-from costmodels.stages.models import CostModels
+from costmodels.stages.models import CostModels, require_rules
+from costmodels.system_models import ScaledCollective
 from costmodels.topology import Topology
 from planner import load_system, load_workload, plan
 from planner.cli.run import run

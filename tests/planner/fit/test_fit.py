@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.fitted import scaled
 from costmodels.measured.curves import Collective
 from costmodels.pipeline import CostPipeline
-from costmodels.system_models import default_models
+from costmodels.system_models import default_models, scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
 from costmodels.uncertainty import sigmas
 from costmodels.workload import NO_DENSE_PART

@@ -18,11 +18,10 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
-from costmodels.fitted import scaled
 from costmodels.measured.curves import Collective
 from costmodels.memory import dense_bytes
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from costmodels.system_models import default_models, least_sync_s, sync_time_s
+from costmodels.system_models import default_models, least_sync_s, scaled, sync_time_s
 from costmodels.topology import FittedFactors, Topology, group_topology, members
 from costmodels.units import GIB, MIB
 from costmodels.workload import DenseArch, DenseParallelism, Workload
