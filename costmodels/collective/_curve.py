@@ -32,35 +32,34 @@ _SHOWS_FLOOR_BYTES: Final = 128 * 1024
 """A curve whose smallest size is above this does not show the floor."""
 
 
+_Line = tuple[FloatArray, FloatArray]
+"""Logarithms of bytes and of seconds."""
+
+
 class TimeCurve:
     """A table of seconds over bytes on the busiest link, with straight pieces between its corners.
 
     Above the last point the time is proportional to the bytes, and below the first it is constant.
     """
 
-    def __init__(self, log_bytes: FloatArray, log_time: FloatArray) -> None:
-        """Make a table of points, with a bend between them (:func:`_refined`).
+    def __init__(
+        self, log_bytes: FloatArray, log_time: FloatArray, fine: _Line | None = None
+    ) -> None:
+        """Make a table of points.
 
         Args:
             log_bytes: ``[n]`` logarithms of bytes; they rise.
             log_time: ``[n]`` logarithms of seconds; they never fall.
+            fine: bytes and seconds of the corners, between which the table is straight; None for
+                the points with a bend between them (:func:`_refined`).
         """
-        self.log_bytes = log_bytes
-        self.log_time = log_time
-        self._fine_bytes, self._fine_time = _refined(log_bytes, log_time)
+        self.log_bytes, self.log_time = log_bytes, log_time
+        self._fine_bytes, self._fine_time = fine or _refined(log_bytes, log_time)
 
     @classmethod
     def of_line(cls, log_bytes: FloatArray, log_time: FloatArray) -> TimeCurve:
-        """A table whose points are its corners: straight lines join them.
-
-        Args:
-            log_bytes: ``[n]`` logarithms of bytes; they rise.
-            log_time: ``[n]`` logarithms of seconds; they never fall.
-        """
-        table = cls.__new__(cls)
-        table.log_bytes, table.log_time = log_bytes, log_time
-        table._fine_bytes, table._fine_time = log_bytes, log_time
-        return table
+        """A table whose points are its corners: straight lines join them."""
+        return cls(log_bytes, log_time, (log_bytes, log_time))
 
     @property
     def corners(self) -> FloatArray:
@@ -93,10 +92,9 @@ class TimeCurve:
         least = np.minimum.accumulate(rate)
         if np.array_equal(rate, least):
             return self
-        lower = TimeCurve.__new__(TimeCurve)
-        lower.log_bytes, lower.log_time = self.log_bytes, self.log_time
-        lower._fine_bytes, lower._fine_time = self._fine_bytes, self._fine_bytes + least
-        return lower
+        return TimeCurve(
+            self.log_bytes, self.log_time, (self._fine_bytes, self._fine_bytes + least)
+        )
 
     def on_link(self, known: Law, law: Law, longer_s: float = 0.0) -> TimeCurve:
         """The table on other links.
@@ -124,19 +122,19 @@ class TimeCurve:
         own = self.law
         slower = math.log(law.floor_s / own.floor_s)
         wider = slower + math.log(law.rate / own.rate)
-        line = TimeCurve.of_line(self._fine_bytes + wider, self._fine_time + slower)
-        line.log_bytes, line.log_time = self.log_bytes + wider, self.log_time + slower
-        return line
+        fine = self._fine_bytes + wider, self._fine_time + slower
+        return TimeCurve(self.log_bytes + wider, self.log_time + slower, fine)
 
     def followed_by(self, other: TimeCurve) -> TimeCurve:
         """This table, continued by another one whose first point is the last one of this table."""
-        line = TimeCurve.of_line(
-            np.append(self._fine_bytes[:-1], other.corners),
-            np.append(self._fine_time[:-1], other._fine_time),
+        pairs = (
+            (self.log_bytes, other.log_bytes),
+            (self.log_time, other.log_time),
+            (self._fine_bytes, other.corners),
+            (self._fine_time, other._fine_time),
         )
-        line.log_bytes = np.append(self.log_bytes[:-1], other.log_bytes)
-        line.log_time = np.append(self.log_time[:-1], other.log_time)
-        return line
+        points = [np.append(mine[:-1], further) for mine, further in pairs]
+        return TimeCurve(points[0], points[1], (points[2], points[3]))
 
 
 def joined(curves: Sequence[CollectiveCurve], factor: float) -> TimeCurve:
@@ -287,7 +285,7 @@ def _isotonic(values: FloatArray) -> FloatArray:
     return np.repeat(means, counts)
 
 
-def _refined(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _refined(x: FloatArray, y: FloatArray) -> _Line:
     """The points of a table with further points between them.
 
     Alpha-beta with the first time as latency and the best rate as bandwidth guides the new points:

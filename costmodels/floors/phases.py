@@ -266,7 +266,8 @@ class PhaseModel:
             return float(chain_s / fastest)
         chain_s += dense.bottom_forward_s + dense.bottom_backward_s
         copy_s = self._stages.least_copy_s if self._pipeline.exposes_input_dist else 0.0
-        return float(chain_s / fastest) + copy_s + self._stages.tail_all_reduce_s()
+        tail = np.array(self._stages.reduction.tail_bytes)
+        return float(chain_s / fastest) + copy_s + float(self._stages.all_reduce_growth(tail))
 
     def gradient(self, work_row: FloatArray) -> FloatArray:
         """Tangents ``[K, num_features]`` of the phases at one rank's work.

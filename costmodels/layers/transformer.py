@@ -128,7 +128,8 @@ class Transformer(AbstractLayer):
             f"{where}: hidden must be a multiple of heads, got {self.hidden} and {self.heads}",
         )
         require(
-            0 <= self.kv_heads <= self.heads and (not self.kv_heads or self._shares_evenly),
+            0 <= self.kv_heads <= self.heads
+            and (not self.kv_heads or self.heads % self.kv_heads == 0),
             f"{where}: heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}",
         )
         require(
@@ -182,10 +183,6 @@ class Transformer(AbstractLayer):
     @property
     def _lengths(self) -> joins.Lengths:
         return joins.Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
-
-    @property
-    def _shares_evenly(self) -> bool:
-        return self.heads % self.kv_heads == 0
 
     def as_compiled(self) -> Transformer:
         """The same blocks, compiled."""

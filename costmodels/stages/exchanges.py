@@ -160,11 +160,6 @@ class DenseReduction:
         return float(self.num_parameters * element)
 
     @property
-    def scattered_bytes(self) -> float:
-        """Bytes of all gradients when they are reduced."""
-        return float(self.num_parameters * self._workload.gradient_dtype.num_bytes)
-
-    @property
     def cast_s(self) -> float:
         """Seconds to convert a micro-batch's gradients to the type in which they are reduced.
 
@@ -186,7 +181,8 @@ class DenseReduction:
     @cached_property
     def scatters_s(self) -> tuple[FloatArray, ...]:
         """Seconds to reduce the gradients of each piece, in the order of the backward pass."""
-        return self._each_s(Collective.REDUCE_SCATTER, self.scattered_bytes, self.pieces[::-1])
+        scattered = float(self.num_parameters * self._workload.gradient_dtype.num_bytes)
+        return self._each_s(Collective.REDUCE_SCATTER, scattered, self.pieces[::-1])
 
     def _each_s(
         self, kind: Collective, whole_bytes: float, shares: tuple[float, ...]
@@ -205,11 +201,6 @@ class DenseReduction:
         if self.is_sharded:
             return self.scatters_s[:-1]
         return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
-
-    @property
-    def calls_per_pass(self) -> int:
-        """Collectives of a micro-batch before the last one: those of a sharded dense part."""
-        return 2 * len(self.gathers_s) + len(self.scatters_s) if self.is_sharded else 0
 
     def earlier_s(
         self,
