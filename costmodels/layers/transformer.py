@@ -321,10 +321,9 @@ class Transformer(AbstractLayer):
             return ()
         name, shape = f"{self.prefix}.tokens", (rows, self.hidden)
         size = math.ceil(self.vocabulary / split) * self.hidden
-        tokens = _parts.gather(name, shape, style.inner, size)
         filled = 4.0 if style.casts else style.element
         back = 3.0 * style.residual * rows * self.hidden + filled * size
-        found = [replace(tokens, backward_bytes=back)]
+        found = [_parts.gather(name, shape, style.inner, size, backward_bytes=back)]
         if not self.rotary:
             learned = self.seq * self.hidden
             found.append(_parts.gather(name, (self.seq, self.hidden), style.inner, learned))
