@@ -445,18 +445,16 @@ def place(
         table=option.table,
         sharding_type=option.sharding_type,
         kernel=option.kernel,
-        shards=_cells(option, num_embeddings, where, world_size, local_world_size),
+        shards=_cells(option, num_embeddings, where, (world_size, local_world_size)),
         cache_load_factor_ratio=option.cache_load_factor_ratio,
     )
 
 
 def _cells(
-    option: ShardingOption,
-    num_embeddings: int,
-    where: tuple[int, ...],
-    world_size: int,
-    local_world_size: int,
+    option: ShardingOption, num_embeddings: int, where: tuple[int, ...], sizes: tuple[int, int]
 ) -> Shards:
+    """The shards of an option; ``sizes`` are the ranks of the job and of a host."""
+    world_size, local_world_size = sizes
     if option.is_uniform:
         width, every = sum(option.column_widths), _all_ranks(world_size)
         if option.sharding_type is ShardingType.ROW_WISE:

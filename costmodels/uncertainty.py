@@ -172,22 +172,17 @@ def step_sigma(topology: Topology, dtype: DataType) -> float:
 
 def rate_sigma(topology: Topology, kind: str) -> float:
     """Log-standard deviation of one kind of time from the sources of the system's rates."""
+    if kind == "host" and host_is_assumed(topology):
+        return _UNMEASURED_HOST_SIGMA
     if kind == "host":
-        return _host_rate_sigma(topology)
+        sources = [p.source for p in topology.provenance if p.name == "host.eager_call"]
+        return RELATIVE_SIGMA[sources[0] if sources else Source.USER]
     parts = [
         weight * _weakest(topology, (name,))
         for name, weight in _ELASTICITIES[kind].items()
         if any(p.name.startswith(name) for p in topology.provenance) and _matters(name, topology)
     ]
     return math.hypot(*parts) if parts else RELATIVE_SIGMA[Source.USER]
-
-
-def _host_rate_sigma(topology: Topology) -> float:
-    """Log-standard deviation of the calls of the host, by their source."""
-    if host_is_assumed(topology):
-        return _UNMEASURED_HOST_SIGMA
-    sources = [p.source for p in topology.provenance if p.name == "host.eager_call"]
-    return RELATIVE_SIGMA[sources[0] if sources else Source.USER]
 
 
 def host_is_assumed(topology: Topology) -> bool:

@@ -89,25 +89,21 @@ class Measured(AbstractCollectiveModel):
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """Bytes over the better of the best rates of reduce-scatter and all-gather."""
-        group = group_of(topology, within_host=within_host)
-        both = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-        each = (self._find(c, topology, within_host=within_host) for c in both)
-        found = [f for f in each if f is not None]
-        if not found:
+        halves = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+        seconds = self._growth(halves, num_bytes, topology, within_host=within_host)
+        if seconds is None:
             return self.otherwise.reduce_scatter(num_bytes, topology, within_host=within_host)
-        rate = max(f.table.law.rate for f in found)
-        return np.asarray(num_bytes * (bus_factor(Collective.REDUCE_SCATTER, group.ranks) / rate))
+        return seconds
 
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
         """Bytes over the best rate of the curve of all-reduce."""
-        group = group_of(topology, within_host=within_host)
-        found = self._find(Collective.ALL_REDUCE, topology, within_host=within_host)
-        if found is None:
+        kinds = (Collective.ALL_REDUCE,)
+        seconds = self._growth(kinds, num_bytes, topology, within_host=within_host)
+        if seconds is None:
             return self.otherwise.all_reduce(num_bytes, topology, within_host=within_host)
-        factor = bus_factor(Collective.ALL_REDUCE, group.ranks)
-        return np.asarray(num_bytes * (factor / found.table.law.rate))
+        return seconds
 
     # -- times ----------------------------------------------------------------------------------
 
@@ -209,6 +205,20 @@ class Measured(AbstractCollectiveModel):
         group = group_of(topology, within_host=within_host)
         there = group_of(topology, within_host=within_host, links=self.measured_on)
         return self._catalogue.find(collective, group, there)
+
+    def _growth(
+        self,
+        kinds: tuple[Collective, ...],
+        num_bytes: FloatArray,
+        topology: Topology,
+        *,
+        within_host: bool,
+    ) -> FloatArray | None:
+        """Bytes over the best rate of the curves of some collectives that move as many bytes."""
+        found = [self._find(kind, topology, within_host=within_host) for kind in kinds]
+        rate = max((f.table.law.rate for f in found if f is not None), default=0.0)
+        ranks = group_of(topology, within_host=within_host).ranks
+        return np.asarray(num_bytes * (bus_factor(kinds[0], ranks) / rate)) if rate else None
 
     def _all_to_all_tables(
         self, group: Group, there: Group

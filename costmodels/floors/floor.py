@@ -104,17 +104,11 @@ class IterationFloor:
             return len(types)
         uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
         spread = len(types) - uniform
-        return uniform + (1 if spread and (uniform == 0 or self.is_even(types)) else 0)
-
-    def is_even(self, types: frozenset[ShardingType]) -> bool:
-        """Whether tables of uniform types give every rank the same lookups."""
-        return self._is_alike and ShardingType.ROW_WISE not in types
-
-    @property
-    def _is_alike(self) -> bool:
-        """Whether all ranks have the same device and the same batch."""
         speeds = self._stages.speeds
-        return self._stages.exchanges.batch_ratio is None and bool((speeds == speeds[0]).all())
+        is_alike = self._stages.exchanges.batch_ratio is None and bool((speeds == speeds[0]).all())
+        # Tables of uniform types then give every rank the same lookups.
+        is_even = is_alike and ShardingType.ROW_WISE not in types
+        return uniform + (1 if spread and (uniform == 0 or is_even) else 0)
 
     def is_one_rank(self, types: frozenset[ShardingType]) -> bool:
         """Whether one made-up rank may have both the longest forward and backward lookup.

@@ -85,11 +85,10 @@ def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
 def schedule(program: Program, shape: tuple[int, ...]) -> StepSchedule:
     """Start and finish of all steps, for plans and ranks of ``shape`` = ``(..., R)``."""
     durations = [step.duration_s for step in program.steps]
-    first = run(program.steps, durations, shape)
-    if program.overlap_slowdown_ratio <= 0:
-        return _floored(first, program.floor_s)
-    slowed = _slowed(program, durations, first)
-    return _floored(run(program.steps, slowed, shape), program.floor_s)
+    found = run(program.steps, durations, shape)
+    if program.overlap_slowdown_ratio > 0:
+        found = run(program.steps, _slowed(program, durations, found), shape)
+    return replace(found, iteration_time_s=np.maximum(found.iteration_time_s, program.floor_s))
 
 
 def run(
@@ -159,13 +158,6 @@ def _awaited(steps: tuple[Step, ...]) -> list[int]:
             bits |= found[i] | 1 << i
         found.append(bits)
     return found
-
-
-def _floored(result: StepSchedule, floor_s: float) -> StepSchedule:
-    """The schedule with an iteration of at least ``floor_s``."""
-    if floor_s <= 0:
-        return result
-    return replace(result, iteration_time_s=np.maximum(result.iteration_time_s, floor_s))
 
 
 # ------------------ causes

@@ -179,12 +179,6 @@ class CostModels:
         parts = [getattr(self, f.name) for f in fields(self) if f.init]
         object.__setattr__(self, "description", own_description(parts))
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The references of all models."""
-        exchange = self.exchange.sources if self.exchange else ()
-        return (*self.lookup.sources, *self.collective.sources, *self.dense.sources, *exchange)
-
 
 # ------------------ rules of bounds
 #
