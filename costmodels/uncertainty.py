@@ -238,16 +238,6 @@ def _student_inside(angle: float, freedom: int) -> float:
     return math.sin(angle) * total
 
 
-def left_out(groups: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Root mean square error of each group if the constants came from the other groups.
-
-    A constant that is fitted to G groups alike removes 1 / G of the error of each group. Errors
-    without the group in the fit are therefore larger by G / (G - 1).
-    """
-    grown = len(groups) / max(len(groups) - 1, 1)
-    return tuple(grown * math.sqrt(float(np.mean(np.square(g)))) for g in groups)
-
-
 def faster_probability(ours_s: FloatArray, theirs_s: FloatArray) -> float:
     """Probability that the first of two plans is the faster one; one half for equal plans.
 

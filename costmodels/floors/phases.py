@@ -33,7 +33,7 @@ from costmodels.shard_work.work import (
     SECOND,
 )
 from costmodels.sharding import BY_HOSTS, ShardingType
-from costmodels.stages.exchanges import AllToAll, Reduction, whole_times
+from costmodels.stages.exchanges import Prices
 from costmodels.stages.stage_model import StageModel
 
 # ------------------ floors of exchanges
@@ -80,9 +80,8 @@ def exchange_floor(
     if not model.full_duplex:
         return lambda growth_s: growth_s * share_ratio
     least, world = stages.exchanges.least_collective, stages.topology.world_size
-    one, growing = np.ones((1, world)), (model.all_to_all, model.reduce_scatter)
-    unit_s = float(_exchange(stages, family, which, one, *growing).max())
-    whole_s = whole_times(least)
+    one, growing, whole_s = np.ones((1, world)), Prices.growing(model), Prices.whole(least)
+    unit_s = float(_exchange(stages, family, which, one, growing).max())
     lengths_s = stages.exchanges.lengths_s if which == INDICES else 0.0
 
     def seconds_at(growth_s: FloatArray) -> FloatArray:
@@ -92,7 +91,7 @@ def exchange_floor(
         times = []
         for part in parts:
             sent = np.repeat(part[:, None], world, axis=1)
-            times.append(_exchange(stages, family, which, sent, *whole_s).min(axis=1))
+            times.append(_exchange(stages, family, which, sent, whole_s).min(axis=1))
         return np.concatenate(times) + lengths_s
 
     return seconds_at
@@ -124,20 +123,14 @@ def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
 
 
 def _exchange(
-    stages: StageModel,
-    family: int,
-    which: int,
-    sent: FloatArray,
-    all_to_all: AllToAll,
-    reduce_scatter: Reduction,
+    stages: StageModel, family: int, which: int, sent: FloatArray, prices: Prices
 ) -> FloatArray:
-    """An exchange, priced by these, in which every rank sends ``sent`` bytes to each other rank."""
+    """An exchange in which every rank sends ``sent`` bytes to each other rank."""
     if which == _SECOND_EXCHANGE:
-        return stages.exchanges.across_hosts(sent, all_to_all)
+        return stages.exchanges.across_hosts(sent, prices.all_to_all)
     if which == INDICES:
-        return stages.exchanges.index_exchange(sent, all_to_all)
-    kind = EXCHANGING_TYPES[family]
-    return stages.exchanges.first_exchange(kind, sent, all_to_all, reduce_scatter)
+        return stages.exchanges.index_exchange(sent, prices.all_to_all)
+    return stages.exchanges.first_exchange(EXCHANGING_TYPES[family], sent, prices)
 
 
 # ------------------ phases

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -247,9 +247,21 @@ Reduction = Callable[..., FloatArray]
 """Prices a reduce-scatter from the bytes of its whole buffer, and ``within_host``."""
 
 
-def whole_times(model: AbstractCollectiveModel) -> tuple[AllToAll, Reduction]:
-    """The seconds of an all-to-all and of a reduce-scatter with all that is fixed."""
-    return model.all_to_all_s, partial(model.buffer_s, Collective.REDUCE_SCATTER)
+class Prices(NamedTuple):
+    """What prices an all-to-all and a reduce-scatter."""
+
+    all_to_all: AllToAll
+    reduce_scatter: Reduction
+
+    @staticmethod
+    def growing(model: AbstractCollectiveModel) -> Prices:
+        """The parts that grow with the bytes."""
+        return Prices(model.all_to_all, model.reduce_scatter)
+
+    @staticmethod
+    def whole(model: AbstractCollectiveModel) -> Prices:
+        """The seconds with all that is fixed."""
+        return Prices(model.all_to_all_s, partial(model.buffer_s, Collective.REDUCE_SCATTER))
 
 
 class EmbeddingExchanges:
@@ -315,53 +327,42 @@ class EmbeddingExchanges:
         if self.batch_ratio is not None:
             first, second, indices = (x * self.batch_ratio.min() for x in (first, second, indices))
         kind = EXCHANGING_TYPES[family]
-        outputs = self._outputs(kind, (first, second), model.all_to_all, model.reduce_scatter)
+        outputs = self._outputs(kind, (first, second), Prices.growing(model))
         found = *outputs, self.index_exchange(indices, model.all_to_all)
         for seconds in found:
             require_times(seconds, f"an exchange of {kind.value} tables")
         return found
 
     def _outputs(
-        self,
-        kind: ShardingType,
-        sent: Sent,
-        all_to_all: AllToAll,
-        reduce_scatter: Reduction,
-        ratio: FloatArray | None = None,
+        self, kind: ShardingType, sent: Sent, prices: Prices, ratio: FloatArray | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """First and second exchange of vectors on each rank, priced by the given functions."""
-        first = self.first_exchange(kind, sent[0], all_to_all, reduce_scatter, ratio)
+        """First and second exchange of vectors on each rank."""
+        first = self.first_exchange(kind, sent[0], prices, ratio)
         if kind not in BY_HOSTS:
             return first, np.zeros_like(sent[0])
-        return first, self.across_hosts(sent[1], all_to_all, ratio)
+        return first, self.across_hosts(sent[1], prices.all_to_all, ratio)
 
     def first_exchange(
-        self,
-        kind: ShardingType,
-        out: FloatArray,
-        all_to_all: AllToAll,
-        reduce_scatter: Reduction,
-        ratio: FloatArray | None = None,
+        self, kind: ShardingType, out: FloatArray, prices: Prices, ratio: FloatArray | None = None
     ) -> FloatArray:
         """The exchange of looked-up vectors, or for types by hosts its part inside a host.
 
         Args:
             kind: the sharding type.
             out: bytes that each rank sends to each rank.
-            all_to_all: prices an all-to-all.
-            reduce_scatter: prices a reduce-scatter.
+            prices: of the two collectives.
             ratio: batch of each rank over the mean, ``[W]``: a rank receives in proportion to its
                 batch. The buffer of a reduce-scatter stays as large as with equal batches.
         """
         world_bytes = out * self.topology.world_size
         if kind is ShardingType.ROW_WISE and self._pooled:
-            return reduce_scatter(world_bytes, self.topology, within_host=False)
+            return prices.reduce_scatter(world_bytes, self.topology, within_host=False)
         if kind in BY_HOSTS and self.topology.local_world_size == 1:
             return np.zeros_like(out)
         if kind in BY_HOSTS:
-            return reduce_scatter(world_bytes, self.topology, within_host=True)
+            return prices.reduce_scatter(world_bytes, self.topology, within_host=True)
         own, others = _weighted(out, *self._levels, ratio)
-        return all_to_all(own, others, self.topology)
+        return prices.all_to_all(own, others, self.topology)
 
     def index_exchange(
         self, arriving: FloatArray, all_to_all: AllToAll, ratio: FloatArray | None = None
@@ -428,7 +429,7 @@ class EmbeddingExchanges:
         sent = sent_bytes(work, family, way)
         kind = EXCHANGING_TYPES[family]
         if exchange is None:
-            return self._outputs(kind, sent, *whole_times(model), self.batch_ratio)
+            return self._outputs(kind, sent, Prices.whole(model), self.batch_ratio)
         traffic = replace(_traffic(work, family), leaving_bytes=sent[0])
         grown = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
         return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)
