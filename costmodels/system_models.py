@@ -20,7 +20,6 @@ from costmodels.datatypes import FloatArray, IntArray
 from costmodels.errors import require
 from costmodels.estimates import MemoryLedger
 from costmodels.fitted import scaled
-from costmodels.lookup.residual import Corrected
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology, members, part_of
@@ -39,8 +38,6 @@ def default_models(topology: Topology) -> CostModels:
         models = cpu_models(measured.cpu)
     else:
         models = CostModels(collective=collective_model(topology))
-    if measured.residual is not None:
-        models = replace(models, lookup=Corrected(inner=models.lookup, residual=measured.residual))
     return scaled(models, topology.fitted)
 
 
