@@ -8,7 +8,6 @@ does in one step of a plan, as the counts that the models of CPU cores price.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
@@ -333,20 +332,15 @@ def shard_loads(workload: Workload, plan: Plan, world_size: int) -> tuple[ShardL
 
     They are counted as in :class:`costmodels.shard_work.work.WorkModel`.
     """
-    return tuple(_loads(workload, plan, world_size))
-
-
-def _loads(workload: Workload, plan: Plan, world_size: int) -> Iterator[ShardLoad]:
-    """The shards of all placements, one after the other."""
-    tables = {t.name: t for t in workload.tables}
+    found = []
     for placement in plan.placements:
-        table = tables[placement.table]
-        kind = placement.sharding_type
+        table, kind = workload.table(placement.table), placement.sharding_type
         sources = 1 if kind is ShardingType.DATA_PARALLEL else world_size
         batch = workload.batch_size_per_rank * sources
         for shard in placement.shards:
             access = _access(table, shard.row_offset, shard.num_rows, shard.num_cols, batch)
-            yield ShardLoad(rank=shard.rank, sharding_type=kind, access=access)
+            found.append(ShardLoad(rank=shard.rank, sharding_type=kind, access=access))
+    return tuple(found)
 
 
 def _access(table: Table, offset: int, num_rows: int, num_cols: int, batch: float) -> Access:

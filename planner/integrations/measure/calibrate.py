@@ -13,8 +13,9 @@ from typing import Any
 from costmodels.calibration.designs import QUICK, MeasuringEffort
 from costmodels.calibration.device_designs import DeviceJob, num_rows
 from costmodels.calibration.fit_machine import fit_machine
-from costmodels.calibration.fitting import Caches, Calibration
+from costmodels.calibration.fitting import Calibration
 from costmodels.calibration.points import CalibrationPoints, StepPoint
+from costmodels.measured.cpu_constants import Caches
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.integrations.measure.gloo_ranks import Launch, run_on_ranks

@@ -10,7 +10,6 @@ import pytest
 from costmodels.calibration import designs
 from costmodels.calibration.fit_machine import KINDS, collective_counts, fit_machine
 from costmodels.calibration.fitting import (
-    Caches,
     fit_counts,
     fit_lookups,
     folds,
@@ -33,7 +32,7 @@ from costmodels.cpu.lookup import Accesses, CpuLookup, factor, features
 from costmodels.cpu.run_stages import STAGES
 from costmodels.dense.base import Product, dense_layers
 from costmodels.errors import InvalidValueError
-from costmodels.measured.cpu_constants import CpuKernel
+from costmodels.measured.cpu_constants import Caches, CpuKernel
 from costmodels.sharding import ShardingType, check_plan
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 
@@ -45,17 +44,12 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def timed_lookup(point: LookupPoint) -> LookupPoint:
-    counted = features(
-        point_access(point),
-        l2_bytes=CACHES.l2_bytes,
-        l3_bytes=CACHES.l3_bytes,
-        kernel=point.kernel,
-    )
+    counted = features(Accesses((point_access(point),)), point.kernel, CACHES)
     constants = MACHINE.lookups(point.kernel)
     return replace(
         point,
-        forward_s=float(counted.forward @ np.array(constants.forward_s)),
-        backward_s=float(counted.backward @ np.array(constants.backward_s)),
+        forward_s=float(counted.forward[0] @ np.array(constants.forward_s)),
+        backward_s=float(counted.backward[0] @ np.array(constants.backward_s)),
     )
 
 
