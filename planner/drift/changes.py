@@ -15,7 +15,7 @@ from planner import api
 from planner.errors import InvalidInputError, StoppedError
 from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
-from planner.profiling.stats import Stats, TableStats, stats_key, with_stats
+from planner.profiling.stats import Stats, some_names, stats_key, with_stats
 from planner.result import Candidate, PlanningResult
 from planner.settings import SearchSettings
 from planner.support.status import Status
@@ -102,7 +102,7 @@ def rows_needed(workload: Workload, stats: Stats) -> tuple[TableRows, ...]:
     return tuple(
         TableRows(
             table=table.name,
-            num_rows_needed=_rows(stats.tables[key]),
+            num_rows_needed=stats.tables[key].num_rows_needed,
             num_embeddings=table.num_embeddings,
         )
         for table, key in pairs
@@ -142,8 +142,9 @@ def workload_under(
             notes = tuple(note for note in notes if "no statistics of" not in note)
         notes = (
             *notes,
-            f"{place}: holds ids beyond the rows of {_some(sorted(outgrown))}; such tables are "
-            "priced with their old laws, and training on these data fails until they are enlarged",
+            f"{place}: holds ids beyond the rows of {some_names(sorted(outgrown))}; such tables "
+            "are priced with their old laws, and training on these data fails until they are "
+            "enlarged",
         )
     return measured, needed, notes
 
@@ -155,14 +156,6 @@ def _figures(table: Table, samples: float) -> IndexFigures:
         num_unique_rows=law.expected_unique_rows(samples * table.pooling_factor),
         hot_ratio=law.access_share(_HOT_RATIO * table.num_embeddings),
     )
-
-
-def _rows(stats: TableStats) -> int:
-    return stats.num_unique_rows if stats.ids_are_hashes else stats.highest_index + 1
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 # ------------------ assess
@@ -305,19 +298,18 @@ def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
     if len(set(days)) < 2:
         return None
     x, y = np.array(days, dtype=float), np.array(values, dtype=float)
-    middle = x.mean()
-    square = float(((x - middle) ** 2).sum())
-    slope = float(((x - middle) * y).sum() / square)
-    rest = y - y.mean() - slope * (x - middle)
+    away, middle = x - x.mean(), float(y.mean())
+    square = float((away**2).sum())
+    slope = float((away * (y - middle)).sum() / square)
     spread = math.inf
     if len(days) >= _FEWEST_FOR_SPREAD:
+        rest = y - middle - slope * away
         spread = math.sqrt(float((rest**2).sum()) / (len(days) - 2) / square)
-    last = float(x.max())
     return Trend(
         slope_per_day=slope,
         spread_per_day=spread,
-        last_day=last,
-        at_last_day=float(y.mean()) + slope * (last - float(middle)),
+        last_day=float(x.max()),
+        at_last_day=middle + slope * float(away.max()),
     )
 
 

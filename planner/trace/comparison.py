@@ -77,15 +77,17 @@ def compare_traces(
 
 def _rows(measured: TraceTimes, predicted: TraceTimes, waits_s: float) -> list[TraceRow]:
     rank, told_s = measured.rank, measured.told_waits_s
-    totals = (
-        (measured.iteration_s, predicted.iteration_s, 0.0, 0.0),
-        (measured.compute_s, predicted.compute_s, 0.0, 0.0),
-        (measured.communication_s, predicted.communication_s, told_s, waits_s),
-        (measured.exposed_s, predicted.exposed_s, told_s, waits_s),
-    )
+    fields = ("iteration_s", "compute_s", "communication_s", "exposed_s")
     rows = [
-        TraceRow(rank=rank, kind=kind, measured_s=m, predicted_s=p, wait_s=w, measured_wait_s=told)
-        for kind, (m, p, told, w) in zip(TOTALS, totals, strict=True)
+        TraceRow(
+            rank=rank,
+            kind=kind,
+            measured_s=getattr(measured, field),
+            predicted_s=getattr(predicted, field),
+            wait_s=waits_s if waits else 0.0,
+            measured_wait_s=told_s if waits else 0.0,
+        )
+        for kind, field, waits in zip(TOTALS, fields, (False, False, True, True), strict=True)
     ]
     expected = dict(predicted.kinds_s)
     if not measured.tells_stages:

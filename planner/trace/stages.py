@@ -49,25 +49,20 @@ def cpu_spans(
         e for e in events if e.get("tid") in step_threads and str(e.get("cat")).lower() in _MARKED
     ]
     own.sort(key=lambda e: (float(e["ts"]), -float(e["dur"])))
-    return list(_without_gaps(own, other))
-
-
-def _without_gaps(own: Sequence[dict[str, Any]], other: str) -> Iterator[dict[str, Any]]:
-    end: float | None = None
+    found, end = [], float(own[0]["ts"]) if own else 0.0
     for event in own:
         begin = float(event["ts"])
-        if end is None:
-            end = begin
-        kind = next((k for k, p in _KINDS if p.search(str(event.get("name", "")))), None)
+        kind = _first(_KINDS, str(event.get("name", "")))
         if kind is None or begin < end:
             continue
         if begin > end:
-            yield {"name": other, "ts": end, "dur": begin - end}
-        yield {"name": kind, "ts": begin, "dur": float(event["dur"])}
+            found.append({"name": other, "ts": end, "dur": begin - end})
+        found.append({"name": kind, "ts": begin, "dur": float(event["dur"])})
         end = begin + float(event["dur"])
-    last = max((float(e["ts"]) + float(e["dur"]) for e in own), default=0.0)
-    if end is not None and last > end:
-        yield {"name": other, "ts": end, "dur": last - end}
+    last = max((float(e["ts"]) + float(e["dur"]) for e in own), default=end)
+    if last > end:
+        found.append({"name": other, "ts": end, "dur": last - end})
+    return found
 
 
 COPIES: Final = "copies"
@@ -173,26 +168,29 @@ _NAMES_KEPT: Final = 4096
 """Names of kernels and spans come again in every step."""
 
 
+def _first(patterns: Sequence[tuple[str, re.Pattern[str]]], name: str) -> str | None:
+    """What stands beside the first pattern that is in a name; None without any."""
+    return next((what for what, pattern in patterns if pattern.search(name)), None)
+
+
 @lru_cache(maxsize=_NAMES_KEPT)
 def stage_of_name(name: str) -> str:
     """The stage of a kernel by its name; spans of CPU ranks already have the names of stages."""
     if name in SPAN_KINDS:
         return name
-    return next((stage for stage, pattern in _NAMES if pattern.search(name)), OTHER)
+    return _first(_NAMES, name) or OTHER
 
 
 @lru_cache(maxsize=_NAMES_KEPT)
 def group_of(name: str) -> str:
     """What kind of kernel a name is of."""
-    if any(pattern.search(name) for _, pattern in _COLLECTIVE_NAMES):
-        return "collective"
-    return next((group for group, pattern in _GROUPS if pattern.search(name)), _REST)
+    return "collective" if _first(_COLLECTIVE_NAMES, name) else _first(_GROUPS, name) or _REST
 
 
 @lru_cache(maxsize=_NAMES_KEPT)
 def _stage_of_span(name: str) -> str | None:
     """The stage that a span of the host names; None if it names none."""
-    return next((stage for stage, pattern in _SPANS if pattern.search(name)), None)
+    return _first(_SPANS, name)
 
 
 class Launches:
