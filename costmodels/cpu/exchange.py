@@ -31,11 +31,6 @@ CACHED_BYTES: Final = 8e6
 longer."""
 
 
-def beyond_caches(num_bytes: float) -> float:
-    """How many of ``num_bytes`` of vectors the caches cannot hold."""
-    return max(num_bytes - CACHED_BYTES, 0.0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """What one sharding type exchanges, ``[..., R]`` each.
@@ -227,22 +222,19 @@ class Gloo(AbstractCollectiveModel):
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """``[...]`` seconds, with what empty messages, large ones and new memory add."""
-        scale = self._scale(topology, within_host=within_host)
-        return _seconds(self.constants.collective.reduce_scatter_s, num_bytes, scale)
+        return self._whole_s("reduce_scatter", num_bytes, topology, within_host=within_host)
 
     def all_gather_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """``[...]`` seconds, with what empty messages, large ones and new memory add."""
-        scale = self._scale(topology, within_host=within_host)
-        return _seconds(self.constants.collective.all_gather_s, num_bytes, scale)
+        return self._whole_s("all_gather", num_bytes, topology, within_host=within_host)
 
     def all_reduce_s(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
         """``[...]`` seconds, with what empty messages, large ones and new memory add."""
-        scale = self._scale(topology, within_host=within_host)
-        return _seconds(self.constants.collective.all_reduce_s, num_bytes, scale)
+        return self._whole_s("all_reduce", num_bytes, topology, within_host=within_host)
 
     def _scale(self, topology: Topology, *, within_host: bool) -> float:
         """Bytes that a rank moves of a buffer, over those with the calibrated number of ranks."""
@@ -250,21 +242,18 @@ class Gloo(AbstractCollectiveModel):
         measured = max(self.constants.world_size, 2)
         return ((members - 1) / members) / ((measured - 1) / measured)
 
-
-def _seconds(rates_s: tuple[float, ...], num_bytes: FloatArray, scale: float) -> FloatArray:
-    """``[...]`` seconds of a collective of one buffer.
-
-    Args:
-        rates_s: seconds per count of :func:`buffer_counts`.
-        num_bytes: ``[...]`` bytes of the buffer.
-        scale: factor for the number of ranks; 0 for a single rank, which takes no time.
-    """
-    if scale <= 0:
-        return np.zeros_like(num_bytes)
-    beyond = np.maximum(num_bytes - LARGE_BYTES, 0.0)
-    fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)
-    grown = rates_s[1] * num_bytes + rates_s[2] * beyond + rates_s[3] * fresh
-    return np.asarray(rates_s[0] + scale * grown)
+    def _whole_s(
+        self, operation: str, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    ) -> FloatArray:
+        """``[...]`` seconds of a collective of one buffer; a single rank takes no time."""
+        scale = self._scale(topology, within_host=within_host)
+        if scale <= 0:
+            return np.zeros_like(num_bytes)
+        fixed, *rates_s = getattr(self.constants.collective, f"{operation}_s")
+        beyond = np.maximum(num_bytes - LARGE_BYTES, 0.0)
+        fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)
+        grown = rates_s[0] * num_bytes + rates_s[1] * beyond + rates_s[2] * fresh
+        return np.asarray(fixed + scale * grown)
 
 
 def buffer_counts(num_bytes: float) -> FloatArray:
@@ -388,4 +377,5 @@ def exchange_counts(
     arriving += lengths
     produced, joined = world_size * leaving[rank], leaving.sum()
     indices = np.array([1.0, lengths.sum(), lengths[rank], arriving.sum(), arriving[rank]])
-    return indices, np.array([1.0, produced, joined, beyond_caches(produced + joined)])
+    beyond = max(produced + joined - CACHED_BYTES, 0.0)
+    return indices, np.array([1.0, produced, joined, beyond])

@@ -164,9 +164,7 @@ class StageClock:
     def __init__(self, log: CollectiveLog) -> None:
         """Install the clock around TorchRec's kernels; a process has only one."""
         self.log = log
-        self._spent_s = dict.fromkeys(STAGES, 0.0)
-        self._moved_s = dict.fromkeys(STAGES, 0.0)
-        self._last_s = self._last_moved_s = 0.0
+        self.reset()
         for kind in _LOOKUPS:
             kind.forward = self._timed(kind.forward)
         for sharded in (ShardedEmbeddingBagCollection, ShardedEmbeddingCollection):
