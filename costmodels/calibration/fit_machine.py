@@ -32,6 +32,7 @@ from costmodels.cpu.dense import (
     update_counts,
 )
 from costmodels.cpu.exchange import (
+    STAGES,
     ShardLoad,
     all_to_all_counts,
     buffer_counts,
@@ -39,7 +40,6 @@ from costmodels.cpu.exchange import (
     shard_loads,
 )
 from costmodels.cpu.lookup import TOGETHER, Access, Accesses, alone_s, together
-from costmodels.cpu.run_stages import STAGES
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers
 from costmodels.measured.cpu_constants import (

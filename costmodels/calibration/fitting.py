@@ -255,7 +255,7 @@ class Calibration:
         constants: the constants of all models.
         errors: the error of each fit.
         seed: seed of the random points that were measured.
-        effort: name of the :class:`~costmodels.calibration.designs.Effort`.
+        effort: name of the :class:`~costmodels.calibration.points.Effort`.
 
     Raises:
         InvalidValueError: a deviation is of no kind of time.

@@ -406,19 +406,14 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
             "leave them out"
         )
         raise InvalidInputError(message)
+    keys = [(table, stats_key(table, stats)) for table in workload.tables]
+    missing = [table.name for table, key in keys if key is None]
+    used = {key for _, key in keys if key is not None}
     problems: list[str] = []
     tables: list[Table] = []
-    missing: list[str] = []
-    used: set[str] = set()
-    for table in workload.tables:
-        key = stats_key(table, stats)
-        if key is None:
-            missing.append(table.name)
-            tables.append(table)
-            continue
-        used.add(key)
+    for table, key in keys:
         try:
-            tables.append(_measured(table, stats.tables[key]))
+            tables.append(table if key is None else _measured(table, stats.tables[key]))
         except (InvalidInputError, CostModelError) as error:
             problems.append(f"{place}: table {table.name!r}: {error}")
     if len(missing) == len(workload.tables):

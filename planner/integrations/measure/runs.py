@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.cpu.run_stages import predicted_stages
+from costmodels.cpu.exchange import predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
@@ -77,7 +77,7 @@ class PlanRun:
         iteration_s: seconds per iteration.
         spread_ratio: how far the medians of blocks are from it, as a share (median).
         wall_s: seconds per iteration by the clock.
-        stages_s: the iteration divided into :data:`costmodels.cpu.run_stages.STAGES` (medians of
+        stages_s: the iteration divided into :data:`costmodels.cpu.exchange.STAGES` (medians of
             the slowest rank's seconds).
         network_s: seconds of network threads in quiet moments; part of every time in ``virtual_s``.
         virtual_s: seconds of each iteration.

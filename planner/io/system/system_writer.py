@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from costmodels.calibration.fit_device import HostCalls
+from costmodels.calibration.device import HostCalls
 from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.dense import memory_s
 from costmodels.measured.cpu_constants import CpuConstants

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import (
     FRESH_BYTES,
+    STAGES,
     CpuExchange,
     Gloo,
     Traffic,
     exchange_counts,
+    predicted_stages,
     shard_loads,
 )
 from costmodels.cpu.lookup import Access, Accesses, CpuLookup, factor, features
-from costmodels.cpu.run_stages import STAGES, predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import (
