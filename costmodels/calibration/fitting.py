@@ -347,7 +347,7 @@ def _fit_pass(
     outside = left_out(every, times_s, lambda kept, out: predicted(*fitted(kept), out))
     coefficients, residual = fitted(every)
     inside = predicted(coefficients, residual, every)
-    errors = (log_errors(seconds, times_s) for seconds in (inside, outside))
+    errors = log_errors(inside, times_s), log_errors(outside, times_s)
     return tuple(coefficients.tolist()), residual, fit_error(name, *errors, describe)
 
 
