@@ -118,25 +118,44 @@ def _checked(law: AbstractIndexDistribution) -> tuple[FloatArray, FloatArray]:
         f"{name}.frequency_bins must return two arrays of one length, the rows of each bin and the "
         "probability of one row of each",
     )
-    rows, probability = bins
-    require(
-        bool((rows >= 0).all() and (probability >= 0).all()),
-        f"{name}.frequency_bins must return numbers of 0 or more",
-    )
+    check_bins(*bins, law.num_embeddings, f"{name}.frequency_bins", rise_ratio=_ORDER_ROUNDING)
+    return bins
+
+
+def check_bins(
+    rows: FloatArray,
+    probability: FloatArray,
+    num_embeddings: int,
+    where: str,
+    *,
+    rise_ratio: float = 0.0,
+) -> None:
+    """Check the bins of a law.
+
+    Args:
+        rows: ``[bins]`` rows of each bin.
+        probability: ``[bins]`` probability of one row of each bin.
+        num_embeddings: rows of the table.
+        where: what the bins are from, for messages.
+        rise_ratio: share by which a bin may be more probable than the one before.
+
+    Raises:
+        InvalidValueError: bins are not finite, negative, not hottest first, or have wrong sums.
+    """
+    numbers = np.stack([rows, probability])
+    good = bool(np.isfinite(numbers).all() and (numbers >= 0).all())
+    require(good, f"{where}: rows and probabilities of a law must be finite and not negative")
     drawn = probability[rows > 0]
-    require(
-        bool((drawn[1:] <= drawn[:-1] * (1 + _ORDER_ROUNDING)).all()),
-        f"{name}.frequency_bins must return the bins with the most probable rows first",
-    )
+    falls = bool((drawn[1:] <= drawn[:-1] * (1 + rise_ratio)).all())
+    require(falls, f"{where}: bins of a law must be hottest first")
     for what, total, wanted in (
-        ("the rows of all bins", float(rows.sum()), law.num_embeddings),
+        ("the rows of all bins", float(rows.sum()), num_embeddings),
         ("rows times probabilities", float(rows @ probability), 1),
     ):
         require(
             abs(total - wanted) <= _SUM_ROUNDING * wanted,
-            f"{name}.frequency_bins: {what} must sum to {wanted}, got {total:g}",
+            f"{where}: {what} must sum to {wanted}, got {total:g}",
         )
-    return rows, probability
 
 
 _CURVE_POINTS: Final = 256

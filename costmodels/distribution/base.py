@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution._laws import Laws as Laws
+from costmodels.distribution._laws import check_bins as check_bins
 from costmodels.distribution._laws import hottest_shares
 from costmodels.errors import require
 from costmodels.fields import is_whole
