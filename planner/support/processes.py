@@ -72,19 +72,6 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
-def call_as_child(parent: int, request: bytes) -> None:
-    """The target of a process of :mod:`multiprocessing`, which ends with its parent.
-
-    Args:
-        parent: as for :func:`end_with`.
-        request: a pickled pair of a function and its arguments. Unpickling it may import much; it
-            is done here, so that the end of the parent is noticed meanwhile.
-    """
-    end_with(parent)
-    function, arguments = pickle.loads(request)
-    function(*arguments)
-
-
 def command(module: str) -> list[str]:
     """The command line that runs a module as a child of this process, which ends with it."""
     return [sys.executable, "-m", __name__, str(os.getpid()), module]

@@ -221,7 +221,7 @@ def _calibrate_cores(settings: Settings, flags: _Flags, launch: Launch | None) -
 def _measure_rows(
     settings: Settings, flags: _Flags, launch: Launch | None, kind: str, rows: Path, world_size: int
 ) -> None:
-    from costmodels.calibration.device_designs import (
+    from costmodels.calibration.device import (
         DEVICE_FULL,
         DEVICE_QUICK,
         DeviceJob,
@@ -304,7 +304,7 @@ def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
 
 def _calibrate_ranks(settings: Settings, flags: _Flags, launch: Launch | None) -> int:
     """Measure CPU ranks, fit their constants and write their system file."""
-    from costmodels.calibration.designs import FULL, QUICK
+    from costmodels.calibration.points import FULL, QUICK
     from planner.cli.progress import status_line
     from planner.cli.real_runs import require_torchrec
     from planner.integrations.measure.calibrate import fit_here, measure_machine, memory_bytes

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from planner.cli.inputs import Inputs
     from planner.fit.estimate import Fit, Run
     from planner.problem import PlanningProblem
-    from planner.trace.comparison import TraceRow
+    from planner.trace.kineto import TraceRow
 
 _TRACE_SUFFIXES: Final = (".json", ".gz")
 _LEAST_S, _MOST_S = 1e-9, 3.6e6
@@ -210,7 +210,7 @@ def measured_runs(
 def _compared(problem: PlanningProblem, runs: Sequence[Run]) -> dict[str, tuple[TraceRow, ...]]:
     """For each run with traces, its times beside those predicted before the fit."""
     from planner.models import pipeline_of
-    from planner.trace.comparison import compare_traces
+    from planner.trace.kineto import compare_traces
 
     pipeline = pipeline_of(problem)
     return {run.name: compare_traces(pipeline, run.plan, run.traces) for run in runs if run.traces}

@@ -214,7 +214,7 @@ def _completed(
         result = _with_wider_price(result, search, stop, until_s)
     if stop() or not more.curve:
         return result
-    from planner.drift.move_curve import with_curve
+    from planner.drift.changes import with_curve
 
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
     return with_curve(result, search=search, make_pipeline=pricing, should_stop=stop)
