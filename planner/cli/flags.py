@@ -1,7 +1,6 @@
-"""Flags: a field of a dataclass is one flag, with its type and its help in the same place.
+"""Commands: a field of a dataclass, or a parameter of a function, is a flag with its type and help.
 
-A command gets a whole dataclass as one argument (:func:`taking`). Flags that several commands share
-are here.
+:func:`command` makes a command of a function. Flags that several commands share are here.
 """
 
 from __future__ import annotations
@@ -9,9 +8,10 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -34,7 +34,7 @@ def option(
         names: the names of the flag, with blanks between them; else that of the field.
         default: the value without the flag; a text is read as if it was given.
         metavar: what the help shows for a value, in place of what the type says.
-        more: further arguments of ``click.option``.
+        more: further arguments of ``click.Option``.
     """
     if default is not None:
         more |= {"default": default, "show_default": True}
@@ -58,6 +58,11 @@ def switch(text: str, names: str = "") -> Any:
     return _field(text, names, False, {"is_flag": True, "type": None, "metavar": None})
 
 
+def argument(**more: Any) -> Any:
+    """A parameter that words without a flag set; ``more`` are arguments of ``click.Argument``."""
+    return field(metadata={"argument": more})
+
+
 def _field(text: str, names: str, default: object, more: Mapping[str, Any]) -> Any:
     return field(default=default, metadata={"names": names, "option": {"help": text, **more}})
 
@@ -69,6 +74,56 @@ class Flags:
 
     def check(self) -> None:
         """Refuse flags that contradict each other, or have no effect without another one."""
+
+
+def command(
+    short_help: str,
+    group: click.Group | None = None,
+    headings: Mapping[str, tuple[str, ...]] | None = None,
+) -> Callable[[Callable[..., int]], StrictCommand]:
+    """Make a command of a function, whose first parameter gets the output flags.
+
+    Every other parameter is a dataclass of flags; or a flag, if :func:`option` or a function beside
+    it makes its default; or an argument, which is a file unless :func:`argument` says otherwise.
+
+    Args:
+        short_help: a line about the command.
+        group: the group that gets the command under the name of the function.
+        headings: the long names of the flags under each heading of the help; others come first.
+    """
+
+    def made(function: Callable[..., int]) -> StrictCommand:
+        hints = get_type_hints(function, include_extras=True)
+        params: list[click.Parameter] = []
+        taken: dict[str, type[Flags]] = {}
+        for given in list(signature(function).parameters.values())[1:]:
+            hint = hints[given.name]
+            if isinstance(hint, type) and issubclass(hint, Flags):
+                taken[given.name] = hint
+                params += _options(hint)
+            else:
+                params.append(_parameter(given.name, hint, given.default))
+
+        def called(**values: Any) -> int:
+            for name, cls in taken.items():
+                own = fields(cast("Any", cls))
+                values[name] = cls(**{one.name: values.pop(one.name) for one in own})
+                values[name].check()
+            return function(click.get_current_context().obj, **values)
+
+        found = StrictCommand(
+            function.__name__.replace("_", "-"),
+            callback=called,
+            params=[*params, *OUTPUT],
+            help=function.__doc__,
+            short_help=short_help,
+        )
+        found.headings = headings or {}
+        if group is not None:
+            group.add_command(found)
+        return found
+
+    return made
 
 
 def taking(cls: type[Flags], name: str = "flags") -> Callable[[Command], Command]:
@@ -83,24 +138,32 @@ def taking(cls: type[Flags], name: str = "flags") -> Callable[[Command], Command
             return command(*args, **{name: flags}, **kwargs)
 
         wrapped: Any = called
-        for made in reversed(_options(cls)):
-            wrapped = made(wrapped)
+        wrapped.__click_params__ = [
+            *getattr(command, "__click_params__", ()),
+            *reversed(_options(cls)),
+        ]
         return cast("Command", wrapped)
 
     return decorate
 
 
-def _options(cls: type[Flags]) -> list[Callable[[Any], Any]]:
+def _options(cls: type[Flags]) -> list[click.Parameter]:
     """The flag of each field."""
-    hints, made = get_type_hints(cls, include_extras=True), []
-    for one in fields(cast("Any", cls)):
-        kind = next(
-            iter(getattr(hints[one.name], "__metadata__", ())), kinds.ValueKind(click.STRING)
-        )
-        names = one.metadata["names"] or f"--{one.name.replace('_', '-')}"
-        more = {"type": kind.type, "metavar": kind.metavar, **one.metadata["option"]}
-        made.append(click.option(*names.split(), one.name, **more))
-    return made
+    hints = get_type_hints(cls, include_extras=True)
+    return [_parameter(one.name, hints[one.name], one) for one in fields(cast("Any", cls))]
+
+
+def _parameter(name: str, hint: Any, given: Any) -> click.Parameter:
+    """What reads a field or parameter from the command line."""
+    said = given.metadata if isinstance(given, Field) else {}
+    if "option" not in said:
+        more = said.get("argument", {"required": given is Parameter.empty})
+        return click.Argument([name], **{"type": kinds.FILE, **more})
+    usual = kinds.ValueKind(kinds.FILE, "FILE") if hint is Path else kinds.ValueKind(click.STRING)
+    (kind,) = getattr(hint, "__metadata__", (usual,))
+    names = said["names"] or f"--{name.replace('_', '-')}"
+    more = {"type": kind.type, "metavar": kind.metavar, **said["option"]}
+    return click.Option([*names.split(), name], **more)
 
 
 def usage(message: str) -> click.UsageError:
@@ -117,6 +180,9 @@ def is_given(parameter: str) -> bool:
 class StrictCommand(click.Command):
     """A command that refuses a flag given twice, of which click would drop the first in silence."""
 
+    headings: Mapping[str, tuple[str, ...]] = {}
+    """The long names of the flags under each heading of the help; those not named come first."""
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, and refuse flags of one value that are there more than once."""
         left = super().parse_args(ctx, list(args))
@@ -131,34 +197,27 @@ class StrictCommand(click.Command):
                 )
         return left
 
-
-class StrictGroup(click.Group):
-    """A group of such commands."""
-
-    command_class = StrictCommand
-
-
-class HeadedCommand(StrictCommand):
-    """A command whose help lists the usual flags first, and the others under headings."""
-
-    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """The long names of the flags under each heading; those not named here come first."""
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags, each under its heading."""
+        under = {flag: heading for heading, flags in self.headings.items() for flag in flags}
         sections: dict[str, list[tuple[str, str]]] = {
             "Options": [],
             **{h: [] for h in self.headings},
         }
-        under = {flag: heading for heading, flags in self.headings.items() for flag in flags}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None and not isinstance(param, click.Argument):
+            if record is not None and isinstance(param, click.Option):
                 heading = next((under[flag] for flag in param.opts if flag in under), "Options")
                 sections[heading].append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+class StrictGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = StrictCommand
 
 
 # ------------------------------------------------------------------ the problem
@@ -309,24 +368,33 @@ class ScenarioFlags(Flags):
 # ------------------------------------------------------------------ the output
 
 
-def output_options(command: Command) -> Command:
-    """Add the flags on how much is printed, which change the command's ``settings``."""
-    rows = (
-        ("json", "--json", "Print one JSON document to stdout; remarks go to stderr."),
-        ("quiet", "-q --quiet", "Print only results: no progress, no remarks."),
-        ("verbose", "-v --verbose", "Print every section of the report."),
-        ("debug", "--debug", "Show the traceback of an error."),
-    )
-    wrapped: Any = command
-    for name, names, text in reversed(rows):
-        wrapped = click.option(
-            *names.split(), is_flag=True, expose_value=False, is_eager=True, help=text,
-            callback=functools.partial(_store, name),
-        )(wrapped)  # fmt: skip
-    return cast("Command", wrapped)
-
-
 def _store(name: str, ctx: click.Context, param: click.Parameter, value: bool) -> None:
     del param
     if value:
         setattr(ctx.obj, name, True)
+
+
+OUTPUT: Final = tuple(
+    click.Option(
+        names.split(),
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        help=text,
+        callback=functools.partial(_store, names.split("--")[1]),
+    )
+    for names, text in {
+        "--json": "Print one JSON document to stdout; remarks go to stderr.",
+        "-q --quiet": "Print only results: no progress, no remarks.",
+        "-v --verbose": "Print every section of the report.",
+        "--debug": "Show the traceback of an error.",
+    }.items()
+)
+"""The flags on how much is printed, which change the first argument of a command."""
+
+
+def output_options(command: Command) -> Command:
+    """Add the flags on how much is printed, which change the command's ``settings``."""
+    wrapped: Any = command
+    wrapped.__click_params__ = [*getattr(command, "__click_params__", ()), *reversed(OUTPUT)]
+    return cast("Command", wrapped)

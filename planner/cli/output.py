@@ -28,8 +28,6 @@ _FULL: Final = Path("/dev/full")
 _PROBE_BYTES: Final = 1024
 """This many bytes are written into an unnamed file, to test whether the disk has room."""
 
-COMPARE_FILE = "compare.html"
-
 
 def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
     """Refuse a folder with other contents than an earlier run, before any work is done.

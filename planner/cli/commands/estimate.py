@@ -5,33 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import click
-
+from planner.cli import flags as spec
 from planner.cli.console import Settings, stdout_console, write_json
-from planner.cli.flags import ProblemFlags, ScenarioFlags, StrictCommand, output_options, taking
 from planner.cli.printing.show import print_result
-from planner.cli.types import FILE, OBJECTIVE
+from planner.cli.types import OBJECTIVE, Text
 
 
-@click.command(cls=StrictCommand, short_help="Price an existing plan.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE, required=False)
-@taking(ProblemFlags)
-@click.option(
-    "--objective", type=OBJECTIVE, metavar="NAME",
-    help="Also print the value of this objective.  [default: the plan's own, or iteration]",
-)  # fmt: skip
-@taking(ScenarioFlags, "more")
-@output_options
-@click.pass_obj
+@spec.command("Price an existing plan.")
 def command(
     settings: Settings,
-    *,
     workload: Path,
-    plan: Path | None,
-    flags: ProblemFlags,
-    objective: str | None,
-    more: ScenarioFlags,
+    flags: spec.ProblemFlags,
+    more: spec.ScenarioFlags,
+    plan: Path | None = None,
+    objective: Text = spec.option(
+        "Also print the value of this objective.  [default: the plan's own, or iteration]",
+        type=OBJECTIVE,
+        metavar="NAME",
+    ),
 ) -> int:
     """Predict iteration time and memory of a plan made here or by TorchRec.
 
@@ -64,7 +55,7 @@ def command(
     candidate = api.estimate(
         problem.workload, problem.topology, inputs.plans[0], models=problem.models
     )
-    is_explicit = objective is not None or more != ScenarioFlags()
+    is_explicit = objective is not None or more != spec.ScenarioFlags()
     solver, left_out = valuing.answer(
         asked, inputs.plans[0], plan or workload, is_explicit=is_explicit
     )

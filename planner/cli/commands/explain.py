@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,7 +12,7 @@ from costmodels.units import format_time
 from planner.cli import flags as spec
 from planner.cli.console import Settings, warn, write_json
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.types import FILE, Duration, File, Texts, ValueKind
+from planner.cli.types import Duration, File, Texts
 
 if TYPE_CHECKING:
     from planner.explain import ConstraintCost
@@ -34,8 +34,12 @@ class ExplainFlags(spec.Flags):
         "Price every option of this table; repeatable.", "--table", metavar="NAME"
     )
     prices: bool = spec.switch("Plan again without each constraint.")
-    limit: Annotated[int, ValueKind(click.IntRange(1, 1000), "N")] = spec.option(
-        "Number of changes of single tables to show.", "--changes", default=10
+    limit: int = spec.option(
+        "Number of changes of single tables to show.",
+        "--changes",
+        default=10,
+        type=click.IntRange(1, 1000),
+        metavar="N",
     )
     constraints: File = spec.option(spec.CONSTRAINTS)
     time_limit: Duration = spec.option(f"For each search of --prices, {spec.CLOCK}")
@@ -77,22 +81,13 @@ def _ignored(
     return tuple(lines)
 
 
-@click.command(
-    cls=spec.StrictCommand, short_help="What a plan waits for, and which change would help."
-)
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE, required=False)
-@spec.taking(ExplainFlags, "asked")
-@spec.taking(spec.ProblemFlags)
-@spec.output_options
-@click.pass_obj
+@spec.command("What a plan waits for, and which change would help.")
 def command(
     settings: Settings,
-    *,
     workload: Path,
-    plan: Path | None,
     asked: ExplainFlags,
     flags: spec.ProblemFlags,
+    plan: Path | None = None,
 ) -> int:
     """Say what a plan waits for, and which changes would help.
 

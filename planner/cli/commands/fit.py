@@ -6,13 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
 from costmodels import units
 from costmodels.errors import UnitError
 from planner.cli import console
-from planner.cli.flags import ProblemFlags, StrictCommand, output_options, taking
-from planner.cli.types import FILE, Parsed
+from planner.cli import flags as spec
+from planner.cli.types import File, Parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,28 +59,19 @@ def _given_run(text: str) -> GivenRun:
         raise ValueError(message) from error
 
 
-_RUN: Final = Parsed("plan=trace|time", _given_run)
-
-
-@click.command(cls=StrictCommand, short_help="Correct a system by your own measured runs.")
-@click.argument("workload", type=FILE)
-@click.option(
-    "--run", "runs", type=_RUN, multiple=True, required=True, metavar="PLAN=TRACE|TIME",
-    help="A plan that was run, with its iteration time, a profiler trace, or a folder of traces.",
-)  # fmt: skip
-@click.option(
-    "-o", "--output", type=FILE, metavar="FILE", help="System file to write.  [default: none]"
-)
-@taking(ProblemFlags)
-@output_options
-@click.pass_obj
+@spec.command("Correct a system by your own measured runs.")
 def command(
     settings: console.Settings,
-    *,
     workload: Path,
-    runs: tuple[GivenRun, ...],
-    output: Path | None,
-    flags: ProblemFlags,
+    flags: spec.ProblemFlags,
+    runs: tuple[GivenRun, ...] = spec.many(
+        "A plan that was run, with its iteration time, a profiler trace, or a folder of traces.",
+        "--run",
+        type=Parsed("plan=trace|time", _given_run),
+        required=True,
+        metavar="PLAN=TRACE|TIME",
+    ),
+    output: File = spec.option("System file to write.  [default: none]", "-o --output"),
 ) -> int:
     """Correct a system by measured runs: factors on lookups, collectives, dense part and host.
 
@@ -131,7 +120,7 @@ def _write(
     inputs: Inputs,
     found: Fit,
     num_runs: int,
-    flags: ProblemFlags,
+    flags: spec.ProblemFlags,
 ) -> list[str]:
     """Write the system file; returns what it cannot hold."""
     from planner.io.system.system_writer import write_fitted_system

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-import click
-
+from costmodels import units
 from planner.cli import flags as spec
 from planner.cli.console import Settings, complain, remark, shown_paths, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
-from planner.cli.types import FILE, PERCENT, Bytes, Duration, File, Folder, Tables, ValueKind
+from planner.cli.types import Bytes, Duration, File, Folder, MaybePercent, Tables
 from planner.errors import InvalidInputError
 from planner.support.status import Status
 from planner.support.text import format_gap
@@ -36,21 +34,19 @@ _SHORT = 2000
 """The budget of work, in priced plans, of the search that prices wider tables."""
 
 
-class PlanCommand(spec.HeadedCommand):
-    """The flags that people use first, and the others under headings."""
-
-    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "The system and the model": (
-            "--gpus-per-host", "--global-batch-size", "--price", "--set", "--model",
-        ),
-        "The search": (
-            "--strategy", "--objective", "--evaluations", "--seed", "--torchrec-defaults",
-            "--require-gap",
-        ),
-        "A plan in use": ("--from", "--max-moved-bytes", "--max-moved-tables", "--curve"),
-        "Several data, and failures": ("--scenario", "--robust", "--mtbf"),
-        "Output": ("--force", "--json", "--quiet", "--debug"),
-    }  # fmt: skip
+HEADINGS: Final = {
+    "The system and the model": (
+        *("--gpus-per-host", "--global-batch-size", "--price", "--set", "--model"),
+    ),
+    "The search": (
+        *("--strategy", "--objective", "--evaluations", "--seed", "--torchrec-defaults"),
+        "--require-gap",
+    ),
+    "A plan in use": ("--from", "--max-moved-bytes", "--max-moved-tables", "--curve"),
+    "Several data, and failures": ("--scenario", "--robust", "--mtbf"),
+    "Output": ("--force", "--json", "--quiet", "--debug"),
+}
+"""The flags of the help that people need less often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +68,7 @@ class PlanFlags(spec.ScenarioFlags):
     mtbf_s: Duration = spec.option(
         "Mean time between failures of one host: says how often to write checkpoints.", "--mtbf"
     )
-    require_gap: Annotated[float | None, ValueKind(PERCENT, "PERCENT")] = spec.option(
+    require_gap: MaybePercent = spec.option(
         "Exit code 1 unless the plan is proven to be this close to the best, such as 5%."
     )
     output: Folder = spec.option("Write plan, reports and traces.", "-o --output")
@@ -97,16 +93,9 @@ class PlanFlags(spec.ScenarioFlags):
         spec.ScenarioFlags.check(self)
 
 
-@click.command(cls=PlanCommand, short_help="Find the fastest plan for a workload on a system.")
-@click.argument("workload", type=FILE)
-@spec.taking(spec.ProblemFlags)
-@spec.taking(spec.SearchFlags, "search")
-@spec.taking(PlanFlags, "more")
-@spec.output_options
-@click.pass_obj
+@spec.command("Find the fastest plan for a workload on a system.", headings=HEADINGS)
 def command(
     settings: Settings,
-    *,
     workload: Path,
     flags: spec.ProblemFlags,
     search: spec.SearchFlags,
@@ -160,9 +149,19 @@ def command(
             result = with_checkpoints(result, more.mtbf_s)
         _deliver(settings, result, more.output)
         if search.time_limit_s is not None and result.solver.status is Status.TIME_LIMIT:
-            _name_the_clock(settings, search.time_limit_s)
+            remark(
+                settings,
+                f"--time-limit {units.format_time(search.time_limit_s)} cut the search before its "
+                "budget of work was spent: a faster or idler machine may find another plan",
+            )
         missed = None if more.require_gap is None else unmet(result.solver, more.require_gap)
-        return _exit_code(settings, stop, missed)
+        if missed is not None:
+            complain(f"shardplan: {missed}")
+        if stop():
+            words = f"stopped by {stop.stopped_by}: this is the best plan so far"
+            remark(settings, f"{words} (exit code {EXIT_STOPPED})")
+            return EXIT_STOPPED
+        return 0 if missed is None else EXIT_GAP
 
 
 def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
@@ -285,28 +284,6 @@ def _deliver(settings: Settings, result: PlanningResult, output: Path | None) ->
         raise problem
 
 
-def _name_the_clock(settings: Settings, limit_s: float) -> None:
-    """A remark where the clock ended the search: another run may then find another plan."""
-    from costmodels import units
-
-    remark(
-        settings,
-        f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work was "
-        "spent: a faster or idler machine may find another plan",
-    )
-
-
-def _exit_code(settings: Settings, stop: StopOnInterrupt, missed: str | None) -> int:
-    """Stopped, a gap that is too wide (``missed`` says so), or neither."""
-    if missed is not None:
-        complain(f"shardplan: {missed}")
-    if stop():
-        words = f"stopped by {stop.stopped_by}: this is the best plan so far"
-        remark(settings, f"{words} (exit code {EXIT_STOPPED})")
-        return EXIT_STOPPED
-    return 0 if missed is None else EXIT_GAP
-
-
 _WORTH_TELLING: Final = 0.1
 """Share of the gap from which on its part that no search can close is worth a word."""
 
@@ -318,36 +295,24 @@ def unmet(solver: SolverReport, most_ratio: float) -> str | None:
         solver: how the search went.
         most_ratio: the widest gap that is good enough.
     """
-    more = _more(solver)
     gap, asked = solver.gap_ratio, f"--require-gap {100 * most_ratio:g}%"
+    more = f"give it more --evaluations than the {solver.work:,} it used"
+    if solver.status is Status.TIME_LIMIT:
+        more = "give it a longer --time-limit, which cut the search, or more --evaluations"
     if gap is None:
-        return f"the gap is unknown, so {asked} is not met: {_why_unknown(solver, more)}"
+        why = f"the search proved no bound; {more}"
+        if solver.status is Status.NO_PROOF:
+            why = "a plan was priced below the bound, so the bound is wrong and was withdrawn"
+        elif solver.strategy != "auto":
+            why = f"strategy {solver.strategy!r} proved nothing; use --strategy auto"
+        return f"the gap is unknown, so {asked} is not met: {why}"
     if gap <= most_ratio:
         return None
-    told = format_gap(gap)
+    told, unseen = format_gap(gap), solver.unseen_gap_ratio
     wider = "a little wider" if told == format_gap(most_ratio) else "wider"
-    return f"the gap of {told} is {wider} than {asked}: {_what_helps(solver, gap, more)}"
-
-
-def _why_unknown(solver: SolverReport, more: str) -> str:
-    if solver.status is Status.NO_PROOF:
-        return "a plan was priced below the bound, so the bound is wrong and was withdrawn"
-    if solver.strategy != "auto":
-        return f"strategy {solver.strategy!r} proved nothing; use --strategy auto"
-    return f"the search proved no bound; {more}"
-
-
-def _what_helps(solver: SolverReport, gap_ratio: float, more: str) -> str:
-    unseen = solver.unseen_gap_ratio
-    if unseen < _WORTH_TELLING * gap_ratio:
-        return more
-    return (
-        f"{format_gap(unseen)} are launches and overlap, which no bound counts and "
-        f"--objective phases leaves out; for the rest, {more}"
-    )
-
-
-def _more(solver: SolverReport) -> str:
-    if solver.status is Status.TIME_LIMIT:
-        return "give it a longer --time-limit, which cut the search, or more --evaluations"
-    return f"give it more --evaluations than the {solver.work:,} it used"
+    if unseen >= _WORTH_TELLING * gap:
+        more = (
+            f"{format_gap(unseen)} are launches and overlap, which no bound counts and "
+            f"--objective phases leaves out; for the rest, {more}"
+        )
+    return f"the gap of {told} is {wider} than {asked}: {more}"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths, warn, write_data, write_json
-from planner.cli.flags import Flags, StrictGroup, option, output_options, taking
 from planner.cli.output import check_output
-from planner.cli.types import FILE, File, ValueKind, complete_system
+from planner.cli.types import File, complete_system
 from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ COLLECTIVE_COLUMNS = ("collective", "size_bytes")
 COLLECTIVE_OPTIONAL = ("nodes", "gpus_per_node", "ranks")
 
 
-@click.group(cls=StrictGroup, short_help="Predict single operations, row by row of a CSV file.")
+@click.group(short_help="Predict single operations, row by row of a CSV file.")
 def command() -> None:
     """Append predicted times to the rows of a CSV file.
 
@@ -42,27 +42,20 @@ def command() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFlags(Flags):
+class TableFlags(spec.Flags):
     """The system, and where to write."""
 
-    system: Annotated[str, ValueKind(click.STRING, "NAME|FILE")] = option(
+    system: str = spec.option(
         "System, by name or file; see 'shardplan systems'.",
+        metavar="NAME|FILE",
         required=True,
         shell_complete=complete_system,
     )
-    output: File = option("Write the CSV to this file.  [default: stdout]", "-o --output")
+    output: File = spec.option("Write the CSV to this file.  [default: stdout]", "-o --output")
 
 
-def table_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Arguments that every operation shares: the file, the system, where to write."""
-    wrapped = taking(TableFlags)(output_options(function))
-    return click.argument("file", type=FILE)(wrapped)
-
-
-@command.command("collective", short_help="All-to-all, all-reduce, all-gather, reduce-scatter.")
-@table_options
-@click.pass_obj
-def collective(settings: Settings, *, file: Path, flags: TableFlags) -> int:
+@spec.command("All-to-all, all-reduce, all-gather, reduce-scatter.", command)
+def collective(settings: Settings, file: Path, flags: TableFlags) -> int:
     """Predict collectives of balanced messages.
 
     Columns: collective (all_to_all, all_reduce, all_gather, reduce_scatter), size_bytes as
@@ -80,10 +73,8 @@ def collective(settings: Settings, *, file: Path, flags: TableFlags) -> int:
     return code
 
 
-@command.command("lookup", short_help="Embedding lookups, forward and backward.")
-@table_options
-@click.pass_obj
-def lookup(settings: Settings, *, file: Path, flags: TableFlags) -> int:
+@spec.command("Embedding lookups, forward and backward.", command)
+def lookup(settings: Settings, file: Path, flags: TableFlags) -> int:
     """Predict table-batched embedding lookups on one device.
 
     Columns: phase (forward, backward, forward+backward; eval forward, before which the device is
@@ -107,10 +98,8 @@ def lookup(settings: Settings, *, file: Path, flags: TableFlags) -> int:
     )
 
 
-@command.command("dense", short_help="Matrix products of the dense part.")
-@table_options
-@click.pass_obj
-def dense(settings: Settings, *, file: Path, flags: TableFlags) -> int:
+@spec.command("Matrix products of the dense part.", command)
+def dense(settings: Settings, file: Path, flags: TableFlags) -> int:
     """Predict matrix products M x K by K x N on one device.
 
     Columns: M, K, N. Optional: batch (number of products at once; 1) and dtype (fp32, tf32, fp16,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli import flags as spec
 from planner.cli.console import Settings, write_data, write_json
-from planner.cli.flags import StrictGroup, output_options
 from planner.cli.printing.show import print_items
 from planner.cli.types import complete_system
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    cls=StrictGroup,
     short_help="List the shipped systems; 'systems show NAME' prints one.",
     invoke_without_command=True,
+    params=list(spec.OUTPUT),
 )
-@output_options
 @click.pass_context
 def command(ctx: click.Context) -> int:
     """List the systems that are shipped, with their key numbers per device.
@@ -41,11 +40,11 @@ def command(ctx: click.Context) -> int:
     return _list(ctx.obj)
 
 
-@command.command("show")
-@click.argument("name", shell_complete=complete_system)
-@output_options
-@click.pass_obj
-def show(settings: Settings, *, name: str) -> int:
+@spec.command("Print the file of a system: every number with its unit and its source.", command)
+def show(
+    settings: Settings,
+    name: str = spec.argument(type=click.STRING, shell_complete=complete_system),
+) -> int:
     """Print the file of a system: every number with its unit and its source."""
     from planner import io
     from planner.io.documents import read_text

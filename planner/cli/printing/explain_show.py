@@ -30,7 +30,10 @@ def as_json(
         "tables": [
             {
                 "table": t.table,
-                "options": [_option_json(o) for o in t.options],
+                "options": [
+                    _plain(o, option=cut(o.placement), ranks=list(o.placement.ranks))
+                    for o in t.options
+                ],
                 "rules": list(t.rules),
                 "num_stuck": t.num_stuck,
             }
@@ -39,23 +42,16 @@ def as_json(
         "changes": None
         if changes is None
         else [
-            {
-                "table": c.table,
-                "before": cut(c.before),
-                "after": cut(c.after),
-                "ranks": list(c.after.ranks),
-                "plan_time_s": c.plan_time_s,
-                "moved_bytes": c.moved_bytes,
-            }
+            _plain(c, before=cut(c.before), after=cut(c.after), ranks=list(c.after.ranks))
             for c in changes
         ],
         "constraints": None if costs is None else [asdict(c) for c in costs],
     }
 
 
-def _option_json(option: OptionCost) -> dict[str, Any]:
-    told = {k: v for k, v in asdict(option).items() if k != "placement"}
-    return {"option": cut(option.placement), "ranks": list(option.placement.ranks), **told}
+def _plain(item: OptionCost | Change, **told: object) -> dict[str, Any]:
+    """The figures of an item; what it holds of placements is in ``told``."""
+    return {k: v for k, v in asdict(item).items() if not isinstance(v, dict)} | told
 
 
 def cut(placement: TablePlacement) -> str:
