@@ -26,9 +26,8 @@ EXIT_BAD_INPUT = 2
 EXIT_INFEASIBLE = 3
 EXIT_BUG = 70
 
-_WHILE_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Files that are written are named by :mod:`planner.support.files`; what click prints is not.
-"""
+_WHILE_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Files that are written are named by :mod:`planner.support.files`; what is printed is not."""
 
 
 def run(args: Sequence[str] | None = None) -> int:

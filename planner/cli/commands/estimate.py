@@ -40,7 +40,7 @@ def command(
       shardplan estimate dlrm.yaml run1/plan.json --batch-size 8192 --json
       shardplan estimate transformer.yaml --system h100_sxm --gpus 8
     """
-    from planner.cli.inputs import as_result, load_plans
+    from planner.cli.inputs import load_plans
 
     inputs = load_plans(workload, () if plan is None else (plan,), flags)
     problem = inputs.problem.limited
@@ -48,6 +48,8 @@ def command(
     from planner import api  # after the cheap checks: this import is the slow one
     from planner.cli.printing import valuing
     from planner.options.runtime_warnings import runtime_warnings
+    from planner.result import PlanningResult
+    from planner.solving.assumed import priced_assumptions
     from planner.solving.prepare import in_scenarios
 
     asked, warnings = valuing.question(inputs, flags, plan or workload, objective, more)
@@ -59,10 +61,15 @@ def command(
     solver, left_out = valuing.answer(
         asked, inputs.plans[0], plan or workload, is_explicit=is_explicit
     )
-    means = runtime_warnings(candidate.plan, problem.workload)
-    inputs = replace(inputs, warnings=(*warnings, *left_out, *means))
     candidate, times = in_scenarios(asked.problem, candidate)
-    result = replace(as_result(inputs, candidate, solver), scenarios=times)
+    result = PlanningResult(
+        problem=problem,
+        best=candidate,
+        warnings=(*warnings, *left_out, *runtime_warnings(candidate.plan, problem.workload)),
+        solver=solver,
+        scenarios=times,
+        assumed=priced_assumptions(problem, candidate.plan, inputs.assumed),
+    )
     if settings.json:
         from planner import io
 

@@ -204,11 +204,14 @@ def _completed(
     until_s: float,
 ) -> PlanningResult:
     """With the remarks on the inputs and, where asked, what each number of moved tables gives."""
-    from planner.cli.inputs import with_assumptions
+    from planner.solving.assumed import priced_assumptions
     from planner.solving.prepare import pricing_of
 
     result = replace(result, warnings=(*asked.warnings, *result.warnings))
-    result = with_assumptions(result, asked, until_s)
+    assumed = priced_assumptions(
+        result.problem, result.plan, asked.assumed, lambda: time.perf_counter() < until_s
+    )
+    result = replace(result, assumed=assumed)
     if not stop() and search.objective == "iteration":
         result = _with_wider_price(result, search, stop, until_s)
     if stop() or not more.curve:

@@ -15,7 +15,7 @@ from planner.cli import flags as spec
 from planner.cli.days import all_readers
 from planner.cli.interrupt import interrupt_in
 from planner.cli.progress import bars
-from planner.cli.types import File, Several, Texts, ValueKind, count, quantity
+from planner.cli.types import Batches, File, Texts, ValueKind, count, quantity
 from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
 
@@ -51,11 +51,8 @@ class ProfileFlags(spec.Flags):
     rows: Count = spec.option("Read only the first N samples.")
     sample_rows: Count = spec.option("Read about N samples, spread over the data.")
     max_ind_range: Count = spec.option("Fold ids modulo N, as DLRM's flag does.")
-    batch_sizes: tuple[int, ...] = spec.option(
-        "Batch sizes for which distinct rows and reuse are counted.",
-        default="2048,16384",
-        type=Several(count(10**8)),
-        metavar="N,N",
+    batch_sizes: Batches = spec.option(
+        "Batch sizes for which distinct rows and reuse are counted.", default="2048,16384"
     )
     empty: str = spec.option(
         "What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
