@@ -96,19 +96,26 @@ def command(
     check_output(output, (workload, *plans_of(runs), *traces, *files_of(flags, workload)))
     inputs = load_plans(workload, plans_of(runs), flags)
     measured, notes = measured_runs(runs, inputs.plans)
+    from planner.cli.printing.validate_traces import print_traces
     from planner.fit.estimate import fit
+    from planner.models import pipeline_of
+    from planner.trace.comparison import compare_traces
 
     problem = inputs.problem
-    found = fit(problem, measured)
-    warnings = [*inputs.warnings, *notes, *_doubts(found, problem), *_profiled(runs)]
-    compared = _compared(problem, measured)
+    found, pipeline = fit(problem, measured), pipeline_of(problem)
+    warnings = [*inputs.warnings, *notes, *_doubts(found, problem, runs)]
+    traced = [run for run in measured if run.traces]
+    compared = {run.name: compare_traces(pipeline, run.plan, run.traces) for run in traced}
     if output is not None:
         warnings += _write(settings, output, inputs, found, len(measured), flags)
     if settings.json:
         told = {"warnings": list(dict.fromkeys(warnings))}
-        console.write_json({**_as_json(found, measured, compared), **told})
+        console.write_json({**_as_json(found, traced, compared), **told})
     else:
-        _print_traces(settings, measured, compared)
+        for run in traced:
+            busiest = max(run.traces, key=lambda t: t.busy_s)
+            shown = run.traces if settings.verbose else (busiest,)
+            print_traces(shown, compared[run.name], name=run.name)
         _print(found)
     console.warn(settings, tuple(warnings))
     return 0
@@ -196,79 +203,41 @@ def measured_runs(
     return tuple(runs), tuple(notes)
 
 
-def _compared(problem: PlanningProblem, runs: Sequence[Run]) -> dict[str, tuple[TraceRow, ...]]:
-    """For each run with traces, its times beside those predicted before the fit."""
-    from planner.models import pipeline_of
-    from planner.trace.comparison import compare_traces
-
-    pipeline = pipeline_of(problem)
-    return {run.name: compare_traces(pipeline, run.plan, run.traces) for run in runs if run.traces}
-
-
-def _print_traces(
-    settings: console.Settings, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
-) -> None:
-    """The rank of each run whose GPU is busy longest; with ``-v`` every rank that has a trace."""
-    from planner.cli.printing.validate_traces import print_traces
-
-    for run in runs:
-        if run.traces:
-            busiest = max(run.traces, key=lambda t: t.busy_s)
-            shown = run.traces if settings.verbose else (busiest,)
-            print_traces(shown, compared[run.name], name=run.name)
-
-
-def _absent(found: Fit) -> list[str]:
-    """The factors that stay as they were, because no run has such work."""
-    if not found.absent:
-        return []
-    kinds = " and ".join(found.absent)
-    return [f"no work of the kind {kinds} is predicted for these runs: its factor stays 1"]
-
-
-def _profiled(runs: tuple[GivenRun, ...]) -> list[str]:
-    """That every time is one of a profiler, where traces came without times beside them."""
-    if all(run.time_s is not None for run in runs) or any(run.time_s for run in runs):
-        return []
-    return [
-        "the times come from traces, which contain the profiler's own work; also give the time of "
-        "an iteration without a profiler, such as --run plan.json=5.2ms"
-    ]
-
-
-def _doubts(found: Fit, problem: PlanningProblem) -> list[str]:
-    doubts = [*_far_off(found), *_unsure(found), *_absent(found)]
-    if found.topology is not problem.topology:
-        doubts.append(
-            "these CPU ranks were never calibrated: the runs correct constants measured on other "
-            f"cores, not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
-        )
-    return doubts
-
-
-def _far_off(found: Fit) -> list[str]:
-    """Runs so far from their predictions that a unit is more likely than a system to be wrong."""
+def _doubts(found: Fit, problem: PlanningProblem, runs: tuple[GivenRun, ...]) -> list[str]:
+    """Why the factors may be wrong, or say less than they seem to."""
     ratios = [(e.name, e.measured_s / e.before_s) for e in found.errors]
-    return [
+    doubts = [
         f"{name} took {ratio if ratio > 1 else 1 / ratio:,.0f} times as "
         f"{'long' if ratio > 1 else 'short'} as predicted: is its unit right, and is it the time "
         "of one iteration?"
         for name, ratio in ratios
         if not 1 / _FAR_OFF <= ratio <= _FAR_OFF
     ]
-
-
-def _unsure(found: Fit) -> list[str]:
     left = found.left_out_ratio
     if left is None:
-        return ["there is a single run: how well the factors predict other plans is not known"]
-    if left > found.before_ratio:
-        return [
+        doubts.append("there is a single run: how well the factors predict other plans is unknown")
+    elif left > found.before_ratio:
+        doubts.append(
             f"runs left out are predicted worse than before ({100 * left:.1f} % against "
             f"{100 * found.before_ratio:.1f} %): the factors are noise; give more runs, or use "
             "the system without them"
-        ]
-    return []
+        )
+    if found.absent:
+        kinds = " and ".join(found.absent)
+        doubts.append(
+            f"no work of the kind {kinds} is predicted for these runs: its factor stays 1"
+        )
+    if found.topology is not problem.topology:
+        doubts.append(
+            "these CPU ranks were never calibrated: the runs correct constants measured on other "
+            f"cores, not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
+        )
+    if all(run.time_s is None for run in runs):
+        doubts.append(
+            "the times come from traces, which contain the profiler's own work; also give the time "
+            "of an iteration without a profiler, such as --run plan.json=5.2ms"
+        )
+    return doubts
 
 
 def _as_json(
@@ -286,7 +255,7 @@ def _as_json(
         "error_before_ratio": found.before_ratio,
         "error_left_out_ratio": found.left_out_ratio,
         "runs": [asdict(error) for error in found.errors],
-        "traces": {run.name: as_json(run.traces, compared[run.name]) for run in runs if run.traces},
+        "traces": {run.name: as_json(run.traces, compared[run.name]) for run in runs},
     }
 
 
