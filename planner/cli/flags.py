@@ -269,9 +269,7 @@ def refuse_said_twice(overrides: Sequence[str], given: Mapping[str, object]) -> 
 class ProblemFlags(Flags):
     """The shared flags on workload and system; None for flags that were not given."""
 
-    system: kinds.System = option(
-        "System to plan for; see 'shardplan systems'.", shell_complete=kinds.complete_system
-    )
+    system: kinds.System = option("System to plan for; see 'shardplan systems'.")
     gpus: kinds.Number = option("Ranks in all.  [default: one host]")
     hosts: kinds.Number = option("Full hosts, instead of --gpus.")
     gpus_per_host: kinds.Number = option("Ranks per host.  [default: system's]")

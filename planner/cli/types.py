@@ -57,9 +57,11 @@ class Parsed(click.ParamType[Any]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The names that begin with what was typed."""
+        """The names that begin with what was typed; files if there are none."""
         del ctx, param
-        return [] if self.names is None else matching(self.names(), incomplete)
+        if self.names is None:
+            return []
+        return matching(self.names(), incomplete) or [CompletionItem(incomplete, type="file")]
 
 
 def quantity(dimension: str, *, positive: bool = False) -> Parsed:
@@ -281,6 +283,7 @@ def shipped(kind: str) -> tuple[str, ...]:
 FILE: Final = AnyFile()
 RANKS: Final = count(MAX_RANKS)
 PERCENT: Final = Parsed("percent", _percent)
+SYSTEM: Final = Parsed("text", str, lambda: shipped("systems"))
 PRICE: Final = quantity("usd_per_hour", positive=True)
 OBJECTIVE: Final = name_of(_objectives)
 _BATCH: Final = Parsed("samples", _batch)
@@ -302,7 +305,7 @@ File = Annotated[Path | None, ValueKind(FILE, "FILE")]
 Folder = Annotated[Path | None, ValueKind(FILE, "DIR")]
 Text = Annotated[str | None, ValueKind(click.STRING)]
 Texts = Annotated[tuple[str, ...], ValueKind(click.STRING)]
-System = Annotated[str | None, ValueKind(click.STRING, "NAME|FILE")]
+System = Annotated[str | None, ValueKind(SYSTEM, "NAME|FILE")]
 Number = Annotated[int | None, ValueKind(RANKS, "N")]
 Numbers = Annotated[tuple[int, ...], ValueKind(Several(RANKS), "N,N")]
 Tables = Annotated[int | None, ValueKind(count(100_000), "N")]

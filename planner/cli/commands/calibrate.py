@@ -11,7 +11,7 @@ import click
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, report_written, say
 from planner.cli.printing.show import print_items, print_rows
-from planner.cli.types import File, System, Text, complete_system
+from planner.cli.types import File, System, Text
 from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -43,10 +43,7 @@ class _Flags(spec.Flags):
         "Write the raw rows of this device here.  [default on GPUs: beside the system file]"
     )
     stored: File = spec.option("Fit stored rows of a GPU, and measure nothing.", "--from")
-    system: System = spec.option(
-        "System of the GPU, whose numbers stay where nothing is measured.",
-        shell_complete=complete_system,
-    )
+    system: System = spec.option("System of the GPU, whose numbers stay where nothing is measured.")
     device: Text = spec.option(
         "What to measure.  [default: cuda if torch sees a GPU, else cpu]",
         type=click.Choice(["cpu", "cuda"]),

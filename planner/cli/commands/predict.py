@@ -12,16 +12,12 @@ import click
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths, warn, write_data, write_json
 from planner.cli.output import check_output
-from planner.cli.types import File, complete_system
+from planner.cli.types import SYSTEM, File
 from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
     from planner.predict.rows import CsvRows, Predicted, Unmodelled
-
-
-COLLECTIVE_COLUMNS = ("collective", "size_bytes")
-COLLECTIVE_OPTIONAL = ("nodes", "gpus_per_node", "ranks")
 
 
 @click.group(short_help="Predict single operations, row by row of a CSV file.")
@@ -47,9 +43,9 @@ class TableFlags(spec.Flags):
 
     system: str = spec.option(
         "System, by name or file; see 'shardplan systems'.",
+        type=SYSTEM,
         metavar="NAME|FILE",
         required=True,
-        shell_complete=complete_system,
     )
     output: File = spec.option("Write the CSV to this file.  [default: stdout]", "-o --output")
 
@@ -67,7 +63,7 @@ def collective(settings: Settings, file: Path, flags: TableFlags) -> int:
     def sized(gpus: int, per_host: int) -> Topology:
         return io.load_system(flags.system, gpus=gpus, gpus_per_host=per_host)
 
-    table = _read(file, flags, COLLECTIVE_COLUMNS, COLLECTIVE_OPTIONAL)
+    table = _read(file, flags, ("collective", "size_bytes"), ("nodes", "gpus_per_node", "ranks"))
     code = show(settings, table, predict_collectives(table, sized), flags.output)
     warn(settings, collective_remarks(table, sized))
     return code
@@ -133,12 +129,13 @@ def show(
     """Write the predictions as CSV, or print them as CSV or JSON."""
     from planner.predict.rows import predicted_text
 
+    text = predicted_text(table, found)
     if output is not None:
-        write_text_atomic(output, predicted_text(table, found))
+        write_text_atomic(output, text)
     if settings.json:
         write_json([_record(row, p) for row, p in zip(table.rows, found, strict=True)])
     elif output is None:
-        write_data(predicted_text(table, found))
+        write_data(text)
     if output is not None:
         remark(settings, f"{len(found)} rows written to {shown_paths((output,))}")
     return 0
@@ -148,14 +145,9 @@ def _record(row: dict[str, str], predicted: Predicted | Unmodelled) -> dict[str,
     """A row of the JSON answer."""
     from planner.predict.rows import OWN_COLUMNS, Unmodelled
 
-    row = {column: cell for column, cell in row.items() if column not in OWN_COLUMNS}
+    told: dict[str, object] = {k: cell for k, cell in row.items() if k not in OWN_COLUMNS}
+    told |= dict.fromkeys(("predicted_s", "low_s", "high_s", "source"))
     if isinstance(predicted, Unmodelled):
-        nothing = dict.fromkeys(("predicted_s", "low_s", "high_s", "source"))
-        return {**row, **nothing, "reason": predicted.reason}
-    return {
-        **row,
-        "predicted_s": predicted.time_s,
-        "low_s": predicted.low_s,
-        "high_s": predicted.high_s,
-        "source": predicted.basis.value,
-    }
+        return {**told, "reason": predicted.reason}
+    times = {"predicted_s": predicted.time_s, "low_s": predicted.low_s, "high_s": predicted.high_s}
+    return {**told, **times, "source": predicted.basis.value}

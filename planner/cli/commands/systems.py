@@ -9,7 +9,7 @@ import click
 from planner.cli import flags as spec
 from planner.cli.console import Settings, write_data, write_json
 from planner.cli.printing.show import print_items
-from planner.cli.types import complete_system
+from planner.cli.types import SYSTEM
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
@@ -43,7 +43,7 @@ def command(ctx: click.Context) -> int:
 @spec.command("Print the file of a system: every number with its unit and its source.", command)
 def show(
     settings: Settings,
-    name: str = spec.argument(type=click.STRING, shell_complete=complete_system),
+    name: str = spec.argument(type=SYSTEM),
 ) -> int:
     """Print the file of a system: every number with its unit and its source."""
     from planner import io
