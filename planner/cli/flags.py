@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_type_hints
@@ -171,6 +171,12 @@ def usage(message: str) -> click.UsageError:
     return click.UsageError(message, click.get_current_context())
 
 
+def refuse(when: object, message: str) -> None:
+    """Refuse flags that do not go together, when they are given."""
+    if when:
+        raise usage(message)
+
+
 def is_given(parameter: str) -> bool:
     """Whether the user gave a flag of the running command, so that its default is not used."""
     source = click.get_current_context().get_parameter_source(parameter)
@@ -251,18 +257,16 @@ def refuse_said_twice(overrides: Sequence[str], given: Mapping[str, object]) -> 
         UsageError: something is said twice; the message names both ways.
     """
     flags = [flag for flag, value in given.items() if value not in (None, ())]
-    if {"--batch-size", "--global-batch-size"} <= set(flags):
-        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
-        raise usage(message)
+    refuse(
+        {"--batch-size", "--global-batch-size"} <= set(flags),
+        "--batch-size (per rank) and --global-batch-size exclude each other; give one",
+    )
     keys = [text.partition("=")[0] for text in overrides]
     for flag in flags:
-        if _KEYS[flag] in keys:
-            message = f"{flag} and --set {_KEYS[flag]} give the same value; drop one of them"
-            raise usage(message)
-    twice = [key for key in keys if keys.count(key) > 1]
-    if twice:
-        message = f"--set {twice[0]}: {keys.count(twice[0])} values are given; give one"
-        raise usage(message)
+        same = f"{flag} and --set {_KEYS[flag]} give the same value; drop one of them"
+        refuse(_KEYS[flag] in keys, same)
+    for key, times in Counter(keys).items():
+        refuse(times > 1, f"--set {key}: {times} values are given; give one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,9 +297,8 @@ class ProblemFlags(Flags):
         """Refuse what is said twice."""
         batches = {"--batch-size": self.batch_size, "--global-batch-size": self.global_batch_size}
         refuse_said_twice(self.overrides, {**batches, "--reserve": self.reserve})
-        if self.hosts is not None and self.gpus is not None:
-            message = "--hosts and --gpus both say how many ranks there are; give one"
-            raise usage(message)
+        both = "--hosts and --gpus both say how many ranks there are; give one"
+        refuse(self.hosts is not None and self.gpus is not None, both)
 
 
 # ------------------------------------------------------------------ the search
@@ -316,20 +319,14 @@ class SearchFlags(Flags):
     time_limit_s: kinds.Duration = option(
         f"End after this time with the best plan so far; {CLOCK}", "--time-limit"
     )
-    evaluations: kinds.Evaluations = option(f"Budget of work: {WORK}")
+    max_evaluations: kinds.Evaluations = option(f"Budget of work: {WORK}", "--evaluations")
     seed: kinds.Seed = option("Random seed.", default=0)
 
     def settings(self) -> SearchSettings:
         """The settings of the search."""
         from planner.settings import SearchSettings
 
-        return SearchSettings(
-            strategy=self.strategy,
-            objective=self.objective,
-            time_limit_s=self.time_limit_s,
-            max_evaluations=self.evaluations,
-            seed=self.seed,
-        )
+        return SearchSettings(**asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,18 +346,16 @@ class ScenarioFlags(Flags):
 
     def check(self) -> None:
         """Refuse ``--robust`` without scenarios."""
-        if self.robust is not None and not self.scenarios:
-            message = "--robust needs --scenario, what to plan for beside the workload"
-            raise usage(message)
+        needs = "--robust needs --scenario, what to plan for beside the workload"
+        refuse(self.robust is not None and not self.scenarios, needs)
 
     def check_figures(self, objective: str) -> None:
         """Refuse ``--torchrec-defaults`` for an objective that does not use them."""
-        if self.torchrec_defaults and not objective.startswith("torchrec"):
-            message = (
-                "--torchrec-defaults are figures for TorchRec's estimates; add --objective "
-                "torchrec or torchrec-critical-path"
-            )
-            raise usage(message)
+        refuse(
+            self.torchrec_defaults and not objective.startswith("torchrec"),
+            "--torchrec-defaults are figures for TorchRec's estimates; add --objective torchrec or "
+            "torchrec-critical-path",
+        )
 
 
 # ------------------------------------------------------------------ the output

@@ -46,12 +46,10 @@ class ExplainFlags(spec.Flags):
 
     def check(self) -> None:
         """Refuse flags that have no effect beside others."""
-        if spec.is_given("limit") and (self.tables or self.prices):
-            message = "--changes has no effect beside --table or --prices; drop it"
-            raise spec.usage(message)
-        if self.time_limit is not None and not self.prices:
-            message = "--time-limit limits the searches of --prices; add --prices"
-            raise spec.usage(message)
+        is_other = spec.is_given("limit") and (self.tables or self.prices)
+        spec.refuse(is_other, "--changes has no effect beside --table or --prices; drop it")
+        is_vain = self.time_limit is not None and not self.prices
+        spec.refuse(is_vain, "--time-limit limits the searches of --prices; add --prices")
 
 
 def _ignored(

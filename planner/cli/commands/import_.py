@@ -10,14 +10,13 @@ import click
 
 from planner.cli import console
 from planner.cli import flags as spec
-from planner.cli.types import MAX_RANKS, File, Parsed, Text, count, quantity
+from planner.cli.types import Batch, File, Number, Parsed, Tables, Text, count, quantity
 from planner.support.text import counted
 
 if TYPE_CHECKING:
     from planner.io.importers.base import Imported
 
 
-COUNT = click.IntRange(min=1, max=MAX_RANKS)
 COLLECTIVES = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 
@@ -27,9 +26,7 @@ class ImportFlags(spec.Flags):
 
     output: File = spec.option("File to write.  [default: stdout]", "-o --output")
     name: Text = spec.option("Name of the workload.  [default: the file's]", metavar="NAME")
-    batch_size: int | None = spec.option(
-        "Samples per rank.", "--batch-size --batch", type=count(100_000_000)
-    )
+    batch_size: Batch = spec.option("Samples per rank.", "--batch-size --batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +36,9 @@ class LogFlags(spec.Flags):
     collective: Text = spec.option(
         "Which collective was timed.  [default: as the log says]", type=click.Choice(COLLECTIVES)
     )
-    nodes: int | None = spec.option("Number of hosts.  [default: as the log says]", type=COUNT)
-    gpus_per_node: int | None = spec.option(
-        "Ranks per host.  [default: as the log says]", type=COUNT
-    )
-    domain_gpus: int | None = spec.option(
-        "Ranks in a scale-up domain.  [default: one host's]", type=COUNT
-    )
+    nodes: Number = spec.option("Number of hosts.  [default: as the log says]")
+    gpus_per_node: Number = spec.option("Ranks per host.  [default: as the log says]")
+    domain_gpus: Number = spec.option("Ranks in a scale-up domain.  [default: one host's]")
     network_bytes_per_s: float | None = spec.option(
         "Nominal rate of the network per GPU and direction, such as '50 GB/s'.",
         "--nic",
@@ -93,9 +86,7 @@ def tables(
     dim: int | None = spec.option(
         "Embedding dimension where the list has none.", type=count(16_384)
     ),
-    num_tables: int | None = spec.option(
-        "Make up N tables, to overwrite.", "--tables", type=count(100_000), metavar="N"
-    ),
+    num_tables: Tables = spec.option("Make up N tables, to overwrite.", "--tables"),
 ) -> int:
     """Write a workload file to edit; PATH is workload.yaml unless given.
 
@@ -109,12 +100,10 @@ def tables(
     configurations are read, too. What a list cannot say, such as batch size and dense layers, is
     assumed, and the file marks each such line.
     """
-    if listed is not None and num_tables is not None:
-        message = "--list and --tables exclude each other; give one"
-        raise spec.usage(message)
-    if dim is not None and listed is None:
-        message = "--dim is for the tables of --list; give both"
-        raise spec.usage(message)
+    both = listed is not None and num_tables is not None
+    spec.refuse(both, "--list and --tables exclude each other; give one")
+    bare = dim is not None and listed is None
+    spec.refuse(bare, "--dim is for the tables of --list; give both")
     from planner import io
     from planner.errors import InvalidInputError
     from planner.io.workload.starter import listed_text, placeholder_text
@@ -270,7 +259,7 @@ def dlrm(
     words: tuple[str, ...] = spec.argument(
         metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True
     ),
-    gpus: int | None = spec.option("Number of ranks that share a global batch.", type=COUNT),
+    gpus: Number = spec.option("Number of ranks that share a global batch."),
 ) -> int:
     """Write the workload that a command line of DLRM trains.
 
@@ -290,9 +279,7 @@ def hugectr(
     flags: ImportFlags,
     plan: File = spec.option("File for the plan."),
     workload: File = spec.option("The tables of a plan file, in the order of its numbers."),
-    gpus_per_host: int | None = spec.option(
-        "GPUs per host, for a plan file.  [default: 8, or all]", type=COUNT
-    ),
+    gpus_per_host: Number = spec.option("GPUs per host, for a plan file.  [default: 8, or all]"),
 ) -> int:
     """Write the workload of a HugeCTR JSON configuration, and the plan that it implies.
 
@@ -379,11 +366,8 @@ def finish(
     from planner.support.files import write_texts_atomic
 
     imported, output = _changed(imported, flags.name, flags.batch_size), flags.output
-    workload, texts = (
-        imported.workload,
-        {} if plan is None else {plan: imported_plan_text(imported)},
-    )
-    text = imported_text(imported)
+    texts = {} if plan is None else {plan: imported_plan_text(imported)}
+    workload, text = imported.workload, imported_text(imported)
     refuse_own_input([path for path in (output, plan) if path is not None], read)
     if plan is not None and plan == output:
         message = f"{plan}: is named for both the workload and the plan; name two files"

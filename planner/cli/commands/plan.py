@@ -85,11 +85,8 @@ class PlanFlags(spec.ScenarioFlags):
     def check(self) -> None:
         """Refuse flags that have no effect without another one."""
         limited = self.max_moved_bytes is not None or self.max_moved_tables is not None
-        if (limited or self.curve) and self.plan_in_use is None:
-            message = (
-                "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
-            )
-            raise spec.usage(message)
+        needs = "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
+        spec.refuse((limited or self.curve) and self.plan_in_use is None, needs)
         spec.ScenarioFlags.check(self)
 
 

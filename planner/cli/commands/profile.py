@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ import click
 from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli.days import all_readers
-from planner.cli.interrupt import interrupt_in
+from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.progress import bars
 from planner.cli.types import Batches, File, Texts, ValueKind, count, quantity
 from planner.support.cores import usable_cores
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from planner.profiling.stats import Stats, TableStats
 
 Count = Annotated[int | None, ValueKind(count(2**48), "N")]
+_NOT_COUNTED = ("output", "table_map", "empty")
+"""The flags that are no options of counting."""
 _HASHED = (
     "Ids are hashes: the number of rows is estimated from the ids seen once and twice. "
     "--max-ind-range folds ids to row numbers."
@@ -48,7 +50,7 @@ class ProfileFlags(spec.Flags):
         metavar="FILE|FEATURE=TABLE",
     )
     features: Texts = spec.many("Count only these; repeatable.", metavar="NAME")
-    rows: Count = spec.option("Read only the first N samples.")
+    first_samples: Count = spec.option("Read only the first N samples.", "--rows")
     sample_rows: Count = spec.option("Read about N samples, spread over the data.")
     max_ind_range: Count = spec.option("Fold ids modulo N, as DLRM's flag does.")
     batch_sizes: Batches = spec.option(
@@ -72,26 +74,17 @@ class ProfileFlags(spec.Flags):
 
     def check(self) -> None:
         """Refuse two ways of choosing samples."""
-        if self.rows is not None and self.sample_rows is not None:
-            message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
-            raise spec.usage(message)
+        both = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
+        spec.refuse(self.first_samples is not None and self.sample_rows is not None, both)
 
     def options(self) -> ProfileOptions:
         """How the data are counted."""
         from planner.io.table_map import parse_table_map
         from planner.profiling.profiler import ProfileOptions
 
-        return ProfileOptions(
-            format_name=self.format_name,
-            features=self.features,
-            by_feature=parse_table_map(self.table_map),
-            batch_sizes=self.batch_sizes,
-            max_ind_range=self.max_ind_range,
-            first_samples=self.rows,
-            sample_rows=self.sample_rows,
-            memory_bytes=self.memory_bytes,
-            jobs=self.jobs or usable_cores(),
-        )
+        said = {name: value for name, value in asdict(self).items() if name not in _NOT_COUNTED}
+        said["jobs"] = self.jobs or usable_cores()
+        return ProfileOptions(**said, by_feature=parse_table_map(self.table_map))
 
 
 @spec.command("Measure index statistics per table from raw indices.")
@@ -126,15 +119,8 @@ def command(
 
     options, output = flags.options(), flags.output or Path("stats.json")
     readers = all_readers(empty_is_zero=flags.empty != "skip")
-    try:
-        with bars(settings) as progress:
-            stats = profile_files(data, output, options, readers=readers, progress=progress)
-    except (KeyboardInterrupt, Exception) as error:
-        interrupt = interrupt_in(error)
-        if interrupt is None:
-            raise
-        interrupt.add_note("nothing was written")
-        raise interrupt from None
+    with StopOnInterrupt(keeps=False, lost="nothing was written"), bars(settings) as progress:
+        stats = profile_files(data, output, options, readers=readers, progress=progress)
     remarks = [left_out_remark(stats.source), undersampled_remark(stats.tables)]
     if (sampled := options.sample_rows) is not None:
         sources = find_sources(data, readers, options.format_name)
