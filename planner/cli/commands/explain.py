@@ -13,6 +13,7 @@ from planner.cli import flags as spec
 from planner.cli.console import Settings, warn, write_json
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.types import Duration, File, Texts
+from planner.support.text import counted
 
 if TYPE_CHECKING:
     from planner.explain import ConstraintCost
@@ -58,13 +59,11 @@ def _ignored(
     """What the file says that the plan was made for, and explanations do not look at."""
     if made_for is None:
         return ()
-    found = []
+    found, lines = [], []
     if made_for.objective not in (None, "iteration"):
         found.append(f"the objective {made_for.objective!r}")
     if made_for.num_scenarios:
-        plural = "s" * (made_for.num_scenarios > 1)
-        found.append(f"{made_for.num_scenarios} scenario{plural} beside the workload")
-    lines = []
+        found.append(f"{counted(made_for.num_scenarios, 'scenario')} beside the workload")
     if found:
         words = " and ".join(found)
         lines.append(f"{path}: was made for {words}; only the workload's iteration is explained")
