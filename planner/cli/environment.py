@@ -181,7 +181,11 @@ def check_torch_stack(
     if torch is None and torchrec is None and not builds:
         told = "not installed; planning works without it, `ShardPlanner` inside TorchRec does not"
         return [Check(CheckLevel.OK, "torchrec", told)]
-    checks = [_check_torchrec(torchrec)]
+    checks = [Check(CheckLevel.OK, "torchrec", torchrec or "")]
+    if torchrec is None:
+        told = "not installed, though parts of its stack are"
+        fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
+        checks = [Check(CheckLevel.WARN, "torchrec", told, fix)]
     checks.extend(_check_pair(torch, name, version_of(name)) for name in builds)
     if torchrec is not None and not builds:
         checks.append(_missing_fbgemm(torch))
@@ -194,13 +198,6 @@ def check_torch_stack(
         fix = "install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU"
         checks.append(Check(CheckLevel.FAIL, "nvidia driver", told, fix))
     return checks
-
-
-def _check_torchrec(version: str | None) -> Check:
-    if version is not None:
-        return Check(CheckLevel.OK, "torchrec", version)
-    fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
-    return Check(CheckLevel.WARN, "torchrec", "not installed, though parts of its stack are", fix)
 
 
 def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
@@ -235,13 +232,11 @@ def check_torch_traps(
     owns_files: Callable[[str], bool] = owns_fbgemm_files,
     nvml: Callable[[], bool] = has_nvml,
     environ: Mapping[str, str] = os.environ,
-    platform: str = sys.platform,
 ) -> list[Check]:
     """Warnings on TorchRec's installation and job; often there are none."""
-    torchrec, torch = version_of("torchrec"), version_of("torch")
+    torchrec = version_of("torchrec")
     if torchrec is None:
-        told = f"fbgemm has no wheels for {platform}, so TorchRec cannot run here; planning can"
-        return [] if platform.startswith("linux") else [Check(CheckLevel.OK, "platform", told)]
+        return []
     checks, minor = [], _minor(torchrec)
     if minor not in GENERATIONS:
         newest = max(GENERATIONS)
@@ -257,9 +252,6 @@ def check_torch_traps(
         told = "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build"
         fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu"
         checks.append(Check(CheckLevel.WARN, "fbgemm-gpu", told, fix))
-    if torch is not None and "+cpu" not in torch and not nvml():
-        told = f"{torch} is a CUDA build and there is no GPU: it works, and takes 5 GB"
-        checks.append(Check(CheckLevel.OK, "torch build", told))
     return [*checks, *_job(environ)]
 
 

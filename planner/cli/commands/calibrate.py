@@ -12,7 +12,6 @@ from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, report_written, say
 from planner.cli.printing.show import print_items, print_rows
 from planner.cli.types import File, System, Text
-from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,26 +63,21 @@ class _Flags(spec.Flags):
         if self.host:
             _refuse_beside("--host", "measures the host's calls only", _NOT_BESIDE_HOST)
             return
-        if self.output is None and self.rows is None:
-            message = (
-                "nothing to write: name a system file with -o, or a file of raw rows with --rows, "
-                "or measure the host only with --host"
-            )
-            raise InvalidInputError(message)
-        if self.stored is None:
-            return
-        told = "fits stored rows and measures nothing"
-        _refuse_beside("--from", told, ("rows", "device", "quick", "ranks", "seed"))
-        if self.system is None:
-            raise InvalidInputError(_which_system("--from"))
+        spec.refuse(
+            self.output is None and self.rows is None,
+            "nothing to write: name a system file with -o, or a file of raw rows with --rows, or "
+            "measure the host only with --host",
+        )
+        if self.stored is not None:
+            told = "fits stored rows and measures nothing"
+            _refuse_beside("--from", told, ("rows", "device", "quick", "ranks", "seed"))
+            spec.refuse(self.system is None, _which_system("--from"))
 
 
 def _refuse_beside(flag: str, told: str, others: Sequence[str]) -> None:
     for name in others:
-        if spec.is_given(name):
-            other = {"stored": "--from"}.get(name, f"--{name}")
-            message = f"{flag} {told}: drop {other}, or drop {flag}"
-            raise InvalidInputError(message)
+        other = {"stored": "--from"}.get(name, f"--{name}")
+        spec.refuse(spec.is_given(name), f"{flag} {told}: drop {other}, or drop {flag}")
 
 
 def _which_system(asking: str) -> str:
@@ -145,8 +139,7 @@ def command(settings: Settings, flags: _Flags) -> int:
     if flags.host:
         return _measure_host(settings, flags, kind)
     if kind == "cuda" and flags.output is not None:
-        if flags.system is None:
-            raise InvalidInputError(_which_system("a system file of GPUs"))
+        spec.refuse(flags.system is None, _which_system("a system file of GPUs"))
         locate(flags.system, "systems")
     return _measure(settings, flags, launch, kind)
 
@@ -160,12 +153,11 @@ def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str
     """
     from planner.io.system.measured_rows import read_rows
 
-    if kind == "cpu" and flags.system is not None:
-        message = (
-            "--system is the system of a GPU; CPU ranks are measured whole: drop --system, or use "
-            "--device cuda"
-        )
-        raise InvalidInputError(message)
+    spec.refuse(
+        kind == "cpu" and flags.system is not None,
+        "--system is the system of a GPU; CPU ranks are measured whole: drop --system, or use "
+        "--device cuda",
+    )
     if kind == "cpu" and flags.output is not None:
         _calibrate_ranks(settings, flags, flags.output, launch)
         if flags.rows is None:
@@ -190,9 +182,8 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
     from planner.integrations.measure.calibrate import sees_gpus
     from planner.io.system.system_writer import write_host_calls
 
-    if kind == "cuda" and not sees_gpus():
-        message = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
-        raise InvalidInputError(message)
+    none = "torch sees no GPU here; measure the calls of CPU ranks with --device cpu"
+    spec.refuse(kind == "cuda" and not sees_gpus(), none)
     calls = measure_host(kind)
     written = [] if flags.output is None else [flags.output]
     for path in written:
@@ -309,19 +300,17 @@ def _world_size(ranks: int | None, launch: Launch | None, *, least: int) -> int:
     Raises:
         InvalidInputError: the launcher started another number than asked for, or too few.
     """
-    if launch is not None and ranks not in (None, launch.world_size):
-        message = (
-            f"--ranks is {ranks}, but the launcher has started {launch.world_size} ranks: drop "
-            f"--ranks, or start {ranks}"
-        )
-        raise InvalidInputError(message)
     found = launch.world_size if launch is not None else ranks or least
-    if found < least:
-        message = (
-            "the constants of CPU ranks need at least 2 ranks, because they have collectives: "
-            "torchrun --standalone --nproc-per-node 2 -m planner calibrate ..., or --ranks 2"
-        )
-        raise InvalidInputError(message)
+    spec.refuse(
+        ranks not in (None, found),
+        f"--ranks is {ranks}, but the launcher has started {found} ranks: drop --ranks, or start "
+        f"{ranks}",
+    )
+    spec.refuse(
+        found < least,
+        "the constants of CPU ranks need at least 2 ranks, because they have collectives: "
+        "torchrun --standalone --nproc-per-node 2 -m planner calibrate ..., or --ranks 2",
+    )
     return found
 
 
