@@ -12,7 +12,6 @@ from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import block_diag
 
 from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.estimates import IterationEstimate, MemoryLedger
@@ -198,7 +197,9 @@ class RobustObjective(AbstractObjective):
 
     def gradient(self, row: FloatArray) -> FloatArray:
         """The tangents of each scenario's phases, at its own part of the work."""
-        return block_diag(*(inner.gradient(part) for inner, part in self._parts(row)))
+        from scipy.linalg import block_diag  # which takes long to load
+
+        return np.asarray(block_diag(*(o.gradient(part) for o, part in self._parts(row))))
 
     def always(self) -> Cut:
         """The mean of the scenarios' cuts."""

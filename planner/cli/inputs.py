@@ -345,7 +345,9 @@ def load_scenarios(
     Raises:
         InvalidInputError: a file breaks a rule.
     """
-    found, warnings, names = [], [], [main.workload.name]
+    found: list[Workload] = []
+    warnings: list[str] = []
+    names = [main.workload.name]
     for path in paths:
         if path.suffix == ".json":
             scenario, notes = with_stats(main.workload, load_stats(path), str(path))

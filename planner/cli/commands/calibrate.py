@@ -140,7 +140,7 @@ def command(settings: Settings, flags: _Flags) -> int:
         return _measure_host(settings, flags, kind)
     if kind == "cuda" and flags.output is not None:
         spec.refuse(flags.system is None, _which_system("a system file of GPUs"))
-        locate(flags.system, "systems")
+        locate(flags.system or "", "systems")
     return _measure(settings, flags, launch, kind)
 
 
