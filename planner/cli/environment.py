@@ -31,9 +31,6 @@ NEWEST_FBGEMM_MINOR: Final = 9
 GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
 """The torch version for each TorchRec (and fbgemm) version with which the tests run."""
 
-_POD_OF_PLANNER: Final = "TOPOLOGY_DOMAIN_MULTIPLE"
-_POD_OF_RUNTIME: Final = "TORCHREC_RESOLVED_POD_SIZE"
-
 Versions = Callable[[str], str | None]
 
 
@@ -58,19 +55,13 @@ class Check:
 def check_environment() -> list[Check]:
     """Everything that is checked of the environment, in the order in which it is printed."""
     found = shipped("systems")
-    told = f"{len(found)} systems shipped"
-    missing = "the files of the shipped systems are missing"
-    fix = "install shardplan again: pip install --force-reinstall shardplan"
-    return [
-        check_python(),
-        *check_packages(),
-        *check_torch_stack(),
-        *check_torch_traps(),
-        *check_machine(),
-        Check(CheckLevel.OK, "configs", told)
-        if found
-        else Check(CheckLevel.FAIL, "configs", missing, fix),
-    ]
+    configs = Check(CheckLevel.OK, "configs", f"{len(found)} systems shipped")
+    if not found:
+        missing = "the files of the shipped systems are missing"
+        fix = "install shardplan again: pip install --force-reinstall shardplan"
+        configs = Check(CheckLevel.FAIL, "configs", missing, fix)
+    stack = (*check_torch_stack(), *check_torch_traps())
+    return [check_python(), *check_packages(), *stack, *check_machine(), configs]
 
 
 # ------------------------------------------------------------------ Python, packages, machine
@@ -117,20 +108,15 @@ def check_packages(
     """Check that every required package is installed in a version that fits."""
     needed = metadata.requires(DISTRIBUTION) or [] if requirements is None else requirements
     checks = []
-    for line in needed:
-        match = re.match(r"[A-Za-z0-9._-]+", line)
-        if match is None or "extra ==" in line:
-            continue
-        name, limits = match.group(), line[match.end() :].split(";")[0].strip()
-        version, fix = version_of(name), f"pip install '{name}{limits}'"
-        if version is None:
-            checks.append(Check(CheckLevel.FAIL, name, "not installed", fix))
-        elif satisfies(version, limits):
+    found = (re.match(r"([\w.-]+)\s*([^;]*)", line) for line in needed if "extra ==" not in line)
+    for name, limits in (match.groups() for match in found if match is not None):
+        version = version_of(name)
+        if version is not None and satisfies(version, limits):
             checks.append(Check(CheckLevel.OK, name, version))
-        else:
-            checks.append(
-                Check(CheckLevel.FAIL, name, f"{version} installed, {limits} needed", fix)
-            )
+            continue
+        told = "not installed" if version is None else f"{version} installed, {limits} needed"
+        fix = f"pip install '{name}{limits.strip()}'"
+        checks.append(Check(CheckLevel.FAIL, name, told, fix))
     return checks
 
 
@@ -151,11 +137,13 @@ def check_machine() -> list[Check]:
     """Check the cores and the memory for a search."""
     checks = [Check(CheckLevel.OK, "cores", f"{usable_cores()} usable")]
     memory = available_memory_bytes()
-    if memory is None:
-        return checks
-    level = CheckLevel.OK if memory >= MIN_MEMORY_BYTES else CheckLevel.WARN
-    fix = "" if level is CheckLevel.OK else "large workloads may need more; close other programs"
-    return [*checks, Check(level, "memory", f"{units.format_bytes(memory)} available", fix)]
+    if memory is not None:
+        told, fix = f"{units.format_bytes(memory)} available", ""
+        level = CheckLevel.OK if memory >= MIN_MEMORY_BYTES else CheckLevel.WARN
+        if level is CheckLevel.WARN:
+            fix = "large workloads may need more; close other programs"
+        checks.append(Check(level, "memory", told, fix))
+    return checks
 
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> float | None:
@@ -188,7 +176,9 @@ def check_torch_stack(
         checks = [Check(CheckLevel.WARN, "torchrec", told, fix)]
     checks.extend(_check_pair(torch, name, version_of(name)) for name in builds)
     if torchrec is not None and not builds:
-        checks.append(_missing_fbgemm(torch))
+        told = "torchrec is installed without fbgemm-gpu and cannot be imported"
+        fix = f"pip install 'fbgemm-gpu=={_minor(torchrec)}.*' (or fbgemm-gpu-cpu without a GPU)"
+        checks.append(Check(CheckLevel.FAIL, "fbgemm", told, fix))
     if len(builds) == 2:
         told = "fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other"
         fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want"
@@ -216,15 +206,6 @@ def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
         choices.append(f"pip install '{name}==1.{other}.*'")
     told = f"{name} {fbgemm} is built for torch 2.{wanted}, but torch {torch} is installed"
     return Check(CheckLevel.FAIL, subject, told, " or ".join(choices))
-
-
-def _missing_fbgemm(torch: str | None) -> Check:
-    numbers = _numbers(torch or "")
-    known = len(numbers) > 1 and numbers[0] == 2 and numbers[1] >= TORCH_MINOR_OFFSET
-    wanted = f"==1.{numbers[1] - TORCH_MINOR_OFFSET}.*" if known else "==1.8.*"
-    told = "torchrec is installed without fbgemm-gpu and cannot be imported"
-    fix = f"pip install 'fbgemm-gpu{wanted}' (or fbgemm-gpu-cpu on a machine without a GPU)"
-    return Check(CheckLevel.FAIL, "fbgemm", told, fix)
 
 
 def check_torch_traps(
@@ -269,12 +250,11 @@ def _job(environ: Mapping[str, str]) -> list[Check]:
         told = "not set: TorchRec then assumes 8 ranks per host"
         fix = "start the job with torchrun, or export LOCAL_WORLD_SIZE on every rank"
         checks.append(Check(CheckLevel.WARN, "LOCAL_WORLD_SIZE", told, fix))
-    planned, run = environ.get(_POD_OF_PLANNER, "1"), environ.get(_POD_OF_RUNTIME, "1")
+    ours, theirs = "TOPOLOGY_DOMAIN_MULTIPLE", "TORCHREC_RESOLVED_POD_SIZE"
+    planned, run = (environ.get(name, "1") for name in (ours, theirs))
     if planned != run:
-        told = (
-            f"{_POD_OF_PLANNER} is {planned} but {_POD_OF_RUNTIME} is {run}: plan and runtime "
-            "would group ranks differently"
-        )
-        fix = f"export {_POD_OF_RUNTIME}={planned} on every rank"
+        differ = "plan and runtime would group ranks differently"
+        told = f"{ours} is {planned} but {theirs} is {run}: {differ}"
+        fix = f"export {theirs}={planned} on every rank"
         checks.append(Check(CheckLevel.WARN, "pod size", told, fix))
     return checks

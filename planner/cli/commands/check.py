@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,9 +45,8 @@ def command(
       shardplan check run1/plan.json --json
       shardplan check --schema workload > workload.schema.json
     """
-    if file is not None and schema is not None:
-        message = "give either FILE or --schema KIND"
-        raise spec.usage(message)
+    both = file is not None and schema is not None
+    spec.refuse(both, "give either FILE or --schema KIND")
     if file is not None:
         return _check(settings, file)
     if schema is None:
@@ -129,14 +129,10 @@ def _is_of_yaml(path: Path) -> bool:
     from planner.errors import InvalidInputError
     from planner.io.documents import CONSTRAINTS, SYSTEM, WORKLOAD, kind_of, read_json, read_yaml
 
-    try:
-        value = read_json(path)
-    except InvalidInputError:
-        try:
-            value = read_yaml(path).value
-        except InvalidInputError:
-            return False
-    return kind_of(value) in (WORKLOAD, SYSTEM, CONSTRAINTS)
+    for read in (read_json, lambda path: read_yaml(path).value):
+        with contextlib.suppress(InvalidInputError):
+            return kind_of(read(path)) in (WORKLOAD, SYSTEM, CONSTRAINTS)
+    return False
 
 
 def _summary(workload: Workload) -> str:

@@ -33,9 +33,7 @@ def command(
       shardplan compare dlrm.yaml old.json new.json --system h100_sxm --gpus 16 --fail-over 3%
       shardplan compare dlrm.yaml old.json new.json -o comparison
     """
-    if len(plans) < 2:
-        message = f"two or more plans are needed, got {len(plans)}"
-        raise spec.usage(message)
+    spec.refuse(len(plans) < 2, f"two or more plans are needed, got {len(plans)}")
     from planner.cli.inputs import load_plans, plan_names
     from planner.cli.output import write_folder
     from planner.models import pipeline_of

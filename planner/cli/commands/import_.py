@@ -302,17 +302,14 @@ def hugectr(
         raise InvalidInputError(message)
     value = read_json(file)
     if not is_plan(value):
-        if workload is not None:
-            message = f"{file} is a configuration with its own tables; leave --workload out"
-            raise InvalidInputError(message)
-        if gpus_per_host is not None:
-            message = (
-                f"{file} is a configuration, whose solver names the GPUs of each host; leave "
-                "--gpus-per-host out"
-            )
-            raise InvalidInputError(message)
-        imported = import_hugectr(file, value)
-        return finish(settings, imported, flags, read=(file,), plan=plan)
+        own = f"{file} is a configuration with its own tables; leave --workload out"
+        spec.refuse(workload is not None, own)
+        spec.refuse(
+            gpus_per_host is not None,
+            f"{file} is a configuration, whose solver names the GPUs of each host; leave "
+            "--gpus-per-host out",
+        )
+        return finish(settings, import_hugectr(file, value), flags, read=(file,), plan=plan)
     if workload is None or plan is None:
         message = f"{file} is a plan: add --workload with its tables, and --plan for the result"
         raise InvalidInputError(message)
