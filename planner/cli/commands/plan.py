@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from costmodels import units
 from planner.cli import flags as spec
 from planner.cli.console import Settings, complain, remark, shown_paths, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
@@ -20,7 +19,6 @@ from planner.support.text import format_gap
 
 if TYPE_CHECKING:
     from planner.cli.inputs import Inputs
-    from planner.problem import PlanningProblem
     from planner.result import PlanningResult, SolverReport
     from planner.settings import SearchSettings
 
@@ -123,34 +121,42 @@ def command(
     with StopOnInterrupt(keeps=False, lost=_LOST) as stop:
         asked = _asked(workload, flags, more)
         from planner import api  # after the cheap checks: this import is the slow one
+        from planner.drift.move_curve import with_curve
         from planner.scenarios import ScenarioRule
+        from planner.solving.assumed import priced_assumptions
         from planner.solving.prepare import pricing_of
         from planner.study.figures import with_checkpoints
 
-        kept_s = _kept_s(asked.problem, more.output, start_s)
-        robust = ScenarioRule(more.robust or ScenarioRule.WORST)
-        steered = replace(search.settings(), robust=robust, kept_s=kept_s)
-        until_s = time.perf_counter() + (search.time_limit_s or math.inf) - steered.kept_s
         more.check_figures(search.objective)
+        now_s, writing_s = time.perf_counter(), 0.0
+        if more.output is not None:
+            tables, ranks = asked.problem.workload.tables, asked.problem.topology.world_size
+            writing_s = _WRITING_S_PER_TABLE * len(tables) + _WRITING_S_PER_RANK * ranks
+        robust = ScenarioRule(more.robust or ScenarioRule.WORST)
+        steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s + writing_s)
+        until_s = now_s + (search.time_limit_s or math.inf) - steered.kept_s
+        pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
         with live_progress(settings, search.objective) as progress:
             result = api.solve(
                 asked.problem,
                 search=steered,
-                make_pipeline=pricing_of(torchrec_figures=more.torchrec_defaults),
+                make_pipeline=pricing,
                 progress=stop.watching(progress),
                 should_stop=stop,
             )
         stop.keeps = True
-        result = _completed(result, asked, steered, stop, more, until_s)
+        assumed = priced_assumptions(
+            result.problem, result.plan, asked.assumed, lambda: time.perf_counter() < until_s
+        )
+        warnings = (*asked.warnings, *result.warnings)
+        result = replace(result, warnings=warnings, assumed=assumed)
+        if not stop() and search.objective == "iteration":
+            result = _with_wider_price(result, steered, stop, until_s)
+        if more.curve and not stop():
+            result = with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
         if more.mtbf_s is not None:
             result = with_checkpoints(result, more.mtbf_s)
         _deliver(settings, result, more.output)
-        if search.time_limit_s is not None and result.solver.status is Status.TIME_LIMIT:
-            remark(
-                settings,
-                f"--time-limit {units.format_time(search.time_limit_s)} cut the search before its "
-                "budget of work was spent: a faster or idler machine may find another plan",
-            )
         missed = None if more.require_gap is None else unmet(result.solver, more.require_gap)
         if missed is not None:
             complain(f"shardplan: {missed}")
@@ -192,33 +198,6 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
     return replace(inputs, problem=replace(problem, scenarios=scenarios), warnings=warnings)
 
 
-def _completed(
-    result: PlanningResult,
-    asked: Inputs,
-    search: SearchSettings,
-    stop: StopOnInterrupt,
-    more: PlanFlags,
-    until_s: float,
-) -> PlanningResult:
-    """With the remarks on the inputs and, where asked, what each number of moved tables gives."""
-    from planner.solving.assumed import priced_assumptions
-    from planner.solving.prepare import pricing_of
-
-    result = replace(result, warnings=(*asked.warnings, *result.warnings))
-    assumed = priced_assumptions(
-        result.problem, result.plan, asked.assumed, lambda: time.perf_counter() < until_s
-    )
-    result = replace(result, assumed=assumed)
-    if not stop() and search.objective == "iteration":
-        result = _with_wider_price(result, search, stop, until_s)
-    if stop() or not more.curve:
-        return result
-    from planner.drift.move_curve import with_curve
-
-    pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
-    return with_curve(result, search=search, make_pipeline=pricing, should_stop=stop)
-
-
 def _with_wider_price(
     result: PlanningResult, search: SearchSettings, stop: StopOnInterrupt, until_s: float
 ) -> PlanningResult:
@@ -252,15 +231,6 @@ def _with_wider_price(
     return replace(result, warnings=(*result.warnings, remark_))
 
 
-def _kept_s(problem: PlanningProblem, output: Path | None, start_s: float) -> float:
-    """Seconds of a time limit that are gone already, or that writing the report will take."""
-    gone_s = time.perf_counter() - start_s
-    if output is None:
-        return gone_s
-    tables, ranks = len(problem.workload.tables), problem.topology.world_size
-    return gone_s + _WRITING_S_PER_TABLE * tables + _WRITING_S_PER_RANK * ranks
-
-
 def _deliver(settings: Settings, result: PlanningResult, output: Path | None) -> None:
     """Write, then print, also what cannot be written: nothing gets lost."""
     from planner.report.run_files import write_run
@@ -282,6 +252,9 @@ def _deliver(settings: Settings, result: PlanningResult, output: Path | None) ->
         print_result(settings, result, written=written)
     if problem is not None:
         raise problem
+    if result.solver.status is Status.TIME_LIMIT:
+        told = "--time-limit cut the search before its budget of work was spent"
+        remark(settings, f"{told}: a faster or idler machine may find another plan")
 
 
 _WORTH_TELLING: Final = 0.1
