@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from costmodels import units
 from planner.cli import flags as spec
 from planner.cli.console import Settings, complain, remark, shown_paths, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
@@ -156,7 +157,7 @@ def command(
             result = with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
         if more.mtbf_s is not None:
             result = with_checkpoints(result, more.mtbf_s)
-        _deliver(settings, result, more.output)
+        _deliver(settings, result, more.output, search.time_limit_s)
         missed = None if more.require_gap is None else unmet(result.solver, more.require_gap)
         if missed is not None:
             complain(f"shardplan: {missed}")
@@ -231,7 +232,9 @@ def _with_wider_price(
     return replace(result, warnings=(*result.warnings, remark_))
 
 
-def _deliver(settings: Settings, result: PlanningResult, output: Path | None) -> None:
+def _deliver(
+    settings: Settings, result: PlanningResult, output: Path | None, limit_s: float | None
+) -> None:
     """Write, then print, also what cannot be written: nothing gets lost."""
     from planner.report.run_files import write_run
 
@@ -252,9 +255,9 @@ def _deliver(settings: Settings, result: PlanningResult, output: Path | None) ->
         print_result(settings, result, written=written)
     if problem is not None:
         raise problem
-    if result.solver.status is Status.TIME_LIMIT:
-        told = "--time-limit cut the search before its budget of work was spent"
-        remark(settings, f"{told}: a faster or idler machine may find another plan")
+    if limit_s is not None and result.solver.status is Status.TIME_LIMIT:
+        cut = f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work"
+        remark(settings, f"{cut} was spent: a faster or idler machine may find another plan")
 
 
 _WORTH_TELLING: Final = 0.1
