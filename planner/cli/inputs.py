@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from costmodels.estimates import Provenance, Source
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import io
-from planner.cli.flags import ProblemFlags
+from planner.cli.flags import ProblemFlags, refuse
 from planner.cli.types import Share
 from planner.errors import InvalidInputError
 from planner.io.constraints import merged
@@ -20,7 +20,6 @@ from planner.options.contradictions import broken_constraints
 from planner.options.cuts import rank_batch
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
 from planner.profiling.stats import load_stats, with_stats
-from planner.support.text import significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ def _inputs(
     topology = _topology(flags, made_for)
     problem = PlanningProblem(
         workload=_with_flags(file.workload, topology, flags),
-        topology=_priced(topology, flags),
+        topology=topology,
         constraints=_in_group(file.constraints, topology),
         models=models_named(topology, flags.models),
     )
@@ -84,17 +83,15 @@ def load_plans(
     """
     file = _file(source, flags)
     if not paths:
-        if file.workload.tables:
-            message = (
-                f"Missing argument 'PLAN': {source} has tables, so name a plan after it; "
-                "'shardplan plan' makes one. Only workloads without tables need none"
-            )
-            raise InvalidInputError(message)
+        refuse(
+            file.workload.tables,
+            f"Missing argument 'PLAN': {source} has tables, so name a plan after it; 'shardplan "
+            "plan' makes one. Only workloads without tables need none",
+        )
         return replace(_inputs(file, flags), plans=(Plan(placements=()),))
     made_for = io.load_plan(paths[0], file.workload)
-    if flags.gpus is None and flags.hosts is None and made_for.world_size is None:
-        message = f"{paths[0]}: does not say for how many ranks it was made; add --gpus"
-        raise InvalidInputError(message)
+    is_open = flags.gpus is None and flags.hosts is None and made_for.world_size is None
+    refuse(is_open, f"{paths[0]}: does not say for how many ranks it was made; add --gpus")
     read = _inputs(file, flags, made_for)
     problem = read.problem
     saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
@@ -125,8 +122,8 @@ def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
     if path is None:
         return inputs
     problem = inputs.problem
-    added = io.load_constraints(path, [t.name for t in problem.workload.tables])
-    added = _in_group(added, problem.topology)
+    read = io.load_constraints(path, [t.name for t in problem.workload.tables])
+    added = _in_group(read, problem.topology)
     alone = replace(problem, constraints=added)
     broken = [text for plan in inputs.plans for text in broken_constraints(alone, plan)]
     warnings = inputs.warnings
@@ -144,19 +141,21 @@ def _topology(flags: ProblemFlags, made_for: io.SavedPlan | None) -> Topology:
     system, gpus, per_host = flags.system, flags.gpus, flags.gpus_per_host
     if flags.hosts is not None and system is not None:
         gpus = flags.hosts * (per_host or io.load_smallest(Path(system)).local_world_size)
-    group = made_for if gpus is None and per_host is None else None
+    whole = None
     if made_for is not None:
         if per_host is None and gpus is None:
-            per_host = made_for.local_world_size
+            whole, per_host = made_for.whole, made_for.local_world_size
         system, gpus = system or made_for.system, gpus or made_for.world_size
     if system is None:
         message = "no system named; add --system, such as h100_sxm ('shardplan systems' lists them)"
         raise InvalidInputError(message)
+    if whole is not None:
+        gpus, per_host = whole
+    price = flags.price_usd_per_hour
+    priced = () if price is None else (("price", f"{price!r} USD/h (user, --price)"),)
     try:
-        if group is not None and group.whole is not None:
-            job, job_per_host = group.whole
-            return _group(io.load_system(system, gpus=job, gpus_per_host=job_per_host), group)
-        return io.load_system(system, gpus=gpus, gpus_per_host=per_host)
+        found = io.load_system(system, gpus=gpus, gpus_per_host=per_host, overrides=priced)
+        return found if made_for is None or whole is None else _group(found, made_for)
     except InvalidInputError as error:
         if flags.system is not None:
             raise
@@ -212,23 +211,9 @@ def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | No
     from planner.models import chosen_models
 
     named = _pairs(models, "--model", "FAMILY=NAME, such as collective=alpha_beta")
-    families = [family for family, _ in named]
-    twice = [family for family in families if families.count(family) > 1]
-    if twice:
-        message = f"--model {twice[0]}: {families.count(twice[0])} models are given; give one"
-        raise InvalidInputError(message)
+    for family, times in Counter(family for family, _ in named).items():
+        refuse(times > 1, f"--model {family}: {times} models are given; give one")
     return chosen_models(topology, dict(named))
-
-
-def _priced(topology: Topology, flags: ProblemFlags) -> Topology:
-    """The system with the user's price, if there is one."""
-    price = flags.price_usd_per_hour
-    if price is None:
-        return topology
-    told = f"{significant(price, 6)} USD/h"
-    own = Provenance(name="price", value=told, source=Source.USER, reference="--price")
-    others = tuple(p for p in topology.provenance if p.name != "price")
-    return replace(topology, price_per_device_usd_per_hour=price, provenance=(*others, own))
 
 
 def left_open(file: io.WorkloadFile, *, reserve: bool, batch: bool) -> tuple[str, ...]:
