@@ -52,14 +52,12 @@ def trace(
     kernel begins when its last rank arrives; its arguments say how long the rank waited.
     """
     from planner.cli.output import write_folder
-    from planner.errors import InvalidInputError
     from planner.trace import traces
 
     pipeline, loaded = _priced(workload, plan, flags, output)
     world = pipeline.topology.world_size
-    if ranks and max(ranks) >= world:
-        message = f"--rank {max(ranks)} is outside the plan's 0..{world - 1}"
-        raise InvalidInputError(message)
+    for rank in ranks:
+        spec.refuse(rank >= world, f"--rank {rank} is outside the plan's 0..{world - 1}")
     files = {
         file.name: file.data
         for file in traces(pipeline, loaded, iterations=iterations)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from costmodels import units
-from costmodels.errors import UnitError
+from costmodels.errors import UnitError, require
 from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli.types import File, Parsed
@@ -39,16 +39,13 @@ class GivenRun:
 
 def _given_run(text: str) -> GivenRun:
     """``run1/plan.json=5.2ms``, or ``PLAN=rank-0.json.gz``, or ``PLAN=traces``, a folder."""
-    plan, equals, measured = text.rpartition("=")
-    if not equals or not plan or not measured:
-        message = f"{text!r}: write PLAN=TRACE or PLAN=TIME, such as plan.json=5.2ms"
-        raise ValueError(message)
+    plan, _, measured = text.rpartition("=")
+    form = f"{text!r}: write PLAN=TRACE or PLAN=TIME, such as plan.json=5.2ms"
+    require(bool(plan and measured), form)
     path = Path(measured)
     if path.is_dir():
         traces = sorted(p for p in path.iterdir() if p.name.endswith(_TRACE_SUFFIXES))
-        if not traces:
-            message = f"{measured!r} holds no traces (.json or .json.gz)"
-            raise ValueError(message)
+        require(bool(traces), f"{measured!r} holds no traces (.json or .json.gz)")
         return GivenRun(plan=Path(plan), traces=tuple(traces))
     if path.exists():
         return GivenRun(plan=Path(plan), traces=(path,))
@@ -176,7 +173,6 @@ def measured_runs(
     Raises:
         InvalidInputError: a trace cannot be read.
     """
-    from planner.errors import InvalidInputError
     from planner.fit.estimate import Run, mean_iteration_s
     from planner.trace.reading import read_trace
 
@@ -188,9 +184,10 @@ def measured_runs(
         mine = [run for run in given if run.plan in (path, *others)]
         traces = tuple(read_trace(p) for run in mine for p in run.traces)
         times = [run.time_s for run in mine if run.time_s is not None]
-        if not all(_LEAST_S <= t <= _MOST_S for t in times):
-            message = f"--run {path}: the time of an iteration must be above 0: 1 ns to 1000 hours"
-            raise InvalidInputError(message)
+        spec.refuse(
+            not all(_LEAST_S <= t <= _MOST_S for t in times),
+            f"--run {path}: the time of an iteration must be above 0: 1 ns to 1000 hours",
+        )
         time_s = sum(times) / len(times) if times else mean_iteration_s(traces)
         if len(times) > 1:
             names = ", ".join(map(str, (path, *others)))

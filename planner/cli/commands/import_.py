@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from costmodels.errors import require
 from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli.types import Batch, File, Number, Parsed, Tables, Text, count, quantity
@@ -52,9 +53,10 @@ def _shape(value: str) -> tuple[str, tuple[int, int]]:
     name, _, text = value.rpartition("=")
     rows, _, columns = text.replace("_", "").partition("x")
     digits = rows.isascii() and rows.isdigit() and columns.isascii() and columns.isdigit()
-    if not name or not digits or len(rows) > 15 or len(columns) > 6:
-        message = f"{value!r} is not NAME=ROWSxCOLUMNS, such as user=1000000x64"
-        raise ValueError(message)
+    require(
+        bool(name) and digits and len(rows) <= 15 and len(columns) <= 6,
+        f"{value!r} is not NAME=ROWSxCOLUMNS, such as user=1000000x64",
+    )
     return name, (int(rows), int(columns))
 
 
