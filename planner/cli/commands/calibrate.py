@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from costmodels.calibration.fitting import FitError
     from planner.integrations.measure.gloo_ranks import Launch
-    from planner.io.system.measured_rows import MeasuredRows
+    from planner.io.system.calibrated_device import Written
 
 _LEAST_CORES: Final = 2
 """The constants of CPU ranks have those of collectives, for which a rank needs another one."""
@@ -117,7 +117,7 @@ def command(settings: Settings, flags: _Flags) -> int:
       shardplan plan dlrm.yaml --system my.yaml
     """
     from planner.cli.output import check_file
-    from planner.cli.real_runs import require_torch
+    from planner.cli.real_runs import require_torchrec
     from planner.integrations.measure.calibrate import sees_gpus
     from planner.integrations.measure.gloo_ranks import launch_of
     from planner.io.library import locate
@@ -126,8 +126,8 @@ def command(settings: Settings, flags: _Flags) -> int:
         if path is not None:
             check_file(path)
     if flags.stored is not None:
-        return _fit_rows(settings, flags, flags.stored)
-    require_torch("calibrate")
+        return _tell_rows(settings, flags.stored, flags)
+    require_torchrec("calibrate", ("torch",))
     launch = launch_of()
     settings.quiet = settings.quiet or (launch is not None and launch.rank > 0)
     kind = flags.device
@@ -151,7 +151,9 @@ def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str
         InvalidInputError: the launcher has started too few ranks, or CPU ranks are to be measured
             for the system of a GPU.
     """
-    from planner.io.system.measured_rows import read_rows
+    from costmodels.calibration import device_designs as designs
+    from planner.cli.progress import status_line
+    from planner.integrations.measure.calibrate import write_rows
 
     spec.refuse(
         kind == "cpu" and flags.system is not None,
@@ -162,18 +164,16 @@ def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str
         _calibrate_ranks(settings, flags, flags.output, launch)
         if flags.rows is None:
             return 0
-    rows = _measure_rows(settings, flags, launch, kind)
+    rows = flags.rows or flags.output.with_suffix(".rows.jsonl")  # type: ignore[union-attr]
+    world_size = _world_size(flags.ranks, launch, least=1)
+    effort = designs.DEVICE_QUICK if flags.quick else designs.DEVICE_FULL
+    effort = designs.on_a_core(effort) if kind == "cpu" else effort
+    job = designs.DeviceJob(kind=kind, effort=effort, seed=flags.seed, path=str(rows))
+    with status_line(settings, f"{world_size} ranks on {kind}") as progress:
+        write_rows(job, world_size=world_size, launch=launch, progress=progress)
     if launch is not None and launch.rank > 0:
         return 0
-    if kind == "cuda" and flags.output is not None:
-        return _fit_rows(settings, flags, rows)
-    measured = read_rows(rows)
-    if not settings.json:
-        say(f"{len(measured.rows)} points measured on {measured.machine()}")
-        _tell_failed(settings, measured)
-    told = {"rows": len(measured.rows), "failed": list(measured.failed)}
-    report_written(settings, rows, machine=measured.machine(), **told)
-    return 0
+    return _tell_rows(settings, rows, flags if kind == "cuda" else None)
 
 
 def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
@@ -195,76 +195,58 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
     return 0
 
 
-def _measure_rows(settings: Settings, flags: _Flags, launch: Launch | None, kind: str) -> Path:
-    """Measure this device; the path of the raw rows."""
-    from costmodels.calibration.device_designs import (
-        DEVICE_FULL,
-        DEVICE_QUICK,
-        DeviceJob,
-        on_a_core,
-    )
-    from planner.cli.progress import status_line
-    from planner.integrations.measure.calibrate import write_rows
-
-    rows = flags.rows or flags.output.with_suffix(".rows.jsonl")  # type: ignore[union-attr]
-    world_size = _world_size(flags.ranks, launch, least=1)
-    effort = DEVICE_QUICK if flags.quick else DEVICE_FULL
-    effort = on_a_core(effort) if kind == "cpu" else effort
-    job = DeviceJob(kind=kind, effort=effort, seed=flags.seed, path=str(rows))
-    with status_line(settings, f"{world_size} ranks on {kind}") as progress:
-        write_rows(job, world_size=world_size, launch=launch, progress=progress)
-    return rows
-
-
-def _tell_failed(settings: Settings, measured: MeasuredRows) -> None:
-    for line in measured.failed[:_MOST_TOLD]:
-        remark(settings, f"not measured: {line}")
-    if len(measured.failed) > _MOST_TOLD:
-        remark(settings, f"not measured: {len(measured.failed) - _MOST_TOLD} further points")
-
-
-def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
-    """Fit the rows of a GPU and write its system file."""
+def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
+    """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
     from planner.io.system.calibrated_device import fit_and_write
     from planner.io.system.measured_rows import read_rows
 
-    assert flags.output is not None  # checked before
-    assert flags.system is not None
-    measured = read_rows(stored)
-    result = fit_and_write(flags.output, flags.system, measured)
-    if not settings.json:
-        numbers = [entry for entry in result.replaced if not entry[0].startswith("lookup.")]
-        print_rows(f"Measured on {measured.machine()}", ("key", "base", "measured"), numbers)
-        if result.lookup_errors:
-            print_items(
-                "Lookups that the fit has not seen, ten groups in turn",
-                result.lookup_errors,
-                {
-                    "lookups": lambda e: f"{e.block} {e.direction}",
-                    "points": lambda e: str(e.num_points),
-                    "mean error": lambda e: f"{100 * e.mape_ratio:.1f} %",
-                    "worst": lambda e: f"{100 * e.worst_ratio:.1f} %",
-                },
-            )
-        if result.errors:
-            _print(measured.machine(), result.errors)
-        _tell_failed(settings, measured)
-        for line in result.kept:
-            remark(settings, f"from the base: {line}")
+    measured = read_rows(rows)
+    written, told = [rows], {"machine": measured.machine(), "failed": list(measured.failed)}
+    lines = [f"not measured: {line}" for line in measured.failed[:_MOST_TOLD]]
+    if len(measured.failed) > _MOST_TOLD:
+        lines.append(f"not measured: {len(measured.failed) - _MOST_TOLD} further points")
+    if flags is None or flags.output is None:
+        told["rows"] = len(measured.rows)
+        if not settings.json:
+            say(f"{len(measured.rows)} points measured on {measured.machine()}")
+    else:
+        result = fit_and_write(flags.output, flags.system or "", measured)
+        written = list(result.written)
+        told |= {
+            "measured": {key: value for key, _, value in result.replaced},
+            "fit": [asdict(e) for e in result.errors],
+            "lookups": [asdict(e) for e in result.lookup_errors],
+            "kept": list(result.kept),
+            "other_card": result.other_card,
+        }
+        lines += [f"from the base: {line}" for line in result.kept]
         if result.other_card:
-            remark(settings, f"{result.other_card}: caches and links stay those of the base")
-    report_written(
-        settings,
-        *result.written,
-        machine=measured.machine(),
-        measured={key: value for key, _, value in result.replaced},
-        fit=[asdict(e) for e in result.errors],
-        lookups=[asdict(e) for e in result.lookup_errors],
-        kept=list(result.kept),
-        other_card=result.other_card,
-        failed=list(measured.failed),
-    )
+            lines.append(f"{result.other_card}: caches and links stay those of the base")
+        if not settings.json:
+            _print_fit(measured.machine(), result)
+    for line in () if settings.json else lines:
+        remark(settings, line)
+    report_written(settings, *written, **told)
     return 0
+
+
+def _print_fit(machine: str, result: Written) -> None:
+    """What was measured of a GPU, and how well the laws fit."""
+    numbers = [entry for entry in result.replaced if not entry[0].startswith("lookup.")]
+    print_rows(f"Measured on {machine}", ("key", "base", "measured"), numbers)
+    if result.lookup_errors:
+        print_items(
+            "Lookups that the fit has not seen, ten groups in turn",
+            result.lookup_errors,
+            {
+                "lookups": lambda e: f"{e.block} {e.direction}",
+                "points": lambda e: str(e.num_points),
+                "mean error": lambda e: f"{100 * e.mape_ratio:.1f} %",
+                "worst": lambda e: f"{100 * e.worst_ratio:.1f} %",
+            },
+        )
+    if result.errors:
+        _print(machine, result.errors)
 
 
 def _calibrate_ranks(

@@ -99,13 +99,10 @@ def _list(settings: Settings) -> int:
             "per host": lambda item: str(item[1].local_world_size),
             "in host": lambda item: units.format_rate(item[1].host_link.bandwidth_bytes_per_s),
             "network": lambda item: units.format_rate(item[1].network_link.bandwidth_bytes_per_s),
-            "USD/h": lambda item: _price(item[1]),
+            "USD/h": lambda item: (
+                "-" if (usd := item[1].price_per_device_usd_per_hour) is None else f"{usd:g}"
+            ),
             "measured?": lambda item: _measured(item[1]),
         },
     )
     return 0
-
-
-def _price(topology: Topology) -> str:
-    price = topology.price_per_device_usd_per_hour
-    return "-" if price is None else f"{price:g}"
