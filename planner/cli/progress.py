@@ -30,19 +30,14 @@ def status_line(settings: Settings, text: str) -> Iterator[Callable[[str], None]
 @contextmanager
 def live_progress(settings: Settings, objective: str) -> Iterator[Report | None]:
     """A callback that tells how a search goes, or None when progress is not shown."""
-    with status_line(settings, "search") as show:
-
-        def tell(progress: SearchProgress) -> None:
-            show(describe(progress, objective))
-
-        yield tell if settings.shows_progress else None
-
-
-def describe(progress: SearchProgress, objective: str) -> str:
-    """The line of a search for an objective."""
     from planner.objectives import objective_class
 
-    return progress.line(in_seconds=objective_class(objective).unit == "s")
+    in_seconds = objective_class(objective).unit == "s"
+    with status_line(settings, "search") as show:
+        if settings.shows_progress:
+            yield lambda progress: show(progress.line(in_seconds=in_seconds))
+        else:
+            yield None
 
 
 @contextmanager

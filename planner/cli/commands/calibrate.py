@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -201,7 +201,8 @@ def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
     from planner.io.system.measured_rows import read_rows
 
     measured = read_rows(rows)
-    written, told = [rows], {"machine": measured.machine(), "failed": list(measured.failed)}
+    written = [rows]
+    told: dict[str, Any] = {"machine": measured.machine(), "failed": list(measured.failed)}
     lines = [f"not measured: {line}" for line in measured.failed[:_MOST_TOLD]]
     if len(measured.failed) > _MOST_TOLD:
         lines.append(f"not measured: {len(measured.failed) - _MOST_TOLD} further points")
