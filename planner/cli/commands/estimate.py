@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.cli import flags as spec
@@ -11,18 +11,24 @@ from planner.cli.printing.show import print_result
 from planner.cli.types import OBJECTIVE, Text
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateFlags(spec.ScenarioFlags):
+    """The objective, and all on which its value depends."""
+
+    objective: Text = spec.option(
+        "Also print the value of this objective.  [default: the plan's own, or iteration]",
+        type=OBJECTIVE,
+        metavar="NAME",
+    )
+
+
 @spec.command("Price an existing plan.")
 def command(
     settings: Settings,
     workload: Path,
     flags: spec.ProblemFlags,
-    more: spec.ScenarioFlags,
+    more: EstimateFlags,
     plan: Path | None = None,
-    objective: Text = spec.option(
-        "Also print the value of this objective.  [default: the plan's own, or iteration]",
-        type=OBJECTIVE,
-        metavar="NAME",
-    ),
 ) -> int:
     """Predict iteration time and memory of a plan made here or by TorchRec.
 
@@ -48,19 +54,16 @@ def command(
     from planner import api  # after the cheap checks: this import is the slow one
     from planner.cli.printing import valuing
     from planner.options.runtime_warnings import runtime_warnings
+    from planner.report.terminal import print_facts
     from planner.result import PlanningResult
     from planner.solving.assumed import priced_assumptions
     from planner.solving.prepare import in_scenarios
 
-    asked, warnings = valuing.question(inputs, flags, plan or workload, objective, more)
+    path, (placed,) = plan or workload, inputs.plans
+    asked, warnings = valuing.question(inputs, flags, path, more.objective, more)
     more.check_figures(asked.objective)
-    candidate = api.estimate(
-        problem.workload, problem.topology, inputs.plans[0], models=problem.models
-    )
-    is_explicit = objective is not None or more != spec.ScenarioFlags()
-    solver, left_out = valuing.answer(
-        asked, inputs.plans[0], plan or workload, is_explicit=is_explicit
-    )
+    candidate = api.estimate(problem.workload, problem.topology, placed, models=problem.models)
+    solver, left_out = valuing.answer(asked, placed, path, is_explicit=more != EstimateFlags())
     candidate, times = in_scenarios(asked.problem, candidate)
     result = PlanningResult(
         problem=problem,
@@ -78,7 +81,5 @@ def command(
         print_result(settings, result, leave_out=("Solver", "Verdict"))
         line = valuing.fact(solver)
         if line is not None:
-            from planner.report.terminal import print_facts
-
             print_facts(stdout_console(), (line,))
     return 0 if candidate.memory.fits else 1

@@ -131,8 +131,7 @@ def tables(
     write_text_atomic(path, text)
     warnings = width_remarks(io.load_workload_file(path).workload)
     if settings.json:
-        told = {"warnings": list(warnings)} if warnings else {}
-        console.write_json({"written": str(path), **told})
+        console.write_json({"written": str(path), "warnings": list(warnings)})
         return 0
     console.say(f"Wrote {console.shown_paths((path,))}")
     console.warn(settings, warnings)

@@ -116,47 +116,10 @@ def command(
       shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'
       shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h -o run2
     """
-    from planner.cli.progress import live_progress
-
     start_s = time.perf_counter()
     with StopOnInterrupt(keeps=False, lost=_LOST) as stop:
         asked = _asked(workload, flags, more)
-        from planner import api  # after the cheap checks: this import is the slow one
-        from planner.drift.move_curve import with_curve
-        from planner.scenarios import ScenarioRule
-        from planner.solving.assumed import priced_assumptions
-        from planner.solving.prepare import pricing_of
-        from planner.study.figures import with_checkpoints
-
-        more.check_figures(search.objective)
-        now_s, writing_s = time.perf_counter(), 0.0
-        if more.output is not None:
-            tables, ranks = asked.problem.workload.tables, asked.problem.topology.world_size
-            writing_s = _WRITING_S_PER_TABLE * len(tables) + _WRITING_S_PER_RANK * ranks
-        robust = ScenarioRule(more.robust or ScenarioRule.WORST)
-        steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s + writing_s)
-        until_s = now_s + (search.time_limit_s or math.inf) - steered.kept_s
-        pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
-        with live_progress(settings, search.objective) as progress:
-            result = api.solve(
-                asked.problem,
-                search=steered,
-                make_pipeline=pricing,
-                progress=stop.watching(progress),
-                should_stop=stop,
-            )
-        stop.keeps = True
-        assumed = priced_assumptions(
-            result.problem, result.plan, asked.assumed, lambda: time.perf_counter() < until_s
-        )
-        warnings = (*asked.warnings, *result.warnings)
-        result = replace(result, warnings=warnings, assumed=assumed)
-        if not stop() and search.objective == "iteration":
-            result = _with_wider_price(result, steered, stop, until_s)
-        if more.curve and not stop():
-            result = with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
-        if more.mtbf_s is not None:
-            result = with_checkpoints(result, more.mtbf_s)
+        result = _searched(settings, asked, search, more, stop, start_s)
         _deliver(settings, result, more.output, search.time_limit_s)
         missed = None if more.require_gap is None else unmet(result.solver, more.require_gap)
         if missed is not None:
@@ -197,6 +160,58 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
     scenarios, found = load_scenarios(more.scenarios, main, flags)
     warnings = tuple(dict.fromkeys((*warnings, *found)))
     return replace(inputs, problem=replace(problem, scenarios=scenarios), warnings=warnings)
+
+
+def _searched(
+    settings: Settings,
+    asked: Inputs,
+    search: spec.SearchFlags,
+    more: PlanFlags,
+    stop: StopOnInterrupt,
+    start_s: float,
+) -> PlanningResult:
+    """The plan, with what the inputs leave open and everything that further flags ask for.
+
+    ``start_s`` is when the command began, by ``time.perf_counter``: a time limit counts from there.
+    """
+    from planner import api  # after the cheap checks: this import is the slow one
+    from planner.cli.progress import live_progress
+    from planner.drift.move_curve import with_curve
+    from planner.scenarios import ScenarioRule
+    from planner.solving.assumed import priced_assumptions
+    from planner.solving.prepare import pricing_of
+    from planner.study.figures import with_checkpoints
+
+    more.check_figures(search.objective)
+    now_s, writing_s = time.perf_counter(), 0.0
+    if more.output is not None:
+        tables, ranks = asked.problem.workload.tables, asked.problem.topology.world_size
+        writing_s = _WRITING_S_PER_TABLE * len(tables) + _WRITING_S_PER_RANK * ranks
+    robust = ScenarioRule(more.robust or ScenarioRule.WORST)
+    steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s + writing_s)
+    until_s = now_s + (search.time_limit_s or math.inf) - steered.kept_s
+    pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
+    with live_progress(settings, search.objective) as progress:
+        result = api.solve(
+            asked.problem,
+            search=steered,
+            make_pipeline=pricing,
+            progress=stop.watching(progress),
+            should_stop=stop,
+        )
+    stop.keeps = True
+    assumed = priced_assumptions(
+        result.problem, result.plan, asked.assumed, lambda: time.perf_counter() < until_s
+    )
+    warnings = (*asked.warnings, *result.warnings)
+    result = replace(result, warnings=warnings, assumed=assumed)
+    if not stop() and search.objective == "iteration":
+        result = _with_wider_price(result, steered, stop, until_s)
+    if more.curve and not stop():
+        result = with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
+    if more.mtbf_s is not None:
+        result = with_checkpoints(result, more.mtbf_s)
+    return result
 
 
 def _with_wider_price(
