@@ -394,24 +394,16 @@ def _torchrec_rating_s(workload: Workload, topology: Topology, plan: Plan) -> fl
         t.name: ParameterConstraints(pooling_factors=[f.pooling_factor for f in t.features])
         for t in workload.tables
     }
-    batch = int(workload.batch_size_per_rank)
     model = describe_model(
         Model(workload),
         sharders,
-        batch_size=batch,
+        batch_size=int(workload.batch_size_per_rank),
         compute_device="cpu",
         constraints=constraints,
     )
     if model is None:
         return 0.0
-    options = to_sharding_options(
-        plan,
-        model.tables,
-        sharders,
-        topology_to_torchrec(topology, "cpu"),
-        batch_size=batch,
-        constraints=constraints,
-    )
+    options = to_sharding_options(plan, model, topology_to_torchrec(topology, "cpu"))
     ranks = [0.0] * topology.world_size
     for option in options:
         for shard in option.shards:

@@ -19,7 +19,6 @@ from torchrec.distributed.planner.types import (
     ParameterConstraints,
     PlannerErrorType,
     ShardingOption,
-    StorageReservation,
 )
 from torchrec.distributed.planner.types import PlannerError as TorchrecPlannerError
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
@@ -28,7 +27,6 @@ from torchrec.distributed.types import CacheParams, ModuleSharder
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.fields import is_whole, shown
 from costmodels.sharding import ComputeKernel
-from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseArch, Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, PlannerError
 from planner.support.kinds import path_of, require_kind
@@ -64,12 +62,8 @@ def as_planner_error(error: Exception) -> ShardPlannerError:
 WHOLE_CACHE: Final = 1.0 - 2.0**-20
 """The load factor for a cache of all rows, because TorchRec's validators want less than 1."""
 
-QUANTIZED: Final = {
-    ComputeKernel.FUSED: "quant",
-    ComputeKernel.FUSED_UVM: "quant_uvm",
-    ComputeKernel.FUSED_UVM_CACHING: "quant_uvm_caching",
-}
-"""Kernels of quantized modules, with the kernels that keep weights in the same memory."""
+_QUANTIZED: Final = ("quant", "quant_uvm", "quant_uvm_caching")
+"""Kernels of quantized modules, which are priced as those that keep weights in the same memory."""
 
 KEY_VALUE_KERNELS: Final = (
     "key_value",
@@ -80,8 +74,6 @@ KEY_VALUE_KERNELS: Final = (
 """Kernels of key-value tables (:mod:`planner.integrations.translate.pricing`)."""
 
 _FARTHEST_FIRST: Final = (ComputeKernel.FUSED_UVM_CACHING, ComputeKernel.FUSED_UVM)
-
-_TRAINED: Final = {name: kernel for kernel, name in QUANTIZED.items()}
 
 
 def our_kernel(name: str) -> ComputeKernel:
@@ -96,14 +88,15 @@ def our_kernel(name: str) -> ComputeKernel:
     if name in KEY_VALUE_KERNELS:
         message = f"{name!r} is not a valid kernel of ordinary tables, but one of key-value tables"
         raise ValueError(message)
-    known = _TRAINED.get(name) or next((k for k in ComputeKernel if k == name), None)
+    if name in tuple(ComputeKernel):
+        return ComputeKernel(name)
     farther = (k for k in _FARTHEST_FIRST if str(k).removeprefix("fused_") in name)
-    return known or next(farther, ComputeKernel.FUSED)
+    return next(farther, ComputeKernel.FUSED)
 
 
 def is_priced_as_another(name: str) -> bool:
     """Whether a kernel has no cost model of its own."""
-    return name not in (*KEY_VALUE_KERNELS, *_TRAINED, *ComputeKernel)
+    return name not in (*KEY_VALUE_KERNELS, *_QUANTIZED, *ComputeKernel)
 
 
 def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
@@ -245,37 +238,6 @@ class WorkloadHints:
 
 
 Sharders = list[ModuleSharder[nn.Module]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Request:
-    """A model to shard, and the arguments of the planner.
-
-    Attributes:
-        module: the model.
-        sharders: its sharders.
-        topology: TorchRec's topology.
-        batch_size: samples per rank.
-        constraints: TorchRec's constraints by table name.
-        reservation: the storage reservation.
-        by_user: whether the user chose it.
-        base: the system whose figures are used.
-        rates_from_base: whether bandwidths come from ``base`` too.
-        kept_bytes: device memory of each rank that the user keeps free in addition.
-        headroom_ratio: share of the memory for tables that has to stay free on every rank.
-    """
-
-    module: nn.Module
-    sharders: Sharders
-    topology: TorchrecTopology
-    batch_size: int
-    constraints: dict[str, ParameterConstraints] | None
-    reservation: StorageReservation
-    by_user: bool
-    base: Topology
-    rates_from_base: bool
-    kept_bytes: float
-    headroom_ratio: float
 
 
 Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
@@ -424,3 +386,6 @@ _HINTS: Final[Rules] = {
 """The same for each of the hints."""
 
 NO_HINTS: Final = WorkloadHints()
+
+NO_LIMIT: Final = ParameterConstraints()
+"""Stands for the constraint of a table for which the user gave none."""
