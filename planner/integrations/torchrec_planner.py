@@ -432,20 +432,16 @@ class ShardPlanner(EmbeddingShardingPlanner):
 
     def _searched(self, job: Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         """The best plan, or TorchRec's own if that is as fast."""
-
-        def torchrecs(proposers: list[Proposer]) -> EmbeddingShardingPlanner:
-            return EmbeddingShardingPlanner(
-                topology=self._topology,
-                batch_size=self._batch_size,
-                enumerator=OrderedEnumerator(self._enumerator),
-                storage_reservation=self._storage_reservation,
-                proposer=proposers,
-                stats=[],
-                constraints=self._constraints,
-                debug=False,
-            )
-
-        self._rival = rival_plan(torchrecs, job, module, sharders)
+        theirs = EmbeddingShardingPlanner(
+            topology=self._topology,
+            batch_size=self._batch_size,
+            enumerator=OrderedEnumerator(self._enumerator),
+            storage_reservation=self._storage_reservation,
+            stats=[],
+            constraints=self._constraints,
+            debug=False,
+        )
+        self._rival = rival_plan(theirs, job, module, sharders)
         return soundest_plan(replace(job, rival=self._rival))
 
     def _loaded_options(self) -> list[ShardingOption]:

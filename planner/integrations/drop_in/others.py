@@ -10,16 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from torch import nn
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner, extract_plan
-from torchrec.distributed.planner.proposers import (
-    GreedyProposer,
-    GridSearchProposer,
-    UniformProposer,
-)
 from torchrec.distributed.planner.types import (
     Enumerator,
     PlanLoader,
@@ -39,7 +33,7 @@ from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.torchrec_workload import ModelDescription
 from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.pricing import KeyValuePipeline
-from planner.integrations.translate.private_names import last_options
+from planner.integrations.translate.private_names import last_options, proposers_of
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.options.contradictions import broken_constraints
 from planner.options.runtime_warnings import pooling_problems, width_problems
@@ -51,9 +45,6 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger(__name__)
 
-
-_TYPES: Final = {t.value: i for i, t in enumerate(ShardingType)}
-_KERNELS: Final = {k.value: i for i, k in enumerate(EmbeddingComputeKernel)}
 
 MOST_SHARDS: Final = 512
 """TorchRec's planner makes a plan for comparison if tables times ranks are at most this many."""
@@ -123,12 +114,13 @@ class OrderedEnumerator(Enumerator):
         """The options: tables in the enumerator's order, options of a table in a fixed order."""
         found = self._inner.enumerate(module, sharders)
         tables = {fqn: i for i, fqn in enumerate(dict.fromkeys(o.fqn for o in found))}
+        types = {kind.value: i for i, kind in enumerate(ShardingType)}
         return sorted(
             found,
             key=lambda o: (
                 tables[o.fqn],
-                _TYPES.get(o.sharding_type, len(_TYPES)),
-                _KERNELS.get(o.compute_kernel, len(_KERNELS)),
+                types.get(o.sharding_type, len(types)),
+                o.compute_kernel,
             ),
         )
 
@@ -144,28 +136,8 @@ def ended(proposer: Proposer, most: int) -> Proposer:
     return proposer
 
 
-def counted_proposers(num_tables: int, world_size: int, share: float = 1.0) -> list[Proposer]:
-    """TorchRec's default proposers, limited to a number of proposals that follows from the size.
-
-    Proposers with one plan for each sharding type come first, because they make few proposals.
-
-    Args:
-        num_tables: number of tables.
-        world_size: number of ranks.
-        share: of the usual work.
-    """
-    most = max(int(share * _MOST_WORK) // (num_tables * world_size), 1)
-    inner = [
-        UniformProposer(),
-        GridSearchProposer(),
-        GreedyProposer(),
-        GreedyProposer(use_depth=False),
-    ]
-    return [ended(p, max(most // 2, 1)) for p in inner]
-
-
 def rival_plan(
-    make: Callable[[list[Proposer]], EmbeddingShardingPlanner],
+    theirs: EmbeddingShardingPlanner,
     job: Job,
     module: nn.Module,
     sharders: list[ModuleSharder[nn.Module]],
@@ -176,7 +148,8 @@ def rival_plan(
     if the plan breaks a rule of TorchRec's runtime. With a short time limit it gets less work.
 
     Args:
-        make: makes TorchRec's planner with some proposers.
+        theirs: TorchRec's planner with these arguments; the number of proposals of each of its
+            proposers is limited here.
         job: the model, and the limits of the search. If the rule of a table names only one cache
             load factor, TorchRec's runtime uses this one for a plan without any.
         module: the model.
@@ -190,7 +163,9 @@ def rival_plan(
     rules = {t.name: rule for t, rule in zip(workload.tables, job.limits.tables, strict=True)}
     factors = {n: r.cache_load_factors for n, r in rules.items()}
     try:
-        theirs = make(counted_proposers(num_tables, topology.world_size, share))
+        work = share * _MOST_WORK / (num_tables * topology.world_size)
+        for proposer in proposers_of(theirs):
+            ended(proposer, max(int(work) // 2, 1))
         with quiet():
             theirs.plan(module, sharders)
         options = last_options(theirs)

@@ -300,6 +300,9 @@ def planning_block(
     """
     time = result.estimate.time
     rank = result.best.memory.fullest
+    ours_ms, taken = float(NoopPerfModel(topology).rate(list(options))), "ours"
+    if any(c.name == RIVAL and c.plan == result.plan for c in result.baselines):
+        taken = "TorchRec's plan: none was found that is predicted to be faster"
     lines = [
         "ShardPlanner",
         f"  predicted step   {format_time(time.time_s)}, 90 % between {format_time(time.low_s)} "
@@ -308,8 +311,8 @@ def planning_block(
         f"  ended            {result.solver.status}, objective {result.solver.objective}, "
         f"{result.solver.evaluations:,} plans priced",
         f"  TorchRec's plan  {_theirs(result, rival)}",
-        f"  by its rating    ours {_rating(options, topology)}, TorchRec's {_ms(rival.rating_ms)}",
-        f"  taken            {_taken(result)}",
+        f"  by its rating    ours {_ms(ours_ms)}, TorchRec's {_ms(rival.rating_ms)}",
+        f"  taken            {taken}",
         f"  fullest rank     {rank.rank}: {format_bytes(rank.used_bytes)} of "
         f"{format_bytes(rank.capacity_bytes)}",
         f"  planning took    {seconds:.1f} s",
@@ -336,16 +339,6 @@ def _theirs(result: PlanningResult, rival: Rival) -> str:
     if RIVAL in result.unfit_baselines:
         return "does not fit by our count of memory"
     return rival.reason or "cannot be priced"
-
-
-def _taken(result: PlanningResult) -> str:
-    if any(c.name == RIVAL and c.plan == result.plan for c in result.baselines):
-        return "TorchRec's plan: none was found that is predicted to be faster"
-    return "ours"
-
-
-def _rating(options: Sequence[ShardingOption], topology: TorchrecTopology) -> str:
-    return _ms(float(NoopPerfModel(topology).rate(list(options))))
 
 
 def _ms(value: float | None) -> str:

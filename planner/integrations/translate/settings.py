@@ -25,7 +25,8 @@ from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import CacheParams, ModuleSharder
 
 from costmodels.distribution.base import AbstractIndexDistribution
-from costmodels.fields import is_whole, shown
+from costmodels.errors import InvalidValueError
+from costmodels.fields import is_whole, settle, shown
 from costmodels.sharding import ComputeKernel
 from costmodels.workload import DataType, DenseArch, Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, PlannerError
@@ -222,19 +223,15 @@ class WorkloadHints:
 
     def __post_init__(self) -> None:
         """Refuse values of a wrong type, and a negative reserve."""
-        needed = ("name", "distributions", "pipeline", "reserved_bytes")
-        problems = [f"hints: {line}" for line in _wrong(vars(self), _HINTS, needed)]
-        if not problems:
-            problems = [
-                f"hints: the law of {table!r} must be an index distribution, got {law!r:.80}"
-                for table, law in self.distributions.items()
-                if not isinstance(law, AbstractIndexDistribution)
-            ]
-            if not 0 <= self.reserved_bytes < math.inf:
-                message = f"hints: reserved_bytes must be 0 or more, got {self.reserved_bytes}"
-                problems.append(message)
+        problems = _wrong(vars(self), _HINTS, needed=("distributions",))
+        try:
+            settle(self)
+        except InvalidValueError as error:
+            problems.append(str(error))
+        if not problems and not 0 <= self.reserved_bytes < math.inf:
+            problems.append(f"reserved_bytes must be 0 or more, got {self.reserved_bytes}")
         if problems:
-            raise InvalidInputError(problems)
+            raise InvalidInputError([f"hints: {line}" for line in problems])
 
 
 Sharders = list[ModuleSharder[nn.Module]]
@@ -374,16 +371,14 @@ _FIELDS: Final[Rules] = {
 """The same for each field of a constraint."""
 
 _HINTS: Final[Rules] = {
-    "name": (_is(str), "a text"),
-    "distributions": (_is(Mapping), "a dictionary of index distributions by table"),
+    "distributions": (
+        lambda v: isinstance(v, Mapping) and all(map(_is(AbstractIndexDistribution), v.values())),
+        "a dictionary of index distributions by table",
+    ),
     "default_distribution": (callable, "a function of the number of rows, or None"),
-    "dense": (_is(DenseArch), "a DenseArch or None"),
     "inputs": (callable, "a function of the batch size, or None"),
-    "pipeline": (_is(Pipeline), "a Pipeline, such as Pipeline.SPARSE_DIST"),
-    "output_dtype": (_is(DataType), "a DataType, such as DataType.FP16, or None"),
-    "reserved_bytes": (_is_number, "a number of bytes"),
 }
-"""The same for each of the hints."""
+"""The same for those of the hints that are no plain values."""
 
 NO_HINTS: Final = WorkloadHints()
 
