@@ -7,12 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
-from torch.utils.flop_counter import (
-    conv_flop_count,
-    flop_registry,
-    sdpa_backward_flop_count,
-    sdpa_flop_count,
-)
+from torch.utils.flop_counter import flop_registry
 
 from costmodels.datatypes import DataType
 from costmodels.operators import Operator, OperatorKind
@@ -223,32 +218,3 @@ def counted_flop(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     """FLOP that PyTorch counts for an operator, 0 if it counts none."""
     counter = flop_registry.get(func.overloadpacket)
     return float(counter(*args, **kwargs, out_val=out)) if counter else 0.0
-
-
-def own_counters() -> dict[Any, Any]:
-    """Functions to count the FLOP of operators that PyTorch's registry leaves out or miscounts.
-
-    It leaves out the fused attention of the CPU. For filters in groups, it counts the gradient as
-    if each group had the channels of all groups.
-    """
-    aten = torch.ops.aten
-
-    def forward(query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
-        del rest, named
-        return int(sdpa_flop_count(query, key, value))
-
-    def backward(gradient: Any, query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
-        del rest, named
-        return int(sdpa_backward_flop_count(gradient, query, key, value))
-
-    def filters(gradient: Any, given: Any, weight: Any, *rest: Any, **named: Any) -> int:
-        del named
-        is_transposed, needed = rest[4], rest[7]
-        each = conv_flop_count(given, weight, gradient, transposed=is_transposed)
-        return int(each) * sum(needed[:2])
-
-    return {
-        aten.convolution_backward: filters,
-        aten._scaled_dot_product_flash_attention_for_cpu: forward,
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
-    }

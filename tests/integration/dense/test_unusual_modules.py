@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.operators import OperatorKind
 from costmodels.workload import DenseArch, OperatorList, Workload
-from planner.integrations.dense.trace import DenseTrace, trace_dense
+from planner.integrations.dense.trace import DenseTrace
+from tests.integration.dense.counting import Counted
 from tests.integration.dense.dense_modules import Block
 from tests.integration.dense.test_dense_trace import counted
 from tests.strategies import make_topology
@@ -146,9 +147,14 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 def traced(build: Callable[[], nn.Module], *shape: int) -> DenseTrace:
     """The trace of a module on the meta device."""
+    return counted_trace(build, *shape).trace
+
+
+def counted_trace(build: Callable[[], nn.Module], *shape: int) -> Counted:
+    """The same with PyTorch's count of the trace."""
     with torch.device("meta"):
         module = build()
-    return trace_dense(module, (torch.zeros(BATCH, *shape),), batch_size=BATCH)
+    return Counted(module, (torch.zeros(BATCH, *shape),), batch_size=BATCH)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -205,10 +211,11 @@ def test_a_frozen_attention_has_no_backward_pass() -> None:
                 x = self.block(x)
             return self.head(x)
 
-    trace = traced(Reader, 12, 32)
+    found = counted_trace(Reader, 12, 32)
+    trace = found.trace
     (attention,) = (o for o in trace.all_operators if o.kind is OperatorKind.ATTENTION)
     assert attention.gradient_flop == 0 < attention.forward_flop
-    assert trace.backward_flop == trace.counted_backward_flop
+    assert trace.backward_flop == found.backward_flop
     model = DenseRoofline()
     arch = DenseArch(operators=OperatorList(batch_size_per_rank=BATCH, after_tables=(attention,)))
     workload = Workload(name="w", tables=(), batch_size_per_rank=BATCH, dense=arch)
@@ -251,8 +258,9 @@ def test_blocks_with_fused_attention_are_checkpointed_too() -> None:
                 x = checkpoint(block, x, use_reentrant=False)
             return x
 
-    trace = traced(Deep, 12, 32)
-    assert trace.backward_flop == trace.counted_backward_flop
+    counted_deep = counted_trace(Deep, 12, 32)
+    trace = counted_deep.trace
+    assert trace.backward_flop == counted_deep.backward_flop
     found = [o for o in trace.all_operators if o.kind is OperatorKind.ATTENTION]
     assert all(o.is_recomputed for o in found)
     assert sum(o.num_repeats for o in found) == 6
