@@ -338,25 +338,21 @@ class Recorder(TorchDispatchMode):
         self._pending_bytes = 0.0
         has_gradient = is_differentiable(made) and any(self._needs(read))
         path = self._path[-1] if self._path else name
-        if name in kinds.PRODUCTS:
-            first = kinds.PRODUCTS[name]
-            pair = args[first], args[first + 1]
-            kinds.refuse_mixed(name, path, pair)
-            figures["is_cast"] = any(_storage(x) in self._cast for x in pair)
-            return kinds.product(name, path, pair, self._needs(pair), **figures)
-        if name == kinds.CONVOLUTION:
-            is_transposed, groups = (
-                _named(func, args, kwargs, x) for x in ("transposed", "groups")
+        if product := kinds.product_of(func, path, args, kwargs, read, out):
+            gradients = self._needs(product.operands)
+            if product.kind is OperatorKind.ATTENTION:
+                gradients = (has_gradient, has_gradient)
+            return Operator(
+                name=path,
+                kind=product.kind,
+                shape=product.shape,
+                dtype=kinds.data_type(product.operands[0]),
+                left_gradient=gradients[0],
+                right_gradient=gradients[1],
+                is_cast=any(_storage(x) in self._cast for x in product.operands),
+                is_causal=product.is_causal,
+                **figures,
             )
-            tensors = (args[0], args[1], out)
-            needs = self._needs(tensors[:2])
-            figures["is_transposed"] = is_transposed
-            figures["is_cast"] = _storage(args[1]) in self._cast
-            return kinds.convolution(path, tensors, groups, needs, **figures)
-        if kinds.is_attention(name):
-            causal = _named(func, args, kwargs, "is_causal")
-            figures |= {"is_causal": bool(causal), "has_gradient": has_gradient}
-            return kinds.attention(path, read, **figures)
         if kind is None:
             self._remark(func, name, kinds.counted_flop(func, args, kwargs, out))
         if name in kinds.SORTS:
@@ -426,16 +422,6 @@ def _storage(tensor: torch.Tensor) -> int:
 
 def _numel(tensor: torch.Tensor) -> int:
     return int(tensor.numel())
-
-
-def _named(func: Any, args: Any, kwargs: Any, name: str) -> Any:
-    """An argument by its name, given by name or by position; None if it was not given."""
-    if name in kwargs:
-        return kwargs[name]
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.name == name:
-            return args[place] if place < len(args) else argument.default_value
-    return None
 
 
 class Recomputing(TorchDispatchMode):
