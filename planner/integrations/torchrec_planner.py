@@ -514,14 +514,18 @@ def plan_on_first_rank(
     try:
         dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
     except RuntimeError as error:  # torch has no narrower error for a lost rank
-        raise ShardPlannerError(_lost(pg, error)) from (cause or error)
-    answer = outcome[0]
-    if isinstance(answer, ShardPlannerError):
-        raise answer from cause
-    if answer is None:
-        message = "the first rank sent no plan"
-        raise ShardPlannerError(message)
-    return answer
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        what = (
+            "the first rank of the group sent no plan: it died, or plans for longer than the "
+            "group's timeout; see its own error"
+            if dist.get_rank(pg)
+            else "the plan could not be sent to all ranks: one of them died; see its own error"
+        )
+        message = f"{what} ({first})"
+        raise ShardPlannerError(message) from (cause or error)
+    if isinstance(outcome[0], ShardingPlan):
+        return outcome[0]
+    raise (outcome[0] or ShardPlannerError("the first rank sent no plan")) from cause
 
 
 def limit_within(pg: dist.ProcessGroup | None, limit_s: float | None) -> float | None:
@@ -560,18 +564,6 @@ def _timeout_s(pg: dist.ProcessGroup | None) -> float | None:
             continue
         return float(options._timeout.total_seconds())
     return None
-
-
-def _lost(pg: dist.ProcessGroup, error: Exception) -> str:
-    first = str(error).splitlines()[0] if str(error) else type(error).__name__
-    waiting = dist.get_rank(pg) != 0
-    what = (
-        "the first rank of the group sent no plan: it died, or plans for longer than the group's "
-        "timeout; see its own error"
-        if waiting
-        else "the plan could not be sent to all ranks: one of them died; see its own error"
-    )
-    return f"{what} ({first[:200]})"
 
 
 # TorchRec checks the types of its planner's signatures, but annotations are only text here.

@@ -18,7 +18,6 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, Workload
 from planner.errors import InvalidInputError
-from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
 from planner.integrations.dense.trace import trace_dense
 from planner.integrations.drop_in.remarks import table_warnings
 from planner.integrations.translate.constraints import in_other_group, table_constraints
@@ -266,9 +265,7 @@ def _dense_part(
         InvalidInputError: it cannot be traced.
     """
     if hints.dense is None and hints.inputs is not None:
-        hush_fx()
-        inputs = synchronized(hints.inputs(batch_size))
-        trace = trace_dense(module, inputs, batch_size=batch_size, lookups=lookups_of(module))
+        trace = trace_dense(module, hints.inputs(batch_size), batch_size=batch_size)
         return DenseArch(operators=trace.operators), 0.0
     known = hints.dense or dense_arch(module)
     if known is not None:

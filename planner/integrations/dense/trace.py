@@ -20,7 +20,14 @@ from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
 from planner.errors import InvalidInputError
 from planner.integrations.dense.kinds import bytes_of, data_type
-from planner.integrations.dense.lookups import Lookup, known_operators, mapped
+from planner.integrations.dense.lookups import (
+    Lookup,
+    hush_fx,
+    known_operators,
+    lookups_of,
+    mapped,
+    synchronized,
+)
 from planner.integrations.dense.recorder import Recomputing, Recorder
 
 
@@ -66,21 +73,20 @@ def trace_dense(
     inputs: Any,
     *,
     batch_size: int,
-    lookups: Mapping[str, Lookup] | None = None,
     inputs_need_gradients: bool = True,
     autocast: torch.dtype | None = None,
 ) -> DenseTrace:
     """Trace the forward and backward pass of a module.
 
     Nothing is computed, because parameters and inputs become fake tensors. The listed operators are
-    those of the forward pass. The FLOP of the backward pass follow from them.
+    those of the forward pass. The FLOP of the backward pass follow from them. TorchRec's modules
+    with tables return fake vectors, without a lookup.
 
     Args:
         module: the module, on any device, including the meta device; it is left as it was.
         inputs: the arguments of ``forward``: a tuple, a mapping of names, or the only argument.
             Tensors can be inside lists, mappings, named tuples and dataclasses.
         batch_size: samples in ``inputs``.
-        lookups: for the path of each module with tables, a function that replaces its lookups.
         inputs_need_gradients: whether inputs of floating type need a gradient, as vectors from
             tables do.
         autocast: the type in which products compute under ``torch.autocast``; None without it.
@@ -90,7 +96,8 @@ def trace_dense(
             have not run.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    found = dict(lookups or {})
+    hush_fx()
+    found = lookups_of(module)
     _refuse_lazy(module)
     tensors = _module_tensors(module, fake, tuple(found))
     recorder = Recorder(_trained(tensors))
@@ -98,7 +105,7 @@ def trace_dense(
     computing = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", autocast)
     keeping = torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor)
     try:
-        args, kwargs = _arguments(inputs, fake, needs_gradients=inputs_need_gradients)
+        args, kwargs = _arguments(synchronized(inputs), fake, needs_gradients=inputs_need_gradients)
         with (
             fake,
             _attributes(module, fake),

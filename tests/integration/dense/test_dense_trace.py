@@ -22,7 +22,7 @@ from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import DataType, DenseArch, OperatorList, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.dense import kinds
-from planner.integrations.dense.lookups import lookups_of, synchronized
+from planner.integrations.dense.lookups import lookups_of
 from planner.integrations.dense.trace import DenseTrace, folded, trace_dense
 from planner.integrations.torchrec_workload import describe_model
 from tests.integration.dense.counting import Counted
@@ -48,9 +48,8 @@ def counted_trace(
         module = build()
     found = Counted(
         module,
-        synchronized(give(BATCH)),
+        give(BATCH),
         batch_size=BATCH,
-        lookups=lookups_of(module),
         inputs_need_gradients=inputs_need_gradients,
         autocast=autocast,
     )
@@ -261,7 +260,7 @@ def test_the_module_is_left_as_it_was() -> None:
     before = {name: id(p) for name, p in module.named_parameters()}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        trace_dense(module, synchronized(give(2)), batch_size=2, lookups=lookups_of(module))
+        trace_dense(module, give(2), batch_size=2)
     assert {name: id(p) for name, p in module.named_parameters()} == before
     assert not any("forward" in vars(m) for m in module.modules())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from planner.errors import InvalidInputError
-from planner.integrations.dense.lookups import lookups_of, synchronized
+from planner.integrations.dense.lookups import synchronized
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from tests.integration.dense.dense_modules import dlrm, indices
 
@@ -149,7 +149,6 @@ def test_a_model_in_two_bytes_gets_vectors_of_its_type_from_its_tables() -> None
         module,
         (torch.zeros(4, 13, dtype=torch.bfloat16), indices(4)),
         batch_size=4,
-        lookups=lookups_of(module),
     )
     products = [o for o in trace.all_operators if o.product]
     assert products
