@@ -60,7 +60,7 @@ from planner.integrations.drop_in.remarks import (
     planning_block,
     topology_warnings,
 )
-from planner.integrations.drop_in.search import Job, require_room, soundest_plan, with_memory
+from planner.integrations.drop_in.search import Job, soundest_plan, with_memory
 from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_topology import (
     base_system,
@@ -320,7 +320,6 @@ class ShardPlanner(EmbeddingShardingPlanner):
         )
         if model is None:
             return ShardingPlan({})
-        require_room(model.table_bytes, self._topology, self._storage_reservation)
         job = self._job(model, module, sharders)
         if mismatch := pod_size_mismatch(self._topology):
             logger.warning(mismatch)

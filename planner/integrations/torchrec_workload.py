@@ -128,12 +128,6 @@ class ModelDescription:
     knows_optimizer: bool = True
 
     @property
-    def table_bytes(self) -> float:
-        """Bytes of all tables without optimizer state; rows of virtual ones do not exist yet."""
-        kept = (t.parameter for t in self.tables if not (t.key_value and t.key_value.is_virtual))
-        return float(sum(p.numel() * p.element_size() for p in kept))
-
-    @property
     def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
         """Each table's inputs as TorchRec's estimators count them, by name."""
         return tuple((t.table.name, t.inputs) for t in self.tables)

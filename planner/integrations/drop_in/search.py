@@ -65,7 +65,6 @@ from planner.solving.runnable import runs
 from planner.space.budget import default_work_s, priced_plans
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
-from planner.support.text import counted
 from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
 
 if TYPE_CHECKING:
@@ -276,28 +275,6 @@ def _against(
     if value > solver.value * (1.0 + _DRAW_RATIO):
         return result
     return replace(result, best=theirs, solver=replace(solver, value=value))
-
-
-def require_room(
-    bytes_of_tables: float, topology: TorchrecTopology, reservation: StorageReservation
-) -> None:
-    """Refuse tables that are larger than all memory of all ranks together.
-
-    Raises:
-        ShardPlannerError: they are larger; its type is INSUFFICIENT_STORAGE.
-    """
-    there = sum(d.storage.hbm + d.storage.ddr + d.storage.ssd for d in topology.devices)
-    if bytes_of_tables <= there:
-        return
-    device = topology.devices[0].storage
-    each = [f"{format_bytes(device.hbm)} device", f"{format_bytes(device.ddr)} host memory"]
-    each += [f"{format_bytes(device.ssd)} SSD"] if device.ssd else []
-    message = (
-        f"the tables need {format_bytes(bytes_of_tables)} and all memory of "
-        f"{counted(topology.world_size, 'rank')} is {format_bytes(there)} ({', '.join(each)} each, "
-        f"before {described(reservation)}); use more or larger devices, or smaller tables"
-    )
-    raise ShardPlannerError(message, PlannerErrorType.INSUFFICIENT_STORAGE)
 
 
 def _nothing_fits(
