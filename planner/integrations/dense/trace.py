@@ -28,44 +28,20 @@ from planner.integrations.dense.lookups import (
     mapped,
     synchronized,
 )
-from planner.integrations.dense.recorder import Recomputing, Recorder
+from planner.integrations.dense.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseTrace:
-    """The result of a trace: the operators, the bytes kept for the backward pass, and remarks."""
+    """The result of a trace: the operators, and remarks."""
 
     operators: OperatorList
-    saved_bytes: float
     remarks: tuple[str, ...]
 
     @property
     def all_operators(self) -> tuple[Operator, ...]:
         """The operators before and after the tables."""
         return (*self.operators.before_tables, *self.operators.after_tables)
-
-    @property
-    def forward_flop(self) -> float:
-        """FLOP of the listed operators, forward."""
-        return self._sum("forward_flop")
-
-    @property
-    def backward_flop(self) -> float:
-        """FLOP of the listed operators, backward."""
-        return self._sum("backward_flop")
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of trained elements."""
-        return int(self._sum("num_parameters"))
-
-    @property
-    def parameter_bytes(self) -> float:
-        """Bytes of the trained elements in the types of the module."""
-        return self._sum("parameter_bytes")
-
-    def _sum(self, name: str) -> float:
-        return float(sum(o.num_repeats * getattr(o, name) for o in self.all_operators))
 
 
 def trace_dense(
@@ -119,7 +95,8 @@ def trace_dense(
             outputs = _differentiable(output)
             recorder.results(outputs)
             if outputs:
-                with Recomputing(recorder).inside(names, known_operators):
+                backward = Recorder({}, forward=recorder)
+                with backward.inside(names, known_operators), backward:
                     torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
     except InvalidInputError:
         raise
@@ -130,7 +107,7 @@ def trace_dense(
             f"{text}; describe the dense part by dense.layers instead"
         )
         raise InvalidInputError(message) from error
-    before, after = list(recorder.before), list(recorder.after)
+    before, after = recorder.operators(after=False), recorder.operators(after=True)
     if not found:
         before, after = [], before + after
     after += [_loss(x) for x in outputs if x.numel() > 1]
@@ -141,7 +118,6 @@ def trace_dense(
             before_tables=folded(before),
             after_tables=folded(after),
         ),
-        saved_bytes=recorder.total_saved_bytes,
         remarks=tuple(recorder.remarks.values()),
     )
 

@@ -17,6 +17,11 @@ from torch.utils.flop_counter import (
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 
 
+def total(trace: DenseTrace, name: str) -> float:
+    """The sum of a figure over all operators of a trace."""
+    return float(sum(o.num_repeats * getattr(o, name) for o in trace.all_operators))
+
+
 class Counted:
     """A trace, and the FLOP that PyTorch counts forward and backward while it is made."""
 
