@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -341,6 +342,19 @@ class ShardPlanner(EmbeddingShardingPlanner):
             logger.info("%s", block)
         return sharding_plan
 
+    def _left_by(
+        self, reservation: StorageReservation, module: nn.Module, sharders: Sharders
+    ) -> Topology:
+        reserved = reservation.reserve(
+            topology=self._topology,
+            batch_size=self._batch_size,
+            module=module,
+            sharders=sharders,
+            constraints=self._constraints,
+        )
+        left = topology_from_torchrec(reserved, self._base, rates_from_base=self._rates_from_base)
+        return with_memory(left, ratio=1.0 - self._headroom_ratio)
+
     def _job(self, model: ModelDescription, module: nn.Module, sharders: Sharders) -> Job:
         """The model with the memory for tables by both counts.
 
@@ -353,20 +367,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
             InfeasibleError: nothing is left.
             PlannerError: TorchRec's error, for the same reason.
         """
-
-        def left_by(one: StorageReservation) -> Topology:
-            reserved = one.reserve(
-                topology=self._topology,
-                batch_size=self._batch_size,
-                module=module,
-                sharders=sharders,
-                constraints=self._constraints,
-            )
-            left = topology_from_torchrec(
-                reserved, self._base, rates_from_base=self._rates_from_base
-            )
-            return with_memory(left, ratio=1.0 - self._headroom_ratio)
-
+        left_by = partial(self._left_by, module=module, sharders=sharders)
         own, workload = self._storage_reservation, model.workload
         torchrec, whole, kept_bytes = None, None, self._hints.reserved_bytes
         if self._default_reservation:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, starmap
 from typing import Any, Final
 
 import torch
@@ -166,28 +168,10 @@ def describe_model(
         InvalidInputError: tables or constraints cannot be planned; the message names all of them.
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
-    given, problems, found = require_constraints(constraints), list[str](), []
-    for path, owner, sharder in shardable_modules(module, chosen):
-        configs = table_configs(owner)
-        if configs is None:
-            problems.append(
-                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
-                "planned; shard it with another planner and leave its sharder out here"
-            )
-            continue
-        for name, parameter in sharder.shardable_parameters(owner).items():
-            limit = given.get(name, NO_LIMIT)
-            if in_other_group(limit, compute_device):
-                continue
-            try:
-                kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
-                place, read = (path, owner), (configs[name], limit)
-                table = read_table(name, parameter, place, sharder, *read, batch_size, hints)
-            except (InvalidInputError, ValueError) as error:
-                problems.append(f"table {name!r} of module {path!r}: {error}")
-                continue
-            found.append(replace(table, key_value=kept))
-    found = with_unique_names(found)
+    given, problems = require_constraints(constraints), list[str]()
+    read = partial(_tables_of, given, batch_size, compute_device, hints, problems)
+    owners = shardable_modules(module, chosen)
+    found = with_unique_names(list(chain.from_iterable(starmap(read, owners))))
     problems += [p for p in (bucket_problem(f, world_size) for f in found) if p]
     if problems:
         raise InvalidInputError(problems)
@@ -212,6 +196,38 @@ def describe_model(
         warnings=tuple(warnings),
         knows_optimizer=not unknown,
     )
+
+
+def _tables_of(
+    given: Mapping[str, ParameterConstraints],
+    batch_size: int,
+    compute_device: str,
+    hints: WorkloadHints,
+    problems: list[str],
+    path: str,
+    owner: nn.Module,
+    sharder: ModuleSharder[nn.Module],
+) -> Iterator[ShardableTable]:
+    """The tables of a module that can be planned; a line on each other one joins ``problems``."""
+    configs = table_configs(owner)
+    if configs is None:
+        problems.append(
+            f"module {path!r} of type {type(owner).__name__} has tables that cannot be planned; "
+            "shard it with another planner and leave its sharder out here"
+        )
+        return
+    for name, parameter in sharder.shardable_parameters(owner).items():
+        limit = given.get(name, NO_LIMIT)
+        if in_other_group(limit, compute_device):
+            continue
+        try:
+            kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
+            place, told = (path, owner), (configs[name], limit)
+            table = read_table(name, parameter, place, sharder, *told, batch_size, hints)
+        except (InvalidInputError, ValueError) as error:
+            problems.append(f"table {name!r} of module {path!r}: {error}")
+            continue
+        yield replace(table, key_value=kept)
 
 
 def workload_of(

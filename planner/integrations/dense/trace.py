@@ -107,8 +107,14 @@ def trace_dense(
             f"{text}; describe the dense part by dense.layers instead"
         )
         raise InvalidInputError(message) from error
+    return _trace(recorder, outputs, batch_size, has_tables=bool(found))
+
+
+def _trace(
+    recorder: Recorder, outputs: list[torch.Tensor], batch_size: int, *, has_tables: bool
+) -> DenseTrace:
     before, after = recorder.operators(after=False), recorder.operators(after=True)
-    if not found:
+    if not has_tables:
         before, after = [], before + after
     after += [_loss(x) for x in outputs if x.numel() > 1]
     after += _unused(recorder)
