@@ -52,15 +52,12 @@ Lookup = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], tuple[Any, 
 
 def lookups_of(module: nn.Module) -> dict[str, Lookup]:
     """The function that replaces the lookups of each module with tables, by its path."""
+    # torch.fx warns of a function that TorchRec calls for jagged inputs.
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     kinds = (EmbeddingBagCollection, EmbeddingCollection)
     dtype = _type_of(module)
     named = module.named_modules()
     return {path: _lookup(child, dtype) for path, child in named if isinstance(child, kinds)}
-
-
-def hush_fx() -> None:
-    """Suppress a warning of torch.fx about a function that TorchRec calls for jagged inputs."""
-    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
 
 
 def synchronized(value: Any) -> Any:

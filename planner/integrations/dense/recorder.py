@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from costmodels.operators import Operator, OperatorKind
 from planner.integrations.dense import kinds
+from planner.integrations.dense.lookups import known_operators
 
 _ENGINE: Final = _engine_run_backward.__code__
 
@@ -94,10 +95,6 @@ def _code(kind: type) -> CodeType | None:
     return getattr(getattr(kind, "forward", None), "__code__", None)
 
 
-Known = Callable[[nn.Module, tuple[Any, ...]], tuple[Operator, ...] | None]
-"""From a module and its arguments to its operators, if it is known as a whole."""
-
-
 class Recorder(TorchDispatchMode):
     """A dispatch mode that lists operators, with their parameters and the tensors that they keep.
 
@@ -146,12 +143,13 @@ class Recorder(TorchDispatchMode):
         self._alive.append(tensor)
 
     @contextlib.contextmanager
-    def inside(self, names: dict[nn.Module, str], known: Known) -> Iterator[None]:
-        """A context in which operators are listed under the module that runs them."""
+    def inside(self, module: nn.Module) -> Iterator[None]:
+        """A context in which operators are listed under the part of a module that runs them."""
+        names = {child: path for path, child in module.named_modules()}
         handles: list[Any] = []
         self._names = frozenset(names.values())
         for child in names:
-            enter = self._entering(names, known)
+            enter = self._entering(names)
             if isinstance(child, torch.jit.ScriptModule):
                 continue  # takes no hooks
             handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
@@ -400,13 +398,13 @@ class Recorder(TorchDispatchMode):
             words += f", and {flop:.3g} FLOP of it are not counted"
         self.remarks.setdefault(name, words)
 
-    def _entering(self, names: dict[nn.Module, str], known: Known) -> Callable[..., None]:
+    def _entering(self, names: dict[nn.Module, str]) -> Callable[..., None]:
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self._path.append(names[module] or type(module).__name__)
             if self._silent:
                 self._silent += 1
                 return
-            whole = known(module, (*args, *kwargs.values()))
+            whole = known_operators(module, (*args, *kwargs.values()))
             if whole is None:
                 return
             self._add(whole, is_after=True)

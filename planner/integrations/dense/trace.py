@@ -22,8 +22,6 @@ from planner.errors import InvalidInputError
 from planner.integrations.dense.kinds import bytes_of, data_type
 from planner.integrations.dense.lookups import (
     Lookup,
-    hush_fx,
-    known_operators,
     lookups_of,
     mapped,
     synchronized,
@@ -72,12 +70,9 @@ def trace_dense(
             have not run.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    hush_fx()
     found = lookups_of(module)
-    _refuse_lazy(module)
     tensors = _module_tensors(module, fake, tuple(found))
     recorder = Recorder(_trained(tensors))
-    names = {child: path for path, child in module.named_modules()}
     computing = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", autocast)
     keeping = torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor)
     try:
@@ -89,15 +84,14 @@ def trace_dense(
             _made_of_products(),
             _reparametrize_module(module, tensors, tie_weights=True),
         ):
-            with computing, keeping, recorder.inside(names, known_operators), recorder:
+            with computing, keeping, recorder.inside(module), recorder:
                 output = module(*args, **kwargs)
             recorder.end()
             outputs = _differentiable(output)
             recorder.results(outputs)
-            if outputs:
-                backward = Recorder({}, forward=recorder)
-                with backward.inside(names, known_operators), backward:
-                    torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
+            backward = Recorder({}, forward=recorder)
+            with backward.inside(module), backward:
+                torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
     except InvalidInputError:
         raise
     except Exception as error:
@@ -265,6 +259,7 @@ def _module_tensors(
     module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
 ) -> dict[str, torch.Tensor]:
     """Parameters and buffers as fake tensors, without those of tables."""
+    _refuse_lazy(module)
     prefixes = tuple(f"{path}." for path in without)
     made: dict[str, torch.Tensor] = {}
     with fake:
