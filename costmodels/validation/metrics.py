@@ -18,7 +18,8 @@ _GEOMEAN_FLOOR = 4e-4
 class ErrorSummary:
     """Relative errors |predicted / measured - 1| over ``count`` cases, 0..1.
 
-    ``coverage_ratio`` is the share of measurements inside their interval, NaN without intervals.
+    ``coverage_ratio`` is the share of measurements inside their interval, NaN without intervals;
+    ``rms_log_ratio`` the root mean square of ln(predicted / measured).
     """
 
     count: int
@@ -27,6 +28,7 @@ class ErrorSummary:
     geomean_error_ratio: float
     worst_error_ratio: float
     bias_ratio: float
+    rms_log_ratio: float
     coverage_ratio: float = math.nan
 
 
@@ -58,6 +60,7 @@ def summarize_errors(
         geomean_error_ratio=float(np.exp(np.log(errors + _GEOMEAN_FLOOR).mean())),
         worst_error_ratio=float(errors.max()),
         bias_ratio=float(signed.mean()),
+        rms_log_ratio=float(np.sqrt(np.mean(np.square(np.log(p / m))))),
         coverage_ratio=inside,
     )
 

@@ -1,11 +1,16 @@
-"""What kinds of published measurements have in common: rows, cases, predictions and errors."""
+"""What all kinds of published measurements have in common: cases, predictions and their errors.
+
+A kind of measurements is one module of this folder. It has the readers of its rows, what predicts
+them, and ``parts()``, which returns the predictions that are judged together.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from io import StringIO
 from typing import Any, Final, Generic, TypeVar
 
@@ -21,25 +26,31 @@ AS_SHIPPED: Final = "as shipped (fitted to all)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One measured iteration.
+    """One measured time.
 
     Attributes:
         name: name of the case.
-        workload: what ran.
         topology: the system.
         measured_s: measured seconds.
         reference: where the measurement is published.
     """
 
     name: str
-    workload: Workload
     topology: Topology
     measured_s: float
     reference: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCase(Case):
+    """One measured iteration of a workload."""
+
+    workload: Workload
+
+
 CaseT = TypeVar("CaseT", bound=Case)
 Item = TypeVar("Item")
+Fit = TypeVar("Fit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +59,7 @@ class Prediction(Generic[CaseT]):
 
     Attributes:
         case: the case.
-        predicted: the predictions, by :data:`AS_SHIPPED` and the names of other fits and models.
+        predicted: the predictions by the names of fits and models, the one that ships first.
     """
 
     case: CaseT
@@ -56,8 +67,8 @@ class Prediction(Generic[CaseT]):
 
     @property
     def shipped(self) -> Estimate:
-        """The prediction with the shipped constants."""
-        return self.predicted[AS_SHIPPED]
+        """The first prediction, which is the one with the shipped constants where there is one."""
+        return next(iter(self.predicted.values()))
 
     @property
     def error_ratio(self) -> float:
@@ -70,9 +81,66 @@ class Prediction(Generic[CaseT]):
         return self.shipped.low_s <= self.case.measured_s <= self.shipped.high_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Predictions that are judged together.
+
+    Attributes:
+        name: its key in JSON.
+        title: its title for people.
+        found: the predictions, all of them by the same names.
+        by: what the cases are grouped by: the title of a column, and what makes its cell.
+        judged: the name whose worst error and intervals groups are told with; empty for the first.
+        unit: in which times are printed, ``ms`` or ``us``.
+    """
+
+    name: str
+    title: str
+    found: Sequence[Prediction[Any]]
+    by: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    judged: str = ""
+    unit: str = "ms"
+
+    @property
+    def groups(self) -> dict[tuple[str, ...], list[Prediction[Any]]]:
+        """The predictions by group; none if nothing says what they are grouped by."""
+        if not self.by:
+            return {}
+        return grouped(self.found, lambda p: tuple(make(p.case) for make in self.by.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Cases, errors by the names of predictions, and the errors of each group, as data."""
+        return {
+            "cases": [self._case(p) for p in self.found],
+            "errors": _data(self.found),
+            "groups": {" ".join(key): _data(found) for key, found in self.groups.items()},
+        }
+
+    def _case(self, p: Prediction[Any]) -> dict[str, Any]:
+        return {
+            "case": p.case.name,
+            "system": p.case.topology.name,
+            "world_size": p.case.topology.world_size,
+            **{title: make(p.case) for title, make in self.by.items()},
+            "measured_s": p.case.measured_s,
+            "predicted_s": p.shipped.time_s,
+            "low_s": p.shipped.low_s,
+            "high_s": p.shipped.high_s,
+            "error_ratio": p.error_ratio,
+            "others_s": {k: e.time_s for k, e in p.predicted.items() if e is not p.shipped},
+            "source": p.case.reference,
+        }
+
+
+def _data(found: Sequence[Prediction[Any]]) -> dict[str, dict[str, float]]:
+    """Errors as data, without the share inside intervals where there are none."""
+    rows = {name: asdict(summary) for name, summary in summarize(found).items()}
+    return {name: {k: v for k, v in row.items() if v == v} for name, row in rows.items()}
+
+
 def exact(time_s: float) -> Estimate:
     """Seconds of a model that gives no interval."""
-    return Estimate(time_s=time_s, low_s=time_s, high_s=time_s, source=Source.DEFAULT)
+    return Estimate.lognormal(time_s, 0.0, Source.DEFAULT)
 
 
 def summarize(found: Sequence[Prediction[Any]]) -> dict[str, ErrorSummary]:
@@ -85,6 +153,27 @@ def summarize(found: Sequence[Prediction[Any]]) -> dict[str, ErrorSummary]:
         low, high = zip(*ends, strict=True) if ends else ((), ())
         errors[name] = summarize_errors([t.time_s for t in times], measured, low=low, high=high)
     return errors
+
+
+def left_out(
+    cases: Sequence[CaseT],
+    others: Sequence[CaseT],
+    may_use: Mapping[str, Callable[[CaseT, CaseT], bool]],
+    fit: Callable[[tuple[int, ...]], Fit],
+) -> dict[str, list[Fit]]:
+    """For each way of leaving cases out and each case, the fit to those that it may use.
+
+    Args:
+        cases: the cases that are predicted.
+        others: what is fitted to.
+        may_use: by the name of a way, whether the first case may be fitted to the second one.
+        fit: fits to the cases of these indices in ``others``.
+    """
+    fitted = cache(fit)
+    return {
+        name: [fitted(tuple(i for i, o in enumerate(others) if is_kept(c, o))) for c in cases]
+        for name, is_kept in may_use.items()
+    }
 
 
 def csv_rows(name: str) -> list[dict[str, str]]:

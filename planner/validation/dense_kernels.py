@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from costmodels.datatypes import DataType, FloatArray
 from costmodels.dense.kernels import KERNELS, PRIOR, KernelConstants
 from costmodels.dense.roofline import DenseRoofline, interaction_s, product_s
 from costmodels.errors import require
-from costmodels.estimates import Z90, Estimate
+from costmodels.estimates import Estimate, Source
 from costmodels.operators import Product
 from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology
@@ -34,11 +34,16 @@ from costmodels.workload import Workload
 from planner import io
 from planner.io.documents import Document
 from planner.io.workload.workload_file import workload_file_of
-from planner.validation.cases import json_rows
+from planner.validation.cases import (
+    AS_SHIPPED,
+    Case,
+    Part,
+    Prediction,
+    exact,
+    json_rows,
+    left_out,
+)
 from planner.validation.h200 import Row, load_rows, step_of, whole_tables
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 FIXED: Final = frozenset({"chunk_parameters", "join_s", "join_ratio"})
 """Constants that are not fitted: they are known from the source code of the kernels, or measured
@@ -58,20 +63,16 @@ _RIDGE: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelPoint:
+class KernelPoint(Case):
     """A measured GPU time of a training step, a product or another piece of a dense part.
 
     Attributes:
-        name: of the point.
         family: the model family that it belongs to.
-        measured_s: measured seconds of its kernels.
         predicted_s: returns the seconds that the model gives with some constants.
         weight_ratio: how much it counts in the fit.
     """
 
-    name: str
     family: str
-    measured_s: float
     predicted_s: Callable[[KernelConstants], float]
     weight_ratio: float = 1.0
 
@@ -135,6 +136,9 @@ _PUBLISHED_MS: Final = (
 )
 """Framework and precision, type of the dense part, and milliseconds of a step of NVIDIA's DLRM
 (NVIDIA/DeepLearningExamples, Recommendation/DLRM, one A100 with 80 GB)."""
+FAMILY_OUT: Final = "family left out"
+EAGER: Final = "eager interaction"
+"""Names of predictions: fitted without the family, and with PyTorch's operators."""
 _STEPS: Final = "gpu_h200.jsonl"
 _DOTS: Final = "gpu_h100_interaction.jsonl"
 _EVENT_S: Final = 1.9e-6
@@ -162,59 +166,67 @@ def points() -> tuple[KernelPoint, ...]:
     return (*_of_h200(h200), *_of_h100(json_rows(_DOTS), h100))
 
 
-def predictions() -> DataFrame:
-    """Every point but single products, predicted also by constants fitted without its family.
-
-    Returns:
-        A row for each point: ``case``, ``family``, ``measured_s``, ``shipped_s`` with the shipped
-        constants, ``left_out_s`` without the family, and ``is_inside``: whether the 90 % interval
-        of the latter holds the measured time.
-    """
-    from pandas import DataFrame
-
+def predictions() -> tuple[Prediction[KernelPoint], ...]:
+    """Every point but single products, predicted also by constants fitted without its family."""
     known = points()
-    families = dict.fromkeys(p.family for p in known if p.family != PRODUCTS)
-    without = {x: fit_kernels([p for p in known if p.family != x]) for x in families}
-    found = DataFrame(
-        {
-            "case": p.name,
-            "family": p.family,
-            "measured_s": p.measured_s,
-            "shipped_s": p.predicted_s(KERNELS),
-            "left_out_s": p.predicted_s(without[p.family]),
-        }
-        for p in known
-        if p.family != PRODUCTS
-    )
-    apart = np.abs(np.log(found.left_out_s / found.measured_s))
-    return found.assign(is_inside=apart <= Z90 * dense_step_sigma())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedStep:
-    """A step of NVIDIA's DLRM on one A100 with what is predicted for it.
-
-    Attributes:
-        name: framework and precision.
-        measured_s: measured seconds of a step.
-        predicted: predicted, with a fused interaction.
-        eager_s: predicted with PyTorch's own operators in the interaction.
-    """
-
-    name: str
-    measured_s: float
-    predicted: Estimate
-    eager_s: float
-
-
-def published_steps() -> tuple[PublishedStep, ...]:
-    """NVIDIA's DLRM with 65,536 samples of Criteo on one A100, to which nothing is fitted."""
+    cases = [p for p in known if p.family != PRODUCTS]
+    fits = left_out(
+        cases,
+        known,
+        {FAMILY_OUT: lambda case, other: case.family != other.family},
+        lambda kept: fit_kernels([known[i] for i in kept]),
+    )[FAMILY_OUT]
+    sigma = dense_step_sigma()
     return tuple(
-        PublishedStep(
-            name=name,
-            measured_s=1e-3 * measured_ms,
-            predicted=_nvidia(dtype, "fused"),
-            eager_s=_nvidia(dtype, "eager").time_s,
+        Prediction(
+            case=p,
+            predicted={
+                AS_SHIPPED: exact(p.predicted_s(KERNELS)),
+                FAMILY_OUT: Estimate.lognormal(p.predicted_s(found), sigma, Source.DEFAULT),
+            },
+        )
+        for p, found in zip(cases, fits, strict=True)
+    )
+
+
+def parts() -> tuple[Part, ...]:
+    """All points by their families, the same by what they are, and NVIDIA's steps."""
+    found = predictions()
+    by_family = Part(
+        name="families",
+        title="GPU times on H200 and H100",
+        found=found,
+        by={"family": lambda c: c.family},
+        judged=FAMILY_OUT,
+        unit="us",
+    )
+    return (
+        by_family,
+        replace(by_family, name="groups", by={"measurements": lambda c: _group(c.family)}),
+        Part(
+            name="published",
+            title="NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted",
+            found=published_steps(),
+        ),
+    )
+
+
+def _group(family: str) -> str:
+    """How a family of measurements is counted: most are dense steps."""
+    if family.startswith(DLRM):
+        return "DLRM, all kernels"
+    return {DOTS: "dot interactions", GRAPHS: "steps as CUDA graphs"}.get(family, "dense steps")
+
+
+def published_steps() -> tuple[Prediction[Case], ...]:
+    """NVIDIA's DLRM with 65,536 samples of Criteo on one A100, to which nothing is fitted.
+
+    It is predicted with a fused interaction, and with PyTorch's own operators in its place.
+    """
+    return tuple(
+        Prediction(
+            case=Case(name=name, topology=_system("a100_80gb_sxm"), measured_s=1e-3 * measured_ms),
+            predicted={AS_SHIPPED: _nvidia(dtype, "fused"), EAGER: _nvidia(dtype, "eager")},
         )
         for name, dtype, measured_ms in _PUBLISHED_MS
     )
@@ -267,7 +279,7 @@ def _of_h200(system: Topology) -> Iterator[KernelPoint]:
             family, weight = f"{DLRM} {row['inter']}", _DLRM_WEIGHT
             lookup_s = _lookup_s(workload, system)
         step = partial(_step_s, workload, system, lookup_s)
-        yield _point(row["id"], family, 1e-6 * row["kernel_us"], step, weight)
+        yield _point(row["id"], family, system, 1e-6 * row["kernel_us"], step, weight)
     for row in load_rows(_STEPS, "ceilings"):
         if row.get("what") in ("gemm", "gemm_shape"):
             yield _product(row, system)
@@ -277,28 +289,18 @@ def _of_h100(rows: list[dict[str, Any]], system: Topology) -> Iterator[KernelPoi
     for row in rows:
         if "graph_us" in row:
             step = partial(_step_s, _mlp(row["B"]), system, 0.0)
-            yield _point(f"{GRAPHS} {row['B']}", GRAPHS, 1e-6 * row["graph_us"], step)
+            yield _point(f"{GRAPHS} {row['B']}", GRAPHS, system, 1e-6 * row["graph_us"], step)
         if not row["what"].startswith("dot"):
             continue
         dtype = DataType.BF16 if "bfloat16" in row["dtype"] else DataType.TF32
         kernel = row["what"].split()[1]
+        sizes = row["B"], 27, row["dim"]
         for is_backward, key in ((False, "fwd_us"), (True, "bwd_us")):
-
-            def seconds(
-                constants: KernelConstants,
-                sizes: tuple[int, int, int] = (row["B"], 27, row["dim"]),
-                dtype: DataType = dtype,
-                kernel: str = kernel,
-                *,
-                is_backward: bool = is_backward,
-            ) -> float:
-                device = system.device
-                return interaction_s(
-                    sizes, dtype, kernel, device, constants, is_backward=is_backward
-                )
-
+            step = partial(
+                interaction_s, sizes, dtype, kernel, system.device, is_backward=is_backward
+            )
             name = f"{row['what']} {row['B']} x {row['dim']} {dtype} {key[:3]}"
-            yield _point(name, DOTS, 1e-6 * row[key] - _EVENT_S, seconds)
+            yield _point(name, DOTS, system, 1e-6 * row[key] - _EVENT_S, step)
 
 
 def _mlp(batch_size: int) -> Workload:
@@ -324,22 +326,26 @@ def _product(row: Row, system: Topology) -> KernelPoint:
     m, k, n = (row[key] for key in "MKN") if "M" in row else (row["n"],) * 3
     product, dtype = Product(m=m, k=k, n=n), DataType(row.get("dtype") or row["prec"])
 
-    def seconds(constants: KernelConstants) -> float:
-        return product_s(product, dtype, system.device, constants)
-
-    return _point(f"{m} x {k} x {n} {dtype}", PRODUCTS, 1e-6 * row["us"] - _EVENT_S, seconds)
+    seconds = partial(product_s, product, dtype, system.device)
+    name = f"{m} x {k} x {n} {dtype}"
+    return _point(name, PRODUCTS, system, 1e-6 * row["us"] - _EVENT_S, seconds)
 
 
 def _point(
     name: str,
     family: str,
+    system: Topology,
     measured_s: float,
     predicted: Callable[[KernelConstants], float],
     weight: float | None = None,
 ) -> KernelPoint:
-    known = _WEIGHTS.get(family, 1.0) if weight is None else weight
     return KernelPoint(
-        name=name, family=family, measured_s=measured_s, predicted_s=predicted, weight_ratio=known
+        name=name,
+        family=family,
+        topology=system,
+        measured_s=measured_s,
+        predicted_s=predicted,
+        weight_ratio=_WEIGHTS.get(family, 1.0) if weight is None else weight,
     )
 
 

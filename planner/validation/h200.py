@@ -20,13 +20,21 @@ from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.topology import Topology
-from costmodels.validation.metrics import ErrorSummary
 from costmodels.workload import Workload
 from planner import io
 from planner.io.documents import Document
 from planner.io.workload.workload_file import workload_file_of
-from planner.validation import cases
-from planner.validation.cases import AS_SHIPPED, Case, Prediction, exact, json_rows
+from planner.validation.cases import (
+    AS_SHIPPED,
+    Part,
+    Prediction,
+    StepCase,
+    exact,
+    json_rows,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Row = Mapping[str, Any]
 """A measured row, as it is written."""
@@ -180,7 +188,7 @@ _DEVICE_TIMES: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuStep(Case):
+class GpuStep(StepCase):
     """A measured step, by its wall.
 
     Attributes:
@@ -223,31 +231,29 @@ def measured_host(rows: list[Row]) -> Topology:
     return replace(topology, host=host, provenance=sources)
 
 
-def summarize(found: tuple[Prediction[GpuStep], ...]) -> dict[str, dict[str, ErrorSummary]]:
-    """Errors of each group: as predicted, and with the measured kernels."""
-    return {
-        name: cases.summarize(steps)
-        for name, steps in cases.grouped(found, lambda s: s.case.group).items()
-    }
+def parts() -> tuple[Part, ...]:
+    """All steps by group, and the host-bound ones by what decides them.
 
-
-def host_groups(found: tuple[Prediction[GpuStep], ...]) -> dict[str, float]:
-    """Root mean square of ln(predicted / measured) of host-bound steps, per family.
-
-    The device's kernels are the measured ones, and models of ``extra`` are left out. These are
-    :data:`costmodels.uncertainty.HOST_GROUPS`.
+    The errors of the latter, with measured kernels, are :data:`costmodels.uncertainty.HOST_GROUPS`;
+    models of ``extra`` are not among them.
     """
-    bound = tuple(s for s in found if s.case.is_host_bound and not s.case.group.startswith("extra"))
-    return {
-        family: float(
-            np.sqrt(
-                np.mean(
-                    [np.log(s.predicted[HOST_ONLY].time_s / s.case.measured_s) ** 2 for s in steps]
-                )
-            )
-        )
-        for family, steps in cases.grouped(bound, lambda s: s.case.family).items()
-    }
+    found = steps()
+    bound = [s for s in found if s.case.is_host_bound and not s.case.group.startswith("extra")]
+    return (
+        Part(
+            name="steps",
+            title="Steps on one H200, wall",
+            found=found,
+            by={"group": lambda c: c.group},
+        ),
+        Part(
+            name="host_bound",
+            title="Those that the host decides",
+            found=bound,
+            by={"family": lambda c: c.family},
+            judged=HOST_ONLY,
+        ),
+    )
 
 
 def _group(row: Row) -> str:
@@ -300,18 +306,15 @@ def _with_kernels(times: StageTimes, kernels_s: float, copied_s: float) -> Stage
 # the rest: the dense part, activations, indices, and what lookups need for a moment.
 
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-
 def memory_of_steps() -> DataFrame:
     """The measured steps, each with its ledger on the device.
 
     Returns:
         A row for each step: its ``name``, the ``group`` that it is counted among, ``tables_bytes``
         (weights and optimizer states of tables), ``measured_bytes`` (the most that was allocated),
-        ``reserved_bytes`` (the most that the allocator reserved; 0 if not recorded), and
-        ``predicted_bytes`` (the ledger, without the memory reserve).
+        ``reserved_bytes`` (the most that the allocator reserved; 0 if not recorded),
+        ``predicted_bytes`` (the ledger, without the memory reserve), ``rest_ratio``, the relative
+        error beside the tables, and ``sum_ratio``, that of the whole.
     """
     from pandas import DataFrame
 
@@ -321,29 +324,26 @@ def memory_of_steps() -> DataFrame:
         workload = step_of(row)
         (rank,) = CostPipeline(workload, topology).memory(whole_tables(workload)).ranks
         kind = row["kind"] if row["block"] == "dense" else row["backend"].split()[0]
+        tables_bytes = rank.weights_bytes + rank.optimizer_bytes
+        measured_bytes = 1e9 * row["mem_gb"]
+        predicted_bytes = rank.used_bytes - rank.reserved_bytes
         found.append(
             {
                 "name": row["id"],
                 "group": f"{row['block']} {kind}",
-                "tables_bytes": rank.weights_bytes + rank.optimizer_bytes,
-                "measured_bytes": 1e9 * row["mem_gb"],
+                "tables_bytes": tables_bytes,
+                "measured_bytes": measured_bytes,
                 "reserved_bytes": 1e9 * row.get("reserved_gb", 0.0),
-                "predicted_bytes": rank.used_bytes - rank.reserved_bytes,
+                "predicted_bytes": predicted_bytes,
+                "rest_ratio": (predicted_bytes - tables_bytes) / (measured_bytes - tables_bytes)
+                - 1.0,
+                "sum_ratio": predicted_bytes / measured_bytes - 1.0,
             }
         )
     return DataFrame(found)
 
 
-def with_errors(steps: DataFrame) -> DataFrame:
-    """The steps with ``rest_ratio``, the relative error beside the tables, and ``sum_ratio``."""
-    rest_bytes = steps.measured_bytes - steps.tables_bytes
-    return steps.assign(
-        rest_ratio=(steps.predicted_bytes - steps.tables_bytes) / rest_bytes - 1.0,
-        sum_ratio=steps.predicted_bytes / steps.measured_bytes - 1.0,
-    )
-
-
-def memory_errors(steps: DataFrame) -> dict[str, dict[str, float]]:
+def memory_errors(steps: DataFrame) -> DataFrame:
     """The errors of each group of steps, and of all steps of the block ``dense``, as ratios.
 
     ``rest_median_ratio`` is the median error of what is beside the tables, without its sign;
@@ -351,17 +351,15 @@ def memory_errors(steps: DataFrame) -> dict[str, dict[str, float]]:
     ledger is short of the whole sum at most, 0 if never; ``reserved_median_ratio`` the median of
     reserved over allocated bytes, 0 if not recorded.
     """
-    known = with_errors(steps)
-    groups = {str(name): group for name, group in known.groupby("group", sort=False)}
-    dense = known[known.group.str.startswith("dense ")]
-    groups |= {"dense all": dense} if len(dense) else {}
-    return {
-        name: {
-            "num_steps": len(group),
-            "rest_median_ratio": float(group.rest_ratio.abs().median()),
-            "rest_worst_ratio": max(group.rest_ratio.tolist(), key=abs),
-            "most_short_ratio": max(0.0, -float(group.sum_ratio.min())),
-            "reserved_median_ratio": float((group.reserved_bytes / group.measured_bytes).median()),
-        }
-        for name, group in groups.items()
-    }
+    from pandas import concat
+
+    dense = steps[steps.group.str.startswith("dense ")].assign(group="dense all")
+    known = concat([steps, dense])
+    known["reserved_ratio"] = known.reserved_bytes / known.measured_bytes
+    return known.groupby("group", sort=False).agg(
+        num_steps=("name", "size"),
+        rest_median_ratio=("rest_ratio", lambda errors: errors.abs().median()),
+        rest_worst_ratio=("rest_ratio", lambda errors: max(errors, key=abs)),
+        most_short_ratio=("sum_ratio", lambda errors: max(0.0, -errors.min())),
+        reserved_median_ratio=("reserved_ratio", "median"),
+    )

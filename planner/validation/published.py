@@ -31,7 +31,7 @@ from costmodels.workload import DataType, Pipeline, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.validation.cases import AS_SHIPPED, Case, Prediction, csv_rows, exact
+from planner.validation.cases import AS_SHIPPED, Part, Prediction, StepCase, csv_rows, exact
 
 NAIVE = "naive"
 """The name of the predictions of :func:`naive_roofline_s`."""
@@ -41,7 +41,7 @@ the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedCase(Case):
+class PublishedCase(StepCase):
     """One measured system.
 
     Attributes:
@@ -73,6 +73,12 @@ def predict(case: PublishedCase) -> Prediction[PublishedCase]:
     estimate = CostPipeline(case.workload, case.topology, models).estimate(case.plan)
     naive_s = naive_roofline_s(case.workload, case.topology)
     return Prediction(case=case, predicted={AS_SHIPPED: estimate.time, NAIVE: exact(naive_s)})
+
+
+def parts() -> tuple[Part, ...]:
+    """Every measured system."""
+    found = tuple(predict(case) for case in load_cases())
+    return (Part(name="systems", title="MLPerf DLRM-DCNv2, iteration time", found=found),)
 
 
 def models_of_run(workload: Workload, topology: Topology) -> CostModels:
@@ -131,7 +137,7 @@ def _case(row: dict[str, str]) -> PublishedCase:
     workload = replace(io.load_workload(row["workload"]), batch_size_per_rank=batch)
     threshold = float(row["replicate_below_gb"] or 0.0)
     return PublishedCase(
-        name=row["case"],
+        name=row["case"].removeprefix("mlperf-"),
         workload=workload,
         topology=topology,
         plan=plan_from_matrix(json.loads(row["tables_by_rank"]), workload, topology, threshold),

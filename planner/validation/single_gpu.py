@@ -26,7 +26,7 @@ from costmodels.topology import Topology, with_host_factor
 from costmodels.workload import Workload
 from planner import io
 from planner.io.library import configs_folder
-from planner.validation.cases import AS_SHIPPED, Case, Prediction, csv_rows
+from planner.validation.cases import AS_SHIPPED, Part, Prediction, StepCase, csv_rows, left_out
 from planner.validation.h200 import whole_tables
 
 _FILE: Final = "lin22_single_gpu.csv"
@@ -60,7 +60,7 @@ LEFT_OUT: Final[dict[str, Callable[[SingleGpuCase, SingleGpuCase], bool]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SingleGpuCase(Case):
+class SingleGpuCase(StepCase):
     """One measured iteration of one rank.
 
     Attributes:
@@ -87,24 +87,33 @@ def predictions() -> tuple[Prediction[SingleGpuCase], ...]:
     cases = load_cases()
     errors = np.array([np.abs(np.log(_tried_s(c) / c.measured_s)) for c in cases])
 
-    @cache
-    def estimated(index: int, pair: int | None) -> Estimate:
-        return _estimate(cases[index], pair)
-
-    def fitted(case: SingleGpuCase, name: str) -> int:
-        """The pair of both numbers with the least mean error on cases that may be fitted to."""
-        known = errors[[LEFT_OUT[name](case, other) for other in cases]]
-        return int(known.mean(axis=0).argmin())
-
+    estimated = cache(lambda index, pair: _estimate(cases[index], pair))
+    # The pair of both numbers with the least mean error on the cases that may be fitted to.
+    pairs = left_out(
+        cases, cases, LEFT_OUT, lambda kept: int(errors[list(kept)].mean(axis=0).argmin())
+    )
     return tuple(
         Prediction(
             case=case,
             predicted={
-                AS_SHIPPED: estimated(index, None),
-                **{name: estimated(index, fitted(case, name)) for name in LEFT_OUT},
+                AS_SHIPPED: estimated(i, None),
+                **{name: estimated(i, found[i]) for name, found in pairs.items()},
             },
         )
-        for index, case in enumerate(cases)
+        for i, case in enumerate(cases)
+    )
+
+
+def parts() -> tuple[Part, ...]:
+    """Every iteration."""
+    return (
+        Part(
+            name="iterations",
+            title="DLRM on one GPU, iteration time",
+            found=predictions(),
+            by={"model": lambda c: c.model, "GPU": lambda c: c.gpu},
+            judged="GPU left out",
+        ),
     )
 
 

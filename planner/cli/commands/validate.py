@@ -19,10 +19,17 @@ if TYPE_CHECKING:
     from planner.validation.tasks import Outcome
 
 
-WHAT = (
-    *("systems", "lookups", "dense", "steps", "memory"),
-    *("single-gpu", "transformers", "attention"),
-)
+KINDS = {
+    "systems": "published",
+    "lookups": "lookups",
+    "dense": "dense_kernels",
+    "steps": "h200",
+    "memory": "",
+    "single-gpu": "single_gpu",
+    "transformers": "transformers",
+    "attention": "attention",
+}
+"""The kinds of published measurements, with the module of :mod:`planner.validation` for each."""
 
 
 @click.group(cls=spec.StrictGroup, short_help="Compare predictions with measured systems.")
@@ -53,7 +60,7 @@ def command() -> None:
 @command.command("published", short_help="Systems measured and published by others.")
 @click.option(
     "--what",
-    type=click.Choice(WHAT),
+    type=click.Choice(tuple(KINDS)),
     default="systems",
     show_default=True,
     help="Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and "
@@ -96,9 +103,12 @@ def published(settings: Settings, *, what: str) -> int:
 
     The measurements and their sources are in configs/published.
     """
-    from planner.cli.printing.validate_published import KINDS
+    from planner.cli.printing.validate_published import show_kind, show_memory
 
-    KINDS[what](every=settings.verbose).show(settings)
+    if KINDS[what]:
+        show_kind(settings, KINDS[what])
+    else:
+        show_memory(settings)
     return 0
 
 
@@ -118,9 +128,9 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     fitted to them. Between 80 and 97 % should be inside. A second table has pairs of plans on one
     system: what both predictions have wrong in common cancels in the ratio of their times.
     """
-    from planner.cli.printing.validate_published import intervals as report
+    from planner.cli.printing.validate_published import show_intervals
 
-    report(runs).show(settings)
+    show_intervals(settings, runs)
     return 0
 
 
