@@ -55,7 +55,7 @@ def verdict(study: Study, result: SetupResult) -> str:
     if abs(share) <= TIE_RATIO:
         return "tie"
     text = f"{significant(100 * abs(share), 2)} % {'worse' if share > 0 else 'better'}"
-    gap = result.gap_ratio
+    gap = study.gap_ratio(result)
     if gap is None or study.goals[0] == "headroom" or share < 0:
         return text
     bounded = study.value(result) * (1 - gap if study.value(result) > 0 else 1 / (1 - gap + 1e-12))
@@ -233,7 +233,7 @@ def _slowdown(study: Study, slow: SetupResult, fast: SetupResult) -> str:
         f"{described(study, slow)} trains {_millions(_speed(slow))} samples/s, and {few} GPUs "
         f"train {_millions(_speed(fast))}"
     )
-    gap = slow.gap_ratio
+    gap = study.gap_ratio(slow)
     most = math.inf if gap is None or gap >= 1 else _speed(slow) / (1 - gap)
     if most >= _speed(fast):
         return f"{text}; more --evaluations may find a better plan for {many} GPUs"

@@ -168,7 +168,7 @@ def _values(result: SetupResult, knobs: tuple[str, ...]) -> dict[str, Cell]:
 
 
 def _figures(study: Study, result: SetupResult) -> dict[str, Cell]:
-    figures, gap = result.figures, result.gap_ratio
+    figures, gap = result.figures, study.gap_ratio(result)
     if figures is None:
         return {"Verdict": result.reason or verdict(study, result)}
     every_s = figures.checkpoint_interval_s

@@ -193,9 +193,8 @@ def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
     unless --grid or --smallest-for is given.
 
     Bounds prove what any plan of a setup can reach at best. The most promising setups are searched
-    until no other can be better; the output says what could still be gained. Then setups with a gap
-    above 1 % are searched again from plans of setups that differ in one value. --grid searches
-    every setup. --smallest-for looks for the smallest cluster of each system; exit code 1 says that
+    until no other can be better; the output says what could still be gained. --grid searches every
+    setup. --smallest-for looks for the smallest cluster of each system; exit code 1 says that
     none reaches the rate. After Ctrl-C or SIGTERM what was found is printed and written; exit code
     4.
 
@@ -516,7 +515,7 @@ def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[P
 def _rows(study: Study) -> list[dict[str, Any]]:
     """Every setup as plain values, in the order of the knobs for a grid."""
     front = {r.setup for r in study.front}
-    rows = {r.setup: _row(r, is_best=r.setup in front) for r in study.results}
+    rows = {r.setup: _row(study, r, is_best=r.setup in front) for r in study.results}
     for setup, why in study.space.impossible.items():
         rows[setup] = {**setup.to_json(), "status": "failed", "on_front": False, "reason": why}
     if not study.effort.is_grid:
@@ -525,10 +524,10 @@ def _rows(study: Study) -> list[dict[str, Any]]:
     return [rows[s] for s in dict.fromkeys(order) if s in rows]
 
 
-def _row(result: SetupResult, *, is_best: bool) -> dict[str, Any]:
+def _row(study: Study, result: SetupResult, *, is_best: bool) -> dict[str, Any]:
     figures = {} if result.figures is None else asdict(result.figures)
     time_s = figures.pop("time_s", None)
-    told = {"iteration_time_s": time_s, **figures, "bound_s": result.bound_s}
+    told = {"iteration_time_s": time_s, **figures, "bound_s": study.least_s(result)}
     kept = {"sync_s": result.sync_s, "waits_for": result.waits_for, "reason": result.reason}
     return {**result.setup.to_json(), "status": result.status, **told, **kept, "on_front": is_best}
 
@@ -540,7 +539,7 @@ def _as_json(study: Study, result: dict[str, Any] | None) -> dict[str, Any]:
     answers = [
         {
             "system": a.system,
-            "answer": None if a.found is None else _row(a.found, is_best=True),
+            "answer": None if a.found is None else _row(study, a.found, is_best=True),
             "ruled_out_gpus": list(a.ruled_out),
         }
         for a in study.answers
@@ -603,7 +602,7 @@ def _print_setups(study: Study) -> None:
     rows = []
     for result in (*front, *others)[:most]:
         mark = "*" if several and result in front else ""
-        figures, gap = result.figures, result.gap_ratio
+        figures, gap = result.figures, study.gap_ratio(result)
         if figures is None:
             cells = [result.status.replace("_", " "), "", "", "", "", ""]
         else:
