@@ -21,7 +21,8 @@ from costmodels.workload import Workload
 from planner.io.library import configs_folder
 
 AS_SHIPPED: Final = "as shipped (fitted to all)"
-"""The name of the predictions with the shipped constants."""
+UNSEEN: Final = "as shipped (fitted to none)"
+"""The names of the predictions with the shipped constants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,11 @@ class Case:
     topology: Topology
     measured_s: float
     reference: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name in tables."""
+        return self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

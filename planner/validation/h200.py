@@ -25,7 +25,7 @@ from planner import io
 from planner.io.documents import Document
 from planner.io.workload.workload_file import workload_file_of
 from planner.validation.cases import (
-    AS_SHIPPED,
+    UNSEEN,
     Part,
     Prediction,
     StepCase,
@@ -248,7 +248,7 @@ def parts() -> tuple[Part, ...]:
         ),
         Part(
             name="host_bound",
-            title="Those that the host decides",
+            title="Steps that the host decides",
             found=bound,
             by={"family": lambda c: c.family},
             judged=HOST_ONLY,
@@ -286,7 +286,7 @@ def _priced(row: Row, topology: Topology, prefix: str) -> Prediction[GpuStep]:
         kernels_s=float(row["kernel_us"]) * _MICROSECOND + copied_s,
     )
     predicted = {
-        AS_SHIPPED: pipeline.estimate(plan).time,
+        UNSEEN: pipeline.estimate(plan).time,
         HOST_ONLY: exact(float(pipeline.times_of_stages(times, (1, 1)).squeeze())),
     }
     return Prediction(case=case, predicted=predicted)

@@ -31,7 +31,7 @@ from costmodels.workload import DataType, Pipeline, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.validation.cases import AS_SHIPPED, Part, Prediction, StepCase, csv_rows, exact
+from planner.validation.cases import UNSEEN, Part, Prediction, StepCase, csv_rows, exact
 
 NAIVE = "naive"
 """The name of the predictions of :func:`naive_roofline_s`."""
@@ -51,6 +51,11 @@ class PublishedCase(StepCase):
 
     plan: Plan
     plan_source: str
+
+    @property
+    def label(self) -> str:
+        """The round of the benchmark and who ran it."""
+        return " ".join(self.name.split("-")[1:3])
 
 
 def load_cases() -> tuple[PublishedCase, ...]:
@@ -72,7 +77,7 @@ def predict(case: PublishedCase) -> Prediction[PublishedCase]:
     models = models_of_run(case.workload, case.topology)
     estimate = CostPipeline(case.workload, case.topology, models).estimate(case.plan)
     naive_s = naive_roofline_s(case.workload, case.topology)
-    return Prediction(case=case, predicted={AS_SHIPPED: estimate.time, NAIVE: exact(naive_s)})
+    return Prediction(case=case, predicted={UNSEEN: estimate.time, NAIVE: exact(naive_s)})
 
 
 def parts() -> tuple[Part, ...]:
@@ -137,7 +142,7 @@ def _case(row: dict[str, str]) -> PublishedCase:
     workload = replace(io.load_workload(row["workload"]), batch_size_per_rank=batch)
     threshold = float(row["replicate_below_gb"] or 0.0)
     return PublishedCase(
-        name=row["case"].removeprefix("mlperf-"),
+        name=row["case"],
         workload=workload,
         topology=topology,
         plan=plan_from_matrix(json.loads(row["tables_by_rank"]), workload, topology, threshold),

@@ -59,6 +59,7 @@ from planner.io.documents import Document
 from planner.io.workload.workload_file import workload_file_of
 from planner.validation.cases import (
     AS_SHIPPED,
+    UNSEEN,
     Part,
     Prediction,
     StepCase,
@@ -331,7 +332,7 @@ def unfitted(name: str, shares: Shares | None = None) -> tuple[Prediction[Transf
         shares: shares of the rates; None for the shipped ones.
     """
     return tuple(
-        Prediction(case=c, predicted={AS_SHIPPED: estimate(c, shares)}) for c in load_cases(name)
+        Prediction(case=c, predicted={UNSEEN: estimate(c, shares)}) for c in load_cases(name)
     )
 
 

@@ -84,7 +84,7 @@ def published(settings: Settings, *, what: str) -> int:
 
     steps: walls of dense models and of TorchRec's DLRM on one H200. Its host is known by an eager
     call and a tiny pass alone; no wall is fitted to. The second error has the measured kernels in
-    the place of what the models say, so that it is that of the host. -v prints every step.
+    the place of what the models say, so that it is that of the host.
 
     transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100. The shares of
     the device's rates are fitted anew without the model, the whole family, or the generation of
@@ -101,7 +101,7 @@ def published(settings: Settings, *, what: str) -> int:
     memory: the peak of device memory of TorchRec's steps and of dense parts on one H200. The ledger
     counts tensors; which ones a DLRM holds was decided with these steps in view.
 
-    The measurements and their sources are in configs/published.
+    The measurements and their sources are in configs/published. -v prints every case.
     """
     from planner.cli.printing.validate_published import show_kind, show_memory
 

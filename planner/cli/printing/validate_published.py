@@ -30,7 +30,8 @@ def show_kind(settings: Settings, module: str) -> None:
             _print_cases(part)
         if part.by:
             _print_groups(part)
-        _print_errors(part)
+        if not part.by or len(part.found[0].predicted) > 1:
+            _print_errors(part)
 
 
 def _print_cases(part: Part) -> None:
@@ -47,7 +48,7 @@ def _print_cases(part: Part) -> None:
     first, *others = part.found[0].predicted
     rows = [
         (
-            p.case.name,
+            p.case.label,
             f"{p.case.topology.world_size} x {p.case.topology.name}",
             f"{factor * p.case.measured_s:.{digits}f}",
             f"{factor * p.shipped.time_s:.{digits}f}",

@@ -13,7 +13,7 @@ from costmodels.dense.roofline import attention_s
 from costmodels.sustained import POINTWISE, pointwise_works
 from planner.validation import attention
 from planner.validation.attention import LEFT_OUT, AttentionCase
-from planner.validation.cases import AS_SHIPPED
+from planner.validation.cases import AS_SHIPPED, UNSEEN
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 
@@ -85,5 +85,5 @@ def test_the_command_prints_errors_and_work(run: Run) -> None:  # noqa: F811
     assert sum(map(abs, errors)) <= 0.1 * len(errors)
     shown = run("validate", "published", "--what", "attention").out
     assert "GB200" in shown
-    assert layers["errors"][AS_SHIPPED]["coverage_ratio"] == 1.0
+    assert layers["errors"][UNSEEN]["coverage_ratio"] == 1.0
     assert any(line.startswith("H100 backward") for line in lines_of("attention"))
