@@ -23,8 +23,7 @@ from costmodels.datatypes import DataType
 from costmodels.dense.roofline import attention_s
 from costmodels.operators import Operator, OperatorKind
 from costmodels.sustained import BURSTS, POINTWISE, ScoreWork, Works, generation_of
-from costmodels.topology import Device, Topology
-from planner import io
+from costmodels.topology import Device
 from planner.validation.cases import (
     AS_SHIPPED,
     Case,
@@ -33,6 +32,7 @@ from planner.validation.cases import (
     csv_rows,
     exact,
     left_out,
+    system,
 )
 from planner.validation.transformers import TransformerCase, unfitted
 
@@ -113,7 +113,7 @@ def load_cases(name: str = _FILE) -> tuple[AttentionCase, ...]:
     return tuple(
         AttentionCase(
             name=f"{row['batch']} x {row['positions']}, {row['heads']} x {row['width']} {key[:-3]}",
-            topology=_system(row["system"]),
+            topology=system(row["system"]),
             batch=int(row["batch"]),
             heads=int(row["heads"]),
             positions=int(row["positions"]),
@@ -232,8 +232,3 @@ def _on(device: Device, found: dict[str, Works]) -> Works:
 def _time_s(case: AttentionCase, works: Works) -> float:
     """Predicted seconds of a case."""
     return attention_s(case.operator, case.device, works, is_backward=case.is_backward)
-
-
-@cache
-def _system(name: str) -> Topology:
-    return io.load_system(name, gpus=1)

@@ -10,15 +10,20 @@ import csv
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from io import StringIO
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from costmodels.estimates import Estimate, Source
+from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.validation.metrics import ErrorSummary, summarize_errors
 from costmodels.workload import Workload
+from planner import io
+from planner.io.documents import Document
 from planner.io.library import configs_folder
+from planner.io.workload.workload_file import workload_file_of
 
 AS_SHIPPED: Final = "as shipped (fitted to all)"
 UNSEEN: Final = "as shipped (fitted to none)"
@@ -180,6 +185,40 @@ def left_out(
         name: [fitted(tuple(i for i, o in enumerate(others) if is_kept(c, o))) for c in cases]
         for name, is_kept in may_use.items()
     }
+
+
+@cache
+def system(name: str, gpus: int = 1, gpus_per_host: int | None = None) -> Topology:
+    """A shipped system, or one of a file."""
+    return io.load_system(name, gpus=gpus, gpus_per_host=gpus_per_host)
+
+
+def workload_of(name: str, values: Mapping[str, Any]) -> Workload:
+    """The workload of the values of a workload file."""
+    return workload_file_of(Document(Path(name), dict(values), {})).workload
+
+
+def published_workload(name: str, **overrides: object) -> Workload:
+    """A workload of configs/published; two underscores in a key stand for a dot."""
+    changes = tuple((key.replace("__", "."), str(value)) for key, value in overrides.items())
+    path = configs_folder() / "published" / f"{name}.yaml"
+    return io.load_workload_file(path, overrides=changes).workload
+
+
+def whole_tables(workload: Workload) -> Plan:
+    """The plan with every table whole on the only rank."""
+    place = partial(Shard, rank=0, row_offset=0, col_offset=0)
+    return Plan(
+        placements=tuple(
+            TablePlacement(
+                table=t.name,
+                sharding_type=ShardingType.TABLE_WISE,
+                kernel=ComputeKernel.FUSED,
+                shards=(place(num_rows=t.num_embeddings, num_cols=t.embedding_dim),),
+            )
+            for t in workload.tables
+        )
+    )
 
 
 def csv_rows(name: str) -> list[dict[str, str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,12 +17,8 @@ from costmodels.calibration.fit_device import host_calls_of
 from costmodels.estimates import Source
 from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.topology import Topology
 from costmodels.workload import Workload
-from planner import io
-from planner.io.documents import Document
-from planner.io.workload.workload_file import workload_file_of
 from planner.validation.cases import (
     UNSEEN,
     Part,
@@ -31,6 +26,9 @@ from planner.validation.cases import (
     StepCase,
     exact,
     json_rows,
+    system,
+    whole_tables,
+    workload_of,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ def load_rows(name: str, *blocks: str) -> list[Row]:
 
 def step_of(row: Row) -> Workload:
     """The workload of a row of the blocks ``dense``, ``dlrm`` and ``pipe``."""
-    return workload_file_of(Document(Path(row["id"]), document_of(row), {})).workload
+    return workload_of(row["id"], document_of(row))
 
 
 def document_of(row: Row) -> dict[str, Any]:
@@ -140,27 +138,6 @@ def _with_tables(row: Row) -> dict[str, Any]:
     return {"name": row["id"], "training": training, "dense": dense, "tables": tables}
 
 
-def whole_tables(workload: Workload) -> Plan:
-    """The plan with every table whole on the only rank."""
-    return Plan(
-        placements=tuple(
-            place(
-                ShardingOption(
-                    table=table.name,
-                    sharding_type=ShardingType.TABLE_WISE,
-                    kernel=ComputeKernel.FUSED,
-                    column_widths=(table.embedding_dim,),
-                ),
-                table.num_embeddings,
-                (0,),
-                world_size=1,
-                local_world_size=1,
-            )
-            for table in workload.tables
-        )
-    )
-
-
 # ------------------------------------------------------------------ walls of steps
 #
 # The host of the machine is described by two rows of the block ``ceilings``: an eager call and a
@@ -222,7 +199,7 @@ def steps() -> tuple[Prediction[GpuStep], ...]:
 
 def measured_host(rows: list[Row]) -> Topology:
     """The system with one device, and the host of the machine that the rows are from."""
-    calls, topology = host_calls_of(rows), io.load_system(_SYSTEM, gpus=1)
+    calls, topology = host_calls_of(rows), system(_SYSTEM)
     host = replace(topology.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
     sources = tuple(
         replace(p, source=Source.MEASURED) if p.name == "host.eager_call" else p
@@ -318,7 +295,7 @@ def memory_of_steps() -> DataFrame:
     """
     from pandas import DataFrame
 
-    topology = io.load_system(_SYSTEM, gpus=1, gpus_per_host=1)
+    topology = system(_SYSTEM, 1, 1)
     found = []
     for row in load_rows(_FITTED, "dlrm", "pipe", "dense"):
         workload = step_of(row)

@@ -22,12 +22,19 @@ import numpy as np
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate
 from costmodels.pipeline import CostPipeline
-from costmodels.topology import Topology, with_host_factor
-from costmodels.workload import Workload
-from planner import io
+from costmodels.topology import with_host_factor
 from planner.io.library import configs_folder
-from planner.validation.cases import AS_SHIPPED, Part, Prediction, StepCase, csv_rows, left_out
-from planner.validation.h200 import whole_tables
+from planner.validation.cases import (
+    AS_SHIPPED,
+    Part,
+    Prediction,
+    StepCase,
+    csv_rows,
+    left_out,
+    published_workload,
+    system,
+    whole_tables,
+)
 
 _FILE: Final = "lin22_single_gpu.csv"
 """The measured iterations, one case a row."""
@@ -145,26 +152,16 @@ def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
     return CostPipeline(workload, topology).estimate(whole_tables(workload)).time
 
 
-@cache
-def _workload(path: Path) -> Workload:
-    return io.load_workload(path)
-
-
-@cache
-def _system(source: Path | str) -> Topology:
-    return io.load_system(source, gpus=1, gpus_per_host=1)
-
-
 def _case(row: dict[str, str], folder: Path) -> SingleGpuCase:
     """The case of a row; its system is a file in ``folder``, or else a shipped one."""
     own = folder / f"{row['system']}.yaml"
-    workload = _workload(folder / f"{row['workload']}.yaml")
+    workload = published_workload(f"{_FOLDER}/{row['workload']}")
     return SingleGpuCase(
         name=row["case"],
         gpu=row["gpu"],
         model=row["model"],
         workload=replace(workload, batch_size_per_rank=int(row["batch_size"])),
-        topology=_system(own if own.is_file() else row["system"]),
+        topology=system(str(own if own.is_file() else row["system"]), 1, 1),
         measured_s=float(row["measured_ms"]) * 1e-3,
         reference=row["source"],
     )

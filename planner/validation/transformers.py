@@ -39,7 +39,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -52,11 +51,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
 from costmodels.system_models import default_models
-from costmodels.topology import Topology
 from costmodels.workload import Framework
-from planner import io
-from planner.io.documents import Document
-from planner.io.workload.workload_file import workload_file_of
 from planner.validation.cases import (
     AS_SHIPPED,
     UNSEEN,
@@ -67,6 +62,8 @@ from planner.validation.cases import (
     exact,
     grouped,
     left_out,
+    system,
+    workload_of,
 )
 
 TRIED: Final = np.geomspace(0.4, 1.25, 7)
@@ -395,29 +392,17 @@ def _pipeline(case: TransformerCase, shares: Shares | None) -> CostPipeline:
     return CostPipeline(case.workload, case.topology, models)
 
 
-@cache
-def _system(name: str, gpus: int, gpus_per_host: int) -> Topology:
-    return io.load_system(name, gpus=gpus, gpus_per_host=gpus_per_host)
-
-
 def _case(row: dict[str, str], file: str) -> TransformerCase:
     """The case of a row of a file."""
     framework = Framework.OTHER if file == FRAMEWORKS else Framework.MEASURED
-    document = Document(
-        Path(file),
-        {
-            "name": row["case"],
-            "training": json.loads(row["training"]),
-            "dense": {**json.loads(row["dense"]), "framework": framework.value},
-        },
-        {},
-    )
+    dense = {**json.loads(row["dense"]), "framework": framework.value}
+    values = {"name": row["case"], "training": json.loads(row["training"]), "dense": dense}
     return TransformerCase(
         name=row["case"],
         family=row["family"],
         model=row["model"],
-        workload=workload_file_of(document).workload,
-        topology=_system(row["system"], int(row["gpus"]), int(row["gpus_per_host"])),
+        workload=workload_of(file, values),
+        topology=system(row["system"], int(row["gpus"]), int(row["gpus_per_host"])),
         measured_s=float(row["measured_ms"]) * 1e-3,
         reference=row["source"],
     )
