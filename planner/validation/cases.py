@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 from costmodels.estimates import Estimate, Source
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.topology import Topology
-from costmodels.validation.metrics import ErrorSummary, summarize_errors
+from costmodels.validation import ErrorSummary, summarize_errors
 from costmodels.workload import Workload
 from planner import io
 from planner.io.documents import Document

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodels.calibration.fitting import geomean_error
 from costmodels.cpu.run_stages import STAGES
-from costmodels.validation.metrics import Ranking, TaskTimes, one_scale, rank_tasks
+from costmodels.validation import Ranking, one_scale, rank_tasks
 from planner.cli.console import say
 from planner.cli.printing.show import print_items, print_rows
 from planner.support.files import csv_text
@@ -27,31 +27,13 @@ _FOREIGN_LIMIT = 0.03
 
 def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
     """Scores of our model, and of two simpler ones, each with the one factor that suits it best."""
-    judges: dict[str, Callable[[Outcome], float]] = {
-        "shardplan": lambda o: o.predicted_s,
-        "bytes": lambda o: o.bytes_model_bytes,
-        "torchrec": lambda o: o.torchrec_rating_s,
+    tasks, measured = [o.task for o in outcomes], [o.measured_s for o in outcomes]
+    judges = {
+        "shardplan": [o.predicted_s for o in outcomes],
+        "bytes": one_scale([o.bytes_model_bytes for o in outcomes], measured),
+        "torchrec": one_scale([o.torchrec_rating_s for o in outcomes], measured),
     }
-    found = {}
-    for name, judge in judges.items():
-        tasks = task_times(outcomes, judge)
-        found[name] = rank_tasks(tasks if name == "shardplan" else one_scale(tasks))
-    return found
-
-
-def task_times(
-    outcomes: Sequence[Outcome], judge: Callable[[Outcome], float]
-) -> tuple[TaskTimes, ...]:
-    """Measured and predicted times, grouped by task."""
-    numbers = sorted({o.task for o in outcomes})
-    groups = [[o for o in outcomes if o.task == n] for n in numbers]
-    return tuple(
-        TaskTimes(
-            measured_s=tuple(o.measured_s for o in group),
-            predicted_s=tuple(judge(o) for o in group),
-        )
-        for group in groups
-    )
+    return {name: rank_tasks(tasks, predicted, measured) for name, predicted in judges.items()}
 
 
 def pair_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
