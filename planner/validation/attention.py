@@ -198,9 +198,9 @@ def parts() -> tuple[Part, ...]:
     """The kernels, and the whole layers."""
     return (
         Part(
-            name="kernels",
-            title="Kernels of pointwise attention",
-            found=predictions(load_cases()),
+            "kernels",
+            "Kernels of pointwise attention",
+            predictions(load_cases()),
             by={
                 "device": lambda c: c.device.name,
                 "head": lambda c: str(c.width),
@@ -209,11 +209,7 @@ def parts() -> tuple[Part, ...]:
             },
             unit="us",
         ),
-        Part(
-            name="layers",
-            title="Layers of HSTU, forward and backward; nothing is fitted to them",
-            found=layers(),
-        ),
+        Part("layers", "Layers of HSTU, forward and backward; nothing is fitted to them", layers()),
     )
 
 

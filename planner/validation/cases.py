@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache, partial
 from io import StringIO
 from pathlib import Path
@@ -92,7 +92,7 @@ class Prediction(Generic[CaseT]):
         return self.shipped.low_s <= self.case.measured_s <= self.shipped.high_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """Predictions that are judged together.
 
@@ -118,35 +118,6 @@ class Part:
         if not self.by:
             return {}
         return grouped(self.found, lambda p: tuple(make(p.case) for make in self.by.values()))
-
-    def to_json(self) -> dict[str, Any]:
-        """Cases, errors by the names of predictions, and the errors of each group, as data."""
-        return {
-            "cases": [self._case(p) for p in self.found],
-            "errors": _data(self.found),
-            "groups": {" ".join(key): _data(found) for key, found in self.groups.items()},
-        }
-
-    def _case(self, p: Prediction[Any]) -> dict[str, Any]:
-        return {
-            "case": p.case.name,
-            "system": p.case.topology.name,
-            "world_size": p.case.topology.world_size,
-            **{title: make(p.case) for title, make in self.by.items()},
-            "measured_s": p.case.measured_s,
-            "predicted_s": p.shipped.time_s,
-            "low_s": p.shipped.low_s,
-            "high_s": p.shipped.high_s,
-            "error_ratio": p.error_ratio,
-            "others_s": {k: e.time_s for k, e in p.predicted.items() if e is not p.shipped},
-            "source": p.case.reference,
-        }
-
-
-def _data(found: Sequence[Prediction[Any]]) -> dict[str, dict[str, float]]:
-    """Errors as data, without the share inside intervals where there are none."""
-    rows = {name: asdict(summary) for name, summary in summarize(found).items()}
-    return {name: {k: v for k, v in row.items() if v == v} for name, row in rows.items()}
 
 
 def exact(time_s: float) -> Estimate:

@@ -192,9 +192,9 @@ def parts() -> tuple[Part, ...]:
     """All points by their families, the same by what they are, and NVIDIA's steps."""
     found = predictions()
     by_family = Part(
-        name="families",
-        title="GPU times on H200 and H100",
-        found=found,
+        "families",
+        "GPU times on H200 and H100",
+        found,
         by={"family": lambda c: c.family},
         judged=FAMILY_OUT,
         unit="us",
@@ -203,9 +203,9 @@ def parts() -> tuple[Part, ...]:
         by_family,
         replace(by_family, name="groups", by={"measurements": lambda c: _group(c.family)}),
         Part(
-            name="published",
-            title="NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted",
-            found=published_steps(),
+            "published",
+            "NVIDIA's DLRM, 65,536 samples on one A100, nothing fitted",
+            published_steps(),
         ),
     )
 

@@ -217,16 +217,11 @@ def parts() -> tuple[Part, ...]:
     found = steps()
     bound = [s for s in found if s.case.is_host_bound and not s.case.group.startswith("extra")]
     return (
+        Part("steps", "Steps on one H200, wall", found, by={"group": lambda c: c.group}),
         Part(
-            name="steps",
-            title="Steps on one H200, wall",
-            found=found,
-            by={"group": lambda c: c.group},
-        ),
-        Part(
-            name="host_bound",
-            title="Steps that the host decides",
-            found=bound,
+            "host_bound",
+            "Steps that the host decides",
+            bound,
             by={"family": lambda c: c.family},
             judged=HOST_ONLY,
         ),
@@ -243,16 +238,11 @@ def _group(row: Row) -> str:
 
 
 def _priced(row: Row, topology: Topology, prefix: str) -> Prediction[GpuStep]:
-    group = _group(row)
-    workload = step_of(row)
-    pipeline = CostPipeline(workload, topology)
-    plan = whole_tables(workload)
-    copied_s = float(row["h2d_us"]) * _MICROSECOND
-    times = _with_kernels(
-        pipeline.stage_times(pipeline.plan_work(plan)),
-        float(row["kernel_us"]) * _MICROSECOND,
-        copied_s,
-    )
+    workload, group = step_of(row), _group(row)
+    plan, pipeline = whole_tables(workload), CostPipeline(workload, topology)
+    kernels_s, copied_s = (float(row[key]) * _MICROSECOND for key in ("kernel_us", "h2d_us"))
+    times = pipeline.stage_times(pipeline.plan_work(plan))
+    times = _with_kernels(times, kernels_s, copied_s)
     case = GpuStep(
         name=str(row["id"]),
         workload=workload,
@@ -260,7 +250,7 @@ def _priced(row: Row, topology: Topology, prefix: str) -> Prediction[GpuStep]:
         measured_s=float(row["wall_us"]) * _MICROSECOND,
         group=prefix + group,
         family=str(row.get("kind", group)),
-        kernels_s=float(row["kernel_us"]) * _MICROSECOND + copied_s,
+        kernels_s=kernels_s + copied_s,
     )
     predicted = {
         UNSEEN: pipeline.estimate(plan).time,

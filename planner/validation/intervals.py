@@ -157,24 +157,19 @@ def every_other_size(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
             yield from points(Measured(curves=(kept,)), record, left)
 
 
-def predict_across_versions(
-    records: Sequence[CurveRecord], *, newest_only: bool
-) -> Iterator[HeldOut]:
-    """Curves of one version of the library inside a domain, predicted from other versions.
-
-    Args:
-        records: the curves.
-        newest_only: whether the newest version predicts all others. Otherwise each version is
-            predicted from all others.
-    """
+def versions_of(records: Sequence[CurveRecord]) -> list[list[CurveRecord]]:
+    """Curves inside a domain that differ in the version of the library alone, the newest last."""
     inside = [r for r in records if r.curve.version and r.curve.domains == 1]
     groups = grouped(inside, lambda r: (r.set_name, r.curve.collective, r.curve.ranks))
-    for group in groups.values():
-        group.sort(key=lambda r: tuple(map(int, r.curve.version.split("."))))
-        for record in group[:-1] if newest_only else group:
-            others = [group[-1]] if newest_only else [r for r in group if r is not record]
-            if others:
-                yield from points(Measured(curves=tuple(r.curve for r in others)), record)
+    number = {r: tuple(map(int, r.curve.version.split("."))) for r in inside}
+    return [sorted(group, key=number.__getitem__) for group in groups.values()]
+
+
+def older_versions(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
+    """Curves of older versions of the library, predicted from the newest one."""
+    for *older, newest in versions_of(records):
+        model = Measured(curves=(newest.curve,))
+        yield from (point for record in older for point in points(model, record))
 
 
 def never_fitted(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
@@ -316,12 +311,11 @@ def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
     records = predicting_records()
     other = never_fitted(records)
     large = (p for p in other if p.size_bytes >= _LARGE_BYTES and " 1x" in p.name)
-    versions = predict_across_versions(records, newest_only=True)
     families = [
         ("iteration: published systems", [_told(p) for p in _published()], True),
         ("lookup: H100", _lookup_rows(), True),
         ("collective: sizes left out", _curve_rows(every_other_size(records)), True),
-        ("collective: other versions", _curve_rows(versions), True),
+        ("collective: other versions", _curve_rows(older_versions(records)), True),
         ("collective: other harness, >= 1 MiB", _curve_rows(large), False),
         ("collective: other clusters", _curve_rows(clusters_never_fitted()), False),
     ]

@@ -66,9 +66,9 @@ def parts() -> tuple[Part, ...]:
     found[_OTHERS] = _of_others()
     return tuple(
         Part(
-            name=way,
-            title=f"FBGEMM's lookups: {way}",
-            found=predictions,
+            way,
+            f"FBGEMM's lookups: {way}",
+            predictions,
             by={"calls": lambda c: c.calls, "direction": lambda c: c.direction},
             unit="us",
         )

@@ -12,7 +12,7 @@ GPUs, and those on other GPUs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate
+from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline
 from costmodels.topology import with_host_factor
 from planner.io.library import configs_folder
@@ -44,16 +45,7 @@ _LAUNCHES: Final = np.geomspace(0.5, 2.5, 33)
 """Launch latencies that a fit tries, as multiples of the system's; neighbours are 5 % apart."""
 _BETWEEN_S: Final = np.linspace(0.0, 3e-3, 31)
 """Times between steps that a fit tries, in seconds; neighbours are 0.1 ms apart."""
-_ISSUED: Final = (
-    "bottom_host_s",
-    "top_host_s",
-    "top_backward_host_s",
-    "bottom_backward_host_s",
-    "optimizer_host_s",
-    "lookup_host_s",
-    "lookup_backward_host_s",
-    "copy_host_s",
-)
+_ISSUED: Final = tuple(f.name for f in fields(StageTimes) if f.name.endswith("_host_s"))
 """The stage times that are proportional to the launch latency."""
 
 LEFT_OUT: Final[dict[str, Callable[[SingleGpuCase, SingleGpuCase], bool]]] = {
@@ -115,9 +107,9 @@ def parts() -> tuple[Part, ...]:
     """Every iteration."""
     return (
         Part(
-            name="iterations",
-            title="DLRM on one GPU, iteration time",
-            found=predictions(),
+            "iterations",
+            "DLRM on one GPU, iteration time",
+            predictions(),
             by={"model": lambda c: c.model, "GPU": lambda c: c.gpu},
             judged="GPU left out",
         ),

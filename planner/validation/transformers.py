@@ -297,25 +297,25 @@ def parts() -> tuple[Part, ...]:
     """The rows that shares are fitted to, those of other sources, and those of other frameworks."""
     return (
         Part(
-            name="fitted",
-            title="Transformers, micro-batch",
-            found=predictions(load_cases()),
+            "fitted",
+            "Transformers, micro-batch",
+            predictions(load_cases()),
             by={"model": lambda c: c.model, "device": lambda c: c.group},
             judged=MODEL_OUT,
         ),
         Part(
-            name="unfitted",
-            title="Steps to which nothing is fitted, micro-batch",
-            found=unfitted(UNFITTED),
+            "unfitted",
+            "Steps to which nothing is fitted, micro-batch",
+            unfitted(UNFITTED),
             by={
                 "model": lambda c: f"{c.model}, {c.workload.dense.dtype.value}",
                 "device": lambda c: c.topology.name,
             },
         ),
         Part(
-            name="frameworks",
-            title="Steps of BERT in other frameworks, nothing fitted",
-            found=unfitted(FRAMEWORKS),
+            "frameworks",
+            "Steps of BERT in other frameworks, nothing fitted",
+            unfitted(FRAMEWORKS),
             by={"framework": lambda c: c.family},
         ),
     )

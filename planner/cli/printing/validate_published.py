@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ def show_kind(settings: Settings, module: str) -> None:
     """Print the predictions and errors of one module of :mod:`planner.validation`."""
     parts: tuple[Part, ...] = importlib.import_module(f"planner.validation.{module}").parts()
     if settings.json:
-        write_json({part.name: part.to_json() for part in parts})
+        write_json({part.name: _as_json(part) for part in parts})
         return
     for part in parts:
         if settings.verbose or not part.by:
@@ -32,6 +33,34 @@ def show_kind(settings: Settings, module: str) -> None:
             _print_groups(part)
         if not part.by or len(part.found[0].predicted) > 1:
             _print_errors(part)
+
+
+def _as_json(part: Part) -> dict[str, Any]:
+    """Cases, errors by the names of predictions, and the errors of each group, as data."""
+    cases = [
+        {
+            "case": p.case.name,
+            "system": p.case.topology.name,
+            "world_size": p.case.topology.world_size,
+            **{title: make(p.case) for title, make in part.by.items()},
+            "measured_s": p.case.measured_s,
+            "predicted_s": p.shipped.time_s,
+            "low_s": p.shipped.low_s,
+            "high_s": p.shipped.high_s,
+            "error_ratio": p.error_ratio,
+            "others_s": {k: e.time_s for k, e in p.predicted.items() if e is not p.shipped},
+            "source": p.case.reference,
+        }
+        for p in part.found
+    ]
+    groups = {" ".join(key): _errors(found) for key, found in part.groups.items()}
+    return {"cases": cases, "errors": _errors(part.found), "groups": groups}
+
+
+def _errors(found: Sequence[Prediction[Any]]) -> dict[str, dict[str, float]]:
+    """Errors as data, without the share inside intervals where there are none."""
+    rows = {name: asdict(summary) for name, summary in summarize(found).items()}
+    return {name: {k: v for k, v in row.items() if v == v} for name, row in rows.items()}
 
 
 def _print_cases(part: Part) -> None:
