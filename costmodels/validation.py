@@ -134,7 +134,7 @@ def one_scale(predicted: Sequence[float], measured: Sequence[float]) -> list[flo
     """
     p, m = np.asarray(predicted), np.asarray(measured)
     factor = np.exp(np.mean(np.log(m[p > 0] / p[p > 0]))) if (p > 0).any() else 1.0
-    return (p * factor).tolist()
+    return [float(value) for value in p * factor]
 
 
 # ------------------------------------------------------------------ virtual time
