@@ -153,15 +153,10 @@ def pace_note(outcomes: Sequence[Outcome]) -> str | None:
     )
 
 
-def runs_csv(outcomes: Sequence[Outcome]) -> str:
-    """Every number of every run."""
-    rows = [_flat(asdict(outcome)) for outcome in outcomes]
-    names = list(rows[0]) if rows else []
-    return csv_text(names, ([_six_digits(row[name]) for name in names] for row in rows))
-
-
-def _six_digits(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows of the same columns, numbers with six digits."""
+    cells = ([f"{v:.6g}" if isinstance(v, float) else v for v in r.values()] for r in rows)
+    return csv_text(list(rows[0]) if rows else [], cells)
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -176,14 +171,6 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def models_csv(found: dict[str, Ranking]) -> str:
-    """The scores of every model."""
-    flat = {name: as_row(ranking) for name, ranking in found.items()}
-    header = list(next(iter(flat.values()), {}))
-    rows = ([name, *(f"{row[key]:.6g}" for key in header)] for name, row in flat.items())
-    return csv_text(["model", *header], rows)
-
-
 def as_row(ranking: Ranking) -> dict[str, float]:
     """Scores by name, without those that were not computed."""
     errors = {k: v for k, v in asdict(ranking.errors).items() if k != "coverage_ratio"}
@@ -195,7 +182,10 @@ def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Rank
     """Write both tables; returns their paths."""
     from planner.support.files import write_text_atomic
 
-    texts = {RUNS_FILE: runs_csv(outcomes), MODELS_FILE: models_csv(found)}
+    texts = {
+        RUNS_FILE: _csv([_flat(asdict(outcome)) for outcome in outcomes]),
+        MODELS_FILE: _csv([{"model": name, **as_row(r)} for name, r in found.items()]),
+    }
     for name, text in texts.items():
         write_text_atomic(folder / name, text)
     return [folder / name for name in texts]
