@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 STUDY_NAME: Final = "shardplan"
-SAMPLERS: Final = ("bounds", "tpe", "nsga2", "random")
 
 _STARTUP_TRIALS: Final = 8
 _POPULATION: Final = 16
@@ -42,7 +41,7 @@ class Trials:
     Args:
         space: the setups.
         journal: the file of Optuna's journal; None keeps the trials in memory.
-        sampler: one of :data:`SAMPLERS`.
+        sampler: ``tpe``, ``nsga2`` or ``random``; others pick at random too.
         seed: of the sampler.
         num_goals: number of goals.
 

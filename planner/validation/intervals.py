@@ -374,7 +374,7 @@ def _lookup_rows() -> list[tuple[bool, float]]:
 
 
 def _told(p: Prediction[PublishedCase]) -> tuple[bool, float]:
-    return _row(p.case.measured_s, p.shipped.low_s, p.shipped.high_s)
+    return p.is_inside, p.shipped.high_s / p.shipped.low_s - 1.0
 
 
 def _curve_rows(points: Iterable[HeldOut]) -> list[tuple[bool, float]]:

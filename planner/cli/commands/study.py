@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -16,7 +17,7 @@ from planner.cli import flags as spec
 from planner.cli import types as kinds
 from planner.cli.console import Settings, complain, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.output import check_file, check_folder, files_set, refuse_own_input
+from planner.cli.output import check_folder, check_output, files_set
 from planner.errors import InvalidInputError
 from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
@@ -266,15 +267,14 @@ def _files(workload: Path, flags: StudyFlags) -> Files:
     from planner.cli.inputs import models_named, override_pairs
     from planner.study.files import Files
 
-    names = [name for name, _ in flags.prices]
-    unknown = [name for name in names if name and name not in flags.systems]
-    if unknown:
-        message = f"--price {unknown[0]}=...: no such system in --system"
-        raise InvalidInputError(message)
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        message = f"--price: two prices for {twice[0] or 'all systems'}; give one"
-        raise InvalidInputError(message)
+    counts = Counter(name for name, _ in flags.prices)
+    for name, count in counts.items():
+        if name and name not in flags.systems:
+            message = f"--price {name}=...: no such system in --system"
+            raise InvalidInputError(message)
+        if count > 1:
+            message = f"--price: two prices for {name or 'all systems'}; give one"
+            raise InvalidInputError(message)
     return Files(
         workload=workload,
         gpus_per_host=flags.gpus_per_host,
@@ -397,16 +397,9 @@ def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
             round.
     """
     if output.suffix == ".json":
-        if output.is_dir():
-            message = f"--output {output} is a folder; name one without .json, or a file in it"
-            raise InvalidInputError(message)
-        refuse_own_input([output], inputs)
-        check_file(output)
+        check_output(output, inputs)
         return
-    if output.exists() and not output.is_dir():
-        message = f"--output {output} is a file; name a folder, or a file that ends in .json"
-        raise InvalidInputError(message)
-    others = [] if not output.exists() else sorted(p.name for p in output.iterdir())
+    others = sorted(p.name for p in output.iterdir()) if output.is_dir() else []
     if others and JOURNAL_FILE not in others:
         message = f"--output {output} holds {', '.join(others[:3])}; name another folder"
         raise InvalidInputError(message)
