@@ -108,11 +108,9 @@ def _improved(
 ) -> FloatArray:
     """One Gauss-Newton step of the logarithms ``[constants]`` by which constants are moved."""
     errors = _errors(points, _moved(start, names, moved))
-    slopes = np.empty((len(points), len(names)))
-    for i in range(len(names)):
-        near = moved.copy()
-        near[i] += _STEP
-        slopes[:, i] = (_errors(points, _moved(start, names, near)) - errors) / _STEP
+    nears = moved + _STEP * np.eye(len(names))
+    slopes = np.stack([_errors(points, _moved(start, names, near)) for near in nears], axis=1)
+    slopes = (slopes - errors[:, None]) / _STEP
     weights = np.array([p.weight_ratio for p in points]) / _ERROR**2
     penalty = 1.0 / _SPREAD**2
     left = slopes.T @ (weights[:, None] * slopes) + (penalty + _RIDGE) * np.eye(len(names))

@@ -148,7 +148,6 @@ def _with_tables(row: Row) -> dict[str, Any]:
 _FITTED, _EXTRA = "gpu_h200.jsonl", "gpu_h200_extra.jsonl"
 _SYSTEM: Final = "h200_sxm"
 _TORCHREC: Final = "torchrec"
-_MICROSECOND: Final = 1e-6
 HOST_ONLY: Final = "with measured kernels"
 """The name of predictions with the measured kernels in place of what the models say."""
 _HOST_BOUND: Final = 1.15
@@ -231,23 +230,21 @@ def parts() -> tuple[Part, ...]:
 def _group(row: Row) -> str:
     """The group of a row; empty for rows of other blocks and of other software."""
     block = str(row["block"])
-    if block == "dense":
-        return block
     is_torchrec = str(row.get("backend", "")).startswith(_TORCHREC)
-    return block if block in ("dlrm", "pipe") and is_torchrec else ""
+    return block if block == "dense" or (block in ("dlrm", "pipe") and is_torchrec) else ""
 
 
 def _priced(row: Row, topology: Topology, prefix: str) -> Prediction[GpuStep]:
     workload, group = step_of(row), _group(row)
     plan, pipeline = whole_tables(workload), CostPipeline(workload, topology)
-    kernels_s, copied_s = (float(row[key]) * _MICROSECOND for key in ("kernel_us", "h2d_us"))
+    kernels_s, copied_s = (float(row[key]) * 1e-6 for key in ("kernel_us", "h2d_us"))
     times = pipeline.stage_times(pipeline.plan_work(plan))
     times = _with_kernels(times, kernels_s, copied_s)
     case = GpuStep(
         name=str(row["id"]),
         workload=workload,
         topology=topology,
-        measured_s=float(row["wall_us"]) * _MICROSECOND,
+        measured_s=float(row["wall_us"]) * 1e-6,
         group=prefix + group,
         family=str(row.get("kind", group)),
         kernels_s=kernels_s + copied_s,

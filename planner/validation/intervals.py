@@ -341,15 +341,14 @@ def published_pairs() -> tuple[PlanPair, ...]:
     )
     pairs = []
     for runs in alike.values():
-        for plans in combinations(grouped(runs, lambda p: p.case.plan).values(), 2):
-            measured = [float(np.median([p.case.measured_s for p in g])) for g in plans]
-            predicted = [g[0].shipped.time_s for g in plans]
+        for one, other in combinations(grouped(runs, lambda p: p.case.plan).values(), 2):
+            medians = [float(np.median([p.case.measured_s for p in g])) for g in (one, other)]
             pairs.append(
                 PlanPair(
-                    first=plans[0][0].case.name,
-                    second=plans[1][0].case.name,
-                    measured_ratio=measured[1] / measured[0],
-                    predicted_ratio=predicted[1] / predicted[0],
+                    first=one[0].case.name,
+                    second=other[0].case.name,
+                    measured_ratio=medians[1] / medians[0],
+                    predicted_ratio=other[0].shipped.time_s / one[0].shipped.time_s,
                 )
             )
     return tuple(pairs)

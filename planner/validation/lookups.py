@@ -8,7 +8,7 @@ predicted with the shipped constants, which know nothing of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,15 +78,12 @@ def parts() -> tuple[Part, ...]:
 
 def ways(rows: Sequence[LookupRow]) -> dict[str, IntArray]:
     """For each way of leaving rows out, the group of each row."""
-
-    def halves(of: Callable[[LookupRow], float]) -> IntArray:
-        values = np.array([of(row) for row in rows])
-        return np.asarray(values > np.median(values)).astype(np.int64)
-
+    columns = np.array([row.shard.num_cols for row in rows])
+    bags = np.array([row.shard.table.pooling_factor for row in rows])
     return {
         TENTHS: folds_of(rows),
-        "wider or narrower rows left out": halves(lambda r: r.shard.num_cols),
-        "longer or shorter bags left out": halves(lambda r: r.shard.table.pooling_factor),
+        "wider or narrower rows left out": (columns > np.median(columns)).astype(np.int64),
+        "longer or shorter bags left out": (bags > np.median(bags)).astype(np.int64),
     }
 
 
