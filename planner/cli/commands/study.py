@@ -469,7 +469,8 @@ def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[P
 
 def _rows(study: Study) -> list[dict[str, Any]]:
     """Every setup as plain values, in the order of the knobs for a grid."""
-    rows = {r.setup: _row(study, r) for r in study.results}
+    front = {r.setup for r in study.front}
+    rows = {r.setup: _row(study, r, is_best=r.setup in front) for r in study.results}
     for setup, why in study.space.impossible.items():
         rows[setup] = {**setup.to_json(), "status": "failed", "on_front": False, "reason": why}
     if not study.effort.is_grid:
@@ -478,7 +479,7 @@ def _rows(study: Study) -> list[dict[str, Any]]:
     return [rows[s] for s in dict.fromkeys(order) if s in rows]
 
 
-def _row(study: Study, result: SetupResult) -> dict[str, Any]:
+def _row(study: Study, result: SetupResult, *, is_best: bool = True) -> dict[str, Any]:
     figures = {} if result.figures is None else asdict(result.figures)
     return {
         **result.setup.to_json(),
@@ -489,7 +490,7 @@ def _row(study: Study, result: SetupResult) -> dict[str, Any]:
         "sync_s": result.sync_s,
         "waits_for": result.waits_for,
         "reason": result.reason,
-        "on_front": result.setup in {r.setup for r in study.front},
+        "on_front": is_best,
     }
 
 
