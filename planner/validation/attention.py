@@ -30,9 +30,9 @@ from planner.validation.cases import (
     Part,
     Prediction,
     csv_rows,
-    exact,
     left_out,
     system,
+    within,
 )
 from planner.validation.transformers import TransformerCase, unfitted
 
@@ -184,9 +184,10 @@ def predictions(cases: Sequence[AttentionCase]) -> tuple[Prediction[AttentionCas
         Prediction(
             case=c,
             predicted={
-                AS_SHIPPED: exact(_time_s(c, POINTWISE[generation_of(c.device)])),
+                AS_SHIPPED: within(_time_s(c, POINTWISE[generation_of(c.device)])),
                 **{
-                    name: exact(_time_s(c, _on(c.device, works[i]))) for name, works in fits.items()
+                    name: within(_time_s(c, _on(c.device, works[i])))
+                    for name, works in fits.items()
                 },
             },
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -15,7 +16,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from costmodels.estimates import Estimate, Source
+from costmodels.estimates import Z90, Estimate, Source
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from costmodels.validation import ErrorSummary, summarize_errors
@@ -120,9 +121,11 @@ class Part:
         return grouped(self.found, lambda p: tuple(make(p.case) for make in self.by.values()))
 
 
-def exact(time_s: float) -> Estimate:
-    """Seconds of a model that gives no interval."""
-    return Estimate.lognormal(time_s, 0.0, Source.DEFAULT)
+def within(time_s: float, sigma: float = 0.0) -> Estimate:
+    """Seconds with the interval ``time * exp(+-Z90 * sigma)``."""
+    wide = math.exp(Z90 * sigma)
+    low_s, high_s = time_s / wide, time_s * wide
+    return Estimate(time_s=time_s, low_s=low_s, high_s=high_s, source=Source.DEFAULT)
 
 
 def summarize(found: Sequence[Prediction[Any]]) -> dict[str, ErrorSummary]:

@@ -24,11 +24,11 @@ from costmodels.datatypes import DataType, FloatArray
 from costmodels.dense.kernels import KERNELS, PRIOR, KernelConstants
 from costmodels.dense.roofline import DenseRoofline, interaction_s, product_s
 from costmodels.errors import require
-from costmodels.estimates import Estimate, Source
+from costmodels.estimates import Estimate
 from costmodels.operators import Product
 from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology
-from costmodels.uncertainty import dense_step_sigma
+from costmodels.uncertainty import DENSE_FAMILIES, group_sigma
 from costmodels.workload import Workload
 from planner.validation.cases import (
     AS_SHIPPED,
@@ -36,12 +36,12 @@ from planner.validation.cases import (
     Case,
     Part,
     Prediction,
-    exact,
     json_rows,
     left_out,
     published_workload,
     system,
     whole_tables,
+    within,
 )
 from planner.validation.h200 import load_rows, step_of
 
@@ -173,13 +173,13 @@ def predictions() -> tuple[Prediction[KernelPoint], ...]:
         {FAMILY_OUT: lambda case, other: case.family != other.family},
         lambda kept: fit_kernels([known[i] for i in kept]),
     )[FAMILY_OUT]
-    sigma = dense_step_sigma()
+    sigma = group_sigma(DENSE_FAMILIES)
     return tuple(
         Prediction(
             case=p,
             predicted={
-                AS_SHIPPED: exact(p.predicted_s(KERNELS)),
-                FAMILY_OUT: Estimate.lognormal(p.predicted_s(found), sigma, Source.DEFAULT),
+                AS_SHIPPED: within(p.predicted_s(KERNELS)),
+                FAMILY_OUT: within(p.predicted_s(found), sigma),
             },
         )
         for p, found in zip(cases, fits, strict=True)

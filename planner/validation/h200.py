@@ -24,10 +24,10 @@ from planner.validation.cases import (
     Part,
     Prediction,
     StepCase,
-    exact,
     json_rows,
     system,
     whole_tables,
+    within,
     workload_of,
 )
 
@@ -153,13 +153,8 @@ HOST_ONLY: Final = "with measured kernels"
 _HOST_BOUND: Final = 1.15
 """How far a wall must exceed the kernels and copies of a step for the host to decide it."""
 _DEVICE_TIMES: Final = (
-    "bottom_forward_s",
-    "top_forward_s",
-    "top_backward_s",
-    "bottom_backward_s",
+    *(f"{part}_{way}_s" for part in ("bottom", "top", "lookup") for way in ("forward", "backward")),
     "optimizer_s",
-    "lookup_forward_s",
-    "lookup_backward_s",
 )
 
 
@@ -251,7 +246,7 @@ def _priced(row: Row, topology: Topology, prefix: str) -> Prediction[GpuStep]:
     )
     predicted = {
         UNSEEN: pipeline.estimate(plan).time,
-        HOST_ONLY: exact(float(pipeline.times_of_stages(times, (1, 1)).squeeze())),
+        HOST_ONLY: within(float(pipeline.scheduled(times, (1, 1))[1].iteration_time_s.squeeze())),
     }
     return Prediction(case=case, predicted=predicted)
 

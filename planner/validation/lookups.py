@@ -31,7 +31,7 @@ from planner.io.library import configs_folder
 from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
 from planner.predict.rows import Predicted, read_table
-from planner.validation.cases import Case, Part, Prediction, json_rows
+from planner.validation.cases import Case, Part, Prediction, json_rows, within
 
 _FILE: Final = "gpu_h200.jsonl"
 _SYSTEM: Final = "h200_sxm"
@@ -100,7 +100,7 @@ def _predictions(
                 calls=row.block,
                 direction=direction,
             ),
-            predicted={way: Estimate.lognormal(time_s[i], sigma, Source.DEFAULT)},
+            predicted={way: within(time_s[i], sigma)},
         )
         for row, time_s in zip(rows, predicted_s.tolist(), strict=True)
         for sigma in (_sigma(row, topology),)
