@@ -53,8 +53,7 @@ def strategy_named(name: str) -> AbstractStrategy:
         InvalidInputError: there is no such file; the message lists the names of all strategies.
     """
     if not is_in(name, strategy_names()):
-        known = ", ".join(strategy_names())
-        msg = f"strategy {name!r} is not one of {known}"
+        msg = f"strategy {name!r} is not one of {', '.join(strategy_names())}"
         raise InvalidInputError(msg)
     return discovery.load(strategies, name, AbstractStrategy)()
 
