@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, cast
 from pydantic import Field, model_validator
 
 from costmodels.sharding import ComputeKernel, ShardingType
-from planner.errors import InvalidInputError
+from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_yaml
 from planner.io.nouns import noun_of
 from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, validate
@@ -60,8 +60,7 @@ class TableConstraintSchema(Strict):
             ("kernels", self.kernels or [*ComputeKernel], self.forbid_kernels),
         ):
             if forbidden and all(value in forbidden for value in allowed):
-                msg = f"forbid_{key} leaves none of {', '.join(allowed)}; forbid fewer"
-                raise ValueError(msg)
+                refuse(f"forbid_{key} leaves none of {', '.join(allowed)}; forbid fewer")
         return self
 
 
@@ -109,24 +108,20 @@ class ConstraintSchema(TableConstraintSchema):
         given = self.model_fields_set
         kinds = [kind for kind in _KINDS if kind in given]
         if len(kinds) > 1:
-            msg = f"holds two rules, {kinds[0]} and {kinds[1]}; write one entry for each"
-            raise ValueError(msg)
+            refuse(f"holds two rules, {kinds[0]} and {kinds[1]}; write one entry for each")
         if kinds:
             extra = sorted(given - {kinds[0], *_KINDS[kinds[0]]})
             if extra:
                 also = ", ".join(_KINDS[kinds[0]])
-                msg = f"{extra[0]} does not go with {kinds[0]}, which takes {also}; remove it"
-                raise ValueError(msg)
+                refuse(f"{extra[0]} does not go with {kinds[0]}, which takes {also}; remove it")
             return self
         if "on" in given:
-            msg = "'on' goes with together or apart; remove it, or use ranks or hosts"
-            raise ValueError(msg)
+            refuse("'on' goes with together or apart; remove it, or use ranks or hosts")
         if "tables" not in given or not given & set(_TABLE_KEYS):
-            msg = (
+            refuse(
                 "says no rule: give tables with one of "
                 f"{', '.join(_TABLE_KEYS)}; or one of {', '.join(_KINDS)}"
             )
-            raise ValueError(msg)
         return self
 
 
@@ -163,8 +158,7 @@ def load_constraints(path: str | Path, names: Sequence[str]) -> Constraints:
     document = read_yaml(path_of(path, "constraints"))
     schema = validate(ConstraintFileSchema, document)
     problems = unmatched(schema.constraints, document, names)
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     return constraints_of(schema.constraints)
 
 

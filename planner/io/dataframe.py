@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from costmodels.errors import InvalidValueError
 from costmodels.workload import Workload
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.documents import Document
 from planner.io.workload.table_list import entry_of, joined, known_column, named_columns
 from planner.io.workload.workload_file import workload_file_of
@@ -52,8 +52,7 @@ def workload_from_dataframe(
     _check_changes(changes)
     rows = _rows_of(frame)
     if not rows:
-        message = "DataFrame: no rows; give one row for each table"
-        raise InvalidInputError(message)
+        refuse("DataFrame: no rows; give one row for each table")
     present = [_present(row) for row in rows]
     columns = list(dict.fromkeys(column for row in present for column in row))
     renamed = dict(zip(columns, named_columns(columns, "DataFrame"), strict=True))
@@ -65,11 +64,10 @@ def workload_from_dataframe(
     }
     found = workload_file_of(Document(_PLACE, value, {}))
     if found.constraints.tables:
-        message = (
+        refuse(
             "DataFrame: column 'constraints' is no part of a workload; drop it, and give "
             "planner.plan(..., constraints=planner.Constraints(...))"
         )
-        raise InvalidInputError(message)
     try:
         return replace(found.workload, **changes)
     except InvalidValueError as error:
@@ -78,12 +76,10 @@ def workload_from_dataframe(
 
 def _check_changes(changes: Mapping[str, Any]) -> None:
     if "tables" in changes:
-        message = "workload_from_dataframe takes the tables from the rows; drop tables=..."
-        raise InvalidInputError(message)
+        refuse("workload_from_dataframe takes the tables from the rows; drop tables=...")
     unknown = changes.keys() - {f.name for f in fields(Workload)}
     if unknown:
-        message = f"{sorted(unknown)[0]} is no field of a workload; see planner.Workload"
-        raise InvalidInputError(message)
+        refuse(f"{sorted(unknown)[0]} is no field of a workload; see planner.Workload")
 
 
 def _rows_of(frame: Any) -> list[Mapping[str, Any]]:
@@ -93,24 +89,21 @@ def _rows_of(frame: Any) -> list[Mapping[str, Any]]:
         InvalidInputError: it is neither a DataFrame nor rows, or has a column twice.
     """
     if isinstance(frame, Workload):
-        message = "workload_from_dataframe takes a DataFrame or rows; this is a Workload already"
-        raise InvalidInputError(message)
+        refuse("workload_from_dataframe takes a DataFrame or rows; this is a Workload already")
     columns = [str(c) for c in getattr(frame, "columns", ())]
     twice = [c for c, n in Counter(columns).items() if n > 1]
     if twice:
-        message = f"DataFrame: column {twice[0]!r} is there twice; drop one"
-        raise InvalidInputError(message)
+        refuse(f"DataFrame: column {twice[0]!r} is there twice; drop one")
     rows: list[Any] | None = None
     if hasattr(frame, "columns") and hasattr(frame, "to_dict"):
         rows = frame.to_dict("records")
     elif isinstance(frame, Iterable) and not isinstance(frame, str | bytes | Mapping):
         rows = list(frame)
     if rows is None or not all(isinstance(row, Mapping) for row in rows):
-        message = (
+        refuse(
             "workload_from_dataframe takes a DataFrame, or a list of mappings from column to "
             f"value, got a {type(frame).__name__}; pandas.DataFrame(...) makes one"
         )
-        raise InvalidInputError(message)
     return rows
 
 
@@ -136,10 +129,9 @@ def _present(row: Mapping[str, Any]) -> dict[str, Any]:
             value = value.tolist()
         name = known_column(str(column))
         if name in cells:
-            message = (
+            refuse(
                 f"DataFrame: columns {by_name[name]!r} and {column!r} both mean {name}; drop one"
             )
-            raise InvalidInputError(message)
         cells[name] = list(value) if isinstance(value, tuple) else value
         by_name[name] = str(column)
     return cells

@@ -30,7 +30,7 @@ from pydantic_core import CoreSchema, core_schema
 from costmodels.errors import CostModelError
 from costmodels.estimates import Source
 from costmodels.units import DIMENSIONS, parse_quantity
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.io.documents import CONSTRAINTS, SYSTEM, WORKLOAD, Document, Keys, refuse_other_kind
 
 _SOURCED: Final = re.compile(
@@ -104,11 +104,9 @@ class Quantity:
         text, source, reference = split_source(written, self.example)
         value = _plain(text) if self.dimension is None else parse_quantity(text, self.dimension)
         if not self.low <= value <= self.high:
-            msg = f"must be {self.low:g}..{self.high:g} in SI units, got {value:g}"
-            raise ValueError(msg)
+            refuse(f"must be {self.low:g}..{self.high:g} in SI units, got {value:g}")
         if self.is_whole and not value.is_integer():
-            msg = f"must be a whole number, got {value:g}"
-            raise ValueError(msg)
+            refuse(f"must be a whole number, got {value:g}")
         return Sourced(int(value) if self.is_whole else value, text, source, reference)
 
 
@@ -121,27 +119,23 @@ def split_source(written: object, example: str) -> tuple[str, Source, str]:
     short = isinstance(written, str) and len(written) <= _MOST_CHARACTERS
     match = _SOURCED.fullmatch(str(written)) if short else None
     if match is None:
-        msg = (
+        refuse(
             "must be a number with its unit, then its source in parentheses if known, such as "
             f"'{example} (datasheet, H100)'"
         )
-        raise ValueError(msg)
     kind = match["source"] or Source.USER.value
     if kind not in list(Source):
-        msg = f"source {kind!r} is not one of {', '.join(Source)}; write '(source, reference)'"
-        raise ValueError(msg)
+        refuse(f"source {kind!r} is not one of {', '.join(Source)}; write '(source, reference)'")
     return match["value"], Source(kind), match["reference"] or ""
 
 
 def _plain(text: str) -> float:
     try:
         value = float(text)
-    except ValueError as error:
-        msg = f"{text!r} is not a number"
-        raise ValueError(msg) from error
+    except ValueError:
+        refuse(f"{text!r} is not a number")
     if not math.isfinite(value):
-        msg = f"{text!r} must be finite"
-        raise ValueError(msg)
+        refuse(f"{text!r} must be finite")
     return value
 
 
@@ -282,8 +276,7 @@ def present(value: T | None, document: Document, keys: Keys) -> T:
         InvalidInputError: it is missing.
     """
     if value is None:
-        message = f"{document.where(keys[:-1])}: key {str(keys[-1])!r} is missing; add it"
-        raise InvalidInputError(message)
+        refuse(f"{document.where(keys[:-1])}: key {str(keys[-1])!r} is missing; add it")
     return value
 
 
@@ -308,8 +301,7 @@ def made(where: str, build: Callable[[], T]) -> T:
     """
     problems: list[str] = []
     found = collect(problems, where, build)
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     return cast("T", found)
 
 

@@ -193,8 +193,6 @@ def texts(plan: str) -> dict[str, tuple[str, bytes, list[str]]]:
                                              "--gpus", "4"]),
         "hugectr plan": ("h.json", json.dumps(samples.hugectr_plan()).encode(),
                          ["import", "hugectr", "FILE", "--workload", "THREE", "--plan", "OUT"]),
-        "hugectr matrix": ("h.json", json.dumps(samples.hugectr_matrix()).encode(),
-                           ["import", "hugectr", "FILE", "--workload", "THREE", "--plan", "OUT"]),
         "points": ("c.csv", points, ["predict", "collective", "FILE", "--system", "h100_sxm"]),
         "nvidia": ("f.yaml", spec, ["import", "tables", "OUT", "--list", "FILE", "--dim", "8"]),
         "trace": ("t.json", json.dumps(trace).encode(), fit),

@@ -267,8 +267,8 @@ def _tell_failed(settings: Settings, measured: MeasuredRows) -> None:
 
 def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
     """Fit the rows of a GPU and write its system file."""
-    from planner.io.system.calibrated_device import fit_and_write
     from planner.io.system.measured_rows import read_rows
+    from planner.io.system.system_writer import fit_and_write
 
     assert flags.output is not None  # checked before
     assert flags.system is not None

@@ -217,8 +217,7 @@ def collectives(
     """
     from costmodels.measured.curves import Collective
     from planner.cli.output import refuse_own_input
-    from planner.io.system.collective_curves import curves_text, write_curves
-    from planner.io.system.collective_logs import LogShape, read_logs
+    from planner.io.system.collective_curves import LogShape, curves_text, read_logs, write_curves
 
     if output is not None:
         refuse_own_input([output], logs)

@@ -12,7 +12,7 @@ from pydantic import Field
 from costmodels.distribution.uniform import Uniform
 from costmodels.sharding import Plan
 from costmodels.workload import Feature, Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.io.plan.plan_file import plan_to_json
 from planner.io.workload.workload_writer import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
@@ -107,8 +107,7 @@ def imported_plan_text(imported: Imported) -> str:
         InvalidInputError: the imported file has no plan.
     """
     if imported.plan is None:
-        message = f"{imported.source} says nothing of where tables are; leave --plan out"
-        raise InvalidInputError(message)
+        refuse(f"{imported.source} says nothing of where tables are; leave --plan out")
     local = imported.local_world_size or imported.world_size or 1
     values: dict[str, Any] = {
         "plan": plan_to_json(imported.plan, imported.workload, local),

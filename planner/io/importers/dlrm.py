@@ -29,7 +29,7 @@ from costmodels.workload import (
     Optimizer,
     Workload,
 )
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.documents import Document, read_yaml
 from planner.io.importers.base import (
     MAX_IMPORTED_TABLES,
@@ -124,13 +124,11 @@ def _split(words: Sequence[str]) -> list[str]:
     try:
         split = shlex.split(text) if text is not None else list(words)
     except ValueError as error:
-        message = f"the command line is not well formed: {error}; check its quotes"
-        raise InvalidInputError(message) from error
+        refuse(f"the command line is not well formed: {error}; check its quotes")
     end = next((i for i, w in enumerate(split) if w in _SHELL_ENDS), len(split))
     kept = [w for w in split[:end] if w.strip() not in {"", "\\"}]
     if not kept:
-        message = "no command line; give one after '--', such as -- python dlrm_main.py ..."
-        raise InvalidInputError(message)
+        refuse("no command line; give one after '--', such as -- python dlrm_main.py ...")
     return kept
 
 
@@ -151,22 +149,17 @@ def _filled_in(text: str) -> str:
 def _computed(expression: str, otherwise: str) -> str:
     """The value of whole-number arithmetic as a shell computes it; ``otherwise`` if it has none."""
     plain = re.sub(r"[${}\s]", "", expression)
-    if not re.fullmatch(r"[0-9+*/%()-]{1,200}", plain) or "**" in plain or "//" in plain:
-        return otherwise
     try:
-        tree = ast.parse(plain.replace("/", "//"), mode="eval").body
-        return str(_value(tree))
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        return str(_value(ast.parse(plain.replace("/", "//"), mode="eval").body))
+    except (LookupError, SyntaxError, TypeError, ValueError, ZeroDivisionError, RecursionError):
         return otherwise
 
 
-def _value(tree: ast.expr) -> int:
-    if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
-        return tree.value
-    if isinstance(tree, ast.BinOp) and (operation := _OPERATIONS.get(type(tree.op))):
-        return int(operation(_value(tree.left), _value(tree.right)))
-    message = "no sum, product or quotient of whole numbers"
-    raise ValueError(message)
+def _value(tree: Any) -> int:
+    """The value of a number, or of an operation on two values."""
+    if isinstance(tree, ast.BinOp):
+        return int(_OPERATIONS[type(tree.op)](_value(tree.left), _value(tree.right)))
+    return int(ast.literal_eval(tree))
 
 
 def _guess(words: Iterable[str]) -> str:
@@ -178,11 +171,10 @@ def _guess(words: Iterable[str]) -> str:
     }
     best: str = max(score, key=lambda program: score[program])
     if not score[best]:
-        message = (
+        refuse(
             "neither dlrm_s_pytorch.py nor dlrm_main.py is named, and none of the flags is one of "
             "theirs; paste the whole command line after '--'"
         )
-        raise InvalidInputError(message)
     return best
 
 
@@ -247,8 +239,7 @@ def _world_size(words: list[str]) -> int | None:
             found[_LAUNCH_COUNTS[name]] = int(value)
     world = found.get("world") or found.get("local", 0) * found.get("hosts", 1)
     if world > MAX_RANKS:
-        message = f"command line: {world:,} ranks: must be at most {MAX_RANKS:,}"
-        raise InvalidInputError(message)
+        refuse(f"command line: {world:,} ranks: must be at most {MAX_RANKS:,}")
     return world or None
 
 
@@ -290,8 +281,7 @@ def _numbers(separator: str) -> BeforeValidator:
     def split(text: Any) -> Any:
         parts = [_whole(part.strip()) for part in text.split(separator)]
         if not all(isinstance(part, int) for part in parts):
-            message = f"must be whole numbers with {separator!r} between them"
-            raise ValueError(message)
+            refuse(f"must be whole numbers with {separator!r} between them")
         return parts
 
     return BeforeValidator(split)
@@ -365,11 +355,10 @@ def import_dlrm(words: Sequence[str], *, world_size: int | None = None) -> Impor
     document, assumed = Document(Path(_WHERE), flags, {}), dict[str, str]()
     if command.program == "dlrm_main.py":
         if world_size is not None:
-            message = (
+            refuse(
                 "--gpus divides the global batch of dlrm_s_pytorch.py; the batch of dlrm_main.py "
                 "is per rank already, leave --gpus out"
             )
-            raise InvalidInputError(message)
         main = validate(_MainFlags, document)
         workload = _main_workload(main, document, assumed)
         is_cut = main.interaction_type == "projection"
@@ -453,8 +442,7 @@ def _s_workload(
     unable["--md-flag"] = unable["--qr-flag"]
     for name, why in unable.items():
         if name in document.value:
-            message = f"{_WHERE}: {name}: {why}"
-            raise InvalidInputError(message)
+            refuse(f"{_WHERE}: {name}: {why}")
     is_random = flags.data_generation != "dataset"
     bottom, dim = flags.arch_mlp_bot, flags.arch_sparse_feature_size
     rows = _s_rows(flags, assumed, is_random=is_random)
@@ -507,11 +495,10 @@ def _s_rows(flags: _SFlags, assumed: dict[str, str], *, is_random: bool) -> list
         rows = flags.arch_embedding_size
         assume(assumed, "tables", "rows of --arch-embedding-size; training takes the data's")
     elif flags.data_set != "kaggle":
-        message = (
+        refuse(
             f"{_WHERE}: --data-set {flags.data_set}: its row counts are taken from the data; add "
             "--arch-embedding-size with them"
         )
-        raise InvalidInputError(message)
     most = flags.max_ind_range
     return rows if most == "-1" else [min(n, most) for n in rows]
 

@@ -19,7 +19,7 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.workload import Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.io.documents import Document, read_json
 from planner.io.importers.base import (
     MAX_IMPORTED_TABLES,
@@ -43,8 +43,7 @@ _ASSUMED: Final = {
 
 def _at_most_all(ratios: list[float]) -> list[float]:
     if sum(ratios) > 1 + 1e-5:
-        message = f"must sum to at most 1, got {sum(ratios):.6g}"
-        raise ValueError(message)
+        refuse(f"must sum to at most 1, got {sum(ratios):.6g}")
     return ratios
 
 
@@ -148,8 +147,7 @@ def import_fbgemm(path: Path) -> Imported:
         read.append(_tbe(document, prefix, read[0].num_samples if read else None))
     tables = [table for part in read for table in part.tables]
     if len(tables) > MAX_IMPORTED_TABLES:
-        message = f"{path}: {len(tables):,} tables: must be at most {MAX_IMPORTED_TABLES:,}"
-        raise InvalidInputError(message)
+        refuse(f"{path}: {len(tables):,} tables: must be at most {MAX_IMPORTED_TABLES:,}")
     widths = {part.index_bytes for part in read} - {None}
     assumed = dict(_ASSUMED)
     if len(widths) != 1:
@@ -181,8 +179,7 @@ def _parts(path: Path, value: Any) -> list[tuple[Document, str]]:
     else:
         return [(Document(path, value, {}), "")]
     if not named:
-        message = f"{path}: holds no configuration"
-        raise InvalidInputError(message)
+        refuse(f"{path}: holds no configuration")
     return [
         (Document(path, part, {}, above=(key,)), prefix) for key, (prefix, part) in named.items()
     ]

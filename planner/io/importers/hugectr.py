@@ -26,7 +26,7 @@ from costmodels.workload import (
     Table,
     Workload,
 )
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import (
     MAX_IMPORTED_TABLES,
@@ -66,8 +66,7 @@ def _as_many_on_each_host(gpus: list[Any]) -> list[Any]:
     sizes = {len(host) for host in gpus if isinstance(host, list)} or {len(gpus)}
     hosts = len(gpus) if isinstance((*gpus, 0)[0], list) else 1
     if len(sizes) != 1 or not 1 <= hosts * max(sizes) <= MAX_RANKS:
-        message = "must name as many GPUs on each host, at least 1"
-        raise ValueError(message)
+        refuse("must name as many GPUs on each host, at least 1")
     return gpus
 
 
@@ -445,11 +444,10 @@ class _Model:
         if hparam.max_vocabulary_size_per_gpu:
             return hparam.max_vocabulary_size_per_gpu * world
         if hparam.workspace_size_per_gpu_in_mb is None:
-            message = (
+            refuse(
                 f"{self.document.where(keys)}: needs slot_size_array, max_vocabulary_size_per_gpu, "
                 "max_vocabulary_size_global or workspace_size_per_gpu_in_mb"
             )
-            raise InvalidInputError(message)
         states = (layer.optimizer or self.default).states
         row_bytes = 4 * hparam.embedding_vec_size * (1 + states)
         return max(hparam.workspace_size_per_gpu_in_mb * 2**20 // row_bytes, 1) * world

@@ -2,9 +2,7 @@
 
 A plan file has a list with an entry for each GPU, which is a list of groups
 ``{local_embedding_list, global_embedding_list, sharding_id, num_sharding,
-table_placement_strategy: localized|dp}``. Tables are numbers, in the order of the workload. A JSON
-object with ``shard_matrix`` (tables of each GPU) and ``shard_strategy`` (``mp`` or ``dp``, and
-columns per table), as in HugeCTR's Python interface, is read too.
+table_placement_strategy: localized|dp}``. Tables are numbers, in the order of the workload.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from pydantic import AliasChoices, Field
 
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement, row_blocks
 from costmodels.workload import Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import MAX_RANKS, Imported
 from planner.io.schemas import Count, Loose, each, refusal, validate
@@ -40,20 +38,8 @@ class _Group(Loose):
     ] = 0
 
 
-_Gpus = Field(min_length=1, max_length=MAX_RANKS)
-_Named = int | str
-_Cut = Annotated[tuple[_Named, Annotated[int, Field(ge=1, le=MAX_RANKS)]], Field(strict=False)]
-
-
 class _Groups(Loose):
-    gpus: Annotated[list[list[_Group]], _Gpus]
-
-
-class _Matrix(Loose):
-    shard_matrix: Annotated[list[list[_Named]], _Gpus]
-    shard_strategy: list[
-        Annotated[tuple[Literal["mp", "dp"], list[_Named | _Cut]], Field(strict=False)]
-    ]
+    gpus: Annotated[list[list[_Group]], Field(min_length=1, max_length=MAX_RANKS)]
 
 
 class _Piece(NamedTuple):
@@ -67,7 +53,7 @@ class _Piece(NamedTuple):
 
 def is_plan(value: object) -> bool:
     """Whether the content of a file is a plan rather than a configuration."""
-    return isinstance(value, list) or (isinstance(value, dict) and "shard_matrix" in value)
+    return isinstance(value, list)
 
 
 def import_hugectr_plan(
@@ -86,16 +72,13 @@ def import_hugectr_plan(
         InvalidInputError: names the key path of what is missing, unknown or contradictory.
     """
     content = read_json(path) if value is None else value
-    is_matrix = isinstance(content, dict)
-    document = Document(path, content if is_matrix else {"gpus": content}, {})
-    world, placements = (_from_matrix if is_matrix else _from_groups)(document, workload)
+    world, placements = _placements(Document(path, {"gpus": content}, {}), workload)
     assumed = {}
     if local_world_size is None:
         local_world_size = world if world % _GPUS_PER_HOST else _GPUS_PER_HOST
         assumed["gpus_per_host"] = f"{local_world_size}; a plan does not say it"
     if world % local_world_size:
-        message = f"{path}: {world} GPUs are no multiple of {local_world_size} per host"
-        raise InvalidInputError(message)
+        refuse(f"{path}: {world} GPUs are no multiple of {local_world_size} per host")
     placements = [_on_one_host(p, world, local_world_size) for p in placements]
     by_key = any(p.sharding_type is ShardingType.ROW_WISE for p in placements)
     return Imported(
@@ -119,17 +102,16 @@ def _on_one_host(placement: TablePlacement, world: int, local: int) -> TablePlac
     return placement
 
 
-# ------------------------------------------------------------------ a list over GPUs
-
-
-def _from_groups(document: Document, workload: Workload) -> tuple[int, list[TablePlacement]]:
+def _placements(document: Document, workload: Workload) -> tuple[int, list[TablePlacement]]:
     gpus = validate(_Groups, document).gpus
     pieces: list[list[_Piece]] = [[] for _ in workload.tables]
     for gpu, groups in enumerate(gpus):
         for number, group in enumerate(groups):
             keys: Keys = ("gpus", gpu, number)
             for i, table in enumerate(group.local_embedding_list):
-                _check_number(document, table, (*keys, "local_embedding_list", i), len(pieces))
+                if table >= len(pieces):
+                    where = (*keys, "local_embedding_list", i)
+                    raise refusal(document, where, table, f"must be 0 to {len(pieces) - 1}")
             _check_group(document, group, keys, gpu, len(gpus))
             is_copy = group.table_placement_strategy == "dp"
             for table in group.local_embedding_list:
@@ -159,116 +141,35 @@ def _check_group(document: Document, group: _Group, keys: Keys, gpu: int, num_gp
 def _placement(where: str, table: Table, pieces: Sequence[_Piece], num_gpus: int) -> TablePlacement:
     """The placement of a table from its pieces, in the order of their parts."""
     if not pieces:
-        msg = f"{where}: is on no GPU; the plan has to place every table"
-        raise InvalidInputError(msg)
+        refuse(f"{where}: is on no GPU; the plan has to place every table")
     gpus = [p.gpu for p in pieces]
     if len({(p.is_copy, p.parts) for p in pieces}) > 1 or len(set(gpus)) < len(gpus):
-        msg = f"{where}: is placed twice, in ways that do not agree"
-        raise InvalidInputError(msg)
+        refuse(f"{where}: is placed twice, in ways that do not agree")
     if pieces[0].is_copy:
-        return _copied(where, table, gpus, num_gpus)
+        if len(gpus) != num_gpus:
+            refuse(f"{where}: dp needs a copy on each of {num_gpus} GPUs")
+        return _placed(table, ShardingType.DATA_PARALLEL, sorted(gpus))
     count = pieces[0].parts
     if [p.part for p in pieces] != list(range(count)):
         found = [p.part for p in pieces][:8]
-        message = f"{where}: parts {found} are there, must be each of 0..{count - 1} once"
-        raise InvalidInputError(message)
+        refuse(f"{where}: parts {found} are there, must be each of 0..{count - 1} once")
     return _placed(table, ShardingType.TABLE_WISE if count == 1 else ShardingType.ROW_WISE, gpus)
 
 
-def _copied(where: str, table: Table, gpus: Sequence[int], num_gpus: int) -> TablePlacement:
-    if len(gpus) != num_gpus:
-        msg = f"{where}: dp needs a copy on each of {num_gpus} GPUs"
-        raise InvalidInputError(msg)
-    return _placed(table, ShardingType.DATA_PARALLEL, sorted(gpus))
-
-
 def _placed(table: Table, kind: ShardingType, gpus: Sequence[int]) -> TablePlacement:
-    """A placement with one shard on each GPU: a copy, a block of rows, or a piece of columns."""
+    """A placement with one shard on each GPU: a copy, or a block of rows."""
     rows, width = table.num_embeddings, table.embedding_dim
-    kernel = ComputeKernel.FUSED
-    if kind is ShardingType.DATA_PARALLEL:
-        kernel = ComputeKernel.DENSE
-        cells = [(0, rows, 0, width)] * len(gpus)
-    elif kind is ShardingType.COLUMN_WISE:
-        piece = width // len(gpus)
-        cells = [(0, rows, i * piece, piece) for i in range(len(gpus))]
-    else:
-        cells = [(start, count, 0, width) for start, count in row_blocks(rows, len(gpus))]
+    is_copy = kind is ShardingType.DATA_PARALLEL
+    blocks = [(0, rows)] * len(gpus) if is_copy else row_blocks(rows, len(gpus))
     return TablePlacement(
         table=table.name,
         sharding_type=kind,
-        kernel=kernel,
+        kernel=ComputeKernel.DENSE if is_copy else ComputeKernel.FUSED,
         shards=tuple(
-            Shard(rank=g, row_offset=r, num_rows=n, col_offset=c, num_cols=m)
-            for g, (r, n, c, m) in zip(gpus, cells, strict=True)
+            Shard(rank=gpu, row_offset=first, num_rows=count, col_offset=0, num_cols=width)
+            for gpu, (first, count) in zip(gpus, blocks, strict=True)
         ),
     )
-
-
-# ------------------------------------------------------------------ shard_matrix
-
-
-def _from_matrix(document: Document, workload: Workload) -> tuple[int, list[TablePlacement]]:
-    matrix = validate(_Matrix, document)
-    numbers = {t.name: i for i, t in enumerate(workload.tables)}
-    homes: dict[int, list[int]] = {}
-    for gpu, entries in enumerate(matrix.shard_matrix):
-        for i, entry in enumerate(entries):
-            keys: Keys = ("shard_matrix", gpu, i)
-            ranks = homes.setdefault(_number(document, entry, keys, numbers), [])
-            if gpu in ranks:
-                raise refusal(document, keys, entry, "is there twice; keep one")
-            ranks.append(gpu)
-    strategies: dict[int, tuple[str, int]] = {}
-    for i, (kind, tables) in enumerate(matrix.shard_strategy):
-        for j, given in enumerate(tables):
-            keys = ("shard_strategy", i, 1, j)
-            entry, columns = given if isinstance(given, tuple) else (given, 1)
-            table = _number(document, entry, keys, numbers)
-            if table in strategies:
-                raise refusal(document, keys, entry, "is there twice; keep one")
-            strategies[table] = kind, columns
-    placements = []
-    num_gpus = len(matrix.shard_matrix)
-    for number, one in enumerate(workload.tables):
-        where = f"{document.path}: table {one.name!r}"
-        if number not in homes or number not in strategies:
-            msg = f"{where}: must be in shard_matrix and in shard_strategy"
-            raise InvalidInputError(msg)
-        placements.append(_by_strategy(where, one, homes[number], *strategies[number], num_gpus))
-    return num_gpus, placements
-
-
-def _by_strategy(
-    where: str, table: Table, gpus: list[int], kind: str, columns: int, num_gpus: int
-) -> TablePlacement:
-    if kind == "dp":
-        return _copied(where, table, gpus, num_gpus)
-    if columns > 1:
-        if columns != len(gpus) or table.embedding_dim % columns:
-            message = (
-                f"{where}: {columns} pieces of {table.embedding_dim} columns on {len(gpus)} GPUs; "
-                "only equal column pieces, one per GPU, can be read"
-            )
-            raise InvalidInputError(message)
-        return _placed(table, ShardingType.COLUMN_WISE, gpus)
-    one = len(gpus) == 1
-    return _placed(table, ShardingType.TABLE_WISE if one else ShardingType.ROW_WISE, gpus)
-
-
-def _number(document: Document, entry: _Named, keys: Keys, numbers: Mapping[str, int]) -> int:
-    """A table's number, from its number or its name."""
-    if isinstance(entry, str):
-        if entry not in numbers:
-            raise refusal(document, keys, entry, "the workload has no such table")
-        return numbers[entry]
-    _check_number(document, entry, keys, len(numbers))
-    return entry
-
-
-def _check_number(document: Document, number: int, keys: Keys, num_tables: int) -> None:
-    if not 0 <= number < num_tables:
-        raise refusal(document, keys, number, f"must be 0 to {num_tables - 1}")
 
 
 # ------------------------------------------------------------------ writing
@@ -301,8 +202,7 @@ def hugectr_plan_text(plan: Plan, workload: Workload, world_size: int) -> str:
             groups.setdefault((is_copy, held), []).append(number)
         else:
             whole.setdefault(held[0], []).append(number)
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     listed: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
     _append(listed, {g: sorted(t) for g, t in whole.items()}, {}, 1, "localized")
     for (is_copy, held), tables in groups.items():

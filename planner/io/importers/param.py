@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from costmodels.workload import DataType, Optimizer, Pooling, Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import BatchSize, Columns, Imported, Rows, TableCount, plain_table
 from planner.io.schemas import Loose, PoolingFactor, each, made, refusal, validate
@@ -89,8 +89,7 @@ def import_param(path: Path) -> Imported:
     names = list(top) if isinstance(top, dict) else []
     operator = next((name for name in OPERATORS if name in names), None)
     if operator is None:
-        message = f"{path}: has no operator {OPERATORS[0]!r}; it holds {', '.join(names[:5])}"
-        raise InvalidInputError(message)
+        refuse(f"{path}: has no operator {OPERATORS[0]!r}; it holds {', '.join(names[:5])}")
     document = Document(path, top[operator], {}, above=(operator,))
     setup = validate(_Benchmark, document).config[0]
     found = Document(path, {}, {})

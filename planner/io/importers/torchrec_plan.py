@@ -10,7 +10,7 @@ from typing import Final
 
 from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement, check_tiling
 from costmodels.workload import Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import refuse, refuse_any
 from planner.io.importers.base import DEFAULT_BATCH, MAX_COLUMNS, MAX_ROWS, Imported, plain_table
 from planner.io.plan.plan_file import ParameterSchema, read_plan_schema, shards_of
 from planner.io.schemas import collect, made
@@ -52,8 +52,7 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     problems += [f"--shape {name}: the plan has no such table" for name in given]
     if not tables and not problems:
         problems = [f"{path}: plan: holds no tables"]
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     batch = schema.batch_size_per_rank
     assumed = dict(_ASSUMED)
     if batch is None:
@@ -79,8 +78,7 @@ def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) 
     rows, columns = _shape(name, entry, given)
     for what, value, most in (("rows", rows, MAX_ROWS), ("columns", columns, MAX_COLUMNS)):
         if not 1 <= value <= most:
-            message = f"table {name!r}: value {value} {what}: must be 1 to {most}"
-            raise InvalidInputError(message)
+            refuse(f"table {name!r}: value {value} {what}: must be 1 to {most}")
     table = plain_table(name, rows, columns, [(name, 1.0)], module=module)
     if entry.shards:
         replicated = entry.sharding_type is ShardingType.DATA_PARALLEL
@@ -97,17 +95,15 @@ def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) 
 def _shape(name: str, entry: ParameterSchema, given: Shape | None) -> Shape:
     if not entry.shards:
         if given is None:
-            message = (
+            refuse(
                 f"table {name!r}: has no shards, so that its shape is not known; give it with "
                 f"--shape {name}=ROWSxCOLUMNS"
             )
-            raise InvalidInputError(message)
         return given
     ends = [
         [a + n for a, n in zip(s.shard_offsets, s.shard_sizes, strict=True)] for s in entry.shards
     ]
     rows, columns = (max(end[axis] for end in ends) for axis in (0, 1))
     if given is not None and given != (rows, columns):
-        message = f"table {name!r}: shape {given} was given, its shards cover {(rows, columns)}"
-        raise InvalidInputError(message)
+        refuse(f"table {name!r}: shape {given} was given, its shards cover {(rows, columns)}")
     return rows, columns

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from planner.errors import InvalidInputError
+from planner.errors import refuse, refuse_any
 from planner.io.documents import parse_scalar, read_text
 from planner.support.files import csv_text, unguarded
 
@@ -60,8 +60,7 @@ def ranks_csv(plan: Plan) -> str:
         or p.kernel is not ComputeKernel.FUSED
         or len({s.num_cols for s in p.shards}) > 1
     ]
-    if problems:
-        raise InvalidInputError(problems)
+    refuse_any(problems)
     return csv_text(_SHORT, [(p.table, s.rank) for p in plan.placements for s in p.shards])
 
 
@@ -77,16 +76,14 @@ def read_plan_csv(path: Path) -> dict[str, Any]:
         columns = tuple(name.strip() for name in reader.fieldnames or ())
         reader.fieldnames = list(columns)
         if set(columns) not in (set(_SHORT), set(COLUMNS)) or len(set(columns)) < len(columns):
-            message = (
+            refuse(
                 f"{path}:1: columns {', '.join(columns) or 'none'}: a plan has table and rank, or "
                 f"{', '.join(COLUMNS)}"
             )
-            raise InvalidInputError(message)
         for row in reader:
             _add(tables, row, f"{path}:{reader.line_num}", is_short=len(columns) == len(_SHORT))
     except csv.Error as error:
-        message = f"{path}:{reader.line_num}: not well-formed CSV: {error}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path}:{reader.line_num}: not well-formed CSV: {error}")
     for entry in tables.values():
         if "sharding_type" not in entry:
             is_whole = len(entry["ranks"]) == 1
@@ -99,8 +96,7 @@ def _add(
     tables: dict[str, dict[str, Any]], row: dict[Any, Any], where: str, *, is_short: bool
 ) -> None:
     if None in row or None in row.values():
-        message = f"{where}: has more or fewer cells than the first line has columns"
-        raise InvalidInputError(message)
+        refuse(f"{where}: has more or fewer cells than the first line has columns")
     name = unguarded(row["table"])
     numbers = {key: _whole(row[key], f"{where}: {key}") for key in ("rank", *_CELLS) if key in row}
     if is_short:
@@ -111,8 +107,7 @@ def _add(
         said["cache_load_factor"] = parse_scalar(row["cache_load_factor"])
     entry = tables.setdefault(name, {**said, "shards": []})
     if {key: entry[key] for key in said} != said:
-        message = f"{where}: table {name!r} has another type, kernel or cache above; keep one"
-        raise InvalidInputError(message)
+        refuse(f"{where}: table {name!r} has another type, kernel or cache above; keep one")
     rows, num_rows, cols, num_cols = (numbers[key] for key in _CELLS)
     shard = {
         "shard_offsets": [rows, cols],
@@ -124,6 +119,5 @@ def _add(
 
 def _whole(text: str, where: str) -> int:
     if not (text.isascii() and text.strip().isdigit() and len(text) < 19):
-        message = f"{where}: value {text[:40]!r}: must be a whole number"
-        raise InvalidInputError(message)
+        refuse(f"{where}: value {text[:40]!r}: must be a whole number")
     return int(text)

@@ -25,7 +25,7 @@ from costmodels.sharding import (
 )
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.documents import PLAN, Document, dotted, read_json, read_yaml, refuse_other_kind
 from planner.io.nouns import noun_of
 from planner.io.plan.plan_csv import read_plan_csv
@@ -193,12 +193,10 @@ def shards_of(
         )
         placed = [s.rank for s in shards]
         if entry.ranks is not None and placed != entry.ranks:
-            msg = f"ranks: value {entry.ranks[:8]}: must be those of the placements, {placed[:8]}"
-            raise InvalidInputError(msg)
+            refuse(f"ranks: value {entry.ranks[:8]}: must be those of the placements, {placed[:8]}")
         return shards
     if table is None:
-        msg = "has no shards; its shape is only known with the workload"
-        raise InvalidInputError(msg)
+        refuse("has no shards; its shape is only known with the workload")
     everywhere = SPREAD[entry.sharding_type] is Spread.UNIFORM
     all_ranks = list(range(world_size or 0)) if everywhere else []
     ranks = all_ranks if entry.ranks is None else entry.ranks
@@ -209,18 +207,17 @@ def _laid_out(
     entry: ParameterSchema, table: Table, ranks: list[int], local_world_size: int | None
 ) -> Sequence[Shard]:
     if not ranks:
-        msg = "has neither shards nor ranks; give one of them"
-        raise InvalidInputError(msg)
+        refuse("has neither shards nor ranks; give one of them")
     kind = entry.sharding_type
     if kind is ShardingType.TABLE_WISE and len(ranks) > 1:
-        msg = f"ranks: value {ranks[:8]}: a table_wise table lives on one rank"
-        raise InvalidInputError(msg)
+        refuse(f"ranks: value {ranks[:8]}: a table_wise table lives on one rank")
     local, where = _column_places(kind, ranks, local_world_size)
     pieces = max(len(where), 1)
     width, rest = divmod(table.embedding_dim, pieces)
     if rest:
-        msg = f"ranks: value {ranks[:8]}: {table.embedding_dim} columns are no multiple of {pieces}"
-        raise InvalidInputError(msg)
+        refuse(
+            f"ranks: value {ranks[:8]}: {table.embedding_dim} columns are no multiple of {pieces}"
+        )
     option = ShardingOption(
         table=table.name,
         sharding_type=kind,
@@ -232,8 +229,7 @@ def _laid_out(
         option, table.num_embeddings, where, world_size=len(ranks), local_world_size=local
     )
     if list(placed.ranks) != ranks:
-        msg = f"ranks: value {ranks[:8]}: {kind} needs {list(placed.ranks)[:8]}; give shards"
-        raise InvalidInputError(msg)
+        refuse(f"ranks: value {ranks[:8]}: {kind} needs {list(placed.ranks)[:8]}; give shards")
     return placed.shards
 
 
@@ -245,8 +241,7 @@ def _column_places(
         return 1, tuple(ranks) if SPREAD[kind] is Spread.RANKS else ()
     local = len(ranks) if kind is ShardingType.TABLE_ROW_WISE else local_world_size
     if local is None:
-        msg = "has no shards; which ranks share a host is not known, give local_world_size"
-        raise InvalidInputError(msg)
+        refuse("has no shards; which ranks share a host is not known, give local_world_size")
     return local, tuple(rank // local for rank in ranks[::local])
 
 
@@ -354,11 +349,10 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
     path = document.path
     schema = validate(PlanSchema, document)
     if schema.schema_version > SCHEMA_VERSION:
-        message = (
+        refuse(
             f"{path}: schema_version: value {schema.schema_version}: newer than {SCHEMA_VERSION}; "
             "update shardplan"
         )
-        raise InvalidInputError(message)
     local = topology.local_world_size if topology else schema.local_world_size
     whole = schema.whole
     names = _Names(schema, workload)
@@ -447,8 +441,7 @@ class _Names:
 
 def _document(path: Path, value: object) -> Document:
     if not isinstance(value, dict) or not value:
-        message = f"{path}: must hold a plan: an object with the key 'plan'"
-        raise InvalidInputError(message)
+        refuse(f"{path}: must hold a plan: an object with the key 'plan'")
     refuse_other_kind(path, value, PLAN)
     if "plan" not in value or _is_module(value["plan"]):
         value = {"plan": value}
@@ -514,11 +507,10 @@ def _check(
 ) -> None:
     made_for, world = schema.world_size, topology.world_size
     if made_for is not None and made_for != world:
-        message = (
+        refuse(
             f"{path}: world_size: value {made_for}: made for {made_for} ranks, not for {world}; "
             f"plan again, or use --gpus {made_for}"
         )
-        raise InvalidInputError(message)
     planned = {p.table: p for p in plan.placements}
     expected = {t.name: t for t in workload.tables}
     problems = [

@@ -12,7 +12,7 @@ from costmodels.calibration.fitting import Calibration
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.topology import Topology
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.io.library import configs_folder, is_file
 from planner.support.files import once_per_version, write_text_atomic
 
@@ -24,12 +24,10 @@ def _read(path: Path, form: TypeAdapter[Any], what: str, refusal: str) -> Any:
     try:
         return form.validate_json(path.read_bytes())
     except ValidationError as error:
-        message = f"{path} {refusal}: {error.errors()[0]['msg']}"
-        raise InvalidInputError(message) from error
+        refuse(f"{path} {refusal}: {error.errors()[0]['msg']}")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        message = f"cannot read the {what} {path}: {reason}"
-        raise InvalidInputError(message) from error
+        refuse(f"cannot read the {what} {path}: {reason}")
 
 
 def _write(path: Path, form: TypeAdapter[Any], value: object) -> None:

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from costmodels.calibration.device_designs import LOOKUP_BLOCKS, Row
 from costmodels.calibration.fit_device import EAGER_CALL, EAGER_PASS
 from costmodels.workload import Optimizer
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.documents import Document, parse_json, read_text
 from planner.io.schemas import Loose, validate
 
@@ -76,8 +76,7 @@ class _Lookup(Loose):
     @model_validator(mode="after")
     def _adds_up(self) -> _Lookup:
         if self.uniq > self.N:
-            msg = f"uniq ({self.uniq}) must not exceed N ({self.N}), the indices of the call"
-            raise ValueError(msg)
+            refuse(f"uniq ({self.uniq}) must not exceed N ({self.N}), the indices of the call")
         return self
 
 
@@ -126,8 +125,7 @@ class _Collective(_Timed):
     def _has_every_rank(self) -> _Collective:
         lengths = {len(self.sent_bytes), len(self.kept_bytes)}
         if lengths != {self.ranks}:
-            msg = f"sent_bytes and kept_bytes must have a number for each of {self.ranks} ranks"
-            raise ValueError(msg)
+            refuse(f"sent_bytes and kept_bytes must have a number for each of {self.ranks} ranks")
         return self
 
 
@@ -201,8 +199,7 @@ def read_rows(path: Path) -> MeasuredRows:
         else:
             rows.append(row)
     if environment is None:
-        message = f"{path}: no rows"
-        raise InvalidInputError(message)
+        refuse(f"{path}: no rows")
     return MeasuredRows(path=path, environment=environment, rows=tuple(rows), failed=tuple(failed))
 
 
@@ -247,7 +244,6 @@ def _schema(where: str, row: Any, *, is_first: bool) -> type[Loose] | None:
 
 def _failure(where: str, row: Row) -> str:
     if not isinstance(row["error"], str):
-        message = f"{where}: error: must be text, got {row['error']!r}"
-        raise InvalidInputError(message)
+        refuse(f"{where}: error: must be text, got {row['error']!r}")
     name = " ".join(str(row[k]) for k in ("block", "what", "operation", "id") if row.get(k))
     return f"{name[:100]}: {row['error'][:200]}"

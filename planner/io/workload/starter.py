@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from planner.errors import InvalidInputError
+from planner.errors import refuse
 from planner.io.documents import Document, parse_json, parse_yaml, read_text
 from planner.io.workload.table_list import ASSUMED, document_of, entry_of, read_table_list
 from planner.io.workload.workload_file import workload_file_of
@@ -68,11 +68,10 @@ def read_any_list(path: Path, *, dim: int | None = None) -> Document:
     tables = [entry_of(cells, f"{path}: {cells['features'][0]}") for cells in found]
     bare = [entry["features"][0] for entry in tables if "embedding_dim" not in entry]
     if bare and dim is None:
-        message = (
+        refuse(
             f"{path}: {len(bare)} features have no embedding dimension, such as {bare[0]!r}; add "
             "--dim with that of the model"
         )
-        raise InvalidInputError(message)
     for entry in tables:
         entry.setdefault("embedding_dim", dim)
     document = document_of(path, tables, {})
@@ -127,8 +126,7 @@ def _protobuf(text: str, path: Path) -> dict[str, Any]:
         found = _TOKEN.match(text, position)
         line = text.count("\n", 0, position) + 1
         if found is None:
-            message = f"{path}:{line}: not well-formed: {text[position : position + 20]!r}"
-            raise InvalidInputError(message)
+            refuse(f"{path}:{line}: not well-formed: {text[position : position + 20]!r}")
         position = found.end()
         mark, word = found["mark"], found["word"] or found["text"]
         if mark in ("{", "<") and key and len(open_groups) < _MOST_DEPTH:
@@ -142,16 +140,14 @@ def _protobuf(text: str, path: Path) -> dict[str, Any]:
             in_list = mark == "["
             key = key if in_list else ""
         elif mark and mark not in ":,;":
-            message = f"{path}:{line}: not well-formed: {mark!r} has no place here"
-            raise InvalidInputError(message)
+            refuse(f"{path}:{line}: not well-formed: {mark!r} has no place here")
         elif word and key:
             _add(open_groups[-1], key, _scalar(word))
             key = key if in_list else ""
         elif word:
             key = word
     if len(open_groups) > 1:
-        message = f"{path}: {len(open_groups) - 1} groups are not closed; is the file cut off?"
-        raise InvalidInputError(message)
+        refuse(f"{path}: {len(open_groups) - 1} groups are not closed; is the file cut off?")
     return top
 
 

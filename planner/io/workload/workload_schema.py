@@ -22,7 +22,7 @@ from costmodels.operators import Operator
 from costmodels.training.communication import Codec, Codecs, Communication, Precision
 from costmodels.training.optimizers import RowUpdate
 from costmodels.workload import DataType, DenseArch, OperatorList, Optimizer, Pooling, Workload
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.constraints import ConstraintSchema, TableConstraintSchema
 from planner.io.documents import Document, read_yaml
 from planner.io.nouns import noun_of, schema_of
@@ -335,8 +335,7 @@ def communication_entry(communication: Communication) -> dict[str, Any]:
         both: Codecs | None = getattr(communication, key)
         if both is not None:
             if both.forward.row_dim or both.backward.row_dim:
-                message = "a workload file has no key for the rows of a codec (row_dim); leave it 0"
-                raise InvalidInputError(message)
+                refuse("a workload file has no key for the rows of a codec (row_dim); leave it 0")
             named[key] = {"forward": both.forward.precision, "backward": both.backward.precision}
     first = named.get("all_to_all")
     return first if first and Communication.of(**first) == communication else named

@@ -17,7 +17,7 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Pipeline, Table, Workload
-from planner.errors import InvalidInputError
+from planner.errors import InvalidInputError, refuse
 from planner.io.documents import yaml_text
 from planner.io.nouns import entry_of
 from planner.io.workload.workload_schema import (
@@ -117,8 +117,7 @@ def workload_text(
     """
     _check_names(workload)
     if workload.pipeline is Pipeline.LOOKAHEAD and not workload.lookahead_batches:
-        message = "a workload file takes pipeline lookahead with 1 batch or more; give their number"
-        raise InvalidInputError(message)
+        refuse("a workload file takes pipeline lookahead with 1 batch or more; give their number")
     beside = dict(notes or {})
     lines = [
         *comment_lines(header),
@@ -220,8 +219,7 @@ def _law(law: AbstractIndexDistribution) -> dict[str, Any]:
     """
     kind = next((kind for kind, known in LAWS.items() if type(law) is known), None)
     if kind is None:
-        message = f"a law of kind {type(law).__name__} cannot be written to a workload file"
-        raise InvalidInputError(message)
+        refuse(f"a law of kind {type(law).__name__} cannot be written to a workload file")
     found = entry_of(law, LAW_KEYS)
     del found["num_embeddings"]
     return {"kind": kind, **found}

@@ -47,7 +47,6 @@ READERS: dict[str, tuple[Callable[[Path], Imported], list[Any]]] = {
             samples.hugectr_config(),
             samples.hugectr_config("DistributedSlotSparseEmbeddingHash"),
             samples.hugectr_plan(),
-            samples.hugectr_matrix(),
         ],
     ),
     "fbgemm": (import_fbgemm, [samples.tbe_config(), {"a": samples.tbe_config()}]),
