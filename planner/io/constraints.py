@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 from costmodels.sharding import ComputeKernel, ShardingType
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_yaml
-from planner.io.nouns import noun_of
-from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, validate
+from planner.io.schemas import Bytes, Count, Name, Positive, Ratio, Strict, noun_of, validate
 from planner.problem import Constraints, CountLimit, Level, MemoryLimit, TableConstraint, TableGroup
 from planner.support.kinds import path_of
 

@@ -262,6 +262,7 @@ def yaml_text(value: object, indent: str = "") -> str:
 MAX_BYTES: Final = 64 * MIB
 """Larger files are refused; workloads and plans are far smaller."""
 
+_LONGEST_VALUE: Final = 60
 _DEPTH_ERROR: Final = "values are nested too deeply"
 
 
@@ -291,6 +292,20 @@ class Document:
         place = f"{self.path}:{line}" if line else str(self.path)
         place = self.origins.get(known, place)
         return f"{place}: {dotted(keys)}" if keys else place
+
+    def refuse(self, keys: Keys, value: object, rule: str) -> NoReturn:
+        """Refuse the value of a key, which breaks a rule.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        refuse(f"{self.where(keys)}: value {show(value)}: {rule}")
+
+
+def show(value: object) -> str:
+    """A value as messages quote it: its text, shortened if it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 _PIPED: Final[dict[tuple[int, int], bytes]] = {}

@@ -23,7 +23,7 @@ from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TableP
 from planner.cli.run import run as run_command_line
 from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.io.plan.plan_csv import shards_csv
+from planner.io.plan.plan_file import shards_csv
 from planner.trace.reading import load_trace
 from tests.planner.cli.command_line import SYSTEM_TEXT, WORKLOAD_TEXT
 from tests.planner.cli.conftest import run, small_plan  # noqa: F401 - fixtures

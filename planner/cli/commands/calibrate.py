@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from costmodels.calibration.fit_fbgemm import BlockError
     from costmodels.calibration.fitting import FitError
     from planner.integrations.measure.gloo_ranks import Launch
-    from planner.io.system.measured_rows import MeasuredRows
+    from planner.io.system.measured_files import MeasuredRows
 
 _LEAST_CORES: Final = 2
 """The constants of CPU ranks have those of collectives, for which a rank needs another one."""
@@ -239,7 +239,7 @@ def _measure_rows(
 
 
 def _tell_rows(settings: Settings, path: Path) -> int:
-    from planner.io.system.measured_rows import read_rows
+    from planner.io.system.measured_files import read_rows
 
     measured = read_rows(path)
     if settings.json:
@@ -267,7 +267,7 @@ def _tell_failed(settings: Settings, measured: MeasuredRows) -> None:
 
 def _fit_rows(settings: Settings, flags: _Flags, stored: Path) -> int:
     """Fit the rows of a GPU and write its system file."""
-    from planner.io.system.measured_rows import read_rows
+    from planner.io.system.measured_files import read_rows
     from planner.io.system.system_writer import fit_and_write
 
     assert flags.output is not None  # checked before

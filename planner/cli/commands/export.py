@@ -134,7 +134,7 @@ def csv(pipeline: CostPipeline, plan: Plan) -> str:
 
     Commands that take a plan read such a file back, if its name ends in .csv.
     """
-    from planner.io.plan.plan_csv import shards_csv
+    from planner.io.plan.plan_file import shards_csv
 
     del pipeline
     return shards_csv(plan)
@@ -146,7 +146,7 @@ def ranks(pipeline: CostPipeline, plan: Plan) -> str:
     Commands that take a plan read such a file back, if its name ends in .csv: a table on one rank
     is whole, and a table on several ranks is cut into equal column pieces.
     """
-    from planner.io.plan.plan_csv import ranks_csv
+    from planner.io.plan.plan_file import ranks_csv
 
     del pipeline
     return ranks_csv(plan)

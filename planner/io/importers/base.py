@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from costmodels.distribution.uniform import Uniform
-from costmodels.sharding import Plan
+from costmodels.sharding import (
+    ComputeKernel,
+    Plan,
+    Shard,
+    ShardingType,
+    TablePlacement,
+    row_blocks,
+)
 from costmodels.workload import Feature, Table, Workload
 from planner.errors import refuse
 from planner.io.plan.plan_file import plan_to_json
@@ -78,6 +85,22 @@ def plain_table(
         embedding_dim=columns,
         features=tuple(Feature(name=n, pooling_factor=float(p)) for n, p in features),
         **{"distribution": Uniform(num_embeddings=rows), **more},
+    )
+
+
+def placed(table: Table, kind: ShardingType, gpus: Sequence[int]) -> TablePlacement:
+    """A placement with one shard on each GPU: a copy, or a block of rows."""
+    rows, width = table.num_embeddings, table.embedding_dim
+    is_copy = kind is ShardingType.DATA_PARALLEL
+    blocks = [(0, rows)] * len(gpus) if is_copy else row_blocks(rows, len(gpus))
+    return TablePlacement(
+        table=table.name,
+        sharding_type=kind,
+        kernel=ComputeKernel.DENSE if is_copy else ComputeKernel.FUSED,
+        shards=tuple(
+            Shard(rank=gpu, row_offset=first, num_rows=count, col_offset=0, num_cols=width)
+            for gpu, (first, count) in zip(gpus, blocks, strict=True)
+        ),
     )
 
 

@@ -43,7 +43,7 @@ from planner.io.importers.base import (
     plain_table,
 )
 from planner.io.library import configs_folder
-from planner.io.schemas import Loose, made, refusal, validate
+from planner.io.schemas import Loose, made, validate
 
 _BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 """Words for a flag that is on or off; argparse's ``type=bool`` and torchx take them behind it."""
@@ -393,7 +393,7 @@ def _main_workload(flags: _MainFlags, document: Document, assumed: dict[str, str
     for name, values in (("num_embeddings_per_feature", rows), ("multi_hot_sizes", hot)):
         if len(values) != NUM_CRITEO_TABLES:
             rule = f"must be {NUM_CRITEO_TABLES} numbers, one per feature, got {len(values)}"
-            raise refusal(document, (f"--{name}",), document.value[f"--{name}"], rule)
+            document.refuse((f"--{name}",), document.value[f"--{name}"], rule)
     _check_end(document, "--dense_arch_layer_sizes", flags.dense_arch_layer_sizes, dim)
     paths = flags.in_memory_binary_criteo_path, flags.synthetic_multi_hot_criteo_path
     if paths != (None, None) or flags.multi_hot_distribution_type == "pareto":
@@ -426,7 +426,7 @@ def _main_workload(flags: _MainFlags, document: Document, assumed: dict[str, str
 def _check_end(document: Document, flag: str, sizes: list[int], dim: int) -> None:
     if sizes[-1] != dim:
         rule = f"must end with the embedding dimension, {dim}"
-        raise refusal(document, (flag,), document.value.get(flag, sizes), rule)
+        document.refuse((flag,), document.value.get(flag, sizes), rule)
 
 
 def _s_workload(

@@ -30,7 +30,7 @@ from planner.io.importers.base import (
     TableCount,
     plain_table,
 )
-from planner.io.schemas import Loose, PoolingFactor, each, made, present, refusal, validate
+from planner.io.schemas import Loose, PoolingFactor, each, made, present, validate
 
 _INDEX_BYTES: Final = {"torch.int32": 4, "torch.int64": 8}
 _ASSUMED: Final = {
@@ -209,8 +209,7 @@ def _tbe(document: Document, prefix: str, base: int | None) -> _Tbe:
         features_of[table].append(feature)
     if [] in features_of:
         empty = features_of.index([])
-        rule = f"no feature is looked up in table {empty}"
-        raise refusal(document, ("feature_table_map",), owner, rule)
+        document.refuse(("feature_table_map",), owner, f"no feature is looked up in table {empty}")
     tables = made(
         document.where(()),
         lambda: tuple(
@@ -247,14 +246,13 @@ def _shapes(document: Document, config: _Config) -> tuple[list[tuple[int, int]],
         return each(shapes, num, document, ("embedding_specs",)), list(range(num))
     owner = each(config.feature_table_map, num, document, where)
     if max(owner) >= len(shapes):
-        raise refusal(document, where, owner, f"must be below {len(shapes)}, the number of tables")
+        document.refuse(where, owner, f"must be below {len(shapes)}, the number of tables")
     if specs is not None:
         return shapes, owner
     merged: dict[int, tuple[int, int]] = {}
     for feature, table in enumerate(owner):
         if merged.setdefault(table, shapes[feature]) != shapes[feature]:
-            rule = "features of one table must agree in E and D"
-            raise refusal(document, (*where, feature), table, rule)
+            document.refuse((*where, feature), table, "features of one table must agree in E and D")
     order = sorted(merged)
     return [merged[t] for t in order], [order.index(t) for t in owner]
 

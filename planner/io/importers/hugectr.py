@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AliasChoices, Field
 
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
+from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.workload import (
     DataType,
     DenseArch,
@@ -38,9 +39,10 @@ from planner.io.importers.base import (
     Size,
     TableCount,
     assume,
+    placed,
     plain_table,
 )
-from planner.io.schemas import Loose, PoolingFactor, each, made, present, refusal, validate
+from planner.io.schemas import Loose, PoolingFactor, each, made, present, validate
 
 _OPTIMIZERS: Final = {
     "SGD": (Optimizer.SGD, DenseOptimizer.SGD, 0),
@@ -200,7 +202,7 @@ class _Model:
         self.unsaid: list[str] = []
         kinds = [layer.type for layer in self.layers]
         if "Data" not in kinds:
-            raise refusal(document, ("layers",), kinds, "has no layer of type Data")
+            document.refuse(("layers",), kinds, "has no layer of type Data")
         self.data = kinds.index("Data")
 
     def imported(self) -> Imported:
@@ -355,7 +357,8 @@ class _Model:
 
     def _embeddings(self) -> tuple[tuple[Table, ...], Plan | None]:
         tables: list[Table] = []
-        options: list[tuple[ShardingOption, tuple[int, ...]]] = []
+        placements: list[TablePlacement] = []
+        gpus = range(self.solver.world_size)
         for number, layer in enumerate(self.layers):
             if not layer.is_embedding:
                 continue
@@ -364,39 +367,35 @@ class _Model:
             kind = str(sparse.type if layer.type == "SparseEmbeddingHash" else layer.type)
             found = self._tables(layer, keys, sparse, where, kind)
             if len(tables) + len(found) > MAX_IMPORTED_TABLES:
-                rule = f"more than {MAX_IMPORTED_TABLES:,} slots"
-                raise refusal(self.document, keys, len(found), rule)
+                self.document.refuse(keys, len(found), f"more than {MAX_IMPORTED_TABLES:,} slots")
             tables += found
-            if kind.startswith(("Localized", "Distributed")):
-                options += self._options(found, is_localized=kind.startswith("Localized"))
+            if kind.startswith("Localized"):
+                ranks = [[slot % len(gpus)] for slot in range(len(found))]
+                placements += map(placed, found, repeat(ShardingType.TABLE_WISE), ranks)
+            elif kind.startswith("Distributed"):
+                placements += [placed(table, ShardingType.ROW_WISE, gpus) for table in found]
             else:
                 self.unsaid.append(f"where {layer.title} of type {layer.type} lies, so no plan")
         if not tables:
             kinds = [layer.type for layer in self.layers]
-            rule = "has no layer of a type ...SparseEmbedding..."
-            raise refusal(self.document, ("layers",), kinds, rule)
-        if len(options) < len(tables):
+            self.document.refuse(("layers",), kinds, "has no layer of a type ...SparseEmbedding...")
+        if len(placements) < len(tables):
             return tuple(tables), None
-        if any(option.sharding_type is ShardingType.ROW_WISE for option, _ in options):
+        if any(p.sharding_type is ShardingType.ROW_WISE for p in placements):
             self.unsaid.append(
                 "rows go to GPUs by key % gpus; the plan cuts them into blocks instead"
             )
-        world, local = self.solver.world_size, len(self.solver.hosts[0])
-        placements = tuple(
-            place(option, table.num_embeddings, ranks, world_size=world, local_world_size=local)
-            for table, (option, ranks) in zip(tables, options, strict=True)
-        )
-        return tuple(tables), Plan(placements=placements)
+        return tuple(tables), Plan(placements=tuple(placements))
 
     def _input(self, layer: _Layer, keys: Keys) -> tuple[_SparseInput, Keys]:
         """The sparse input that an embedding reads, and its place."""
         where: Keys = ("layers", self.data, "sparse")
         inputs = present(self.layers[self.data].sparse, self.document, where)
-        for index, sparse in enumerate(inputs):
-            if layer.bottom in _names(sparse.top):
-                return sparse, (*where, index)
-        rule = "is not the top of a sparse input of layer Data"
-        raise refusal(self.document, (*keys, "bottom"), layer.bottom, rule)
+        found = next((i for i, x in enumerate(inputs) if layer.bottom in _names(x.top)), None)
+        if found is None:
+            rule = "is not the top of a sparse input of layer Data"
+            self.document.refuse((*keys, "bottom"), layer.bottom, rule)
+        return inputs[found], (*where, found)
 
     def _tables(
         self, layer: _Layer, keys: Keys, sparse: _SparseInput, where: Keys, kind: str
@@ -466,24 +465,6 @@ class _Model:
         total = present(sparse.max_feature_num_per_sample, self.document, (*keys, key))
         assume(self.assumed, "tables", f"{key} / slot_num indices per sample and slot")
         return [total / slots] * slots
-
-    def _options(
-        self, tables: Sequence[Table], *, is_localized: bool
-    ) -> list[tuple[ShardingOption, tuple[int, ...]]]:
-        """How each table of an embedding is sharded, and on which rank it is if it is whole."""
-        kind = ShardingType.TABLE_WISE if is_localized else ShardingType.ROW_WISE
-        return [
-            (
-                ShardingOption(
-                    table=table.name,
-                    sharding_type=kind,
-                    kernel=ComputeKernel.FUSED,
-                    column_widths=(table.embedding_dim,),
-                ),
-                (slot % self.solver.world_size,) if is_localized else (),
-            )
-            for slot, table in enumerate(tables)
-        ]
 
 
 def _names(value: object) -> list[str]:

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AliasChoices, Field
 
-from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement, row_blocks
+from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.workload import Table, Workload
 from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, Keys, read_json
-from planner.io.importers.base import MAX_RANKS, Imported
-from planner.io.schemas import Count, Loose, each, refusal, validate
+from planner.io.importers.base import MAX_RANKS, Imported, placed
+from planner.io.schemas import Count, Loose, each, validate
 
 _GPUS_PER_HOST: Final = 8
 
@@ -111,7 +111,7 @@ def _placements(document: Document, workload: Workload) -> tuple[int, list[Table
             for i, table in enumerate(group.local_embedding_list):
                 if table >= len(pieces):
                     where = (*keys, "local_embedding_list", i)
-                    raise refusal(document, where, table, f"must be 0 to {len(pieces) - 1}")
+                    document.refuse(where, table, f"must be 0 to {len(pieces) - 1}")
             _check_group(document, group, keys, gpu, len(gpus))
             is_copy = group.table_placement_strategy == "dp"
             for table in group.local_embedding_list:
@@ -128,14 +128,14 @@ def _check_group(document: Document, group: _Group, keys: Keys, gpu: int, num_gp
         listed = each(group.global_embedding_list, num_gpus, document, where)[gpu]
         if listed != group.local_embedding_list:
             rule = f"must be this GPU's own list, {group.local_embedding_list}"
-            raise refusal(document, (*where, gpu), listed, rule)
+            document.refuse((*where, gpu), listed, rule)
     most = 1 if group.table_placement_strategy == "dp" else num_gpus
     if group.num_sharding > most:
         rule = f"must be at most {most}; a dp table is not cut"
-        raise refusal(document, (*keys, "num_sharding"), group.num_sharding, rule)
+        document.refuse((*keys, "num_sharding"), group.num_sharding, rule)
     if group.sharding_id >= group.num_sharding:
         rule = f"must be below {group.num_sharding}"
-        raise refusal(document, (*keys, "sharding_id"), group.sharding_id, rule)
+        document.refuse((*keys, "sharding_id"), group.sharding_id, rule)
 
 
 def _placement(where: str, table: Table, pieces: Sequence[_Piece], num_gpus: int) -> TablePlacement:
@@ -148,28 +148,12 @@ def _placement(where: str, table: Table, pieces: Sequence[_Piece], num_gpus: int
     if pieces[0].is_copy:
         if len(gpus) != num_gpus:
             refuse(f"{where}: dp needs a copy on each of {num_gpus} GPUs")
-        return _placed(table, ShardingType.DATA_PARALLEL, sorted(gpus))
+        return placed(table, ShardingType.DATA_PARALLEL, sorted(gpus))
     count = pieces[0].parts
     if [p.part for p in pieces] != list(range(count)):
         found = [p.part for p in pieces][:8]
         refuse(f"{where}: parts {found} are there, must be each of 0..{count - 1} once")
-    return _placed(table, ShardingType.TABLE_WISE if count == 1 else ShardingType.ROW_WISE, gpus)
-
-
-def _placed(table: Table, kind: ShardingType, gpus: Sequence[int]) -> TablePlacement:
-    """A placement with one shard on each GPU: a copy, or a block of rows."""
-    rows, width = table.num_embeddings, table.embedding_dim
-    is_copy = kind is ShardingType.DATA_PARALLEL
-    blocks = [(0, rows)] * len(gpus) if is_copy else row_blocks(rows, len(gpus))
-    return TablePlacement(
-        table=table.name,
-        sharding_type=kind,
-        kernel=ComputeKernel.DENSE if is_copy else ComputeKernel.FUSED,
-        shards=tuple(
-            Shard(rank=gpu, row_offset=first, num_rows=count, col_offset=0, num_cols=width)
-            for gpu, (first, count) in zip(gpus, blocks, strict=True)
-        ),
-    )
+    return placed(table, ShardingType.TABLE_WISE if count == 1 else ShardingType.ROW_WISE, gpus)
 
 
 # ------------------------------------------------------------------ writing

@@ -16,7 +16,7 @@ from costmodels.workload import DataType, Optimizer, Pooling, Table, Workload
 from planner.errors import refuse
 from planner.io.documents import Document, Keys, read_json
 from planner.io.importers.base import BatchSize, Columns, Imported, Rows, TableCount, plain_table
-from planner.io.schemas import Loose, PoolingFactor, each, made, refusal, validate
+from planner.io.schemas import Loose, PoolingFactor, each, made, validate
 
 OPERATORS: Final = (
     "SplitTableBatchedEmbeddingBagsCodegen",
@@ -102,8 +102,7 @@ def import_param(path: Path) -> Imported:
         optimizer = setup.build[0].kwargs["optimizer"].value
         if not isinstance(optimizer, str) or optimizer not in _OPTIMIZERS:
             keys = ("config", 0, "build", 0, "kwargs", "optimizer")
-            rule = f"must be one of {', '.join(_OPTIMIZERS)}"
-            raise refusal(document, keys, optimizer, rule)
+            document.refuse(keys, optimizer, f"must be one of {', '.join(_OPTIMIZERS)}")
     else:
         assumed["training.optimizer"] = "the file does not name it"
     workload = made(
@@ -152,11 +151,10 @@ def _add_named(
     for position, argument in enumerate(part.args):
         place = (*where, position)
         if argument.swept is not None or argument.listed is not None:
-            raise refusal(document, place, argument.value, "sweeps over values; write one")
+            document.refuse(place, argument.value, "sweeps over values; write one")
         name = argument.name or (names[position] if position < len(names) else None)
         if name not in names or name in found.value:
-            rule = f"must be one of {', '.join(names)}, once"
-            raise refusal(document, (*place, "name"), name, rule)
+            document.refuse((*place, "name"), name, f"must be one of {', '.join(names)}, once")
         value = argument.value
         if isinstance(value, list):
             value = [v["value"] if isinstance(v, dict) and "value" in v else v for v in value]
@@ -164,5 +162,5 @@ def _add_named(
         found.origins[name,] = document.where((*place, "value"))
     for name in names:
         if name not in found.value:
-            rule = f"argument {name!r} is missing; add it"
-            raise refusal(document, where, [a.name for a in part.args], rule)
+            given = [a.name for a in part.args]
+            document.refuse(where, given, f"argument {name!r} is missing; add it")

@@ -23,10 +23,9 @@ from planner.io.constraints import (
     table_constraint,
     unmatched,
 )
-from planner.io.documents import Document, override, read_yaml
+from planner.io.documents import Document, override, read_yaml, show
 from planner.io.library import locate
-from planner.io.nouns import as_noun, noun_of
-from planner.io.schemas import collect, made, show, validate
+from planner.io.schemas import as_noun, collect, made, noun_of, validate
 from planner.io.system.system_file import load_system
 from planner.io.workload.table_list import (
     ASSUMED,

@@ -25,7 +25,6 @@ from costmodels.workload import DataType, DenseArch, OperatorList, Optimizer, Po
 from planner.errors import InvalidInputError, refuse
 from planner.io.constraints import ConstraintSchema, TableConstraintSchema
 from planner.io.documents import Document, read_yaml
-from planner.io.nouns import noun_of, schema_of
 from planner.io.schemas import (
     Amount,
     Bytes,
@@ -39,6 +38,8 @@ from planner.io.schemas import (
     Strict,
     Width,
     made,
+    noun_of,
+    schema_of,
     validate,
 )
 

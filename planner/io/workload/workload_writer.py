@@ -19,7 +19,7 @@ from costmodels.training.communication import Communication
 from costmodels.workload import DenseArch, Pipeline, Table, Workload
 from planner.errors import InvalidInputError, refuse
 from planner.io.documents import yaml_text
-from planner.io.nouns import entry_of
+from planner.io.schemas import entry_of
 from planner.io.workload.workload_schema import (
     LAW_KEYS,
     LAWS,

@@ -17,7 +17,7 @@ from costmodels.calibration.fit_device import collective_curves, fit_rates, host
 from planner.errors import InvalidInputError
 from planner.integrations.measure import calibrate, device_rows
 from planner.integrations.measure.device_rows import Cores, Cuda
-from planner.io.system.measured_rows import read_rows
+from planner.io.system.measured_files import read_rows
 
 TINY = on_a_core(DeviceEffort(num_lookups=(3, 2, 1, 1), num_products=3, repeats=2))
 

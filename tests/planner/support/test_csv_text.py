@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.measured.curves import Collective, CollectiveCurve
-from planner.io.plan.plan_csv import shards_csv
+from planner.io.plan.plan_file import shards_csv
 from planner.io.system.collective_curves import CurveRecord, read_curves, write_curves
 from planner.predict.rows import Unmodelled, predicted_text, read_table
 from planner.support.files import csv_text, guarded, unguarded
