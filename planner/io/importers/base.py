@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -21,6 +22,7 @@ from costmodels.sharding import (
 from costmodels.workload import Feature, Table, Workload
 from planner.errors import refuse
 from planner.io.plan.plan_file import plan_to_json
+from planner.io.schemas import made
 from planner.io.workload.workload_writer import workload_text
 from planner.problem import NO_CONSTRAINTS, Constraints
 
@@ -69,6 +71,22 @@ def assume(assumed: dict[str, str], key: str, text: str) -> None:
     """Add an assumption about a key; several about one key are joined."""
     known = assumed.get(key)
     assumed[key] = text if known in (None, text) else f"{known}; {text}"
+
+
+def imported_of(path: Path, what: str, values: Mapping[str, Any], **told: Any) -> Imported:
+    """What is in a file, with a workload that has the file's name and the values.
+
+    Args:
+        path: the file.
+        what: its kind in words.
+        values: fields of the workload.
+        told: other fields of :class:`Imported`.
+
+    Raises:
+        InvalidInputError: the values contradict each other.
+    """
+    workload = made(str(path), lambda: Workload(**{"name": path.stem, **values}))
+    return Imported(workload=workload, source=f"the {what} {path.name}", **told)
 
 
 def plain_table(

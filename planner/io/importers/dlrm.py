@@ -14,6 +14,7 @@ import math
 import operator
 import re
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from costmodels.workload import (
     Optimizer,
     Workload,
 )
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, read_yaml
 from planner.io.importers.base import (
     MAX_IMPORTED_TABLES,
@@ -93,30 +94,19 @@ def parse_dlrm_command(words: Sequence[str]) -> DlrmCommand:
     """
     words = _split(words)
     script = next((i for i, w in enumerate(words) if w.rsplit("/", 1)[-1] in PROGRAMS), None)
-    if script is None:
-        program = _guess(words)
-        after = words[_first_flag(words, PROGRAMS[program]) :]
-        before = words[: len(words) - len(after)]
-    else:
+    if script is not None:
         program = words[script].rsplit("/", 1)[-1]
         before, after = words[:script], words[script + 1 :]
-    values, switches = PROGRAMS[program]
-    return DlrmCommand(
-        program=program,
-        flags=_flags_of(_without_separator(after), program, values, switches),
-        world_size=_world_size(before),
-    )
-
-
-def _first_flag(words: Sequence[str], known: tuple[frozenset[str], frozenset[str]]) -> int:
-    """Where the flags of the program begin, if a launcher names another script, or none."""
-    if words[0].startswith("--"):
-        return 0
-    if "--" in words:
-        return words.index("--")
-    return next(
-        i for i, w in enumerate(words) if w.startswith("--") and _name(w) in set().union(*known)
-    )
+    else:
+        # A launcher names another script, or there is none.
+        program = _guess(words)
+        every = set().union(*PROGRAMS[program])
+        known = (i for i, w in enumerate(words) if w.startswith("--") and _name(w) in every)
+        first = words.index("--") if "--" in words else next(known)
+        first = 0 if words[0].startswith("--") else first
+        before, after = words[:first], words[first:]
+    flags = _flags_of(after[after[:1] == ["--"] :], program)
+    return DlrmCommand(program=program, flags=flags, world_size=_world_size(before))
 
 
 def _split(words: Sequence[str]) -> list[str]:
@@ -182,45 +172,40 @@ def _name(word: str) -> str:
     return word.lstrip("-").split("=", 1)[0]
 
 
-def _without_separator(words: list[str]) -> list[str]:
-    """The words without the ``--`` that launchers put between a script and its flags."""
-    return words[1:] if words[:1] == ["--"] else words
-
-
-def _flags_of(
-    words: list[str], program: str, values: frozenset[str], switches: frozenset[str]
-) -> dict[str, str]:
+def _flags_of(words: Sequence[str], program: str) -> dict[str, str]:
+    """The value of each flag; "" for a switch that is on."""
+    values, switches = PROGRAMS[program]
     flags: dict[str, str] = {}
     problems: list[str] = []
-    position = 0
-    while position < len(words):
-        word = words[position]
-        position += 1
-        name = _name(word)
-        if not word.startswith("--"):
-            problems.append(f"value {word!r}: belongs to no flag; {program} takes flags only")
-        elif name not in values | switches:
+    left = deque(words)
+    while left:
+        name, given, value = left.popleft().partition("=")
+        follows = bool(left) and not left[0].startswith("--")
+        if not name.startswith("--"):
+            problems.append(
+                f"value {name + given + value!r}: belongs to no flag; {program} takes flags only"
+            )
+            continue
+        name = name[2:]
+        if name in switches:
+            follows = follows and left[0].lower() in _BOOLEANS
+            value = value if given else left.popleft() if follows else "1"
+            if value.lower() not in _BOOLEANS:
+                problems.append(f"--{name}: takes no value but True or False, got {value!r}")
+            elif _BOOLEANS[value.lower()]:
+                flags[name] = ""
+            continue
+        if not given and follows:
+            value = left.popleft()
+        if name not in values:
             near = difflib.get_close_matches(name, values | switches, n=1)
             hint = f"; did you mean --{near[0]}?" if near else "; remove it"
             problems.append(f"--{name}: {program} has no such flag{hint}")
-            position += position < len(words) and not words[position].startswith("--")
-        elif name in switches:
-            follows = position < len(words) and words[position].lower() in _BOOLEANS
-            given = word.split("=", 1)[1] if "=" in word else words[position] if follows else "1"
-            position += follows and "=" not in word
-            if given.lower() not in _BOOLEANS:
-                problems.append(f"--{name}: takes no value but True or False, got {given!r}")
-            elif _BOOLEANS[given.lower()]:
-                flags[name] = ""
-        elif "=" in word:
-            flags[name] = word.split("=", 1)[1]
-        elif position < len(words) and not words[position].startswith("--"):
-            flags[name] = words[position]
-            position += 1
+        elif given or follows:
+            flags[name] = value
         else:
             problems.append(f"--{name}: needs a value")
-    if problems:
-        raise InvalidInputError([f"command line: {p}" for p in problems])
+    refuse_any([f"command line: {p}" for p in problems])
     return flags
 
 

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field
 from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
-from costmodels.workload import Table, Workload
+from costmodels.workload import Table
 from planner.errors import refuse
 from planner.io.documents import Document, read_json
 from planner.io.importers.base import (
@@ -28,6 +28,7 @@ from planner.io.importers.base import (
     Imported,
     Rows,
     TableCount,
+    imported_of,
     plain_table,
 )
 from planner.io.schemas import Loose, PoolingFactor, each, made, present, validate
@@ -152,18 +153,14 @@ def import_fbgemm(path: Path) -> Imported:
     assumed = dict(_ASSUMED)
     if len(widths) != 1:
         assumed["training.index_bytes"] = "8; the file does not say one width for all"
-    workload = made(
-        str(path),
-        lambda: Workload(
-            name=path.stem,
-            tables=tuple(tables),
-            batch_size_per_rank=read[0].num_samples,
-            index_bytes=(widths.pop() if len(widths) == 1 else None) or 8,
-        ),
-    )
-    return Imported(
-        workload=workload,
-        source=f"the FBGEMM configuration {path.name}",
+    return imported_of(
+        path,
+        "FBGEMM configuration",
+        {
+            "tables": tuple(tables),
+            "batch_size_per_rank": read[0].num_samples,
+            "index_bytes": (widths.pop() if len(widths) == 1 else None) or 8,
+        },
         assumed=assumed,
         unsaid=tuple(dict.fromkeys(line for part in read for line in part.unsaid)),
     )

@@ -25,7 +25,6 @@ from costmodels.workload import (
     Pipeline,
     Pooling,
     Table,
-    Workload,
 )
 from planner.errors import refuse
 from planner.io.documents import Document, Keys, read_json
@@ -39,6 +38,7 @@ from planner.io.importers.base import (
     Size,
     TableCount,
     assume,
+    imported_of,
     placed,
     plain_table,
 )
@@ -211,27 +211,22 @@ class _Model:
         tables, plan = self._embeddings()
         dense = self._dense()
         wire = DataType.FP16 if solver.precision is DataType.FP16 else DataType.FP32
-        path = self.document.path
-        workload = made(
-            str(path),
-            lambda: Workload(
-                name=path.stem,
-                tables=tables,
-                batch_size_per_rank=math.ceil(solver.batchsize / world),
-                dense=dense,
-                optimizer=self._optimizer(),
-                dense_optimizer=_OPTIMIZERS[self.default.type][1],
-                output_dtype=wire,
-                gradient_dtype=wire,
-                index_bytes=solver.index_bytes,
-                pipeline=Pipeline.HUGECTR if solver.enable_overlap else Pipeline.NONE,
-                cuda_graph=solver.cuda_graph or solver.holistic_cuda_graph,
-                reserved_bytes=self._hash_bytes(tables),
-            ),
-        )
-        return Imported(
-            workload=workload,
-            source=f"the HugeCTR configuration {path.name}",
+        return imported_of(
+            self.document.path,
+            "HugeCTR configuration",
+            {
+                "tables": tables,
+                "batch_size_per_rank": math.ceil(solver.batchsize / world),
+                "dense": dense,
+                "optimizer": self._optimizer(),
+                "dense_optimizer": _OPTIMIZERS[self.default.type][1],
+                "output_dtype": wire,
+                "gradient_dtype": wire,
+                "index_bytes": solver.index_bytes,
+                "pipeline": Pipeline.HUGECTR if solver.enable_overlap else Pipeline.NONE,
+                "cuda_graph": solver.cuda_graph or solver.holistic_cuda_graph,
+                "reserved_bytes": self._hash_bytes(tables),
+            },
             assumed=self.assumed,
             unsaid=tuple(self.unsaid),
             law_is_known=False,

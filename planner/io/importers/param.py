@@ -12,11 +12,19 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from costmodels.workload import DataType, Optimizer, Pooling, Table, Workload
+from costmodels.workload import DataType, Optimizer, Pooling, Table
 from planner.errors import refuse
 from planner.io.documents import Document, Keys, read_json
-from planner.io.importers.base import BatchSize, Columns, Imported, Rows, TableCount, plain_table
-from planner.io.schemas import Loose, PoolingFactor, each, made, validate
+from planner.io.importers.base import (
+    BatchSize,
+    Columns,
+    Imported,
+    Rows,
+    TableCount,
+    imported_of,
+    plain_table,
+)
+from planner.io.schemas import Loose, PoolingFactor, each, validate
 
 OPERATORS: Final = (
     "SplitTableBatchedEmbeddingBagsCodegen",
@@ -105,19 +113,15 @@ def import_param(path: Path) -> Imported:
             document.refuse(keys, optimizer, f"must be one of {', '.join(_OPTIMIZERS)}")
     else:
         assumed["training.optimizer"] = "the file does not name it"
-    workload = made(
-        str(path),
-        lambda: Workload(
-            name=path.stem,
-            tables=_tables(values, found),
-            batch_size_per_rank=values.batch_size,
-            optimizer=_OPTIMIZERS[optimizer],
-        ),
-    )
     others = [name for name in names if name != operator]
-    return Imported(
-        workload=workload,
-        source=f"the PARAM configuration {path.name}",
+    return imported_of(
+        path,
+        "PARAM configuration",
+        {
+            "tables": _tables(values, found),
+            "batch_size_per_rank": values.batch_size,
+            "optimizer": _OPTIMIZERS[optimizer],
+        },
         assumed=assumed,
         unsaid=(f"operators {', '.join(others[:5])}",) if others else (),
         law_is_known=False,

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Final
 
 from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement, check_tiling
-from costmodels.workload import Table, Workload
+from costmodels.workload import Table
 from planner.errors import refuse, refuse_any
-from planner.io.importers.base import DEFAULT_BATCH, MAX_COLUMNS, MAX_ROWS, Imported, plain_table
+from planner.io.importers.base import (
+    DEFAULT_BATCH,
+    MAX_COLUMNS,
+    MAX_ROWS,
+    Imported,
+    imported_of,
+    plain_table,
+)
 from planner.io.plan.plan_file import ParameterSchema, read_plan_schema, shards_of
-from planner.io.schemas import collect, made
+from planner.io.schemas import collect
 
 Shape = tuple[int, int]
 
@@ -57,20 +64,9 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     assumed = dict(_ASSUMED)
     if batch is None:
         assumed["training.batch_size_per_rank"] = f"{DEFAULT_BATCH}; a plan does not say it"
-    workload = made(
-        str(path),
-        lambda: Workload(
-            name=schema.workload or path.stem,
-            tables=tuple(tables),
-            batch_size_per_rank=batch or DEFAULT_BATCH,
-        ),
-    )
-    return Imported(
-        workload=workload,
-        source=f"the TorchRec plan {path.name}",
-        assumed=assumed,
-        law_is_known=False,
-    )
+    values = {"tables": tuple(tables), "batch_size_per_rank": batch or DEFAULT_BATCH}
+    values |= {"name": schema.workload} if schema.workload else {}
+    return imported_of(path, "TorchRec plan", values, assumed=assumed, law_is_known=False)
 
 
 def _table(name: str, module: str, entry: ParameterSchema, given: Shape | None) -> Table:

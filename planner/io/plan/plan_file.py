@@ -594,11 +594,7 @@ def shards_csv(plan: Plan) -> str:
             placement.sharding_type.value,
             placement.kernel.value,
             placement.cache_load_factor_ratio,
-            shard.rank,
-            shard.row_offset,
-            shard.num_rows,
-            shard.col_offset,
-            shard.num_cols,
+            *(getattr(shard, key) for key in ("rank", *_CELLS)),
         )
         for placement in plan.placements
         for shard in placement.shards

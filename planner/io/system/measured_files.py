@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
 from costmodels.calibration.device_designs import LOOKUP_BLOCKS, Row
 from costmodels.calibration.fit_device import EAGER_CALL, EAGER_PASS
@@ -168,42 +175,28 @@ class _Lookup(Loose):
         return self
 
 
-class _Timed(Loose):
+def _row(**keys: Any) -> type[Loose]:
+    """The schema of a row that needs these keys."""
+    found: type[Loose] = create_model(
+        "_Row", __base__=Loose, **{key: (kind, ...) for key, kind in keys.items()}
+    )
+    return found
+
+
+_Timed = _row(us=Microseconds)
+_Gap = _row(us_each=Microseconds)
+_Call = _row(wall_us=Microseconds)
+_Sized = _row(us=Microseconds, mb=Annotated[Real, Field(gt=0, le=1e7)])
+_Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+_Product = _row(us=Microseconds, prec=_Precision, n=Annotated[int, Field(gt=0, le=10**6)])
+_Size = Annotated[int, Field(gt=0, le=10**8)]
+_Shape = _row(us=Microseconds, dtype=_Precision, M=_Size, K=_Size, N=_Size)
+_Kilobytes = Annotated[Real, Field(gt=0, le=1e10)]
+_Linked = _row(pinned=bool, kb=_Kilobytes, h2d_us=Microseconds, d2h_us=Microseconds)
+
+
+class _Collective(Loose):
     us: Microseconds
-
-
-class _Gap(Loose):
-    us_each: Microseconds
-
-
-class _Sized(_Timed):
-    mb: Annotated[Real, Field(gt=0, le=1e7)]
-
-
-class _Product(_Timed):
-    prec: Literal["fp32", "tf32", "bf16", "fp16"]
-    n: Annotated[int, Field(gt=0, le=10**6)]
-
-
-class _Shape(_Timed):
-    dtype: Literal["fp32", "tf32", "bf16", "fp16"]
-    M: Annotated[int, Field(gt=0, le=10**8)]
-    K: Annotated[int, Field(gt=0, le=10**8)]
-    N: Annotated[int, Field(gt=0, le=10**8)]
-
-
-class _Linked(Loose):
-    pinned: bool
-    kb: Annotated[Real, Field(gt=0, le=1e10)]
-    h2d_us: Microseconds
-    d2h_us: Microseconds
-
-
-class _Call(Loose):
-    wall_us: Microseconds
-
-
-class _Collective(_Timed):
     operation: Literal["all_to_all", "all_reduce", "reduce_scatter", "all_gather"]
     ranks: Annotated[int, Field(ge=2, le=65536)]
     sent_bytes: list[Bytes]

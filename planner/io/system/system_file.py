@@ -457,27 +457,22 @@ def links_measured(topology: Topology) -> Links | None:
         The links. None if the system has curves of its own file, which hold for its own links, or
         if no shipped system has such sets.
     """
-    sets = topology.collective_curves
+    sets, local = topology.collective_curves, topology.local_world_size
     if not sets or any(name.endswith(_CSV) for name in sets):
         return None
     shipped = names("systems")
-    local = topology.local_world_size
     if topology.name in shipped:
         known = _shipped(topology.name, local)
         if known.collective_curves in (sets, ()):
             return known.links
-    every = (_shipped(name, local) for name in shipped)
+    every = [_shipped(name, local) for name in shipped]
     alike = [s for s in every if s.collective_curves == sets]
-    alike.sort(
-        key=lambda s: (
-            s.device.name != topology.device.name,
-            s.network_link.fabric != topology.network_link.fabric,
-            s.name != sets[0],
-        )
-    )
-    if not alike and sets[0] in shipped:
-        alike = [_shipped(sets[0], local)]
-    return alike[0].links if alike else None
+    alike = alike or [s for s in every if s.name == sets[0]]
+    device, fabric = topology.device.name, topology.network_link.fabric
+    rank = [
+        (s.device.name != device, s.network_link.fabric != fabric, s.name != sets[0]) for s in alike
+    ]
+    return alike[rank.index(min(rank))].links if alike else None
 
 
 @functools.lru_cache(maxsize=256)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from costmodels.calibration.device_designs import LOOKUP_BLOCKS
 from costmodels.calibration.fit_device import (
@@ -51,6 +51,7 @@ from planner.support.files import write_text_atomic, write_texts_atomic
 _NOT_IN_NOTES: Final = re.compile(r"[():#\"'\\\n]")
 """Characters that end the source of a number in a file."""
 _TFLOP: Final = 1e12
+Sections = Mapping[str, Any]
 _EFFICIENCY_OF: Final = (DataType.BF16, DataType.FP16, DataType.TF32, DataType.FP32)
 """The type whose measured rate is the base's peak rate times the written efficiency: the first of
 these that was measured."""
@@ -272,8 +273,11 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
             "of GPUs cannot be fitted to; calibrate CPU ranks with --device cpu -o FILE"
         )
     start = locate(base, "systems")
-    _check_base(path, start)
-    topology = load_system(base)
+    _refuse_itself(path, start, "the rows start from")
+    schema = validate(SystemSchema, read_system(start))
+    if schema.calibration is not None:
+        refuse(f"{start}: has ranks on CPU cores; name the system of a GPU with --system")
+    topology = load_system(start)
     rates = fit_rates(measured.environment, measured.rows)
     curves = collective_curves(
         measured.rows,
@@ -282,8 +286,8 @@ def fit_and_write(path: Path, base: str | Path, measured: MeasuredRows) -> Writt
     )
     lookups = _fit_lookups(topology, rates, measured)
     calls = _calls(measured)
-    sections = _sections(start, rates, calls, lookups, measured)
-    written = _write(path, start, sections, calls, curves, measured)
+    sections = _sections(schema.device, rates, calls, lookups, measured)
+    written = _write(path, start, topology, sections, calls, curves, measured)
     before = {p.name: p.value for p in topology.provenance}
     uneven = uneven_error(measured.rows)
     said = {
@@ -334,17 +338,6 @@ def _note(text: str) -> str:
     return "".join(c for c in _NOT_IN_NOTES.sub("", text) if c.isprintable())
 
 
-def _check_base(path: Path, base: Path) -> None:
-    """Refuse to start from the file that is written, or from CPU ranks.
-
-    Raises:
-        InvalidInputError: the base is one of these, or no system.
-    """
-    _refuse_itself(path, base, "the rows start from")
-    if validate(SystemSchema, read_system(base)).calibration is not None:
-        refuse(f"{base}: has ranks on CPU cores; name the system of a GPU with --system")
-
-
 def _fit_lookups(topology: Topology, rates: Rates, measured: MeasuredRows) -> FbgemmFit | None:
     """The constants of lookups on a device with the measured rates; None without lookups.
 
@@ -367,39 +360,46 @@ def _fit_lookups(topology: Topology, rates: Rates, measured: MeasuredRows) -> Fb
 
 
 def _sections(
-    base: Path, rates: Rates, calls: HostCalls | None, fit: FbgemmFit | None, measured: MeasuredRows
-) -> list[str]:
-    """The lines of all sections that have measured numbers."""
+    base: DeviceSchema,
+    rates: Rates,
+    calls: HostCalls | None,
+    fit: FbgemmFit | None,
+    measured: MeasuredRows,
+) -> Sections:
+    """All sections that have measured numbers."""
     note = _note(measured.machine())
-    found: dict[str, list[str]] = {"device": [], "host": [], "links.host": []}
+    found: dict[str, Any] = {"device": {}, "host": {}, "links": {"host": {}}, "lookup": {}}
     for section, key, field, size, form, unit, how in _NUMBERS:
         value = getattr(rates, field)
         if value:
-            found[section].append(f"{key}: {value / size:{form}}{unit} (measured, {how}{note})")
-    device = validate(SystemSchema, read_system(base)).device
-    found["device"] += _product_lines(device, rates, note)
-    found["host"] += calls.lines() if calls else ()
-    lines = []
-    for section, numbers in found.items():
-        *above, last = section.split(".")
-        if numbers:
-            lines += [f"{key}:" for key in above] + [f"{'  ' * len(above)}{last}:"]
-            lines += [f"{'  ' * (len(above) + 1)}{line}" for line in numbers]
+            holder = found[section] if section in found else found["links"]["host"]
+            holder[key] = f"{value / size:{form}}{unit} (measured, {how}{note})"
+    found["device"] |= _products(base, rates, note)
+    found["host"] |= dict(line.split(": ", 1) for line in calls.lines()) if calls else {}
     if fit is not None:
         how = f"calibrated, {_note(measured.machine('fbgemm'))}"
         rest = "default, of the base, for these seconds"
-        lines.append("lookup:")
-        lines += [
-            f"  {name}: {value:.6g} ({how if name in FITTED else rest})"
+        found["lookup"] = {
+            name: f"{value:.6g} ({how if name in FITTED else rest})"
             for name, value in asdict(fit.constants).items()
-        ]
-    return lines
+        }
+    return found
+
+
+def _lines(sections: Sections, indent: str = "") -> Iterator[str]:
+    """The lines of sections that are not empty."""
+    for key, value in sections.items():
+        if isinstance(value, str):
+            yield f"{indent}{key}: {value}"
+        elif inner := list(_lines(value, f"{indent}  ")):
+            yield from (f"{indent}{key}:", *inner)
 
 
 def _write(
     path: Path,
     base: Path,
-    sections: list[str],
+    start: Topology,
+    sections: Sections,
     calls: HostCalls | None,
     curves: Sequence[CollectiveCurve],
     measured: MeasuredRows,
@@ -409,29 +409,27 @@ def _write(
     Raises:
         InvalidInputError: the rows give no system, or a file cannot be written.
     """
-    start = load_system(base)
-    lines = [
-        f"# Measured by `shardplan calibrate` on {_note(measured.machine())}.",
-        "# Keys that are not here are those of the base.",
-        f"name: {yaml_text(path.stem)}",
-        f"description: {yaml_text(f'{start.device.name}, measured')}",
-        *sections,
-    ]
+    described = yaml_text(f"{start.device.name}, measured")
+    values = {"name": yaml_text(path.stem), "description": described, **sections}
     texts: dict[Path, str] = {}
     if curves:
         beside = path.with_suffix(".curves.csv")
         texts[beside] = curves_text(_records(path.stem, start.device.name, curves))
         kept = [_relative(path, name) for name in start.collective_curves]
         names = ", ".join(yaml_text(name) for name in (beside.name, *kept))
-        lines.append(f"collective_curves: [{names}]")
+        values["collective_curves"] = f"[{names}]"
     try:
-        whole = [*lines, f"base: {yaml_text(str(base.resolve()))}"]
+        whole = _lines({**values, "base": yaml_text(str(base.resolve()))})
         validate(SystemSchema, system_of(path, "\n".join(whole)))
         if calls is not None:
             replace(start.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
     except (InvalidInputError, CostModelError) as error:
         refuse(f"{measured.path}: the rows give a number that no system has: {error}")
-    lines.insert(3, f"base: {yaml_text(_base_name(path, base))}")
+    lines = [
+        f"# Measured by `shardplan calibrate` on {_note(measured.machine())}.",
+        "# Keys that are not here are those of the base.",
+        *_lines({"name": values["name"], "base": yaml_text(_base_name(path, base)), **values}),
+    ]
     write_texts_atomic({**texts, path: "\n".join(lines) + "\n"})
     return (path, *texts)
 
@@ -449,7 +447,7 @@ def _relative(path: Path, curves: str) -> str:
     return os.path.relpath(Path(curves).resolve(), path.parent.resolve())
 
 
-def _product_lines(base: DeviceSchema, rates: Rates, note: str) -> list[str]:
+def _products(base: DeviceSchema, rates: Rates, note: str) -> Sections:
     """Rates of products: a rate times the efficiency is what was measured.
 
     The efficiency is the measured share of the base's rate of one type. So this type keeps its
@@ -459,20 +457,17 @@ def _product_lines(base: DeviceSchema, rates: Rates, note: str) -> list[str]:
     measured = dict(rates.products_flops)
     reference = next((t for t in _EFFICIENCY_OF if t in measured and t in base.flops), None)
     if reference is None:
-        return []
+        return {}
     efficiency = min(1.0, max(0.01, measured[reference] / base.flops[reference].value))
     told = f"large {reference.value} products on {note}"
-    lines = [f"flops_efficiency: {efficiency:.4f} (measured, {told})", "flops:"]
-    for kind in dict.fromkeys((*base.flops, *measured)):
-        if kind in measured:
-            rate = measured[kind] / efficiency / _TFLOP
-            what = f"large products on {note} reach {measured[kind] / _TFLOP:.1f} TFLOP/s"
-            lines.append(f"  {kind.value}: {rate:.5g} TFLOP/s (measured, {what})")
-        else:
-            kept = base.flops[kind]
-            source = ", ".join(part for part in (kept.source.value, kept.reference) if part)
-            lines.append(f"  {kind.value}: {kept.text} ({source})")
-    return lines
+    flops = {}
+    for kind, kept in base.flops.items():
+        source = ", ".join(part for part in (kept.source.value, kept.reference) if part)
+        flops[kind.value] = f"{kept.text} ({source})"
+    for kind, rate in measured.items():
+        what = f"large products on {note} reach {rate / _TFLOP:.1f} TFLOP/s"
+        flops[kind.value] = f"{rate / efficiency / _TFLOP:.5g} TFLOP/s (measured, {what})"
+    return {"flops_efficiency": f"{efficiency:.4f} (measured, {told})", "flops": flops}
 
 
 def _records(name: str, device: str, curves: Sequence[CollectiveCurve]) -> list[CurveRecord]:
