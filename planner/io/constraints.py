@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -191,9 +192,7 @@ def merged(one: Constraints, other: Constraints) -> Constraints:
 
 def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
     """The rules of a list of entries."""
-    found: dict[str, list[Any]] = {
-        k: [] for k in ("tables", "together", "apart", "counts", "memory")
-    }
+    found = defaultdict[str, list[Any]](list)
     for entry in entries:
         for key, rule in _rules_of(entry):
             found[key].append(rule)
@@ -202,33 +201,29 @@ def constraints_of(entries: Iterable[ConstraintSchema]) -> Constraints:
 
 def _rules_of(entry: ConstraintSchema) -> Iterator[tuple[str, Any]]:
     """The rules of one entry, each with the field of :class:`Constraints` that it belongs to."""
-    patterns = entry.tables or ["*"]
-    patterns = [patterns] if isinstance(patterns, str) else patterns
-    given = entry.model_fields_set
-    for key, value in ((key, getattr(entry, key)) for key in _KINDS if key in given):
-        if value is None:
-            continue
-        if key in ("together", "apart"):
-            yield key, TableGroup(patterns=tuple(value), level=Level(entry.on))
-        elif key in ("device_memory", "host_memory"):
-            level, places = (
-                (Level.RANK, entry.ranks) if key == "device_memory" else (Level.HOST, entry.hosts)
-            )
-            yield "memory", MemoryLimit(most_bytes=value, level=level, places=tuple(places))
-        else:
-            _, what, _, place = key.split("_")
-            yield (
-                "counts",
-                CountLimit(
-                    most=value,
-                    level=Level(place),
-                    counts_shards=what == "shards",
-                    patterns=tuple(patterns),
-                ),
-            )
+    tables = entry.tables or ["*"]
+    patterns = (tables,) if isinstance(tables, str) else tuple(tables)
+    key = next((key for key in _KINDS if key in entry.model_fields_set), None)
+    if key is None:
+        for pattern in patterns:
+            yield "tables", table_constraint(pattern, entry)
         return
-    for pattern in patterns:
-        yield "tables", table_constraint(pattern, entry)
+    value = getattr(entry, key)
+    if value is None:
+        return
+    if key in ("together", "apart"):
+        yield key, TableGroup(patterns=tuple(value), level=Level(entry.on))
+    elif key == "device_memory":
+        yield "memory", MemoryLimit(most_bytes=value, level=Level.RANK, places=tuple(entry.ranks))
+    elif key == "host_memory":
+        yield "memory", MemoryLimit(most_bytes=value, level=Level.HOST, places=tuple(entry.hosts))
+    else:
+        _, what, _, place = key.split("_")
+        level, counts_shards = Level(place), what == "shards"
+        yield (
+            "counts",
+            CountLimit(most=value, level=level, counts_shards=counts_shards, patterns=patterns),
+        )
 
 
 def table_constraint(pattern: str, entry: TableConstraintSchema) -> TableConstraint:
@@ -260,7 +255,5 @@ def unmatched(
 
 
 def _left(kind: type[T], allowed: Sequence[T], forbidden: Sequence[T]) -> tuple[T, ...]:
-    if not forbidden:
-        return tuple(allowed)
-    every: Iterable[T] = allowed or cast("Iterable[T]", list(kind))
+    every = allowed if allowed or not forbidden else list(kind)
     return tuple(v for v in every if v not in forbidden)

@@ -18,7 +18,7 @@ from costmodels.sharding import (
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError
 from planner.io import load_system, load_workload
-from planner.io.importers.hugectr_plan import hugectr_plan_text, import_hugectr_plan
+from planner.io.importers.hugectr import hugectr_plan_text, import_hugectr_plan
 from planner.io.plan.plan_file import load_plan, ranks_csv, shards_csv
 
 WORKLOAD = load_workload("small_demo")

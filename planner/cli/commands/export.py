@@ -124,7 +124,7 @@ def hugectr(pipeline: CostPipeline, plan: Plan) -> str:
     Such a file can hold whole tables, tables cut by rows, and copies on every GPU. A plan with
     column pieces, host memory or caches is refused.
     """
-    from planner.io.importers.hugectr_plan import hugectr_plan_text
+    from planner.io.importers.hugectr import hugectr_plan_text
 
     return hugectr_plan_text(plan, pipeline.workload, pipeline.topology.world_size)
 

@@ -397,8 +397,7 @@ def hugectr(
     from planner import io
     from planner.errors import InvalidInputError
     from planner.io.documents import read_json
-    from planner.io.importers.hugectr import import_hugectr
-    from planner.io.importers.hugectr_plan import import_hugectr_plan, is_plan
+    from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan, is_plan
 
     if file.suffix.lower() == ".py":
         message = (
@@ -454,7 +453,7 @@ def param(settings: console.Settings, *, file: Path, flags: ImportFlags) -> int:
 
     'shardplan import collectives' reads the logs of PARAM's collectives.
     """
-    from planner.io.importers.param import import_param
+    from planner.io.importers.fbgemm import import_param
 
     imported = import_param(file)
     return finish(settings, imported, flags, read=(file,))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -363,7 +364,6 @@ def _merged_values(below: Any, own: Any, keys: Keys) -> Any:
 _MOST_RANKS = 65_536
 _UNIT = re.compile(r"_(bytes_per_s|bytes|per_s|s|ratio)$")
 """The unit at the end of a field's name, which the key of a file has in its value."""
-_CSV = ".csv"
 
 
 def load_system(
@@ -458,7 +458,7 @@ def links_measured(topology: Topology) -> Links | None:
         if no shipped system has such sets.
     """
     sets, local = topology.collective_curves, topology.local_world_size
-    if not sets or any(name.endswith(_CSV) for name in sets):
+    if not sets or any(name.endswith(".csv") for name in sets):
         return None
     shipped = names("systems")
     if topology.name in shipped:
@@ -520,17 +520,14 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
 
     A rank or host that gets the same key from two entries is refused: one would have no effect.
     """
-    values = {
-        "hbm_capacity": topology.hbm_capacities(),
-        "speed": topology.speeds(),
-        "ddr_capacity": topology.ddr_capacities(),
-    }
-    given: Counter[tuple[str, str, int]] = Counter()
+    memory, speeds, ddr = topology.hbm_capacities(), topology.speeds(), topology.ddr_capacities()
     sections = (
-        ("different_ranks", "ranks", topology.world_size),
-        ("different_hosts", "hosts", topology.num_hosts),
+        ("different_ranks", "ranks", {"hbm_capacity": memory, "speed": speeds}),
+        ("different_hosts", "hosts", {"ddr_capacity": ddr}),
     )
-    for section, places, count in sections:
+    for section, places, values in sections:
+        given: Counter[tuple[str, int]] = Counter()
+        count = len(next(iter(values.values())))
         for entry in getattr(schema, section):
             at = getattr(entry, places)
             if max(at) >= count:
@@ -540,19 +537,20 @@ def _uneven(schema: SystemSchema, topology: Topology) -> Topology:
                 )
                 raise InvalidValueError(message)
             for key, numbers in values.items():
-                if (number := getattr(entry, key, None)) is not None:
+                if (number := getattr(entry, key)) is not None:
                     numbers[at] = number.value
-                    given.update((section, key, place) for place in set(at))
-    for (section, key, place), times in given.items():
-        if times > 1:
-            message = f"{section}: {times} entries give {key} of {place}; keep one"
-            raise InvalidValueError(message)
-    device, speeds, host = (tuple(numbers.tolist()) for numbers in values.values())
+                    given.update((key, place) for place in set(at))
+        for (key, place), times in given.items():
+            if times > 1:
+                message = f"{section}: {times} entries give {key} of {place}; keep one"
+                raise InvalidValueError(message)
+    own: dict[str, Any] = {}
     if schema.different_ranks:
-        topology = replace(topology, hbm_capacity_by_rank_bytes=device, speed_by_rank_ratio=speeds)
+        own["hbm_capacity_by_rank_bytes"] = tuple(memory.tolist())
+        own["speed_by_rank_ratio"] = tuple(speeds.tolist())
     if schema.different_hosts:
-        topology = replace(topology, ddr_capacity_by_host_bytes=host)
-    return topology
+        own["ddr_capacity_by_host_bytes"] = tuple(ddr.tolist())
+    return replace(topology, **own)
 
 
 def _beside(name: str, path: Path) -> str:
@@ -562,40 +560,30 @@ def _beside(name: str, path: Path) -> str:
 
 def system_json_schema() -> dict[str, Any]:
     """JSON Schema of a system file, for editors; a file with a base may leave any key out."""
-    schema: dict[str, Any] = _without_required(SystemSchema.model_json_schema())
+
+    def optional(part: dict[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in part.items() if k != "required" or not isinstance(v, list)}
+
+    text = json.dumps(SystemSchema.model_json_schema())
+    schema: dict[str, Any] = json.loads(text, object_hook=optional)
     return schema
-
-
-def _without_required(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_without_required(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: _without_required(value)
-        for key, value in schema.items()
-        if key != "required" or not isinstance(value, list)
-    }
 
 
 def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[int, int]:
     """(hosts, ranks per host)."""
     per_host = default if gpus_per_host is None else gpus_per_host
     total = per_host if gpus is None else gpus
-    given: tuple[object, ...] = (total, per_host)
-    are_whole = all(isinstance(number, Integral) for number in given)
+    are_whole = isinstance(total, Integral) and isinstance(per_host, Integral)
     if not are_whole or not 1 <= total <= _MOST_RANKS or per_host < 1:
         refuse(
             f"--gpus {total!r} with {per_host!r} per host: both must be whole numbers from 1 to "
             f"{_MOST_RANKS}"
         )
-    if total < per_host:
-        per_host = total
-    if total % per_host:
-        below = total - total % per_host
+    per_host = min(per_host, total)
+    if rest := total % per_host:
         refuse(
             f"--gpus {total} is not a multiple of {per_host} GPUs per host; use "
-            f"{below} or {below + per_host}, or --gpus-per-host"
+            f"{total - rest} or {total - rest + per_host}, or --gpus-per-host"
         )
     return total // per_host, per_host
 

@@ -22,8 +22,7 @@ from costmodels.workload import (
 )
 from planner.errors import InvalidInputError
 from planner.io.importers.base import imported_plan_text
-from planner.io.importers.hugectr import import_hugectr
-from planner.io.importers.hugectr_plan import hugectr_plan_text, import_hugectr_plan
+from planner.io.importers.hugectr import hugectr_plan_text, import_hugectr, import_hugectr_plan
 from tests.planner.io.importers import samples
 from tests.planner.io.importers.checks import check_readable, save, three_tables
 
