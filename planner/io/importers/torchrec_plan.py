@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from costmodels.sharding import ComputeKernel, ShardingType, TablePlacement, check_tiling
 from costmodels.workload import Table
@@ -64,7 +64,10 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     assumed = dict(_ASSUMED)
     if batch is None:
         assumed["training.batch_size_per_rank"] = f"{DEFAULT_BATCH}; a plan does not say it"
-    values = {"tables": tuple(tables), "batch_size_per_rank": batch or DEFAULT_BATCH}
+    values: dict[str, Any] = {
+        "tables": tuple(tables),
+        "batch_size_per_rank": batch or DEFAULT_BATCH,
+    }
     values |= {"name": schema.workload} if schema.workload else {}
     return imported_of(path, "TorchRec plan", values, assumed=assumed, law_is_known=False)
 

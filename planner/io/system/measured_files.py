@@ -177,10 +177,8 @@ class _Lookup(Loose):
 
 def _row(**keys: Any) -> type[Loose]:
     """The schema of a row that needs these keys."""
-    found: type[Loose] = create_model(
-        "_Row", __base__=Loose, **{key: (kind, ...) for key, kind in keys.items()}
-    )
-    return found
+    fields: dict[str, Any] = {key: (kind, ...) for key, kind in keys.items()}
+    return create_model("_Row", __base__=Loose, **fields)
 
 
 _Timed = _row(us=Microseconds)

@@ -573,7 +573,8 @@ def _layout(gpus: int | None, gpus_per_host: int | None, default: int) -> tuple[
     """(hosts, ranks per host)."""
     per_host = default if gpus_per_host is None else gpus_per_host
     total = per_host if gpus is None else gpus
-    are_whole = isinstance(total, Integral) and isinstance(per_host, Integral)
+    given: tuple[object, ...] = (total, per_host)
+    are_whole = all(isinstance(number, Integral) for number in given)
     if not are_whole or not 1 <= total <= _MOST_RANKS or per_host < 1:
         refuse(
             f"--gpus {total!r} with {per_host!r} per host: both must be whole numbers from 1 to "
