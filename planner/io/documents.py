@@ -14,7 +14,6 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -318,11 +317,10 @@ def _bytes_of(path: Path) -> bytes:
     To open a named pipe waits until some process writes to it. A pipe that was read before is
     opened without waiting.
     """
-    status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
+    if path.is_dir():
         raise IsADirectoryError
-    number = status.st_dev, status.st_ino
-    is_pipe = stat.S_ISFIFO(status.st_mode)
+    status = path.stat()
+    number, is_pipe = (status.st_dev, status.st_ino), path.is_fifo()
     known = _PIPED.get(number, b"") if is_pipe else b""
     with os.fdopen(os.open(path, os.O_RDONLY | (os.O_NONBLOCK if known else 0)), "rb") as file:
         data = file.read(MAX_BYTES + 1) or known

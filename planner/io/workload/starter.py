@@ -265,8 +265,6 @@ def placeholder_text(num_tables: int, name: str) -> str:
 
 # ------------------------------------------------------------------ tables in memory
 
-_PLACE: Final = Path("DataFrame")
-
 
 def workload_from_dataframe(
     frame: Any,
@@ -311,7 +309,7 @@ def workload_from_dataframe(
         "training": {"batch_size_per_rank": _plain(batch_size_per_rank)},
         "tables": joined(entries),
     }
-    found = workload_file_of(Document(_PLACE, value, {}))
+    found = workload_file_of(Document(Path("DataFrame"), value, {}))
     if found.constraints.tables:
         refuse(
             "DataFrame: column 'constraints' is no part of a workload; drop it, and give "
@@ -357,9 +355,8 @@ def _rows_of(frame: Any) -> list[Mapping[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of numpy as a plain Python value; any other value as it is."""
-    is_scalar = hasattr(value, "item") and not hasattr(value, "__len__")
-    return value.item() if is_scalar and not isinstance(value, type) else value
+    """A number or array of numpy as plain Python values; any other value as it is."""
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
 def _present(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -372,20 +369,13 @@ def _present(row: Mapping[str, Any]) -> dict[str, Any]:
     by_name: dict[str, str] = {}
     for column, cell in row.items():
         value = _plain(cell)
-        if value is None or (isinstance(value, float) and math.isnan(value)) or _is_missing(value):
+        # The marks of pandas are known by name, so that it is not imported for them.
+        is_mark = value is None or type(value).__name__ in ("NAType", "NaTType")
+        if is_mark or (isinstance(value, float) and math.isnan(value)):
             continue
-        if hasattr(value, "tolist") and not isinstance(value, type):
-            value = value.tolist()
         name = known_column(str(column))
+        first = by_name.setdefault(name, str(column))
         if name in cells:
-            refuse(
-                f"DataFrame: columns {by_name[name]!r} and {column!r} both mean {name}; drop one"
-            )
+            refuse(f"DataFrame: columns {first!r} and {column!r} both mean {name}; drop one")
         cells[name] = list(value) if isinstance(value, tuple) else value
-        by_name[name] = str(column)
     return cells
-
-
-def _is_missing(value: object) -> bool:
-    """Whether a value is pandas' mark of a missing value; pandas is not imported for this."""
-    return type(value).__name__ in ("NAType", "NaTType")
