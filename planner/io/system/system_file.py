@@ -614,7 +614,7 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
     flops = tuple((dtype, rate.value) for dtype, rate in device.flops.items())
     # Constants of FBGEMM's lookups that the file does not give are shipped.
     constants = {name: number.value for name, number in schema.lookup.items()}
-    host_link = replace(_link(links.host), mesh_ranks=links.host.mesh or 0)
+    host_link = Link(**_numbers(Link, links.host), mesh_ranks=links.host.mesh or 0)
     return Topology(
         name=schema.name,
         device=Device(name=device.name, flops_per_s=flops, **_numbers(Device, device)),
@@ -623,16 +623,12 @@ def _topology(schema: SystemSchema, num_hosts: int, local: int, domain: int) -> 
         local_world_size=local,
         domain_size=domain,
         host_link=host_link,
-        domain_link=_link(links.domain or links.host),
+        domain_link=Link(**_numbers(Link, links.domain or links.host)),
         network_link=_network(schema, local),
         price_per_device_usd_per_hour=schema.price.value if schema.price else None,
         lookup_constants=FbgemmConstants(**constants) if constants else None,
         provenance=(*_provenance(schema), *_fabric_provenance(schema, local)),
     )
-
-
-def _link(schema: LinkSchema) -> Link:
-    return Link(**_numbers(Link, schema))
 
 
 def _numbers(noun: type[Device | Host | Link | FittedFactors], schema: Strict) -> dict[str, Any]:
@@ -642,31 +638,30 @@ def _numbers(noun: type[Device | Host | Link | FittedFactors], schema: Strict) -
 
 
 def _network(schema: SystemSchema, local: int) -> Link:
-    """The network link of each of ``local`` ranks on a host."""
+    """The network link of each of ``local`` ranks on a host.
+
+    To a network of a kind it is the rank's share of the cards of its host. It uses no more cards
+    than the link of its device can feed, and one at least: where few of the devices of a host run,
+    those are the cards beside them.
+    """
     network = schema.links.network
-    link = _link(network) if isinstance(network, LinkSchema) else _of_kind(network, schema, local)
     pods = network.pods
+    if isinstance(network, LinkSchema):
+        link = Link(**_numbers(Link, network))
+    else:
+        fed = max(1.0, schema.host.device_link_bandwidth.value // network.nic.value)
+        link = fabric_link(
+            network.fabric,
+            nic_bytes_per_s=network.nic.value,
+            nics_per_gpu=min(network.nics_per_host / local, fed),
+            startup_s=network.latency.value if network.latency else None,
+            efficiency_ratio=network.efficiency.value if network.efficiency else None,
+            half_size_bytes=network.half_size.value if network.half_size else None,
+            state=network.state,
+        )
     if pods is None:
         return link
     return replace(link, pod_hosts=pods.hosts, oversubscription_ratio=pods.oversubscription)
-
-
-def _of_kind(network: FabricSchema, schema: SystemSchema, local: int) -> Link:
-    """The link of a rank to a network of a kind: its share of the cards of its host.
-
-    It uses no more cards than the link of its device can feed, and one at least: where few of the
-    devices of a host run, those are the cards beside them.
-    """
-    fed = max(1.0, schema.host.device_link_bandwidth.value // network.nic.value)
-    return fabric_link(
-        network.fabric,
-        nic_bytes_per_s=network.nic.value,
-        nics_per_gpu=min(network.nics_per_host / local, fed),
-        startup_s=network.latency.value if network.latency else None,
-        efficiency_ratio=network.efficiency.value if network.efficiency else None,
-        half_size_bytes=network.half_size.value if network.half_size else None,
-        state=network.state,
-    )
 
 
 def _fabric_provenance(schema: SystemSchema, local: int) -> Iterator[Provenance]:

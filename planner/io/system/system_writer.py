@@ -104,9 +104,6 @@ def write_fitted_system(
     """
     base = locate(source, "systems")
     _refuse_itself(path, base, "was fitted")
-    before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
-    ratios = [old * new for old, new in zip(before, found.ratios, strict=True)]
-    _check_ratios(ratios)
     plans = "1 plan" if num_runs == 1 else f"{num_runs} plans"
     lines = [
         f"# Fitted by `shardplan fit` to own runs of {plans}: measured times over those of the "
@@ -117,41 +114,43 @@ def write_fitted_system(
     if topology.calibration and read_system(base).value.get("calibration") is None:
         beside = path.with_suffix(".calibration.json")
         copies[beside] = read_text(Path(topology.calibration))
-        machine = _note(load_constants(topology.calibration).machine)
-        latency_us = 1e6 * topology.device.kernel_latency_s
-        lines += [
-            f"# By the calibration of another machine ({machine}), which the factors correct;",
-            "# rates of the base that are no memory sizes are not used.",
-            f"name: {yaml_text(path.stem)}",
-            "device:",
-            f"  kernel_latency: {latency_us:.3f} us (default, {machine})",
-            f"calibration: {yaml_text(beside.name)}",
-        ]
+        lines += _other_cores(path.stem, beside.name, topology)
     lines.append("fitted:")
-    for kind, ratio, settled in zip(FITTED_KINDS, ratios, settled_ratio, strict=True):
-        origin = "calibrated" if settled >= _SETTLED else "default"
-        told = f"own runs of {plans} settle {100 * settled:.0f} % of it"
+    before = topology.fitted.ratios if topology.fitted else (1.0,) * len(FITTED_KINDS)
+    for i, kind in enumerate(FITTED_KINDS):
+        ratio = before[i] * found.ratios[i]
+        if not LEAST_FACTOR <= ratio <= MOST_FACTOR:
+            refuse(
+                f"the runs ask for a factor of {ratio:,.4g} on times of kind {kind}, and a system "
+                f"file takes {LEAST_FACTOR:g} to {MOST_FACTOR:g}: are the units of the times right?"
+            )
+        origin = "calibrated" if settled_ratio[i] >= _SETTLED else "default"
+        told = f"own runs of {plans} settle {100 * settled_ratio[i]:.0f} % of it"
         lines.append(f"  {kind}: {ratio:.6g} ({origin}, {told})")
-    rows = (", ".join(f"{v:.6g}" for v in row) for row in found.spread_ratio)
-    lines.append(f"  spread: [{', '.join(f'[{row}]' for row in rows)}]")
+    rows = [[float(f"{v:.6g}") for v in row] for row in found.spread_ratio]
+    lines.append(f"  spread: {yaml_text(rows)}")
     write_texts_atomic({**copies, path: "\n".join(lines) + "\n"})
     return (path, *copies)
+
+
+def _other_cores(name: str, calibration: str, topology: Topology) -> tuple[str, ...]:
+    """The lines of a system whose cores have the calibration of another machine."""
+    machine = _note(load_constants(topology.calibration).machine)
+    latency_us = 1e6 * topology.device.kernel_latency_s
+    return (
+        f"# By the calibration of another machine ({machine}), which the factors correct;",
+        "# rates of the base that are no memory sizes are not used.",
+        f"name: {yaml_text(name)}",
+        "device:",
+        f"  kernel_latency: {latency_us:.3f} us (default, {machine})",
+        f"calibration: {yaml_text(calibration)}",
+    )
 
 
 def _refuse_itself(path: Path, base: Path, what: str) -> None:
     """Refuse to write the file that is read."""
     if path.exists() and path.samefile(base):
         refuse(f"{path} is the system that {what}; name another file to write")
-
-
-def _check_ratios(ratios: Sequence[float]) -> None:
-    """Refuse factors that a system file may not hold, which would be refused where it is read."""
-    for kind, ratio in zip(FITTED_KINDS, ratios, strict=True):
-        if not LEAST_FACTOR <= ratio <= MOST_FACTOR:
-            refuse(
-                f"the runs ask for a factor of {ratio:,.4g} on times of kind {kind}, and a system "
-                f"file takes {LEAST_FACTOR:g} to {MOST_FACTOR:g}: are the units of the times right?"
-            )
 
 
 def write_calibrated_system(
