@@ -22,7 +22,7 @@ from typing import Any, Final
 from costmodels.errors import InvalidValueError
 from costmodels.workload import Workload
 from planner.errors import InvalidInputError, refuse
-from planner.io.documents import Document, parse_json, parse_yaml, read_text
+from planner.io.documents import Document, parse_json, parse_scalar, parse_yaml, read_text
 from planner.io.workload.table_list import (
     ASSUMED,
     document_of,
@@ -156,7 +156,7 @@ def _protobuf(text: str, path: Path) -> dict[str, Any]:
         elif mark and mark not in ":,;":
             refuse(f"{path}:{line}: not well-formed: {mark!r} has no place here")
         elif word and key:
-            _add(open_groups[-1], key, _scalar(word))
+            _add(open_groups[-1], key, parse_scalar(word) if found["word"] else word[1:-1])
             key = key if in_list else ""
         elif word:
             key = word
@@ -172,17 +172,6 @@ def _add(group: dict[str, Any], key: str, value: Any) -> None:
         group[key].append(value)
     else:
         group[key] = [group[key], value]
-
-
-def _scalar(word: str) -> Any:
-    if word[0] in "\"'":
-        return word[1:-1]
-    if re.fullmatch(r"[0-9]{1,18}", word):
-        return int(word)
-    try:
-        return float(word)
-    except ValueError:
-        return word
 
 
 _NOTES: Final = {

@@ -277,6 +277,8 @@ def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
     tables: list[Table] = []
     measured: dict[str, TableStats] = {}
     limits: list[TableConstraint] = []
+    counts = Counter(name for entry in schema.tables for name in _names(entry))
+    twice: list[str] = []
     for index, entry in enumerate(schema.tables):
         where = document.where(("tables", index))
         for name in _names(entry):
@@ -285,9 +287,11 @@ def _build(schema: WorkloadSchema, document: Document) -> WorkloadFile:
             tables += [table] if table is not None else []
             if entry.constraints != _NO_LIMITS:
                 limits.append(table_constraint(_literal(name), entry.constraints))
-    problems += _duplicates(schema, document)
-    names = [name for entry in schema.tables for name in _names(entry)]
-    problems += unmatched(schema.constraints, document, names)
+            if counts[name] > 1:
+                place = document.where(("tables", index, "name"))
+                told = f"{counts[name]} tables have this name; give each its own"
+                twice.append(f"{place}: value {name!r}: {told}")
+    problems += [*twice, *unmatched(schema.constraints, document, list(counts))]
     layers = layers_of(schema.dense.layers, document, problems)
     place = document.where(("dense",))
     operators = collect(problems, place, lambda: _operators(schema.dense, document))
@@ -315,17 +319,6 @@ def _names(entry: TableSchema) -> Iterator[str]:
         yield entry.name
     else:
         yield from (f"{entry.name}_{number}" for number in range(entry.count))
-
-
-def _duplicates(schema: WorkloadSchema, document: Document) -> list[str]:
-    counts = Counter(name for entry in schema.tables for name in _names(entry))
-    return [
-        f"{document.where(('tables', index, 'name'))}: value {name!r}: {counts[name]} tables have "
-        "this name; give each its own"
-        for index, entry in enumerate(schema.tables)
-        for name in _names(entry)
-        if counts[name] > 1
-    ]
 
 
 def _assumed(
