@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from planner.io.importers.base import (
     imported_of,
     plain_table,
 )
-from planner.io.plan.plan_file import ParameterSchema, read_plan_schema, shards_of
+from planner.io.plan.plan_file import ParameterSchema, entries_of, read_plan_schema, shards_of
 from planner.io.schemas import collect
 
 Shape = tuple[int, int]
@@ -46,16 +45,12 @@ def import_torchrec_plan(path: Path, shapes: Mapping[str, Shape] | None = None) 
     """
     given = dict(shapes or {})
     schema = read_plan_schema(path)
-    counts = Counter(name for entries in schema.plan.values() for name in entries)
     problems: list[str] = []
     tables: list[Table] = []
-    for module, entries in schema.plan.items():
-        for parameter, entry in entries.items():
-            unique = counts[parameter] == 1 or not module
-            name = parameter if unique else f"{module}.{parameter}"
-            build = partial(_table, name, module, entry, given.pop(name, None))
-            table = collect(problems, f"{path}", build)
-            tables += [table] if table is not None else []
+    for (module, _), name, entry, _ in entries_of(schema):
+        build = partial(_table, name, module, entry, given.pop(name, None))
+        table = collect(problems, f"{path}", build)
+        tables += [table] if table is not None else []
     problems += [f"--shape {name}: the plan has no such table" for name in given]
     if not tables and not problems:
         problems = [f"{path}: plan: holds no tables"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -370,8 +370,7 @@ def _saved(document: Document, workload: Workload | None, topology: Topology | N
         )
     local = topology.local_world_size if topology else schema.local_world_size
     whole = schema.whole
-    names = _Names(schema, workload)
-    placements, warnings = _placements(schema, names, path, local)
+    placements, warnings = _placements(schema, workload, path, local)
     plan = Plan(placements=placements)
     if workload is not None and topology is not None:
         _check(path, schema, plan, workload, topology)
@@ -427,31 +426,26 @@ def parameter_name(table: Table) -> str:
     return table.name.removeprefix(f"{table.module}.") if table.module else table.name
 
 
-class _Names:
-    """Finds the table of the workload that an entry of the file means.
+def entries_of(
+    schema: PlanSchema, workload: Workload | None = None
+) -> Iterator[tuple[tuple[str, str], str, ParameterSchema, Table | None]]:
+    """Each entry of a plan: module and parameter, the name of its table, its values, and the table.
 
     Module paths can differ, because a workload written by hand often has not those of the model.
-    The name then decides, if only one table has it.
+    The name then decides which table of the workload is meant, if only one table has it. Without
+    one, a name is made from the file's.
     """
-
-    def __init__(self, schema: PlanSchema, workload: Workload | None) -> None:
-        tables = workload.tables if workload else ()
-        counts = Counter(parameter_name(t) for t in tables)
-        self._exact = {(t.module, parameter_name(t)): t for t in tables}
-        self._unique = {parameter_name(t): t for t in tables if counts[parameter_name(t)] == 1}
-        self._planned = Counter(name for entries in schema.plan.values() for name in entries)
-
-    def table(self, module: str, name: str) -> Table | None:
-        """The table of the workload, if there is one."""
-        unique = self._unique.get(name) if self._planned[name] == 1 else None
-        return self._exact.get((module, name), unique)
-
-    def name(self, module: str, name: str) -> str:
-        """The name of the table in the workload; without one, a name made from the file's."""
-        table = self.table(module, name)
-        if table is not None:
-            return table.name
-        return name if self._planned[name] == 1 or not module else f"{module}.{name}"
+    tables = workload.tables if workload else ()
+    exact = {(t.module, parameter_name(t)): t for t in tables}
+    counts = Counter(map(parameter_name, tables))
+    alone = {parameter_name(t): t for t in tables if counts[parameter_name(t)] == 1}
+    planned = Counter(name for entries in schema.plan.values() for name in entries)
+    for module, entries in schema.plan.items():
+        for parameter, entry in entries.items():
+            is_alone = planned[parameter] == 1
+            table = exact.get((module, parameter), alone.get(parameter) if is_alone else None)
+            name = parameter if is_alone or not module else f"{module}.{parameter}"
+            yield (module, parameter), table.name if table else name, entry, table
 
 
 def _document(path: Path, value: object) -> Document:
@@ -490,12 +484,11 @@ def _is_module(value: object) -> bool:
 
 
 def _placements(
-    schema: PlanSchema, names: _Names, path: Path, local_world_size: int | None
+    schema: PlanSchema, workload: Workload | None, path: Path, local_world_size: int | None
 ) -> tuple[tuple[TablePlacement, ...], tuple[str, ...]]:
-    def placement(module: str, name: str, entry: ParameterSchema) -> TablePlacement:
-        table = names.table(module, name)
+    def placement(name: str, entry: ParameterSchema, table: Table | None) -> TablePlacement:
         return TablePlacement(
-            table=names.name(module, name),
+            table=name,
             sharding_type=entry.sharding_type,
             kernel=entry.compute_kernel,
             shards=shards_of(entry, table, schema.world_size, local_world_size),
@@ -505,14 +498,12 @@ def _placements(
         )
 
     problems: list[str] = []
-    listed = [(m, n, entry) for m, entries in schema.plan.items() for n, entry in entries.items()]
-    found = [
-        collect(problems, f"{path}: {dotted(('plan', *one[:2]))}", partial(placement, *one))
-        for one in listed
-    ]
-    if problems:
-        raise InvalidInputError(_shortened(path, problems))
-    bare = sum(entry.is_cached and entry.load_factor is None for _, _, entry in listed)
+    found, bare = [], 0
+    for keys, name, entry, table in entries_of(schema, workload):
+        where = f"{path}: {dotted(('plan', *keys))}"
+        found.append(collect(problems, where, partial(placement, name, entry, table)))
+        bare += entry.is_cached and entry.load_factor is None
+    refuse_any(_shortened(path, problems))
     note = f"{path}: {bare} cached tables name no load factor: {DEFAULT_LOAD_FACTOR} is taken"
     return tuple(filter(None, found)), (note,) if bare else ()
 
@@ -541,8 +532,7 @@ def _check(
     for name, placement in planned.items():
         if name in expected:
             _check_table(problems, path, placement, workload, world)
-    if problems:
-        raise InvalidInputError(_shortened(path, problems))
+    refuse_any(_shortened(path, problems))
 
 
 def _check_table(
