@@ -39,7 +39,7 @@ from planner.io.documents import Document, Keys, as_yaml, override, read_text
 from planner.io.library import is_file, locate, names
 from planner.io.schemas import Count, Name, Positive, Quantity, Sourced, Strict, validate
 from planner.io.system.collective_curves import load_curves, unknown_sets
-from planner.io.system.measured_files import load_constants, load_residual, residual_path
+from planner.io.system.measured_files import load_constants
 
 Capacity = Annotated[Sourced, Quantity(dimension="bytes", example="80 GiB", low=1.0)]
 Size = Annotated[Sourced, Quantity(dimension="bytes", example="32 B")]
@@ -432,7 +432,7 @@ def _named_system(
 
 
 def with_measurements(topology: Topology) -> Topology:
-    """The system with what it names: curves, a calibration and learned factors.
+    """The system with what it names: curves and a calibration.
 
     Raises:
         InvalidInputError: something that it names cannot be read.
@@ -441,7 +441,6 @@ def with_measurements(topology: Topology) -> Topology:
         curves=load_curves(topology),
         curve_links=links_measured(topology),
         cpu=load_constants(topology.calibration) if topology.calibration else None,
-        residual=load_residual(residual_path(topology)),
     )
     return replace(topology, measurements=measured)
 
