@@ -199,7 +199,6 @@ def _stream_rate_text(constants: CpuConstants, note: str) -> str:
 
 
 _HOST = re.compile(r"^host:[ \t]*(#.*)?$", re.MULTILINE)
-_NEXT_BLOCK = re.compile(r"^\S", re.MULTILINE)
 
 
 def write_host_calls(path: Path, calls: HostCalls) -> None:
@@ -215,19 +214,15 @@ def write_host_calls(path: Path, calls: HostCalls) -> None:
     block = _HOST.search(text)
     if block is None:
         refuse(f"{path}: no block 'host:' with a key on each line; write these lines into it")
-    after = _NEXT_BLOCK.search(text, block.end())
-    end = after.start() if after else len(text)
-    body = text[block.end() : end]
-    indent = re.search(r"^([ \t]+)\S", body, re.MULTILINE)
-    for line in calls.lines():
-        key = line.partition(":")[0]
-        written = f"{indent.group(1) if indent else '  '}{line}"
-        old = re.search(rf"^[ \t]+{key}:.*$", body, re.MULTILINE)
-        if old is None:
-            body = f"{body.rstrip()}\n{written}\n"
+    indent = re.match(r"(?:\s*\n)*([ \t]+)\S", text[block.end() :])
+    for line in reversed(calls.lines()):
+        old = re.search(rf"^([ \t]+){line.partition(':')[0]}:.*$", text, re.MULTILINE)
+        if old is not None:
+            text = f"{text[: old.start()]}{old[1]}{line}{text[old.end() :]}"
         else:
-            body = body[: old.start()] + written + body[old.end() :]
-    write_text_atomic(path, text[: block.end()] + body + text[end:])
+            own = f"\n{indent[1] if indent else '  '}{line}"
+            text = text[: block.end()] + own + text[block.end() :]
+    write_text_atomic(path, text)
 
 
 # ------------------------------------------------------------------ devices that were measured

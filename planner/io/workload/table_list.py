@@ -224,8 +224,12 @@ def read_table_list(path: Path, *, dim: int | None = None) -> Document:
                     f"{len(columns) + dropped} columns; give one cell for each"
                 )
             lines["tables", len(tables)] = line
-            cells = dict(zip(columns, row[dropped:], strict=True))
-            entry = _entry(cells, f"{path}:{line}", separator)
+            cells = {
+                column: _value(column, cell.strip(), separator)
+                for column, cell in zip(columns, row[dropped:], strict=True)
+                if cell.strip() and cell.strip().lower() not in _MISSING
+            }
+            entry = entry_of(cells, f"{path}:{line}")
             tables.append(entry if dim is None else {"embedding_dim": dim, **entry})
     except csv.Error as error:
         refuse(f"{path}:{reader.line_num}: not well-formed CSV: {error}")
@@ -271,16 +275,6 @@ def _without_index(header: list[str]) -> tuple[list[str], int]:
             return header[1:], 1
         return ["name", *header[1:]], 0
     return header, 0
-
-
-def _entry(cells: dict[str, str], where: str, separator: str) -> dict[str, Any]:
-    """The table of one line of a CSV file."""
-    read = {
-        column: _value(column, cell.strip(), separator)
-        for column, cell in cells.items()
-        if cell.strip() and cell.strip().lower() not in _MISSING
-    }
-    return entry_of(read, where)
 
 
 def _value(column: str, text: str, separator: str) -> Any:
