@@ -289,18 +289,6 @@ OPERATORS: Final = (
 _BUILD: Final = ("num_tables", "rows", "dim", "pooling", "weighted", "weights_precision")
 _INPUT: Final = ("batch_size", "pooling_factor")
 _POOLING: Final = (Pooling.SUM, Pooling.MEAN, Pooling.NONE)
-_OPTIMIZERS: Final = {
-    "exact_row_wise_adagrad": Optimizer.ROWWISE_ADAGRAD,
-    "exact_rowwise_adagrad": Optimizer.ROWWISE_ADAGRAD,
-    "rowwise_adagrad": Optimizer.ROWWISE_ADAGRAD,
-    "exact_adagrad": Optimizer.ADAGRAD,
-    "exact_sgd": Optimizer.SGD,
-    "sgd": Optimizer.SGD,
-    "adam": Optimizer.ADAM,
-    "partial_row_wise_adam": Optimizer.ROWWISE_ADAM,
-    "partial_rowwise_adam": Optimizer.ROWWISE_ADAM,
-    "none": Optimizer.NONE,
-}
 _UNSAID_BY_PARAM: Final = {
     "tables": "uniform indices; the file does not say how they fall on rows",
     "training.output_dtype": "fp32; the file does not say it",
@@ -361,12 +349,13 @@ def import_param(path: Path) -> Imported:
     _add_named(found, document, "input", setup.input[0], _INPUT)
     values = validate(_Values, found)
     assumed = dict(_UNSAID_BY_PARAM)
-    optimizer: Any = "rowwise_adagrad"
+    optimizer: Any = Optimizer.ROWWISE_ADAGRAD
     if "optimizer" in setup.build[0].kwargs:
-        optimizer = setup.build[0].kwargs["optimizer"].value
-        if not isinstance(optimizer, str) or optimizer not in _OPTIMIZERS:
+        given = setup.build[0].kwargs["optimizer"].value
+        optimizer = str(given).removeprefix("exact_").replace("row_wise", "rowwise")
+        if optimizer not in list(Optimizer):
             keys = ("config", 0, "build", 0, "kwargs", "optimizer")
-            document.refuse(keys, optimizer, f"must be one of {', '.join(_OPTIMIZERS)}")
+            document.refuse(keys, given, f"must be one of {', '.join(Optimizer)}")
     else:
         assumed["training.optimizer"] = "the file does not name it"
     others = [name for name in names if name != operator]
@@ -376,7 +365,7 @@ def import_param(path: Path) -> Imported:
         {
             "tables": _tables(values, found),
             "batch_size_per_rank": values.batch_size,
-            "optimizer": _OPTIMIZERS[optimizer],
+            "optimizer": optimizer,
         },
         assumed=assumed,
         unsaid=(f"operators {', '.join(others[:5])}",) if others else (),
