@@ -37,7 +37,7 @@ from planner.errors import InvalidInputError, refuse, refuse_any
 from planner.io.documents import Document, parse_json, read_text
 from planner.io.library import configs_folder
 from planner.io.schemas import Loose, validate
-from planner.support.files import csv_text, unguarded, write_text_atomic
+from planner.support.files import csv_text, unguarded
 
 COLUMNS: Final = (
     "set", "collective", "nodes", "gpus_per_node", "ranks", "domain_gpus", "device", "network",
@@ -142,11 +142,6 @@ def read_curves(path: Path) -> tuple[CurveRecord, ...]:
 def curves_text(records: Iterable[CurveRecord]) -> str:
     """The rows as CSV."""
     return csv_text(COLUMNS, ([_row(record)[c] for c in COLUMNS] for record in records))
-
-
-def write_curves(path: Path, records: Iterable[CurveRecord]) -> None:
-    """Write a file of curves, completely or not at all."""
-    write_text_atomic(path, curves_text(records))
 
 
 def _record(row: dict[str, str]) -> CurveRecord:
