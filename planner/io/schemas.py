@@ -28,7 +28,6 @@ from typing import (
     Self,
     TypeVar,
     Union,
-    cast,
     get_args,
     get_origin,
 )
@@ -52,7 +51,7 @@ from costmodels.errors import CostModelError
 from costmodels.estimates import Source
 from costmodels.layers.base import AbstractLayer
 from costmodels.units import DIMENSIONS, parse_quantity
-from planner.errors import InvalidInputError, refuse, refuse_any
+from planner.errors import InvalidInputError, refuse
 from planner.io.documents import (
     CONSTRAINTS,
     SYSTEM,
@@ -323,10 +322,11 @@ def made(where: str, build: Callable[[], T]) -> T:
     Raises:
         InvalidInputError: a rule is broken; the message begins with the place.
     """
-    problems: list[str] = []
-    found = collect(problems, where, build)
-    refuse_any(problems)
-    return cast("T", found)
+    try:
+        return build()
+    except (CostModelError, InvalidInputError) as error:
+        lines = [f"{where}: {line}" for line in str(error).splitlines()]
+        raise InvalidInputError(lines) from error
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -336,11 +336,11 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def collect(problems: list[str], where: str, build: Callable[[], T]) -> T | None:
-    """Run ``build``; if it raises because a rule is broken, add lines to ``problems``."""
+    """As :func:`made`; if a rule is broken, lines are added to ``problems`` instead."""
     try:
-        return build()
-    except (CostModelError, InvalidInputError) as error:
-        problems.extend(f"{where}: {line}" for line in str(error).splitlines())
+        return made(where, build)
+    except InvalidInputError as error:
+        problems.extend(error.problems)
         return None
 
 

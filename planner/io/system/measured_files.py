@@ -26,7 +26,7 @@ from costmodels.calibration.fitting import Calibration
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.topology import Topology
 from costmodels.workload import Optimizer
-from planner.errors import InvalidInputError, refuse
+from planner.errors import refuse, refuse_any
 from planner.io.documents import Document, parse_json, read_text
 from planner.io.library import is_file
 from planner.io.schemas import Loose, validate
@@ -253,29 +253,23 @@ def _schema(where: str, row: Any, *, is_first: bool) -> type[Loose] | None:
     known: dict[str, Any] = row if isinstance(row, dict) else {}
     block: Any = known.get("block")
     what: Any = known.get("what")
-    is_machine = (block, what) == ("ceilings", "env")
-    message = ""
-    if not isinstance(row, dict):
-        message = "must be an object with a key 'block', such as {...}"
-    elif block not in _BLOCKS:
-        message = (
-            f"block: must be one of {', '.join(_BLOCKS)}; rows are written by "
-            "'shardplan calibrate --rows FILE'"
-        )
-    elif is_first and not is_machine:
-        message = (
-            "the first row must describe the machine: "
-            '{"block": "ceilings", "what": "env", "gpu": ..., "torch": ...}'
-        )
-    elif is_machine and not is_first and "error" not in row:
-        message = "only the first row may say what the machine is"
-    elif block == "ceilings" and not isinstance(what, str) and "error" not in row:
-        message = f"what: must say what was measured, got {what!r}"
-    if message:
-        raise InvalidInputError([f"{where}: {message}"])
+    failed, is_machine = "error" in known, (block, what) == ("ceilings", "env")
+    rules = {
+        "must be an object with a key 'block', such as {...}": isinstance(row, dict),
+        f"block: must be one of {', '.join(_BLOCKS)}; rows are written by "
+        "'shardplan calibrate --rows FILE'": block in _BLOCKS,
+        "the first row must describe the machine: "
+        '{"block": "ceilings", "what": "env", "gpu": ..., "torch": ...}': is_machine
+        or not is_first,
+        "only the first row may say what the machine is": is_first or failed or not is_machine,
+        f"what: must say what was measured, got {what!r}": block != "ceilings"
+        or failed
+        or isinstance(what, str),
+    }
+    refuse_any([f"{where}: {rule}" for rule, is_kept in rules.items() if not is_kept][:1])
     if is_first:
         return _Environment
-    if "error" in row:
+    if failed:
         return None
     if block == "ceilings":
         other = _Call if "wall_us" in row else Loose
