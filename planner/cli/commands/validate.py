@@ -49,7 +49,6 @@ def command() -> None:
       shardplan validate published --what memory
       shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
       shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
-      shardplan validate torchrec --system my_cpu.yaml --skew
       shardplan validate torchrec --system my_cpu.yaml --codec fp16 --plans 4
       shardplan validate intervals
       shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz
@@ -158,7 +157,6 @@ class RunFlags(spec.Flags):
             default="dlrm",
         )
     )
-    skew: bool = spec.switch("Run each plan with uniform, then with skewed indices.")
     codec: Annotated[str | None, ValueKind(click.Choice(["fp16", "bf16"]))] = spec.option(
         "Run each plan with exchanges in fp32, then in this format."
     )
@@ -167,28 +165,20 @@ class RunFlags(spec.Flags):
     @property
     def what(self) -> str:
         """What is compared."""
-        return "skew" if self.skew else self.codec or self.models
+        return self.codec or self.models
 
     @property
     def title(self) -> str:
         """The title of what compares two runs of each plan; empty for single runs."""
-        if self.skew:
-            return "Time with exponent 1.2 over time with uniform indices"
         return f"Time with {self.codec} exchanges over time with fp32" if self.codec else ""
 
     def check(self) -> None:
         """Refuse more than one comparison."""
-        asked = {
-            "--skew": self.skew,
-            f"--codec {self.codec}": self.codec is not None,
-            f"--models {self.models}": self.models != "dlrm",
-        }
-        named = [flag for flag, is_asked in asked.items() if is_asked]
-        if len(named) > 1:
-            message = f"{' and '.join(named)} ask for different comparisons; keep one of them"
-            raise spec.usage(message)
-        if self.skew and spec.is_given("tasks"):
-            message = "--skew trains one model; drop --tasks"
+        if self.codec is not None and self.models != "dlrm":
+            message = (
+                f"--codec {self.codec} and --models {self.models} ask for different comparisons; "
+                "keep one of them"
+            )
             raise spec.usage(message)
 
 
@@ -255,11 +245,11 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
     from planner.integrations.measure.calibrate import calibrated_topology
     from planner.integrations.measure.runs import RunSettings, validate_tasks
 
-    ranks, tasks = flags.ranks, 1 if flags.skew else flags.tasks
+    ranks = flags.ranks
 
     def report(found: Sequence[Outcome]) -> None:
         finished.extend(found)
-        progress(f"task {found[-1].task + 1} of {tasks} done")
+        progress(f"task {found[-1].task + 1} of {flags.tasks} done")
 
     with TemporaryDirectory(prefix="shardplan-") as folder:
         if flags.system is None:
@@ -268,7 +258,7 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
             topology = io.load_system(flags.system, gpus=ranks, gpus_per_host=ranks)
         validate_tasks(
             topology,
-            num_tasks=tasks,
+            num_tasks=flags.tasks,
             num_plans=flags.plans,
             seed=flags.seed,
             settings=RunSettings(seed=flags.seed),
