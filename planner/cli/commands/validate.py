@@ -111,15 +111,9 @@ def published(settings: Settings, *, what: str) -> int:
 
 
 @command.command("intervals", short_help="How often 90 % intervals hold measurements.")
-@click.option(
-    "--runs",
-    type=FILE,
-    metavar="FILE",
-    help="Also count the runs that 'validate torchrec -o DIR' wrote.",
-)
 @spec.output_options
 @click.pass_obj
-def intervals(settings: Settings, *, runs: Path | None) -> int:
+def intervals(settings: Settings) -> int:
     """Count the held-out measurements that lie inside their 90 % intervals.
 
     The measurements are published systems, lookups, and points of collective curves; no model was
@@ -128,7 +122,7 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     """
     from planner.cli.printing.validate_published import show_intervals
 
-    show_intervals(settings, runs)
+    show_intervals(settings)
     return 0
 
 
