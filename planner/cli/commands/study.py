@@ -118,7 +118,7 @@ class StudyFlags(spec.Flags):
     )
     dask: kinds.Text = spec.option(
         "Search on a Dask cluster; its workers need this version of shardplan.",
-        metavar="local|ADDRESS",
+        metavar="ADDRESS",
     )
     output: kinds.Folder = spec.option(
         "Write plan.json, setups.csv, study.html and study.journal, with which the same command "
@@ -159,7 +159,7 @@ class StudyFlags(spec.Flags):
                 self.hosts and self.gpus
             ),
             "--workers counts processes of this machine, and --dask has its own; drop one": (
-                self.dask not in (None, "local") and self.workers is not None
+                self.dask and self.workers
             ),
         }
         for message, is_wrong in wrong.items():
@@ -243,12 +243,11 @@ def _journal(output: Path | None) -> Path | None:
 @contextmanager
 def _place(dask: str | None, processes: int) -> Iterator[Any]:
     """Where searches run: a Dask cluster, a pool of processes, or this process."""
-    from planner.support.dask_cluster import dask_client, require_same_version
+    from planner.support.dask_cluster import dask_client
     from planner.support.processes import WorkerPool
 
     if dask is not None:
-        with dask_client(dask, processes) as client:
-            require_same_version(client)
+        with dask_client(dask) as client:
             yield client
     elif processes == 1:
         yield None

@@ -186,9 +186,9 @@ def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     Each model is trained under random plans, baselines and plans of the search, which take turns in
     random blocks. Ranks are gloo processes. Measured times are processor times of each rank, joined
     at every collective, so that other jobs disturb little. Predictions rest on what 'shardplan
-    calibrate' measured, stage by stage, and never on a run of one of these plans. -v also prints
-    every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed and
-    written, and the exit code is 4.
+    calibrate' measured, stage by stage, and never on a run of one of these plans; --json and -o
+    have every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed
+    and written, and the exit code is 4.
     """
     from planner.cli.printing import validate_runs as show
     from planner.cli.progress import status_line
@@ -216,9 +216,6 @@ def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     elif flags.title:
         show.print_pairs(outcomes, flags.title)
     else:
-        if settings.verbose:
-            show.print_runs(outcomes)
-            show.print_stages(outcomes)
         show.print_scores(found)
         show.print_inside(outcomes)
     if flags.output is not None:

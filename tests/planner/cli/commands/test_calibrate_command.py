@@ -179,9 +179,8 @@ def test_validate_starts_its_own_ranks_only(
 def test_validate_prints_scores_and_writes_runs(
     run: Run, asked: dict[str, object], tmp_path: Path
 ) -> None:
-    done = run("validate", "torchrec", "--tasks", "2", "--plans", "2", "-v", "-o", tmp_path)
+    done = run("validate", "torchrec", "--tasks", "2", "--plans", "2", "-o", tmp_path)
     assert done.code == 0, done.err
-    assert "Every plan" in done.out
     assert "torchrec" in done.out
     assert "0.7 cores" in done.err
     assert (asked["topology"], asked["what"]) == ("2 ranks", "dlrm")
