@@ -74,13 +74,11 @@ class Measured(AbstractCollectiveModel):
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """Bytes over the best rate of the curve, on fabric and network side by side."""
-        group = group_of_peers(send, topology)
-        tables = self._all_to_all_tables(group, group_of_peers(send, topology, self.measured_on))
-        if tables is None:
+        sides = self._sides(send, receive, topology)
+        if sides is None:
             return self.otherwise.all_to_all(send, receive, topology)
-        moved = busiest_bytes(send, receive, topology, group)
-        seconds = np.zeros_like(moved[0])
-        for num_bytes, table in zip(moved, tables, strict=True):
+        seconds = np.zeros(send.shape[:-1])
+        for num_bytes, table in sides:
             if table is not None:
                 seconds = np.maximum(seconds, num_bytes / table.law.rate)
         return seconds
@@ -109,18 +107,17 @@ class Measured(AbstractCollectiveModel):
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """The curves at the bytes of each rank, on fabric and network side by side."""
-        group = group_of_peers(send, topology)
-        tables = self._all_to_all_tables(group, group_of_peers(send, topology, self.measured_on))
-        if tables is None:
+        sides = self._sides(send, receive, topology)
+        if sides is None:
             return self.otherwise.all_to_all_s(send, receive, topology)
-        fabric, network = busiest_bytes(send, receive, topology, group)
+        (fabric, inside), (network, across) = sides
         seconds = np.zeros_like(fabric)
-        if tables[0] is not None:
-            there = group_of_peers(send, topology, self.measured_on)
+        if inside is not None:
+            group, there = self._peers(send, topology)
             hop_s = max(group.network_latency_s - there.network_latency_s, 0.0)
-            seconds = self._read(tables[0], fabric) + hop_s * (group.domains > 1)
-        if tables[1] is not None:
-            seconds = np.maximum(seconds, self._read(tables[1], network))
+            seconds = self._read(inside, fabric) + hop_s * (group.domains > 1)
+        if across is not None:
+            seconds = np.maximum(seconds, self._read(across, network))
         return seconds
 
     def buffer_s(
@@ -220,27 +217,26 @@ class Measured(AbstractCollectiveModel):
         ranks = group_of(topology, within_host=within_host).ranks
         return np.asarray(num_bytes * (bus_factor(kinds[0], ranks) / rate)) if rate else None
 
-    def _all_to_all_tables(
-        self, group: Group, there: Group
-    ) -> tuple[TimeCurve | None, TimeCurve | None] | None:
-        """The tables of an all-to-all on the fabric and on the network.
+    def _peers(self, send: FloatArray, topology: Topology) -> tuple[Group, Group]:
+        """The ranks of an all-to-all, on the links of the system and on those of the curves."""
+        return group_of_peers(send, topology), group_of_peers(send, topology, self.measured_on)
 
-        Each is None if the group does not use these links, or if no curve tells its time. The pair
-        is None if :attr:`otherwise` has to price the all-to-all.
+    def _sides(
+        self, send: FloatArray, receive: FloatArray, topology: Topology
+    ) -> tuple[tuple[FloatArray, TimeCurve | None], ...] | None:
+        """Bytes and table of an all-to-all on the fabric and on the network.
 
-        Args:
-            group: the ranks that take part, on the links of the system.
-            there: the same ranks on the links that the curves were measured on.
+        A table is None if the group does not use these links, or if no curve tells its time. All is
+        None if :attr:`otherwise` has to price the all-to-all.
         """
-        fabric = self._catalogue.find(
-            Collective.ALL_TO_ALL, group.within_domain, there.within_domain
-        )
-        if group.domains == 1:
-            return None if fabric is None else (fabric.table, None)
-        network = self._catalogue.find(Collective.ALL_TO_ALL, group, there)
-        if network is None:
+        group, there = self._peers(send, topology)
+        kind, find = Collective.ALL_TO_ALL, self._catalogue.find
+        found = [find(kind, group.within_domain, there.within_domain)]
+        found += [find(kind, group, there) if group.domains > 1 else None]
+        if found[group.domains > 1] is None:
             return None
-        return (fabric.table if fabric is not None else None), network.table
+        tables = (f.table if f is not None else None for f in found)
+        return tuple(zip(busiest_bytes(send, receive, topology, group), tables, strict=True))
 
 
 def _changed(name: str, measured: Link, link: Link) -> list[str]:
