@@ -13,7 +13,7 @@ from costmodels.collective._law import Group, bus_factor, busiest_bytes, group_o
 from costmodels.collective.base import AbstractCollectiveModel, Confidence, default_model
 from costmodels.datatypes import FloatArray
 from costmodels.measured.curves import Collective, CollectiveCurve
-from costmodels.topology import Link, Links, Topology
+from costmodels.topology import Links, Topology
 from costmodels.units import format_rate, format_time
 
 _TYPICAL_BYTES: Final = 16.0 * 2**20
@@ -155,15 +155,11 @@ class Measured(AbstractCollectiveModel):
             return ()
         if then is None:
             return self._remarks_on_own_curves(topology)
-        crossed = [("host", then.host, topology.host_link)]
-        if min(topology.domain_size, topology.world_size) > topology.local_world_size:
-            crossed.append(("domain", then.domain, topology.domain_link))
-        if (
-            topology.world_size > topology.domain_size
-            and topology.network_link.fabric == then.network.fabric
-        ):
-            crossed.append(("network", then.network, topology.network_link))
-        told = [text for name, was, link in crossed for text in _changed(name, was, link)]
+        world, domain, local = topology.world_size, topology.domain_size, topology.local_world_size
+        same_kind = topology.network_link.fabric == then.network.fabric
+        crossed = ["host", *["domain"] * (min(domain, world) > local)]
+        crossed += ["network"] * (world > domain and same_kind)
+        told = [text for name in crossed for text in _changed(name, then, topology.links)]
         if not told:
             return ()
         return (
@@ -239,16 +235,19 @@ class Measured(AbstractCollectiveModel):
         return tuple(zip(busiest_bytes(send, receive, topology, group), tables, strict=True))
 
 
-def _changed(name: str, measured: Link, link: Link) -> list[str]:
-    """How a link differs from the one that was measured, in words; empty if it does not."""
-    told = []
-    if link.bandwidth_bytes_per_s != measured.bandwidth_bytes_per_s:
-        rates = (link.bandwidth_bytes_per_s, measured.bandwidth_bytes_per_s)
-        told.append("links.{}.bandwidth is {} instead of {}".format(name, *map(format_rate, rates)))
-    if link.latency_s != measured.latency_s:
-        times = (link.latency_s, measured.latency_s)
-        told.append("links.{}.latency is {} instead of {}".format(name, *map(format_time, times)))
+def _changed(level: str, then: Links, now: Links) -> list[str]:
+    """How a level of links differs from the one that was measured, in words; empty if not."""
+    measured, link = getattr(then, level), getattr(now, level)
+    told = [
+        f"links.{level}.{key} is {words(getattr(link, name))} instead of "
+        f"{words(getattr(measured, name))}"
+        for key, name, words in (
+            ("bandwidth", "bandwidth_bytes_per_s", format_rate),
+            ("latency", "latency_s", format_time),
+        )
+        if getattr(link, name) != getattr(measured, name)
+    ]
     pods, known = ((x.pod_hosts, x.oversubscription_ratio) for x in (link, measured))
     if pods != known:
-        told.append(f"links.{name}.pods is (hosts, oversubscription) {pods} instead of {known}")
+        told.append(f"links.{level}.pods is (hosts, oversubscription) {pods} instead of {known}")
     return told

@@ -322,8 +322,8 @@ class IterationFloor:
         beside = next(columns) * (ranks == 0) if fetches and not early else np.zeros_like(forward)
         codecs, updated = self._codecs(types, ranks.size, empty=empty), backward
         if codecs is not None:
-            decoded_s = codecs.dequantize_gradient_s + backward
-            codecs = replace(codecs, dequantize_gradient_s=decoded_s)
+            decoded_s = codecs.gradient_dequantize_s + backward
+            codecs = replace(codecs, gradient_dequantize_s=decoded_s)
             updated = next(columns) * (ranks == ranks[-1] - early)
         return replace(
             own,

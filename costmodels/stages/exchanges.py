@@ -562,9 +562,9 @@ class CodecModel:
             (present * self._received_s[way]).max(axis=-1) / speeds for way in (FORWARD, BACKWARD)
         ]
         return CodecTimes(
-            quantize_s=(own_s[FORWARD] + gap_s) * ratio,
-            dequantize_s=(ends_s[FORWARD] + gap_s) * ratio,
-            quantize_gradient_s=(ends_s[BACKWARD] + gap_s) * ratio,
-            dequantize_gradient_s=(own_s[BACKWARD] + gap_s) * ratio,
+            output_quantize_s=(own_s[FORWARD] + gap_s) * ratio,
+            output_dequantize_s=(ends_s[FORWARD] + gap_s) * ratio,
+            gradient_quantize_s=(ends_s[BACKWARD] + gap_s) * ratio,
+            gradient_dequantize_s=(own_s[BACKWARD] + gap_s) * ratio,
             host_s=calls * self._issue_s * scale.host_ratio,
         )
