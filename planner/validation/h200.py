@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodels.calibration.fit_device import host_calls_of
+from costmodels.calibration.device import host_calls_of
 from costmodels.estimates import Source
 from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline

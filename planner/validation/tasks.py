@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.calibration.designs import placed
+from costmodels.calibration.points import placed
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import CostModelError
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
@@ -340,7 +340,7 @@ class Outcome:
         wall_s: measured seconds per iteration by the clock.
         foreign_ratio: load of other processes on the machine during the run, in cores.
         stages_predicted_s, stages_measured_s: seconds of each stage of
-            :data:`costmodels.cpu.run_stages.STAGES` on its slowest rank. Measured ones leave out
+            :data:`costmodels.cpu.exchange.STAGES` on its slowest rank. Measured ones leave out
             the time of network threads.
         network_measured_s: seconds of network threads in all stages together.
         iterations_inside_ratio: share of measured iterations inside the 90 % interval.

@@ -304,7 +304,7 @@ def trace(
 
     inputs = load_plans(workload, (plan,), flags)
     from planner.models import pipeline_of
-    from planner.trace.comparison import compare_traces
+    from planner.trace.kineto import compare_traces
     from planner.trace.reading import read_trace
 
     pipeline = pipeline_of(inputs.problem)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodels.calibration.fitting import geomean_error
-from costmodels.cpu.run_stages import STAGES
+from costmodels.cpu.exchange import STAGES
 from costmodels.validation.metrics import Ranking, TaskTimes, one_scale, rank_tasks
 from planner.cli.console import say
 from planner.cli.printing.show import print_items, print_rows

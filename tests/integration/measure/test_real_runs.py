@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torchrec")
 
-from costmodels.calibration.designs import MeasuringEffort
+from costmodels.calibration.points import MeasuringEffort
 from costmodels.validation.metrics import rank_tasks
 from planner.cli.printing.validate_runs import task_times
 from planner.integrations.measure import calibrate

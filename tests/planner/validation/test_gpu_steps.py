@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.calibration.fit_device import HostCalls, host_calls_of
+from costmodels.calibration.device import HostCalls, host_calls_of
 from costmodels.errors import InvalidValueError
 from planner import io
 from planner.errors import InvalidInputError
