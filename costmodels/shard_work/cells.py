@@ -333,11 +333,11 @@ def runs_of(
     own = np.where(kinds[of, 1] == TYPES.index(ShardingType.DATA_PARALLEL), each[rank], 1.0)
     keys = (of, offset, rows, cols, own, np.nan_to_num(access, nan=-1.0))
     # A new run starts where a key changes, or where the rank is not the one after the last.
-    starts = np.flatnonzero(_changes(*keys, rank - np.arange(len(rank))))
+    starts = np.flatnonzero(changes(*keys, rank - np.arange(len(rank))))
     ends = np.append(starts[1:], len(rank))
     # Runs of equal cells become neighbours by sorting, so that each cell is kept once.
     order = np.lexsort([key[starts] for key in keys])
-    new = _changes(*(key[starts[order]] for key in keys))
+    new = changes(*(key[starts[order]] for key in keys))
     cell = np.empty(len(starts), dtype=np.int64)
     cell[order] = np.cumsum(new) - 1
     chosen = starts[order[new]]
@@ -388,7 +388,7 @@ def _access_ratios(
     return found
 
 
-def _changes(*keys: IntArray | FloatArray) -> BoolArray:
+def changes(*keys: IntArray | FloatArray) -> BoolArray:
     """True for each entry that differs from the entry before it in any of the columns."""
     new = np.ones(len(keys[0]), dtype=bool)
     new[1:] = np.any([key[1:] != key[:-1] for key in keys], axis=0)

@@ -27,7 +27,7 @@ from costmodels.lookup.base import (
     TableColumns,
 )
 from costmodels.lookup.roofline import ATOMIC_PASSES
-from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, runs_of
+from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, changes, runs_of
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.wire import EXCHANGING_TYPES as EXCHANGING_TYPES
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
@@ -246,9 +246,7 @@ class WorkModel:
         # addition.
         order = np.lexsort((runs.length, runs.first))
         first, length = runs.first[order], runs.length[order]
-        new = np.ones(len(order), dtype=bool)
-        new[1:] = (np.diff(first) != 0) | (np.diff(length) != 0)
-        starts = np.flatnonzero(new)
+        starts = np.flatnonzero(changes(first, length))
         rows = self.cells_work(runs.cells)[runs.cell[order]]
         sums = np.add.reduceat(rows, starts, axis=0)
         first, length = first[starts], length[starts]
@@ -322,14 +320,15 @@ class WorkModel:
     def cells_work(self, cells: Cells) -> FloatArray:
         """Work of each cell, ``[n, columns]``."""
         tables, workload, table = self.columns, self.workload, cells.table
-        work = np.zeros((len(table), self.num_columns))
-        every = np.arange(len(table))
+        work, every = np.zeros((len(table), self.num_columns)), np.arange(len(table))
         replicated = cells.family == _REPLICATED_FAMILY
         # A replicated table is looked up for the samples of its own rank, any other table for the
         # samples of all ranks.
         batch = workload.batch_size_per_rank * cells.batch_ratio
         sources = np.where(replicated, 1.0, float(self.topology.world_size))
-        share = np.where(replicated, 1.0, self._access_share(cells))
+        by_law = tables.laws.range_share(tables.law[table], cells.row_offset, cells.num_rows)
+        own = np.where(np.isnan(cells.access_ratio), by_law, cells.access_ratio)
+        share = np.where(replicated, 1.0, own)
         indices, pooled = batch * tables.pooling_factor[table], tables.is_pooled[table]
         sent = self._sent_indices(cells, indices, indices * share)
         bags = np.where(pooled, batch * tables.num_features[table], sent)
@@ -348,8 +347,7 @@ class WorkModel:
             **_of_workload(workload),
             prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
         )
-        lookup = LOOKUP + cells.kernel * NUM_LOOKUP_WORK
-        columns = lookup[:, None] + np.arange(NUM_LOOKUP_WORK)
+        columns = LOOKUP + cells.kernel[:, None] * NUM_LOOKUP_WORK + np.arange(NUM_LOOKUP_WORK)
         work[every[:, None], columns] = self.lookup.checked_work(shards, self.topology)
         self._reorder(work, cells, received, indices)
         work[every, _CALL_COLUMNS[cells.family, cells.kernel]] = 1.0
@@ -376,12 +374,6 @@ class WorkModel:
             copied = self._excess_ratio * sources[moved]
             work[moved, MEMORY + Memory.BUFFERS] += copied * work[moved, OUTPUT + family]
         return work
-
-    def _access_share(self, cells: Cells) -> FloatArray:
-        """Share (0..1) of the accesses of its table that fall on each cell, ``[n]``."""
-        law = self.columns.law[cells.table]
-        by_law = self.columns.laws.range_share(law, cells.row_offset, cells.num_rows)
-        return np.where(np.isnan(cells.access_ratio), by_law, cells.access_ratio)
 
     def _reorder(
         self, work: FloatArray, cells: Cells, received: FloatArray, indices: FloatArray
