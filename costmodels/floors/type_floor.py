@@ -79,11 +79,7 @@ def leaf(phase: int, duration_s: Seconds, share_ratio: float = 1.0) -> Leaf:
     last_s, slope = share_ratio * float(_PHASES_S[-1]), share_ratio * _SHRINK
     constant_s = max(0.0, min(_least_room(duration_s, slope), (1.0 - _SHRINK) * last_s))
     return Leaf(
-        phase=phase,
-        is_line=False,
-        duration_s=duration_s,
-        constant_s=constant_s,
-        slope_ratio=slope,
+        phase=phase, is_line=False, duration_s=duration_s, constant_s=constant_s, slope_ratio=slope
     )
 
 
@@ -131,12 +127,7 @@ class TypeFloor:
         phases: ``[L]`` the phase of each leaf.
     """
 
-    def __init__(
-        self,
-        leaves: tuple[Leaf, ...],
-        program: Program,
-        counts: FloatArray,
-    ) -> None:
+    def __init__(self, leaves: tuple[Leaf, ...], program: Program, counts: FloatArray) -> None:
         """Keep the parts.
 
         Args:
