@@ -151,7 +151,7 @@ def _measure(settings: Settings, flags: _Flags, launch: Launch | None, kind: str
         InvalidInputError: the launcher has started too few ranks, or CPU ranks are to be measured
             for the system of a GPU.
     """
-    from costmodels.calibration import device_designs as designs
+    from costmodels.calibration import device as designs
     from planner.cli.progress import status_line
     from planner.integrations.measure.calibrate import write_rows
 

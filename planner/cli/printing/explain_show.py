@@ -12,7 +12,7 @@ from costmodels.sharding import TablePlacement
 from planner.cli.console import say
 from planner.cli.printing.show import print_items, print_rows
 from planner.explain import Change, ConstraintCost, Explainer, OptionCost, TableExplanation
-from planner.explain.constraint_cost import MORE_MEMORY
+from planner.explain.explainer import MORE_MEMORY
 from planner.report import figures
 from planner.support.result_frames import ranks_held
 
