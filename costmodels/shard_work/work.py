@@ -27,7 +27,7 @@ from costmodels.lookup.base import (
     TableColumns,
 )
 from costmodels.lookup.roofline import ATOMIC_PASSES
-from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, changes, runs_of
+from costmodels.shard_work.cells import TYPES, Cells, OptionCells, OptionWork, changes
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.wire import EXCHANGING_TYPES as EXCHANGING_TYPES
 from costmodels.sharding import BY_HOSTS, BY_ROWS, ComputeKernel, Plan, ShardingOption, ShardingType
@@ -175,7 +175,6 @@ class WorkModel:
         self.lookup = lookup
         self.wire = Wire.of(workload, topology)
         self.num_columns = NUM_COLUMNS if self.wire is None else NUM_COMPRESSED_COLUMNS
-        self._batch_ratio = batch_ratios(workload, topology)
 
     @cached_property
     def columns(self) -> TableColumns:
@@ -208,14 +207,10 @@ class WorkModel:
         return max(0.0, 1.0 - room / total) if total else 1.0
 
     @cached_property
-    def _layout(self) -> OptionCells:
-        """Makes the cells of options."""
-        return OptionCells(self.columns, *self._sizes, self._batch_ratio)
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        """Ranks of the job, and of a host."""
-        return self.topology.world_size, self.topology.local_world_size
+    def _cells(self) -> OptionCells:
+        """Makes the cells of options and plans."""
+        sizes = self.topology.world_size, self.topology.local_world_size
+        return OptionCells(self.columns, *sizes, batch_ratios(self.workload, self.topology))
 
     def options_work(self, options: Sequence[ShardingOption]) -> list[OptionWork]:
         """Work of options before they are placed, counted for all at once.
@@ -223,7 +218,7 @@ class WorkModel:
         For spread uniform, it is what each rank gets of the option. For spread ranks or hosts, it
         is what the chosen rank, or the L ranks of the chosen host, get of each piece.
         """
-        cells, layouts = self._layout.of(options)
+        cells, layouts = self._cells.of(options)
         rows, works = self.cells_work(cells), list[OptionWork]()
         end = 0
         for x in layouts:
@@ -239,7 +234,7 @@ class WorkModel:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         work = np.zeros((self.topology.world_size, self.num_columns))
-        runs = runs_of(plan, self.columns, *self._sizes, self._batch_ratio)
+        runs = self._cells.runs_of(plan)
         if not len(runs.cell):
             return work
         # Runs that cover the same ranks are added up first, so that each range of ranks gets one
@@ -264,7 +259,7 @@ class WorkModel:
             InvalidValueError: a shard is on a rank that does not exist.
         """
         world = self.topology.world_size
-        runs = runs_of(plan, self.columns, *self._sizes, self._batch_ratio)
+        runs = self._cells.runs_of(plan)
         # Row 0 is that of ranks without a shard. ``place`` numbers each pair of placement and rank.
         rows = np.concatenate([np.zeros((1, self.num_columns)), self.cells_work(runs.cells)])
         run = np.repeat(np.arange(len(runs.cell)), runs.length)
