@@ -45,7 +45,6 @@ from costmodels.floors.type_floor import Leaf, TypeFloor, leaf, line
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
-    CodecTimes,
     FamilyTimes,
     StageTimes,
 )
@@ -320,8 +319,11 @@ class IterationFloor:
         early = fetches and self._pipeline.exposes_fetch
         alone = next(columns) * (ranks == ranks[-1]) if early else forward
         beside = next(columns) * (ranks == 0) if fetches and not early else np.zeros_like(forward)
-        codecs, updated = self._codecs(types, ranks.size, empty=empty), backward
-        if codecs is not None:
+        model, codecs, updated = self._stages.codecs, None, backward
+        if model is not None:
+            # Codecs for a rank's own shards are in the leaves of lookups.
+            present, fastest = frozenset() if empty else types, float(self._stages.speeds.max())
+            codecs = model.least(present, fastest, ranks.size)
             decoded_s = codecs.gradient_dequantize_s + backward
             codecs = replace(codecs, gradient_dequantize_s=decoded_s)
             updated = next(columns) * (ranks == ranks[-1] - early)
@@ -334,16 +336,6 @@ class IterationFloor:
             families=tuple(families.values()),
             tail_bucket_s=reduced_s,
         )
-
-    def _codecs(
-        self, types: frozenset[ShardingType], size: int, *, empty: bool
-    ) -> CodecTimes | None:
-        """Codecs of the made-up ranks, without those for a rank's own shards: lookups hold them."""
-        codecs = self._stages.codecs
-        if codecs is None:
-            return None
-        fastest = float(self._stages.speeds.max())
-        return codecs.least(frozenset() if empty else types, fastest, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
