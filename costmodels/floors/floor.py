@@ -305,27 +305,25 @@ class IterationFloor:
             seconds = fixed_s if exchange.leaf is None else next(columns)
             name = exchange.kind.value
             absent = FamilyTimes(name=name, present=None, input_s=np.zeros(1), outputs_s=())
-            known = families.setdefault(name, absent)
+            known = families.get(name, absent)
             if exchange.which == INDICES:
-                families[known.name] = replace(known, input_s=seconds)
+                families[name] = replace(known, input_s=seconds)
             elif exchange.is_gradient:
                 gradients = (*(known.gradients_s or ()), seconds)
-                families[known.name] = replace(known, gradients_s=gradients)
+                families[name] = replace(known, gradients_s=gradients)
             else:
                 outputs = (*known.outputs_s, ("exchange", seconds))
-                families[known.name] = replace(known, outputs_s=outputs)
-        tail_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (0.0 if empty else 1.0)
-        reduced_s = next(columns) if grows else tail_s
+                families[name] = replace(known, outputs_s=outputs)
+        least_s = tail_floor(self._stages, replicates=False)(np.zeros(1)) * (not empty)
+        reduced_s = next(columns) if grows else least_s
         early = fetches and self._pipeline.exposes_fetch
         alone = next(columns) * (ranks == ranks[-1]) if early else forward
         beside = next(columns) * (ranks == 0) if fetches and not early else np.zeros_like(forward)
         model, codecs, updated = self._stages.codecs, None, backward
         if model is not None:
-            # Codecs for a rank's own shards are in the leaves of lookups.
             present, fastest = frozenset() if empty else types, float(self._stages.speeds.max())
-            codecs = model.least(present, fastest, ranks.size)
-            decoded_s = codecs.gradient_dequantize_s + backward
-            codecs = replace(codecs, gradient_dequantize_s=decoded_s)
+            made = model.least(present, fastest, ranks.size)
+            codecs = replace(made, gradient_dequantize_s=made.gradient_dequantize_s + backward)
             updated = next(columns) * (ranks == ranks[-1] - early)
         return replace(
             own,
