@@ -1,4 +1,4 @@
-"""Charts as inline SVG: bars in lanes, maps of many ranks, and points on log scales."""
+"""Charts as inline SVG: bars in lanes, and points on log scales."""
 
 from __future__ import annotations
 
@@ -164,58 +164,8 @@ def rank_groups(topology: Topology, *, most: int) -> tuple[BarGroup, ...]:
     return tuple(BarGroup(name=f"ranks {r[0]}-{r[-1]}", ranks=r) for r in found)
 
 
-FEWEST_RANKS: Final = 32
-"""With at least this many ranks, a heat map is drawn instead of a bar for each rank."""
-_SHADES, _MOST_ROWS, _ROW_OF_LONE_RANKS = 9, 48, 8
 VALUE_WIDTH: Final = 92
 """Pixels for the value at the end of a lane."""
-
-
-def heat_map(label: str, topology: Topology, times_s: Sequence[float]) -> tuple[Markup, int]:
-    """A row for each host, a cell for each rank, darker for larger values.
-
-    Hosts are sorted by their largest rank; ranks of a host are in their order.
-
-    Args:
-        label: what the map shows.
-        topology: hosts and ranks.
-        times_s: seconds of each rank.
-
-    Returns:
-        The map, and how many hosts it leaves out.
-    """
-    local = topology.local_world_size
-    size = local if local > 1 else _ROW_OF_LONE_RANKS
-    rows = [range(s, min(s + size, len(times_s))) for s in range(0, len(times_s), size)]
-    rows.sort(key=lambda ranks: (-max(times_s[r] for r in ranks), ranks.start))
-    shown = rows[:_MOST_ROWS]
-    least, most = min(times_s), max(times_s)
-    lanes = [
-        Lane(
-            label=f"host {ranks.start // size}" if local > 1 else f"ranks {ranks[0]}-{ranks[-1]}",
-            bars=tuple(
-                Bar(
-                    start_ratio=place / size,
-                    width_ratio=1.0 / size,
-                    css=f"h{_shade(times_s[rank], least, most)}",
-                    title=f"rank {rank}: {units.format_time(times_s[rank])}",
-                    strong=times_s[rank] == most > least,
-                )
-                for place, rank in enumerate(ranks)
-            ),
-            value=units.format_time(max(times_s[r] for r in ranks)),
-        )
-        for ranks in shown
-    ]
-    chart = lanes_chart(label, lanes, axis=(), value_width=VALUE_WIDTH)
-    return chart, len(rows) - len(shown)
-
-
-def _shade(value: float, least: float, most: float) -> int:
-    """A shade from 0 for the least value to 8 for the largest; the middle if all are equal."""
-    if most <= least:
-        return _SHADES // 2
-    return round((_SHADES - 1) * (value - least) / (most - least))
 
 
 # ------------------------------------------------------------------ points on log scales

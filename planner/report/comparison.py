@@ -6,20 +6,17 @@ each plan.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from costmodels import units
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import Plan, Shard, ShardingType, TablePlacement
+from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.workload import Workload
 from planner.replan import reshard
 from planner.report import figures
 from planner.report.base import (
-    Cell,
     Column,
     Fact,
     Kind,
@@ -33,7 +30,7 @@ from planner.report.evidence import View, merged_durations_s, view_of
 from planner.report.page import Block, fill, plain_body, render_page
 from planner.report.sections import memory, stages, timeline, traffic
 from planner.result import Candidate
-from planner.rules.moved_bytes import cell_bytes
+from planner.rules.moved_bytes import received_bytes
 from planner.support.result_frames import ranks_held
 
 _MOST_ROWS = 30
@@ -73,7 +70,7 @@ def changes(workload: Workload, before: Plan, after: Plan) -> tuple[PlacementCha
         old, new = before.placement(table.name), after.placement(table.name)
         if _kind(old) == _kind(new) and set(old.shards) == set(new.shards):
             continue
-        received = _received_cells(old, new) * cell_bytes(table, workload)
+        received = received_bytes(old, new, table, workload)
         found.append(
             PlacementChange(table=table.name, before=old, after=new, received_bytes=received)
         )
@@ -239,14 +236,12 @@ def moves_section(
 ) -> Section:
     """The tables that differ between two plans, at most ``most`` of them; None for all."""
     moved = changes(workload, base.plan, other.plan)
-    total = sum(change.received_bytes for change in moved)
     retyped = sum(change.changed_type for change in moved)
     columns = (Column("table"), Column("before"), Column("after"), Column("to move", Kind.BYTES))
     rows = tuple((c.table, *_described(c), c.received_bytes) for c in moved[:most])
     parts = (
         f"{len(moved)} of {len(workload.tables)} tables differ",
         f"{retyped} changed type or kernel",
-        f"a re-shard moves {units.format_bytes(total)}",
     )
     hidden = len(moved) - len(rows)
     return Section(
@@ -282,56 +277,38 @@ def _describe(placement: TablePlacement) -> str:
     return f"{short}{suffix} on {figures.rank_ranges(ranks_held(placement))}"
 
 
-def _received_cells(before: TablePlacement, after: TablePlacement) -> int:
-    """Cells that ranks hold after and not before; the shards of one rank never overlap."""
-    held: defaultdict[int, list[Shard]] = defaultdict(list)
-    for shard in before.shards:
-        held[shard.rank].append(shard)
-    return sum(
-        new.num_rows * new.num_cols - sum(_overlap(new, old) for old in held[new.rank])
-        for new in after.shards
-    )
-
-
-def _overlap(a: Shard, b: Shard) -> int:
-    rows = _shared(a.row_offset, a.num_rows, b.row_offset, b.num_rows)
-    return rows * _shared(a.col_offset, a.num_cols, b.col_offset, b.num_cols)
-
-
-def _shared(a: int, a_size: int, b: int, b_size: int) -> int:
-    return max(0, min(a + a_size, b + b_size) - max(a, b))
-
-
 def _reshards(comparison: Comparison) -> Section:
     """Bytes and seconds of the move from the first plan to each other one."""
     base, pipeline = comparison.plans[0], comparison.pipeline
-    rows: list[tuple[Cell, ...]] = []
-    facts = []
-    for plan in comparison.plans[1:]:
-        move = reshard(
-            base.plan,
-            plan.plan,
-            pipeline.workload,
-            pipeline.topology,
-            before_s=base.estimate.time.time_s,
-            after_s=plan.estimate.time.time_s,
+    moves = [
+        (
+            plan.name,
+            reshard(
+                base.plan,
+                plan.plan,
+                pipeline.workload,
+                pipeline.topology,
+                before_s=base.estimate.time.time_s,
+                after_s=plan.estimate.time.time_s,
+            ),
         )
-        sizes = (move.moved_tables, move.moved_bytes, move.most_received_bytes)
-        rows.append((plan.name, *sizes, move.time_s, move.payback_iterations))
-        if move.payback_iterations is not None and move.before_s > 0:
-            gain = format_share(move.saved_s / move.before_s)
-            parts = (f"{units.format_time(move.time_s)} once", f"saves {gain} of each iteration")
-            facts.append(Fact(label=plan.name, parts=parts))
-    columns = (
-        Column("to"),
-        Column("tables", Kind.COUNT),
-        Column("moved", Kind.BYTES),
-        Column("most to a rank", Kind.BYTES),
-        Column("time", Kind.TIME),
-        Column("pays back after iterations", Kind.COUNT),
+        for plan in comparison.plans[1:]
+    ]
+    columns, rows = laid_out(
+        moves,
+        (
+            (Column("to"), lambda move: move[0]),
+            (Column("tables", Kind.COUNT), lambda move: move[1].moved_tables),
+            (Column("moved", Kind.BYTES), lambda move: move[1].moved_bytes),
+            (Column("most to a rank", Kind.BYTES), lambda move: move[1].most_received_bytes),
+            (Column("time", Kind.TIME), lambda move: move[1].time_s),
+            (
+                Column("pays back after iterations", Kind.COUNT),
+                lambda move: move[1].payback_iterations,
+            ),
+        ),
     )
-    title = f"Re-sharding from {base.name}"
-    return Section(title=title, facts=tuple(facts), columns=columns, rows=tuple(rows))
+    return Section(title=f"Re-sharding from {base.name}", columns=columns, rows=rows)
 
 
 # ------------------------------------------------------------------ the page

@@ -14,9 +14,6 @@ from planner.report.base import Kind
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
 from planner.scenarios import ScenarioRule
 
-_PART = re.compile(r" \d+/\d+$")
-"""Matches the number of a gradient bucket in the name of a stage; buckets are shown together."""
-
 SHORT_NAMES: dict[ShardingType, str] = {
     ShardingType.TABLE_WISE: "TW",
     ShardingType.ROW_WISE: "RW",
@@ -93,11 +90,16 @@ def kernel_kinds(plan: Plan) -> tuple[str, ...]:
     return tuple(f"{name} {count}" for name, count in kernels.most_common())
 
 
+def merged_name(stage: str) -> str:
+    """The name of a stage without the number of a gradient bucket; buckets are shown together."""
+    return re.sub(r"( \d+/\d+| \d+)$", "", stage)
+
+
 def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
     """Share (0..1) of the iteration that each stage takes on the critical path, largest first."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for step in estimate.critical_path:
-        seconds[_PART.sub("", step.stage)] += step.duration_s
+        seconds[merged_name(step.stage)] += step.duration_s
     total = estimate.time.time_s or 1.0
     return sorted(((s, t / total) for s, t in seconds.items()), key=lambda item: -item[1])
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, final
 
 from markupsafe import Markup
 
+from costmodels import units
 from planner.report import figures
-from planner.report.base import Cell, Column, Kind, Section, laid_out
+from planner.report.base import Cell, Column, Kind, Section, format_factor, laid_out
 from planner.report.evidence import FAMILIES, Evidence, family_seconds
 from planner.report.page import fill, grid, plain_body
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
 from planner.support.text import printable
 
-_LOSSES = """\
-{{ plain }}{% if losses %}<h3>Where they lose</h3><p>Time on the critical path, less that of the
-chosen plan; each row sums to what the plan loses.</p>{{ losses }}{% endif %}"""
+_BODY = """\
+{{ plain }}<p>TorchRec's rating is the largest sum, over ranks, of its planner's estimates, with the
+bandwidths of this system: a score in seconds, not a prediction. {{ sentence }}</p>
+{%- if losses %}<h3>Where they lose</h3><p>Time on the critical path, less that of the chosen plan;
+each row sums to what the plan loses.</p>{{ losses }}{% endif %}"""
 
 
 @final
@@ -61,10 +66,33 @@ class AlternativesSection(AbstractReportSection):
         return Section(title=self.title, columns=columns, rows=rows, notes=(*kinds, *unfit))
 
     def draw(self, evidence: Evidence) -> Markup:
-        """The same plans in the same order, and the stages in which the others lose time."""
+        """The same plans with TorchRec's ratings, and the stages in which others lose time."""
         result = evidence.result
+        names = (name for name, _, _ in figures.named_plans(result))
+        rated_s = dict(zip(names, evidence.rated_s, strict=True))
+        section = self.build(result)
+        ratings = replace(
+            section,
+            columns=(*section.columns, Column("TorchRec's rating", Kind.TIME)),
+            rows=tuple((*row, rated_s[str(row[0])]) for row in section.rows),
+        )
         losses = _losses(result.best, _plans(result)[1:])
-        return fill(_LOSSES, plain=plain_body(self.build(result)), losses=losses)
+        return fill(
+            _BODY, plain=plain_body(ratings), sentence=_sentence(result, rated_s), losses=losses
+        )
+
+
+def _sentence(result: PlanningResult, rated_s: Mapping[str, float]) -> str:
+    """How TorchRec's own plan compares under both judges."""
+    own, _ = figures.split_baselines(result)
+    if own is None:
+        return "TorchRec's greedy search found no plan to set beside ours."
+    ours, theirs = rated_s[result.best.name], rated_s[own.name]
+    ratio = f"{format_factor(theirs / ours)} that" if ours else f"{units.format_time(theirs)}"
+    return (
+        f"TorchRec's own plan takes {format_factor(figures.speedup(result.best, own))} the time of "
+        f"the chosen plan under our model; its rating is {ratio} of the chosen plan."
+    )
 
 
 def _plans(result: PlanningResult) -> list[tuple[str, str, Candidate]]:

@@ -12,7 +12,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology, with_host_factor
 from costmodels.workload import Workload
-from planner.report.base import Column, Kind, Section, format_share
+from planner.report.base import Column, Kind, Section
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
 
@@ -41,7 +41,7 @@ class HelpSection(AbstractReportSection):
         found = [row for row in priced if abs(row[0] / before - 1.0) > _NOTHING]
         found.sort(key=lambda row: (-row[0], row[1]))
         rows = tuple(
-            (name, _change(samples / before), time_s, samples, "yes" if fits else "NO")
+            (name, samples / before, time_s, samples, "yes" if fits else "NO")
             for samples, name, time_s, fits in found
         )
         if not rows:
@@ -50,7 +50,7 @@ class HelpSection(AbstractReportSection):
             title=self.title,
             columns=(
                 Column("change"),
-                Column("throughput"),
+                Column("throughput", Kind.FACTOR),
                 Column("iteration", Kind.TIME),
                 Column("samples", Kind.RATE),
                 Column("fits"),
@@ -100,8 +100,3 @@ def _changes(workload: Workload, topology: Topology) -> Iterator[tuple[str, Work
     if workload.dense.operators is None:
         batch = workload.batch_size_per_rank * int(_TWICE)
         yield "twice the batch", replace(workload, batch_size_per_rank=batch), topology
-
-
-def _change(ratio: float) -> str:
-    sign = "+" if ratio >= 1 else "\N{MINUS SIGN}"
-    return sign + format_share(abs(ratio - 1.0))

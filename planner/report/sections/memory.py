@@ -61,19 +61,9 @@ class MemorySection(AbstractReportSection):
         rows = _grouped(ledger)
         shown, notes = _condensed(rows)
         hosts = [h for h in ledger.hosts if h.used_bytes > 0]
-        fullest = ledger.fullest
-        facts = [
-            Fact(
-                label="Fullest",
-                parts=(
-                    f"rank {fullest.rank}",
-                    f"{format_gib(fullest.headroom_bytes)} GiB free",
-                    "fits" if ledger.fits else "DOES NOT FIT",
-                ),
-            )
-        ]
+        facts = []
         if result.problem.topology.compute_device != "cpu":
-            facts.append(_reserve(fullest))
+            facts.append(_reserve(ledger.fullest))
         if hosts:
             parts = tuple(
                 f"{h.host}: {format_gib(h.used_bytes)} of {format_gib(h.capacity_bytes)} GiB"

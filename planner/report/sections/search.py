@@ -11,22 +11,17 @@ from markupsafe import Markup
 from planner.report.base import Kind, format_cell
 from planner.report.charts import ChartDot, Figure, Place, legend, scatter
 from planner.report.evidence import Evidence
-from planner.report.figures import gap_parts, objective_kind
+from planner.report.figures import objective_kind
 from planner.report.page import fill
 from planner.report.sections.base import AbstractReportSection
 from planner.result import SolverReport
-from planner.support.status import STATUS_WORDS
-from planner.support.text import counted, format_gap
 
 _MOST_STEPS: Final = 160
 _LEAST_S: Final = 1e-3
 _INCUMBENT, _BOUND = "best plan so far", "proven bound"
 
 _BODY = """\
-{% if intro %}<p>{{ intro }}</p>{{ legend }}{{ chart }}{% endif %}
-{% if searched %}
-<p>What was searched, and so what the bound is about:</p>{{ blocks.listed(searched) }}
-{%- endif %}"""
+<p>The optimum lies between the two lines; both axes are logarithmic.</p>{{ legend }}{{ chart }}"""
 
 
 @final
@@ -38,26 +33,11 @@ class SearchSection(AbstractReportSection):
     order: ClassVar[int] = 70
 
     def draw(self, evidence: Evidence) -> Markup:
-        """What was searched, and the chart, if the search has kept its history."""
+        """The chart, if the search has kept its history."""
         solver = evidence.result.solver
-        intro, chart = (_intro(solver), _chart(solver)) if solver.progress else ("", Markup())
-        names = legend((_INCUMBENT, _BOUND))
-        searched = evidence.result.searched
-        body = fill(_BODY, intro=intro, legend=names, chart=chart, searched=searched)
-        return Markup(body.strip())
-
-
-def _intro(solver: SolverReport) -> str:
-    gap = solver.gap_ratio
-    proof = "no bound" if gap is None else f"gap {format_gap(gap)}"
-    words = (
-        f"Strategy {solver.strategy}, objective {solver.objective}: "
-        f"{STATUS_WORDS[solver.status]} after {solver.seconds:.1f} s, "
-        f"{counted(solver.evaluations, 'plan')} priced, {proof}, seed {solver.seed}. The optimum "
-        "lies between the two lines; both axes are logarithmic."
-    )
-    parts = [f"{format_gap(ratio)} {name}" for ratio, name in gap_parts(solver)]
-    return f"{words} Of the value, the gap is {'; '.join(parts)}." if parts else words
+        if not solver.progress:
+            return Markup()
+        return fill(_BODY, legend=legend((_INCUMBENT, _BOUND)), chart=_chart(solver))
 
 
 def _chart(solver: SolverReport) -> Markup:

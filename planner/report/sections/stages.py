@@ -1,4 +1,4 @@
-"""How each rank spends its time: stages stacked in bars, or a map if there are many ranks."""
+"""How each rank spends its time: stages stacked in bars, of the busiest if there are many."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ from markupsafe import Markup
 
 from costmodels import units
 from costmodels.estimates import StageTime
-from planner.report import charts, figures
-from planner.report.base import Column, Fact, Kind, Section, laid_out
+from planner.report import charts
+from planner.report.base import Column, Kind, Section, laid_out
 from planner.report.evidence import FAMILIES, Evidence, View, family_durations_s, family_legend
 from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
 from planner.result import PlanningResult
 
-_BUSIEST = 8
+_MANY_RANKS, _BUSIEST = 32, 8
+"""From so many ranks on, so many of them get a bar."""
 
 _BODY = """\
-{% if heat %}<p>Busy time of every rank: a row per host, those with the busiest rank first. The
-stronger the colour, the longer; the busiest rank is outlined.{% if left_out %}
-{{ left_out }} less busy hosts are left out.{% endif %}</p>
-{{- heat }}{% endif -%}
 <p>Busy time of all streams added up, {{ what }}; stages that run beside each other both count, and
 waiting for other ranks is left out.</p>
 {{- legend }}{{ chart }}"""
@@ -34,8 +31,7 @@ class StagesSection(AbstractReportSection):
     """How evenly the ranks are loaded.
 
     Rows have the slowest, the median and the fastest rank of each stage. The page has one stacked
-    bar for each rank, without its waits. If there are many ranks, it has a map of hosts and ranks,
-    and bars of the busiest ranks.
+    bar for each rank, without its waits, or for the busiest of many ranks.
     """
 
     title: ClassVar[str] = "Time per stage and rank"
@@ -61,19 +57,8 @@ class StagesSection(AbstractReportSection):
                 ),
             ),
         )
-        facts = (
-            Fact(
-                label="Ranks",
-                parts=(
-                    f"rank {figures.bottleneck_rank(estimate)} has most of the critical path",
-                    f"rank {estimate.slowest_rank} computes longest, "
-                    f"{estimate.imbalance_ratio:.2f}x the mean of ranks",
-                ),
-            ),
-        )
         return Section(
             title="Balance of ranks",
-            facts=facts,
             columns=columns,
             rows=rows,
             notes=(
@@ -95,9 +80,6 @@ def draw(view: View) -> Markup:
     """Chart of one plan."""
     families_s = family_durations_s(view.plan.estimate)
     busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
-    heat, left_out = None, 0
-    if len(busy_s) >= charts.FEWEST_RANKS:
-        heat, left_out = charts.heat_map("Busy time of every rank", view.topology, busy_s)
     shown, what = _shown(view, busy_s)
     rows = [
         {n: statistics.fmean(times[r] for r in group.ranks) for n, times in families_s.items()}
@@ -110,14 +92,14 @@ def draw(view: View) -> Markup:
         label, lanes, axis=charts.axis_s(end_s), value_width=charts.VALUE_WIDTH
     )
     legend = family_legend(families_s)
-    return fill(_BODY, what=what, legend=legend, chart=chart, heat=heat, left_out=left_out)
+    return fill(_BODY, what=what, legend=legend, chart=chart)
 
 
 def _shown(view: View, busy_s: Sequence[float]) -> tuple[tuple[charts.BarGroup, ...], str]:
     """The ranks that get a bar, and a line that says which ones they are."""
     world = view.topology.world_size
-    if len(busy_s) < charts.FEWEST_RANKS:
-        return charts.rank_groups(view.topology, most=charts.FEWEST_RANKS), "each rank"
+    if world < _MANY_RANKS:
+        return charts.rank_groups(view.topology, most=_MANY_RANKS), "each rank"
     busiest = sorted(range(world), key=lambda r: (-busy_s[r], r))[:_BUSIEST]
     groups = tuple(charts.BarGroup(name=f"rank {r}", ranks=range(r, r + 1)) for r in busiest)
     mean = charts.BarGroup(name="mean of ranks", ranks=range(world))

@@ -17,7 +17,6 @@ from planner.report.evidence import (
     View,
     family,
     family_legend,
-    merged_name,
     notable_ranks,
 )
 from planner.report.page import fill
@@ -62,11 +61,6 @@ class TimelineSection(AbstractReportSection):
             for stage, share in figures.path_shares(estimate)
             if share >= _SMALLEST_SHARE
         )
-        exposed = estimate.exposed_communication_s
-        exposed_parts = (
-            units.format_time(exposed),
-            f"{format_share(exposed / total)} of the iteration",
-        )
         columns, rows = laid_out(
             estimate.critical_path,
             (
@@ -77,10 +71,7 @@ class TimelineSection(AbstractReportSection):
                 (Column("share", Kind.SHARE), lambda step: step.duration_s / total),
             ),
         )
-        facts = (
-            Fact(label="By stage", parts=shares or ("none",)),
-            Fact(label="Exposed", parts=exposed_parts),
-        )
+        facts = (Fact(label="By stage", parts=shares or ("none",)),)
         return Section(title="Critical path", facts=facts, columns=columns, rows=rows)
 
     def draw(self, evidence: Evidence) -> Markup:
@@ -142,7 +133,7 @@ def _bar(
         start_ratio=start_s / end_s,
         width_ratio=duration_s / end_s,
         css=family(stage),
-        labels=(*labels, stage, merged_name(stage), FAMILIES[family(stage)]),
+        labels=(*labels, stage, figures.merged_name(stage), FAMILIES[family(stage)]),
         title=f"{told}, {units.format_time(duration_s)} from {units.format_time(start_s)}{note}",
         strong=strong,
     )

@@ -19,30 +19,13 @@ _STRONG = 0.85
 """From this share of the highest value on, the ground is so dark that the text is light."""
 
 _BODY = """\
-{% macro total(cell) -%}
-<td class="sum" title="{{ cell[1] }}">{{ cell[0] }}</td>
-{%- endmacro -%}
 <p>MiB from {{ unit }} (rows) to {{ unit }} (columns) in one forward exchange of looked-up vectors;
 the backward exchange is the transpose.
 {% if not by_rank %}
 Traffic inside a host is on the diagonal.
 {% endif %}
 Ranks wait for the fullest row or column.</p>
-<div class="scroll" tabindex="0" role="region" aria-label="Traffic matrix">
-<table class="matrix{{ ' dense' if dense }}"><thead><tr><th scope="col">from \\ to</th>
-{%- for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}
-<th scope="col">sends</th></tr></thead><tbody>
-{% for name, cells, sent in rows -%}
-<tr><th scope="row">{{ name }}</th>
-{%- for words, told, share in cells -%}
-<td style="--a:{{ '%.2f' % share }}"{% if share > strong %} class="hi"{% endif %}
-{{- ' ' }}title="{{ told }}">{{ '' if dense else words }}</td>
-{%- endfor -%}
-{{ total(sent) }}</tr>
-{% endfor -%}
-</tbody><tfoot><tr><th scope="row">receives</th>
-{%- for cell in received %}{{ total(cell) }}{% endfor -%}
-</tr></tfoot></table></div>"""
+{{ blocks.matrix(heads, rows, received, dense, strong) }}"""
 
 
 @final

@@ -1,4 +1,4 @@
-"""The recommendation on top of the page, what would help, the map of ranks, folded tables."""
+"""The recommendation on top of the page, what would help, the busiest ranks, folded tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from costmodels.workload import DataType, DenseArch, Workload
 from planner import api, load_system, plan
 from planner.problem import MoveLimit, PlanningProblem
 from planner.report.advice import advice
-from planner.report.charts import heat_map
 from planner.report.evidence import IN_USE, Evidence, gather
 from planner.report.sections.base import build_blocks, build_sections
 from planner.result import Candidate
@@ -96,11 +95,12 @@ def test_a_model_without_tables_is_helped_by_faster_products() -> None:
     assert told["twice the rate of matrix products"] < told["half the host time per call"]  # type: ignore[operator]
 
 
-def test_many_ranks_are_a_map_and_many_tables_are_folded(evidence: Evidence) -> None:
+def test_of_many_ranks_the_busiest_are_shown_and_many_tables_are_folded(
+    evidence: Evidence,
+) -> None:
     blocks = {b.name: b for b in build_blocks(evidence)}
     stages = blocks["stages"].body
-    assert stages.count('class="c-h') == 32
-    assert all(f"<title>rank {r}: " in stages for r in range(32))
+    assert len(set(re.findall(r"<title>rank (\d+): ", stages))) == 8
     assert "mean of ranks" in stages
     tables = blocks["tables"].body
     assert tables.count("<details>") == 1
@@ -110,18 +110,3 @@ def test_many_ranks_are_a_map_and_many_tables_are_folded(evidence: Evidence) -> 
     assert all(
         listed.count(f">{t.name}</th>") == 1 for t in evidence.result.problem.workload.tables
     )
-
-
-def test_the_busiest_host_comes_first() -> None:
-    topology = cases.topology(100, 4)
-    times = [1.0 + (rank == 202) + 0.001 * (rank % 7) for rank in range(400)]
-    chart, left_out = heat_map("map", topology, times)
-    cells = re.findall(r"<title>(rank \d+): ", chart)
-    assert cells[0] == "rank 200"
-    assert chart.index("host 50") < min(chart.index(f"host {h}<") for h in (1, 2, 49) if
-                                        f"host {h}<" in chart)  # fmt: skip
-    assert left_out == 100 - len(cells) // 4
-    alone, _ = heat_map("map", cases.topology(40, 1), [1.0] * 40)
-    assert len(re.findall("<title>rank", alone)) == 40
-    assert "ranks 0-7" in alone
-    assert 'class="c-h4' in alone  # all alike

@@ -193,7 +193,7 @@ def test_a_plan_that_torchrec_rates_at_no_time_is_shown() -> None:
     own = replace(result.best, name="torchrec_greedy")
     evidence = gather(replace(result, runners_up=(), baselines=(own,)))
     drawn = {b.name: b.body for b in build_blocks(replace(evidence, rated_s=(1e-3, 0.0)))}
-    assert "is rated better (at no time at all)" in drawn["torchrec"]
+    assert "its rating is 0.00x that of the chosen plan" in drawn["alternatives"]
 
 
 def test_summary_says_that_a_plan_does_not_fit(result: PlanningResult) -> None:
@@ -208,7 +208,6 @@ def test_critical_path_shares_sum_over_stages(result: PlanningResult) -> None:
     section = build(result, "timeline")
     assert column(section, "stage") == ["lookup_forward", "output_dist"]
     assert column(section, "share") == pytest.approx([1.03 / 3.1, 0.8 / 3.1])
-    assert fact(section, "Exposed") == "500 us   16 % of the iteration"
 
 
 def test_balance_orders_stages_by_start_and_drops_empty_ones(result: PlanningResult) -> None:
