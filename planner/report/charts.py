@@ -25,9 +25,8 @@ _GUTTER: Final = 118
 """Width of the lane labels at the left of the chart, in pixels."""
 _CHARACTER: Final = 6.2
 """Mean width of a character of a bar label in the widest font, in pixels."""
-_LANE, _THIN_LANE, _GROUP, _AXIS = 22, 14, 20, 24
-_ROOMY: Final = 20
-"""Lanes are tall if there are at most this many."""
+_LANE, _GROUP, _AXIS = 22, 20, 24
+"""Heights of a lane, of a heading above one, and of the axis, in pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,6 @@ def lanes_chart(
 
     Charts with values at the right end have no labels in their bars, and so may be narrow.
     """
-    line = _LANE if len(lanes) <= _ROOMY else _THIN_LANE
     min_width = _NARROW if value_width else _WIDE
     room = min_width - _GUTTER - value_width
     top, placed = 0, []
@@ -93,20 +91,18 @@ def lanes_chart(
                 f"{100 * bar.start_ratio:.2f}",
                 f"{100 * bar.width_ratio:.2f}",
                 bar,
-                _fitting(bar.labels, room * bar.width_ratio) if line == _LANE else "",
+                _fitting(bar.labels, room * bar.width_ratio),
             )
             for bar in lane.bars
         ]
         placed.append((top, lane, bars))
-        top += line
+        top += _LANE
     chart = {
         "label": label,
         "lanes": placed,
         "ticks": axis,
         "height": top + _AXIS,
-        "line": line,
-        "gap": 2 if line == _LANE else 1,
-        "base": line - (7 if line == _LANE else 3),
+        "line": _LANE,
         "gutter": _GUTTER,
         "value_width": value_width,
         "min_width": min_width,
@@ -151,12 +147,15 @@ class BarGroup:
         return len(self.ranks) == 1
 
 
-def rank_groups(topology: Topology, *, most: int) -> tuple[BarGroup, ...]:
-    """Ranks if there are at most ``most``, else hosts, else groups of equally many hosts."""
+MOST_GROUPS: Final = 32
+
+
+def rank_groups(topology: Topology) -> tuple[BarGroup, ...]:
+    """At most ``MOST_GROUPS``: ranks, or else hosts, or else groups of equally many hosts."""
     world, local = topology.world_size, topology.local_world_size
-    if world <= most:
+    if world <= MOST_GROUPS:
         return tuple(BarGroup(name=f"rank {r}", ranks=range(r, r + 1)) for r in range(world))
-    hosts = math.ceil(topology.num_hosts / most)
+    hosts = math.ceil(topology.num_hosts / MOST_GROUPS)
     size = hosts * local
     found = [range(start, min(start + size, world)) for start in range(0, world, size)]
     if hosts == 1 and local > 1:

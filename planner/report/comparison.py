@@ -6,10 +6,8 @@ each plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
 from dataclasses import dataclass, replace
-
-from markupsafe import Markup
 
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType, TablePlacement
@@ -21,14 +19,16 @@ from planner.report.base import (
     Fact,
     Kind,
     Section,
+    format_confidence,
     format_factor,
     format_interval,
     format_share,
     laid_out,
 )
-from planner.report.evidence import View, merged_durations_s, view_of
+from planner.report.evidence import merged_durations_s, view_of
 from planner.report.page import Block, fill, plain_body, render_page
-from planner.report.sections import memory, stages, timeline, traffic
+from planner.report.sections.base import parts
+from planner.report.sections.stages import length_s
 from planner.result import Candidate
 from planner.rules.moved_bytes import received_bytes
 from planner.support.result_frames import ranks_held
@@ -39,9 +39,6 @@ _FACTOR = 2.0
 other way, which is hard to see."""
 _SAME_RATIO = 5e-5
 """Smaller differences are called none: they are below a tenth of the last printed digit."""
-
-_SURE_RATIO = 0.99
-"""Some hundred samples tell no more than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,25 +123,22 @@ def difference_data(comparison: Comparison) -> dict[str, object]:
             for plan in plans
         ],
         "moves": [
-            _moves_data(base.name, other.name, changes(workload, base.plan, other.plan))
-            for other in plans[1:]
-        ],
-    }
-
-
-def _moves_data(base: str, other: str, moved: tuple[PlacementChange, ...]) -> dict[str, object]:
-    return {
-        "from": base,
-        "to": other,
-        "reshard_bytes": sum(change.received_bytes for change in moved),
-        "tables": [
             {
-                "table": c.table,
-                **dict(zip(("before", "after"), _described(c), strict=True)),
-                "changed_type": c.changed_type,
-                "received_bytes": c.received_bytes,
+                "from": base.name,
+                "to": other.name,
+                "reshard_bytes": sum(change.received_bytes for change in moved),
+                "tables": [
+                    {
+                        "table": c.table,
+                        **dict(zip(("before", "after"), _described(c), strict=True)),
+                        "changed_type": c.changed_type,
+                        "received_bytes": c.received_bytes,
+                    }
+                    for c in moved
+                ],
             }
-            for c in moved
+            for other in plans[1:]
+            for moved in (changes(workload, base.plan, other.plan),)
         ],
     }
 
@@ -202,9 +196,8 @@ def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[s
     change = f"{other.name} {_change(ratio, base.name)} ({before} -> {after})"
     if faster is None:
         return (change,)
-    sure = 1.0 - faster if ratio > 0 else faster
-    shown = format_share(sure) if sure <= _SURE_RATIO else f"above {format_share(_SURE_RATIO)}"
-    return change, f"confidence that it is {word}: {shown}"
+    sure = format_confidence(1.0 - faster if ratio > 0 else faster)
+    return change, f"confidence that it is {word}: {sure}"
 
 
 def _stages(plans: tuple[Candidate, ...]) -> Section:
@@ -313,12 +306,6 @@ def _reshards(comparison: Comparison) -> Section:
 
 # ------------------------------------------------------------------ the page
 
-_DRAWINGS: tuple[tuple[str, str, Callable[[View], Markup]], ...] = (
-    ("timeline", "Timeline of one iteration", timeline.draw),
-    ("rank-stages", "Stages, rank by rank", stages.draw),
-    ("memory", "Memory", memory.draw),
-    ("traffic", "Traffic, all to all", traffic.draw),
-)
 _VERDICTS = """\
 {% for verdict in verdicts %}<p class="verdict">{{ verdict }}.</p>{% endfor %}{{ rest }}"""
 
@@ -346,14 +333,13 @@ def compare_blocks(comparison: Comparison) -> tuple[Block, ...]:
         _plain("stages", "Stages", slowest),
     ]
     alone = [view_of(comparison.pipeline, plan) for plan in plans]
-    longest_s = max(timeline.length_s(view) for view in alone)
-    for name, title, draw in _DRAWINGS:
-        for i, view in enumerate(alone, 1):
-            body, plan = draw(replace(view, scale_s=longest_s)), view.plan.name
-            if body:
-                short = f"{title.split()[0].strip(',')}: {plan}"
-                title_ = f"{title}: {plan}"
-                blocks.append(Block(name=f"{name}-{i}", title=title_, body=body, short=short))
+    longest_s = max(length_s(view) for view in alone)
+    views = [replace(view, scale_s=longest_s) for view in alone]
+    for (name, part), (i, view) in itertools.product(parts(), enumerate(views, 1)):
+        if drawn := part.draw_view(view):
+            plan = view.plan.name
+            title, short = f"{part.title}: {plan}", f"{part.short}: {plan}"
+            blocks.append(Block(name=f"{name}-{i}", title=title, body=drawn, short=short))
     return tuple(blocks)
 
 
