@@ -120,7 +120,7 @@ def _payback(seconds: float | None) -> str:
 _TWICE: Final = 2.0
 _MOST_WORK: Final = 40_000
 """If tables times ranks exceed this, pricing the plan again takes too long for a report."""
-_NOTHING: Final = 5e-4
+_NOTHING: Final = 5e-3
 
 
 @final

@@ -30,13 +30,20 @@ from planner.report.base import (
 from planner.report.evidence import Evidence
 from planner.report.page import fill, written
 from planner.report.sections.base import AbstractReportSection
-from planner.result import OPTIMAL_GAP, Assumed, Candidate, PlanningResult, SolverReport
+from planner.result import (
+    OPTIMAL_GAP,
+    TORCHREC_BASELINE,
+    Assumed,
+    Candidate,
+    PlanningResult,
+    SolverReport,
+)
 from planner.support.status import STATUS_WORDS
 from planner.support.text import counted, format_gap, printable, significant
 
 _BODY = """\
 {% if advice %}<p class="verdict"><strong>{{ advice }}</strong></p>{% endif -%}
-{% for fact in verdict %}<p class="verdict">{{ fact.parts|join("; ") }}.</p>{% endfor %}
+{% for words in verdict %}<p class="verdict">{{ words[:1]|upper }}{{ words[1:] }}.</p>{% endfor %}
 <dl class="cards">
 {%- for label, value, note in cards -%}
 <div><dt>{{ label }}</dt><dd>{{ value }}</dd><dd class="note">{{ note }}</dd></div>
@@ -81,12 +88,17 @@ class SummarySection(AbstractReportSection):
         )
 
     def draw(self, evidence: Evidence) -> Markup:
-        """The verdict, the figures, and the lines."""
+        """The verdict, the figures, and the lines; the advice may compare with TorchRec's plan."""
         summary = self.build(evidence.result)
+        told = {fact.label: fact.parts for fact in summary.facts}
+        advised = advice(evidence)
+        compared = advised and evidence.rival and evidence.rival.name == TORCHREC_BASELINE
+        proof = told["Verdict"][-1:] if compared else told["Verdict"]
+        shown = (proof, told.get("Scenarios", ()))
         return fill(
             _BODY,
-            advice=advice(evidence),
-            verdict=[fact for fact in summary.facts if fact.label in ("Verdict", "Scenarios")],
+            advice=advised,
+            verdict=["; ".join(parts) for parts in shown if parts],
             cards=_cards(evidence),
             notes=summary.notes,
             facts=[(fact.label, "; ".join(fact.parts)) for fact in summary.facts[1:]],

@@ -90,9 +90,11 @@ def test_a_model_without_tables_is_helped_by_faster_products() -> None:
     layer = Transformer(layers=4, hidden=1024, heads=16, ffn=4096, seq=1024)
     dense = DenseArch(num_dense_features=2**20, layers=(layer,), dtype=DataType.BF16)
     workload = Workload(name="w", tables=(), batch_size_per_rank=8, dense=dense)
-    (section,) = build_sections(plan(workload, load_system("h100_sxm", gpus=8)), ("help",))
+    found = plan(workload, load_system("h100_sxm", gpus=8))
+    (section,) = build_sections(found, ("help",))
     told = {row[0]: row[2] for row in section.rows}
-    assert told["twice the rate of matrix products"] < told["half the host time per call"]  # type: ignore[operator]
+    assert told["twice the rate of matrix products"] < 0.9 * found.estimate.time.time_s  # type: ignore[operator]
+    assert "half the host time per call" not in told, "it changes less than half a per cent"
 
 
 def test_of_many_ranks_the_busiest_and_their_mean_are_shown(large_result: PlanningResult) -> None:
