@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,6 +114,25 @@ def lanes_chart(
 def _fitting(labels: tuple[str, ...], width: float) -> str:
     """The first label that fits into ``width`` pixels; empty if none does."""
     return next((words for words in labels if len(words) * _CHARACTER + 8 <= width), "")
+
+
+def stacked(name: str, parts: Iterable[tuple[str, str, float]], end: float, value: str) -> Lane:
+    """A lane of bars one behind the other.
+
+    Args:
+        name: its label, with which the texts of its bars begin.
+        parts: style class, text and length of each; one without a class is a gap.
+        end: length of the axis.
+        value: what stands at the right end.
+    """
+    bars, at = [], 0.0
+    for css, words, length in parts:
+        if css and length > 0:
+            start, width = at / end, min(length, end - at) / end
+            title = f"{name}: {words}"
+            bars.append(Bar(start_ratio=start, width_ratio=width, css=css, title=title))
+        at += length
+    return Lane(label=name, bars=tuple(bars), value=value)
 
 
 def axis_s(end_s: float) -> tuple[Tick, ...]:

@@ -25,7 +25,7 @@ from planner.report.base import (
     format_share,
     laid_out,
 )
-from planner.report.evidence import merged_durations_s, view_of
+from planner.report.evidence import durations_s, view_of
 from planner.report.page import Block, fill, plain_body, render_page
 from planner.report.sections.base import parts
 from planner.report.sections.stages import length_s
@@ -203,7 +203,8 @@ def _verdict(base: Candidate, other: Candidate, faster: float | None) -> tuple[s
 def _stages(plans: tuple[Candidate, ...]) -> Section:
     """Each stage on its slowest rank, with buckets added up, and the change from the first plan."""
     found = [
-        {name: max(times) for name, times in merged_durations_s(p.estimate).items()} for p in plans
+        {n: max(times) for n, times in durations_s(p.estimate, figures.merged_name).items()}
+        for p in plans
     ]
     columns = (
         Column("stage (slowest rank)"),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -144,26 +143,23 @@ def family(stage: str) -> str:
     return next((name for name, rule in _RULES if re.search(rule, stage)), "other")
 
 
-def merged_durations_s(estimate: IterationEstimate) -> dict[str, list[float]]:
-    """Seconds of each stage on every rank, with buckets added up: name -> ``[W]``."""
+def durations_s(
+    estimate: IterationEstimate, name_of: Callable[[str], str]
+) -> dict[str, list[float]]:
+    """Seconds on every rank of the stages that have one name, in order of time: name -> ``[W]``."""
     found: dict[str, list[float]] = {}
     for stage in sorted(estimate.stages, key=lambda s: min(s.start_s, default=0.0)):
         if any(stage.duration_s):
-            _add(found, figures.merged_name(stage.name), stage.duration_s)
+            name = name_of(stage.name)
+            total = found.get(name, [0.0] * len(stage.duration_s))
+            found[name] = [a + b for a, b in zip(total, stage.duration_s, strict=True)]
     return found
 
 
 def family_durations_s(estimate: IterationEstimate) -> dict[str, list[float]]:
     """Seconds of each family of stages on every rank, in the order of FAMILIES: name -> ``[W]``."""
-    found: dict[str, list[float]] = {}
-    for stage in estimate.stages:
-        _add(found, family(stage.name), stage.duration_s)
-    return {name: found[name] for name in FAMILIES if any(found.get(name, ()))}
-
-
-def _add(found: dict[str, list[float]], name: str, seconds: Collection[float]) -> None:
-    total = found.get(name, [0.0] * len(seconds))
-    found[name] = [a + b for a, b in zip(total, seconds, strict=True)]
+    found = durations_s(estimate, family)
+    return {name: found[name] for name in FAMILIES if name in found}
 
 
 def family_legend(families: Collection[str]) -> Markup:
@@ -177,9 +173,7 @@ def family_seconds(estimate: IterationEstimate) -> dict[str, float]:
 
     They sum to the iteration time.
     """
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for step in estimate.critical_path:
-        seconds[family(step.stage)] += step.duration_s
+    seconds = figures.path_seconds(estimate, family)
     return {name: seconds[name] for name in FAMILIES if name in seconds}
 
 

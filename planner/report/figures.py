@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from costmodels.estimates import IterationEstimate
 from costmodels.sharding import Plan, ShardingType, TablePlacement
@@ -97,11 +97,17 @@ def merged_name(stage: str) -> str:
 
 def path_shares(estimate: IterationEstimate) -> list[tuple[str, float]]:
     """Share (0..1) of the iteration that each stage takes on the critical path, largest first."""
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for step in estimate.critical_path:
-        seconds[merged_name(step.stage)] += step.duration_s
+    seconds = path_seconds(estimate, merged_name)
     total = estimate.time.time_s or 1.0
     return sorted(((s, t / total) for s, t in seconds.items()), key=lambda item: -item[1])
+
+
+def path_seconds(estimate: IterationEstimate, name_of: Callable[[str], str]) -> dict[str, float]:
+    """Seconds that the critical path spends in the stages that have one name."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for step in estimate.critical_path:
+        seconds[name_of(step.stage)] += step.duration_s
+    return seconds
 
 
 def worst_scenario(result: PlanningResult) -> ScenarioTime | None:

@@ -16,7 +16,7 @@ from costmodels.workload import Table
 from planner.models import pipeline_of
 from planner.report import figures
 from planner.report.base import Cell, Column, Fact, Kind, Section, format_cell, format_gib
-from planner.report.charts import VALUE_WIDTH, Bar, Lane, Tick, axis, lanes_chart, rank_groups
+from planner.report.charts import VALUE_WIDTH, Lane, Tick, axis, lanes_chart, rank_groups, stacked
 from planner.report.evidence import Evidence, View, table_costs
 from planner.report.page import fill, grid
 from planner.report.sections.base import AbstractReportSection
@@ -45,8 +45,7 @@ _MEMORY_BODY = """\
 <p>Device memory of {{ which }}. The solid line is the limit of the device, the dashed line the
 limit less the reserve: what the planner may fill. The reserve is hatched.</p>
 {{- blocks.legend(keys) }}{{ chart }}
-{%- if hosts is none %}<p>No table lives in host memory.</p>
-{%- else %}<h3>Host memory</h3>{{ hosts }}{% endif %}"""
+<p>{{ hosts|join("; ") or "No table lives in host memory" }}.</p>"""
 
 
 @final
@@ -68,16 +67,11 @@ class MemorySection(AbstractReportSection):
         ledger = result.best.memory
         rows = _grouped(ledger)
         shown, notes = _condensed(rows)
-        hosts = [h for h in ledger.hosts if h.used_bytes > 0]
-        facts = []
+        hosts, facts = _hosts(ledger), []
         if result.problem.topology.compute_device != "cpu":
             facts.append(_reserve(ledger.fullest))
         if hosts:
-            parts = tuple(
-                f"{h.host}: {format_gib(h.used_bytes)} of {format_gib(h.capacity_bytes)} GiB"
-                for h in sorted(hosts, key=lambda h: -h.used_bytes)[:_SHOWN_AT_ENDS]
-            )
-            facts.append(Fact(label="Hosts", parts=parts))
+            facts.append(Fact(label="Hosts", parts=hosts))
         columns = _columns()
         keep = [i for i, c in enumerate(columns) if not c.optional or any(row[i] for row in rows)]
         return Section(
@@ -177,46 +171,23 @@ def _axis(end: float) -> tuple[Tick, ...]:
 
 
 def _lane(name: str, rank: RankMemory, end: float) -> Lane:
-    bars, at = [], 0.0
-    for purpose, value in purposes_bytes(rank).items():
-        if value <= 0:
-            continue
-        if purpose == "reserved":
-            at = max(at, rank.capacity_bytes - value)
-        bars.append(
-            Bar(
-                start_ratio=at / end,
-                width_ratio=min(value, end - at) / end,
-                css=f"m-{purpose}",
-                title=f"{name}: {PURPOSES[purpose]}, {format_gib(value)} GiB",
-            )
-        )
-        at += value
+    used = purposes_bytes(rank)
+    reserved = used.pop("reserved")
+    parts = [(f"m-{p}", f"{PURPOSES[p]}, {format_gib(v)} GiB", v) for p, v in used.items()]
+    left = max(0.0, rank.capacity_bytes - reserved - sum(used.values()))
+    parts += [("", "", left), ("m-reserved", f"reserve, {format_gib(reserved)} GiB", reserved)]
     free = rank.headroom_bytes
-    value_text = f"{format_gib(free)} GiB free" if free >= 0 else f"{format_gib(-free)} GiB over"
-    return Lane(label=name, bars=tuple(bars), value=value_text)
+    value = f"{format_gib(free)} GiB free" if free >= 0 else f"{format_gib(-free)} GiB over"
+    return stacked(name, parts, end, value)
 
 
-def _hosts(ledger: MemoryLedger) -> Markup | None:
-    """A chart of the hosts; None if no table is in host memory."""
-    used = [h for h in ledger.hosts if h.used_bytes > 0]
-    if not used:
-        return None
-    end = 1.02 * max(max(h.capacity_bytes, h.used_bytes) for h in used)
-    lanes = []
-    for host in sorted(used, key=lambda h: h.host):
-        capacity = format_gib(host.capacity_bytes)
-        told = f"host {host.host}: {format_gib(host.used_bytes)} of {capacity} GiB"
-        bar = Bar(start_ratio=0.0, width_ratio=host.used_bytes / end, css="m-weights", title=told)
-        limit = Bar(
-            start_ratio=host.capacity_bytes / end,
-            width_ratio=0.003,
-            css="m-limit",
-            title=f"host {host.host}: limit {capacity} GiB",
-        )
-        free = f"{format_gib(host.capacity_bytes - host.used_bytes)} GiB free"
-        lanes.append(Lane(label=f"host {host.host}", bars=(bar, limit), value=free))
-    return lanes_chart("Host memory", lanes, axis=_axis(end), value_width=VALUE_WIDTH)
+def _hosts(ledger: MemoryLedger) -> tuple[str, ...]:
+    """The fullest hosts; empty if no table is in host memory."""
+    used = sorted((h for h in ledger.hosts if h.used_bytes > 0), key=lambda h: -h.used_bytes)
+    return tuple(
+        f"host {h.host}: {format_gib(h.used_bytes)} of {format_gib(h.capacity_bytes)} GiB"
+        for h in used[:_SHOWN_AT_ENDS]
+    )
 
 
 # ------------------------------------------------------------------ traffic

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
 from typing import ClassVar, final
 
 from markupsafe import Markup
@@ -219,13 +218,23 @@ class StagesSection(AbstractReportSection):
         """Chart of one plan."""
         families_s = family_durations_s(view.plan.estimate)
         busy_s = [sum(column) for column in zip(*families_s.values(), strict=True)]
-        shown, what = _shown(view, busy_s)
-        rows = [
-            {n: statistics.fmean(times[r] for r in group.ranks) for n, times in families_s.items()}
-            for group in shown
+        ranks, what = list(range(len(busy_s))), "each rank"
+        if len(ranks) > charts.MOST_GROUPS:
+            ranks = sorted(ranks, key=lambda r: (-busy_s[r], r))[:_BUSIEST]
+            what = f"the {_BUSIEST} busiest ranks and the mean of all"
+        rows = {f"rank {r}": {n: times[r] for n, times in families_s.items()} for r in ranks}
+        if len(busy_s) > charts.MOST_GROUPS:
+            rows["mean of ranks"] = {n: statistics.fmean(t) for n, t in families_s.items()}
+        end_s = max((sum(row.values()) for row in rows.values()), default=0.0) or 1.0
+        lanes = [
+            charts.stacked(
+                name,
+                [(k, f"{FAMILIES[k]}, {units.format_time(s)}", s) for k, s in row.items()],
+                end_s,
+                written(Kind.TIME, sum(row.values())),
+            )
+            for name, row in rows.items()
         ]
-        end_s = max((sum(row.values()) for row in rows), default=0.0) or 1.0
-        lanes = [_lane(group.name, row, end_s) for group, row in zip(shown, rows, strict=True)]
         label = "Time per stage and rank"
         chart = charts.lanes_chart(
             label, lanes, axis=charts.axis_s(end_s), value_width=charts.VALUE_WIDTH
@@ -237,31 +246,3 @@ class StagesSection(AbstractReportSection):
 def _slowest_rank(stage: StageTime) -> int | None:
     times = stage.duration_s
     return None if min(times) == max(times) else times.index(max(times))
-
-
-def _shown(view: View, busy_s: Sequence[float]) -> tuple[tuple[charts.BarGroup, ...], str]:
-    """The ranks that get a bar, and a line that says which ones they are."""
-    world = view.topology.world_size
-    if world <= charts.MOST_GROUPS:
-        return charts.rank_groups(view.topology), "each rank"
-    busiest = sorted(range(world), key=lambda r: (-busy_s[r], r))[:_BUSIEST]
-    groups = tuple(charts.BarGroup(name=f"rank {r}", ranks=range(r, r + 1)) for r in busiest)
-    mean = charts.BarGroup(name="mean of ranks", ranks=range(world))
-    return (*groups, mean), f"the {_BUSIEST} busiest ranks and the mean of all"
-
-
-def _lane(name: str, row: Mapping[str, float], end_s: float) -> charts.Lane:
-    """A stacked bar."""
-    bars, at_s = [], 0.0
-    for kind, seconds in row.items():
-        if seconds > 0:
-            bars.append(
-                charts.Bar(
-                    start_ratio=at_s / end_s,
-                    width_ratio=seconds / end_s,
-                    css=kind,
-                    title=f"{name}: {FAMILIES[kind]}, {units.format_time(seconds)}",
-                )
-            )
-        at_s += seconds
-    return charts.Lane(label=name, bars=tuple(bars), value=written(Kind.TIME, at_s))

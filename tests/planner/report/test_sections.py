@@ -251,7 +251,7 @@ def test_memory_lists_hosts_in_use(result: PlanningResult) -> None:
         hosts=(HostMemory(host=0, used_bytes=12.0 * GIB, capacity_bytes=512.0 * GIB),),
     )
     section = build(with_memory(result, memory), "memory")
-    assert fact(section, "Hosts") == "0: 12.0 of 512.0 GiB"
+    assert fact(section, "Hosts") == "host 0: 12.0 of 512.0 GiB"
 
 
 def test_tables_are_ordered_by_cost_and_cut_off(large_result: PlanningResult) -> None:
