@@ -149,22 +149,11 @@ def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> S
         plans,
         (
             (Column("plan"), lambda p: p.name),
-            (Column("iteration", Kind.TIME), lambda p: p.estimate.time.time_s),
             (
                 Column("change", Kind.SHARE),
                 lambda p: None if p is base else regression_ratio(base, p),
             ),
-            (Column("samples", Kind.RATE), lambda p: p.estimate.samples_per_s),
-            (
-                Column("exposed", Kind.TIME, optional=True),
-                lambda p: p.estimate.exposed_communication_s,
-            ),
-            (Column("fullest GiB", Kind.GIB), lambda p: p.memory.fullest.used_bytes),
-            (
-                Column("worst/mean", Kind.FACTOR, optional=True),
-                lambda p: p.estimate.imbalance_ratio,
-            ),
-            (Column("kinds"), lambda p: ", ".join(figures.sharding_kinds(p.plan))),
+            *figures.PLAN_CELLS,
         ),
     )
     known = (*confidences, *(None for _ in plans[1 + len(confidences) :]))
@@ -173,7 +162,7 @@ def _overview(plans: tuple[Candidate, ...], confidences: tuple[float, ...]) -> S
         for other, confidence in zip(plans[1:], known, strict=True)
     )
     unfit = tuple(f"{plan.name} does not fit in memory" for plan in plans if not plan.memory.fits)
-    notes = (f"Kinds: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
+    notes = (f"Sharding: {figures.abbreviations(plan.plan for plan in plans)}", *unfit)
     return Section(title="Plans", facts=facts, columns=columns, rows=rows, notes=notes)
 
 

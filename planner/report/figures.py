@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from costmodels.estimates import IterationEstimate
 from costmodels.sharding import Plan, ShardingType, TablePlacement
 from costmodels.topology import Topology
 from planner.objectives import objective_class, objective_names
-from planner.report.base import Kind
+from planner.report.base import Cell, Column, Kind
 from planner.result import TORCHREC_BASELINE, Candidate, PlanningResult, ScenarioTime, SolverReport
 from planner.scenarios import ScenarioRule
 
@@ -82,6 +83,17 @@ def _counts(plan: Plan) -> dict[ShardingType, int]:
     """How many tables each shown type has, in the order of SHORT_NAMES; without zeros."""
     types = Counter(shown_type(p) for p in plan.placements)
     return {kind: types[kind] for kind in SHORT_NAMES if types[kind]}
+
+
+PLAN_CELLS: Final[tuple[tuple[Column, Callable[[Candidate], Cell]], ...]] = (
+    (Column("iteration", Kind.TIME), lambda p: p.estimate.time.time_s),
+    (Column("samples", Kind.RATE), lambda p: p.estimate.samples_per_s),
+    (Column("exposed", Kind.TIME, optional=True), lambda p: p.estimate.exposed_communication_s),
+    (Column("fullest GiB", Kind.GIB, optional=True), lambda p: p.memory.fullest.used_bytes),
+    (Column("worst/mean", Kind.FACTOR, optional=True), lambda p: p.estimate.imbalance_ratio),
+    (Column("sharding"), lambda p: ", ".join(sharding_kinds(p.plan))),
+)
+"""What tables of plans say of each plan, after its name."""
 
 
 def kernel_kinds(plan: Plan) -> tuple[str, ...]:

@@ -233,27 +233,22 @@ class AlternativesSection(AbstractReportSection):
             f"{printable(name)}: found no plan that fits{keeps}" for name in result.unfit_baselines
         )
         words = figures.abbreviations(plan.plan for _, _, plan in plans)
-        kinds = (f"Column kinds: {words}",) if words else ()
+        kinds = (f"Column sharding: {words}",) if words else ()
         columns, rows = laid_out(
             plans,
             (
                 (Column("plan"), lambda item: item[0]),
                 (Column("role", optional=True), lambda item: item[1]),
-                (Column("iteration", Kind.TIME), lambda item: item[2].estimate.time.time_s),
                 (Column("ratio", Kind.FACTOR), lambda item: figures.speedup(result.best, item[2])),
-                (Column("samples", Kind.RATE), lambda item: item[2].estimate.samples_per_s),
-                (
-                    Column("fullest GiB", Kind.GIB, optional=True),
-                    lambda item: item[2].memory.fullest.used_bytes,
-                ),
-                (
-                    Column("worst/mean", Kind.FACTOR, optional=True),
-                    lambda item: item[2].estimate.imbalance_ratio,
-                ),
-                (Column("kinds"), lambda item: ", ".join(figures.sharding_kinds(item[2].plan))),
             ),
         )
-        return Section(title=self.title, columns=columns, rows=rows, notes=(*kinds, *unfit))
+        more, cells = laid_out([plan for _, _, plan in plans], figures.PLAN_CELLS)
+        return Section(
+            title=self.title,
+            columns=(*columns, *more),
+            rows=tuple((*a, *b) for a, b in zip(rows, cells, strict=True)),
+            notes=(*kinds, *unfit),
+        )
 
     def draw(self, evidence: Evidence) -> Markup:
         """The same plans with TorchRec's ratings, and the stages in which others lose time."""

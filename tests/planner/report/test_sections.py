@@ -270,7 +270,7 @@ def test_alternatives_are_ranked(result: PlanningResult) -> None:
     assert column(section, "role") == ["chosen", "runner-up", "baseline", "baseline"]
     assert column(section, "ratio") == pytest.approx([1.0, 3.2 / 3.1, 1.34, 2.0])
     assert section.notes == (
-        "Column kinds: TW: whole on one rank.",
+        "Column sharding: TW: whole on one rank.",
         "random: found no plan that fits",
     )
 
