@@ -32,14 +32,13 @@ import numpy as np
 
 from benchmarks.lookup_residual import ResidualFit, fit_residual
 from costmodels.distribution.uniform import Uniform
-from costmodels.lookup.base import LookupShard
-from costmodels.lookup.residual import shard_features
+from costmodels.lookup.base import LookupShard, LookupShards
+from costmodels.lookup.residual import shards_features
 from costmodels.lookup.roofline import Roofline
 from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
-from costmodels.uncertainty import left_out
 from costmodels.workload import Feature, Optimizer, Table
 from planner.io import load_system, load_workload
 from planner.io.library import configs_folder
@@ -65,6 +64,16 @@ PRODUCTION_INDICES, PRODUCTION_TABLES, PRODUCTION_BATCH = 3_292_247, 197, 512
 PRODUCTION_FORWARD_US, PRODUCTION_BACKWARD_US = 389.0, (2904.0, 3105.0)
 """A production model of 2020 in Lin et al.'s traces: 64 columns, sgd; the backward twice."""
 Errors = dict[tuple[str, ...], list[float]]
+
+
+def left_out(groups: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Root mean square error of each group if the constants came from the other groups.
+
+    A constant that is fitted to G groups alike removes 1 / G of the error of each group. Errors
+    without the group in the fit are therefore larger by G / (G - 1).
+    """
+    grown = len(groups) / max(len(groups) - 1, 1)
+    return tuple(grown * math.sqrt(float(np.mean(np.square(g)))) for g in groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +243,7 @@ def fitted(table: CsvRows, topology: Topology) -> dict[str, ResidualFit]:
             mine = row["phase"].startswith(phase) and row.get("role", "calibrate") == "calibrate"
             if mine and isinstance(call, LookupCall):
                 seconds = call_time((call,), Roofline(), topology)
-                seen.append(shard_features(call.shard))
+                seen.append(shards_features(LookupShards.of(call.shard))[0])
                 ratios.append(math.log(float(row["time_us"]) * 1e-6 / seconds))
                 tables.append((row["rows_per_table"], row["dim"], row.get("num_tables")))
         found[phase] = fit_residual(np.array(seen), np.array(ratios), tables)

@@ -18,6 +18,7 @@ from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.cpu.lookup import Access
 from costmodels.datatypes import FloatArray
 from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, ExchangeConstants
+from costmodels.measured.curves import Collective
 from costmodels.sharding import BY_ROWS, Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
@@ -224,26 +225,12 @@ class Gloo(AbstractCollectiveModel):
         rate = self.constants.collective.all_reduce_s[1]
         return np.asarray(num_bytes * rate * self._scale(topology, within_host=within_host))
 
-    def reduce_scatter_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """``[...]`` seconds, with what empty messages, large ones and new memory add."""
         scale = self._scale(topology, within_host=within_host)
-        return _seconds(self.constants.collective.reduce_scatter_s, num_bytes, scale)
-
-    def all_gather_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
-        scale = self._scale(topology, within_host=within_host)
-        return _seconds(self.constants.collective.all_gather_s, num_bytes, scale)
-
-    def all_reduce_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
-        scale = self._scale(topology, within_host=within_host)
-        return _seconds(self.constants.collective.all_reduce_s, num_bytes, scale)
+        return _seconds(getattr(self.constants.collective, f"{kind}_s"), num_bytes, scale)
 
     def _scale(self, topology: Topology, *, within_host: bool) -> float:
         """Bytes that a rank moves of a buffer, over those with the calibrated number of ranks."""

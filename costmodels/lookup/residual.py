@@ -26,24 +26,9 @@ from costmodels.workload import Workload
 
 _SMALLEST: Final = 1e-3
 """Smallest size of which a logarithm is taken, so that a size of 0 gives a finite feature."""
-_FORWARD: Final = np.array(
-    [
-        LookupWork.STREAM_DRAM,
-        LookupWork.FORWARD_ROWS_DRAM,
-        LookupWork.FORWARD_ROWS_L2,
-        LookupWork.FORWARD_HOST_LINK,
-    ]
-)
-"""Columns of the work that the forward factor multiplies."""
-_BACKWARD: Final = np.array(
-    [
-        LookupWork.INDICES,
-        LookupWork.BACKWARD_GRADIENTS_L2,
-        LookupWork.BACKWARD_ROWS_DRAM,
-        LookupWork.BACKWARD_HOST_LINK,
-    ]
-)
-"""Columns of the work that the backward factor multiplies."""
+_FORWARD: Final = [int(w) for w in LookupWork if w.name.startswith(("STREAM", "FORWARD"))]
+_BACKWARD: Final = [int(w) for w in LookupWork if w.name.startswith(("INDICES", "BACKWARD"))]
+"""Columns of the work that the forward and the backward factor multiply."""
 
 
 @final
@@ -86,7 +71,7 @@ class Corrected(AbstractLookupModel):
         seen = shards_features(shards.chosen(used))
         for columns, factor in zip((_FORWARD, _BACKWARD), factors, strict=True):
             if factor is not None:
-                work[np.ix_(np.flatnonzero(used), columns)] *= factor.at(seen)[:, None]
+                work[np.ix_(np.flatnonzero(used), np.array(columns))] *= factor.at(seen)[:, None]
         return work
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
@@ -112,8 +97,8 @@ class Corrected(AbstractLookupModel):
         return self.inner.prefers_device(topology)
 
 
-def shard_features(shard: LookupShard) -> FloatArray:
-    """The numbers ``[NUM_FEATURES]`` that a learned factor sees of a shard.
+def shards_features(shards: LookupShards) -> FloatArray:
+    """The numbers ``[n, NUM_FEATURES]`` that a learned factor sees of shards.
 
     First the logarithms of six sizes: bags, rows, mean indices of a bag, columns (these four as in
     Lin et al. 2024), expected distinct rows in a batch, and indices for each distinct row. Then the
@@ -121,11 +106,6 @@ def shard_features(shard: LookupShard) -> FloatArray:
     accessed once, entry k the share of those accessed more than 2^(k-1) and up to 2^k times, and
     the last entry the share of all others.
     """
-    return np.asarray(shards_features(LookupShards.of(shard))[0])
-
-
-def shards_features(shards: LookupShards) -> FloatArray:
-    """:func:`shard_features` of many shards, ``[n, NUM_FEATURES]``."""
     law, indices, bags = shards.law, shards.num_indices, shards.num_bags
     unique = np.maximum(shards.unique_rows(), _SMALLEST)
     mean_bag, reuse = indices / np.maximum(bags, 1.0), indices / unique

@@ -18,7 +18,7 @@ to 8, and so on to 2^15; the last bin has the rest."""
 
 
 NUM_FEATURES: Final = 6 + REUSE_BINS
-"""Numbers that describe a shard; see :func:`shard_features`."""
+"""Numbers that describe a shard; see :func:`shards_features`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

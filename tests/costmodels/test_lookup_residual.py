@@ -12,8 +12,8 @@ from benchmarks.lookup_residual import fit_residual
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
-from costmodels.lookup.base import LookupShard, LookupWork
-from costmodels.lookup.residual import Corrected, shard_features
+from costmodels.lookup.base import LookupShard, LookupShards, LookupWork
+from costmodels.lookup.residual import Corrected, shards_features
 from costmodels.lookup.roofline import Roofline
 from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.sharding import ComputeKernel
@@ -55,17 +55,20 @@ def factor_of(value: float, limit: float = math.log(2.0)) -> LearnedFactor:
 
 def test_reuse_shares_are_those_of_the_batch() -> None:
     """65,536 draws on 10^6 rows hit almost every row once; on 16 rows each 4,096 times."""
-    once = shard_features(shard(pooling=16))
+    once = shards_features(LookupShards.of(shard(pooling=16)))[0]
     assert once[6] == pytest.approx(0.97, abs=0.02)
     assert once[6:].sum() == pytest.approx(1.0, abs=1e-6)
-    few = shard_features(shard(rows=16, pooling=16))
+    few = shards_features(LookupShards.of(shard(rows=16, pooling=16)))[0]
     assert few[6 + 12 : 6 + 14].sum() == pytest.approx(1.0, abs=1e-3)
     assert few[4] == pytest.approx(math.log(16))
     base = shard()
     skewed = replace(
         base, table=replace(base.table, distribution=Zipf(num_embeddings=10**6, exponent=1.2))
     )
-    assert shard_features(skewed)[5] > shard_features(base)[5]
+    assert (
+        shards_features(LookupShards.of(skewed))[0][5]
+        > shards_features(LookupShards.of(base))[0][5]
+    )
 
 
 def test_factors_scale_each_phase_and_work_still_adds_up() -> None:
@@ -87,7 +90,7 @@ def test_factors_scale_each_phase_and_work_still_adds_up() -> None:
 
 
 def test_a_factor_corrects_and_does_not_invent() -> None:
-    seen = shard_features(shard())
+    seen = shards_features(LookupShards.of(shard()))[0]
     assert factor_of(10.0).at(seen) == pytest.approx(2.0)
     assert factor_of(0.01).at(seen) == pytest.approx(0.5)
     with pytest.raises(InvalidValueError, match="numbers of each kind"):
@@ -101,7 +104,9 @@ def points() -> tuple[np.ndarray, list[tuple[int, int]]]:
     for rows in (10**4, 10**5, 10**6):
         for dim in (16, 64, 128):
             for bags in (512, 4096, 32768):
-                seen.append(shard_features(shard(rows=rows, dim=dim, bags=bags)))
+                seen.append(
+                    shards_features(LookupShards.of(shard(rows=rows, dim=dim, bags=bags)))[0]
+                )
                 tables.append((rows, dim))
     return np.array(seen), tables
 
