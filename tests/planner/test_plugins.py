@@ -116,9 +116,6 @@ from costmodels.operators import Operator, OperatorKind
 class Squeeze(AbstractLayer):
     width: int
 
-    def __post_init__(self) -> None:
-        self.check_sizes("width")
-
     def build(self, flow: Flow) -> Built:
         product = Operator(
             name=self.prefix,
