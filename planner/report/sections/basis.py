@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +23,6 @@ from planner.result import PlanningResult, SolverReport
 
 # ------------------------------------------------------------------ search
 
-_MOST_STEPS: Final = 160
 _LEAST_S: Final = 1e-3
 _INCUMBENT, _BOUND = "best plan so far", "proven bound"
 
@@ -70,16 +70,9 @@ def _chart(solver: SolverReport) -> Markup:
 
 
 def _changes(series: list[Place]) -> list[Place]:
-    """The points at which the value changes, and the last one; at most ``_MOST_STEPS``."""
-    found = [
-        p
-        for i, p in enumerate(series)
-        if i in (0, len(series) - 1) or abs(p[1] - series[i - 1][1]) > 1e-7 * abs(p[1])
-    ]
-    if len(found) <= _MOST_STEPS:
-        return found
-    step = (len(found) - 1) / (_MOST_STEPS - 1)
-    return [found[round(i * step)] for i in range(_MOST_STEPS)]
+    """The points at which the value changes, and the last one."""
+    changed = [next(same) for _, same in itertools.groupby(series, key=lambda point: point[1])]
+    return changed if changed[-1:] == series[-1:] else [*changed, series[-1]]
 
 
 def _range(values: Sequence[float], bounds: Sequence[float]) -> Place:

@@ -21,7 +21,7 @@ from planner.report.evidence import FAMILIES, Evidence, family_seconds
 from planner.report.page import fill, grid, plain_body
 from planner.report.sections.base import AbstractReportSection
 from planner.result import Candidate, PlanningResult
-from planner.support.text import printable
+from planner.support.text import counted, printable
 
 # ------------------------------------------------------------------ assumed
 
@@ -78,7 +78,12 @@ class MovesSection(AbstractReportSection):
         columns, rows = laid_out(
             result.curve,
             (
-                (Column("at most"), lambda p: _count(p.most_tables)),
+                (
+                    Column("at most"),
+                    lambda p: (
+                        "the limit" if p.most_tables is None else counted(p.most_tables, "table")
+                    ),
+                ),
                 (Column("tables", Kind.COUNT), lambda p: p.move.moved_tables),
                 (Column("moved", Kind.BYTES), lambda p: p.move.moved_bytes),
                 (Column("over the links", Kind.TIME), lambda p: p.move.time_s),
@@ -103,12 +108,6 @@ class MovesSection(AbstractReportSection):
                 f"{format_share(more)}."
             )
         return Section(title=self.title, columns=columns, rows=rows, notes=tuple(notes))
-
-
-def _count(most: int | None) -> str:
-    if most is None:
-        return "the limit"
-    return "1 table" if most == 1 else f"{most} tables"
 
 
 def _payback(seconds: float | None) -> str:
