@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodels import memory, uncertainty
 from costmodels.batch_shares import shares_remark
-from costmodels.cpu.run_stages import unused_remark
+from costmodels.cpu.exchange import unused_remark
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers, uneven_remark, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source

@@ -23,7 +23,6 @@ from costmodels.dense.base import AbstractDenseModel, DenseTimes
 from costmodels.errors import require
 from costmodels.estimates import MemoryLedger
 from costmodels.lookup.base import AbstractLookupModel
-from costmodels.lookup.residual import Corrected
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.curves import Collective
 from costmodels.stages.models import CostModels
@@ -140,8 +139,6 @@ def default_models(topology: Topology) -> CostModels:
         models = cpu_models(measured.cpu)
     else:
         models = CostModels(collective=collective_model(topology))
-    if measured.residual is not None:
-        models = replace(models, lookup=Corrected(inner=models.lookup, residual=measured.residual))
     return scaled(models, topology.fitted)
 
 

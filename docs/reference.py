@@ -4,7 +4,8 @@ Run: python docs/reference.py          (a test fails while a page is not what th
 
 ``docs/reference/commands.md`` is the help of every command. In any page, a block of text below a
 line ``<!-- output of: shardplan ... -->`` is replaced by what that command prints, and below a line
-``<!-- end of output of: ... -->`` by as many of its last lines as the block has.
+``<!-- start of output of: ... -->`` or ``<!-- end of output of: ... -->`` by as many of its first
+or last lines as the block has.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ COMMANDS = DOCS / "reference" / "commands.md"
 WIDTH = 90
 
 _QUOTED = re.compile(
-    r"(<!-- (end of )?output of: shardplan ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL
+    r"(<!-- (start of |end of )?output of: shardplan ([^\n]*) -->\n```text\n)(.*?)(```)", re.DOTALL
 )
 
 _INTRODUCTION = """\
@@ -80,9 +81,10 @@ def with_outputs(text: str) -> str:
 
 
 def _renewed(quoted: re.Match[str]) -> str:
-    head, end, words, old, close = quoted.groups()
-    lines = _output(words).splitlines(keepends=True)
-    return head + "".join(lines[-old.count("\n") :] if end else lines) + close
+    head, which, words, old, close = quoted.groups()
+    lines, count = _output(words).splitlines(keepends=True), old.count("\n")
+    shown = {"start of ": lines[:count], "end of ": lines[-count:]}.get(which, lines)
+    return head + "".join(shown) + close
 
 
 def _output(words: str) -> str:

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import (
     FRESH_BYTES,
+    STAGES,
     CpuExchange,
     Gloo,
     Traffic,
     exchange_counts,
+    predicted_stages,
     shard_loads,
 )
 from costmodels.cpu.lookup import Access, Accesses, CpuLookup, factor, features
-from costmodels.cpu.run_stages import STAGES, predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import (
@@ -30,6 +31,7 @@ from costmodels.measured.cpu_constants import (
     FORWARD,
     SEQUENCE_BACKWARD,
     SHAPE,
+    Caches,
     CpuKernel,
     Residual,
 )
@@ -193,14 +195,15 @@ def access(cols: int = 16, draws: float = 1e5, rows: int = 10**5, exponent: floa
 
 
 def test_counts_have_the_documented_order() -> None:
-    counted = features(access(), l2_bytes=1e6, l3_bytes=1e7, kernel=CpuKernel.FUSED)
-    assert (len(counted.forward), len(counted.backward)) == (len(FORWARD), len(BACKWARD))
-    assert len(counted.shape) == len(SHAPE)
-    dense = features(access(), l2_bytes=1e6, l3_bytes=1e7, kernel=CpuKernel.DENSE)
-    assert len(dense.backward) == len(DENSE_BACKWARD)
-    sequence = features(access(), l2_bytes=1e6, l3_bytes=1e7, kernel=CpuKernel.SEQUENCE)
-    assert len(sequence.backward) == len(SEQUENCE_BACKWARD)
-    assert dense.backward[DENSE_BACKWARD.index("table elements")] == 16 * 10**5
+    seen, caches = Accesses((access(),)), Caches(l2_bytes=1e6, l3_bytes=1e7)
+    counted = features(seen, CpuKernel.FUSED, caches)
+    assert (counted.forward.shape[1], counted.backward.shape[1]) == (len(FORWARD), len(BACKWARD))
+    assert counted.shape.shape[1] == len(SHAPE)
+    dense = features(seen, CpuKernel.DENSE, caches)
+    assert dense.backward.shape[1] == len(DENSE_BACKWARD)
+    sequence = features(seen, CpuKernel.SEQUENCE, caches)
+    assert sequence.backward.shape[1] == len(SEQUENCE_BACKWARD)
+    assert dense.backward[0, DENSE_BACKWARD.index("table elements")] == 16 * 10**5
 
 
 @given(exponent=st.floats(0, 1.4), draws=st.floats(10, 1e6), kib=st.floats(1, 1e5))

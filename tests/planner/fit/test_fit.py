@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from costmodels.measured.curves import Collective
+from costmodels.calibration.fitting import geomean_error
 from costmodels.pipeline import CostPipeline
 from costmodels.system_models import default_models, scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
@@ -18,7 +19,7 @@ from costmodels.uncertainty import sigmas
 from costmodels.workload import NO_DENSE_PART
 from planner import io
 from planner.errors import InvalidInputError
-from planner.fit.estimate import Fit, Predictor, Run, fit, geomean_error
+from planner.fit.estimate import Fit, Predictor, Run, fit
 from planner.io.library import configs_folder
 from planner.io.system.system_writer import write_fitted_system
 from planner.models import models_of
@@ -68,7 +69,7 @@ class Truth:
         kept = self.runs[-KEPT:]
         logs = np.zeros(4) if found is None else np.log(found.factors.ratios)
         predicted = Predictor(self.problem, kept).iterations_s(logs)
-        return geomean_error(predicted / np.array([r.iteration_s for r in kept]))
+        return geomean_error(np.log(predicted / np.array([r.iteration_s for r in kept])))
 
     def profiled(self, index: int, ranks: tuple[int, ...], folder: Path) -> Run:
         """A run with traces of some ranks."""
