@@ -30,8 +30,7 @@ def show_kind(settings: Settings, module: str) -> None:
             _print_cases(part)
         if part.by:
             _print_groups(part)
-        if not part.by or len(part.found[0].predicted) > 1:
-            _print_errors(part)
+        _print_errors(part)
 
 
 def _as_json(part: Part) -> dict[str, Any]:
