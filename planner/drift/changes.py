@@ -269,13 +269,11 @@ class Trend:
     Attributes:
         slope_per_day: change per day, in the unit of the values.
         spread_per_day: standard error of the slope; infinite with fewer than three days.
-        last_day: the latest day.
         at_last_day: the value of the line on the latest day.
     """
 
     slope_per_day: float
     spread_per_day: float
-    last_day: float
     at_last_day: float
 
     def days_until(self, level: float) -> tuple[float, float, float]:
@@ -313,7 +311,6 @@ def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
     return Trend(
         slope_per_day=slope,
         spread_per_day=spread,
-        last_day=float(x.max()),
         at_last_day=middle + slope * float(away.max()),
     )
 
