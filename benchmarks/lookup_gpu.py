@@ -29,7 +29,6 @@ from costmodels.lookup.roofline import Roofline
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
-from costmodels.uncertainty import left_out
 from costmodels.workload import Feature, Optimizer, Table
 from planner.io import load_system, load_workload
 from planner.io.library import configs_folder
@@ -54,6 +53,16 @@ PRODUCTION_INDICES, PRODUCTION_TABLES, PRODUCTION_BATCH = 3_292_247, 197, 512
 PRODUCTION_FORWARD_US, PRODUCTION_BACKWARD_US = 389.0, (2904.0, 3105.0)
 """A production model of 2020 in Lin et al.'s traces: 64 columns, sgd; the backward twice."""
 Errors = dict[tuple[str, ...], list[float]]
+
+
+def left_out(groups: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Root mean square error of each group if the constants came from the other groups.
+
+    A constant that is fitted to G groups alike removes 1 / G of the error of each group. Errors
+    without the group in the fit are therefore larger by G / (G - 1).
+    """
+    grown = len(groups) / max(len(groups) - 1, 1)
+    return tuple(grown * math.sqrt(float(np.mean(np.square(g)))) for g in groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from costmodels.cpu.lookup import Access
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import Source, StageTime
 from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, ExchangeConstants
+from costmodels.measured.curves import Collective
 from costmodels.sharding import BY_ROWS, Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
@@ -221,42 +222,24 @@ class Gloo(AbstractCollectiveModel):
         rate = self.constants.collective.all_reduce_s[1]
         return np.asarray(num_bytes * rate * self._scale(topology, within_host=within_host))
 
-    def reduce_scatter_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """``[...]`` seconds, with what empty messages, large ones and new memory add."""
-        return self._whole_s("reduce_scatter", num_bytes, topology, within_host=within_host)
-
-    def all_gather_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
-        return self._whole_s("all_gather", num_bytes, topology, within_host=within_host)
-
-    def all_reduce_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
-        return self._whole_s("all_reduce", num_bytes, topology, within_host=within_host)
+        scale = self._scale(topology, within_host=within_host)
+        if scale <= 0:
+            return np.zeros_like(num_bytes)  # a single rank takes no time
+        fixed, *rates_s = getattr(self.constants.collective, f"{kind}_s")
+        beyond = np.maximum(num_bytes - LARGE_BYTES, 0.0)
+        fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)
+        grown = rates_s[0] * num_bytes + rates_s[1] * beyond + rates_s[2] * fresh
+        return np.asarray(fixed + scale * grown)
 
     def _scale(self, topology: Topology, *, within_host: bool) -> float:
         """Bytes that a rank moves of a buffer, over those with the calibrated number of ranks."""
         members = topology.local_world_size if within_host else topology.world_size
         measured = max(self.constants.world_size, 2)
         return ((members - 1) / members) / ((measured - 1) / measured)
-
-    def _whole_s(
-        self, operation: str, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """``[...]`` seconds of a collective of one buffer; a single rank takes no time."""
-        scale = self._scale(topology, within_host=within_host)
-        if scale <= 0:
-            return np.zeros_like(num_bytes)
-        fixed, *rates_s = getattr(self.constants.collective, f"{operation}_s")
-        beyond = np.maximum(num_bytes - LARGE_BYTES, 0.0)
-        fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)
-        grown = rates_s[0] * num_bytes + rates_s[1] * beyond + rates_s[2] * fresh
-        return np.asarray(fixed + scale * grown)
 
 
 def buffer_counts(num_bytes: float) -> FloatArray:

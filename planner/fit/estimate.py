@@ -28,11 +28,11 @@ from costmodels.calibration.fitting import geomean_error
 from costmodels.datatypes import FloatArray
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import Z90
-from costmodels.fitted import scaled
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
 from costmodels.iteration.timing import traced
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
+from costmodels.system_models import scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
 from costmodels.uncertainty import MACHINE, sigmas
 from planner.errors import InvalidInputError

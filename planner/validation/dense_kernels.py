@@ -29,7 +29,7 @@ from costmodels.estimates import Z90, Estimate
 from costmodels.operators import Product
 from costmodels.pipeline import CostPipeline
 from costmodels.topology import Topology
-from costmodels.uncertainty import dense_step_sigma
+from costmodels.uncertainty import DENSE_FAMILIES, group_sigma
 from costmodels.workload import Workload
 from planner import io
 from planner.io.documents import Document
@@ -187,7 +187,7 @@ def predictions() -> DataFrame:
         if p.family != PRODUCTS
     )
     apart = np.abs(np.log(found.left_out_s / found.measured_s))
-    return found.assign(is_inside=apart <= Z90 * dense_step_sigma())
+    return found.assign(is_inside=apart <= Z90 * group_sigma(DENSE_FAMILIES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -281,7 +281,7 @@ def _priced(row: Row, topology: Topology, prefix: str) -> Prediction[GpuStep]:
     )
     predicted = {
         AS_SHIPPED: pipeline.estimate(plan).time,
-        HOST_ONLY: exact(float(pipeline.times_of_stages(times, (1, 1)).squeeze())),
+        HOST_ONLY: exact(float(pipeline.scheduled(times, (1, 1))[1].iteration_time_s.squeeze())),
     }
     return Prediction(case=case, predicted=predicted)
 

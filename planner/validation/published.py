@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass, replace
 
 from costmodels.collective.hierarchical import Hierarchical
+from costmodels.dense.base import dense_parameters
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import (
     ComputeKernel,
@@ -105,7 +106,7 @@ def naive_roofline_s(workload: Workload, topology: Topology) -> float:
         for t in workload.tables
     )
     pipeline = CostPipeline(workload, topology)
-    flops, parameters = pipeline.dense_flops, pipeline.dense_parameters
+    flops, parameters = pipeline.dense_flops, dense_parameters(pipeline.workload)
     share = (world - 1) / world
     reduced = 2.0 * parameters * workload.gradient_dtype.num_bytes
     return (

@@ -117,7 +117,7 @@ def _tried_s(case: SingleGpuCase) -> FloatArray:
     times = pipeline.stage_times(pipeline.plan_work(whole_tables(case.workload)))
     issued = {name: getattr(times, name) * launches for name in _ISSUED}
     issued["copy_host_s"] = issued["copy_host_s"] + between_s
-    return pipeline.times_of_stages(replace(times, **issued), (launches.size, 1))
+    return pipeline.scheduled(replace(times, **issued), (launches.size, 1))[1].iteration_time_s
 
 
 def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:

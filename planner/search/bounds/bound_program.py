@@ -23,8 +23,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.floors.rules import require_rules
 from costmodels.sharding import ComputeKernel
+from costmodels.stages.models import require_rules
 from planner.problem import Level
 from planner.rules.placement_rules import Cap
 from planner.search.bounds.boxes import Box

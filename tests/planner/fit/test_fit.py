@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from costmodels.calibration.fitting import geomean_error
-from costmodels.fitted import scaled
+from costmodels.measured.curves import Collective
 from costmodels.pipeline import CostPipeline
-from costmodels.system_models import default_models
+from costmodels.system_models import default_models, scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
 from costmodels.uncertainty import sigmas
 from costmodels.workload import NO_DENSE_PART
@@ -215,8 +215,10 @@ def test_a_base_of_ones_own_goes_along_to_another_folder(
     assert (after.local_world_size, after.price_per_device_usd_per_hour) == (4, 3.0)
     kept = default_models(after).collective
     size = np.array([1e6, 1e8])
-    expected = 2.0 * collective.all_reduce_s(size, before)
-    assert kept.all_reduce_s(size, after) == pytest.approx(expected)
+    expected = 2.0 * collective.buffer_s(Collective.ALL_REDUCE, size, before, within_host=False)
+    assert kept.buffer_s(Collective.ALL_REDUCE, size, after, within_host=False) == pytest.approx(
+        expected
+    )
 
 
 def test_a_copy_never_replaces_another_file(tmp_path: Path) -> None:
