@@ -66,7 +66,7 @@ def trace(
     """
     from planner.cli.output import write_folder
     from planner.errors import InvalidInputError
-    from planner.trace import traces
+    from planner.trace.kineto import traces
 
     pipeline, loaded = _priced(workload, plan, flags, output)
     world = pipeline.topology.world_size

@@ -1,4 +1,7 @@
-"""Runs a function on ranks of this machine: one pinned core and thread each, or one GPU each."""
+"""Runs a function on ranks of this machine: one pinned core and thread each, or one GPU each.
+
+Here is also what commands that do so need, and what they refuse.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -85,6 +89,50 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     except ValueError:
         message = f"{name} must be a whole number; it is {environ[name]!r}"
         raise InvalidInputError(message) from None
+
+
+def require_torchrec(command: str) -> None:
+    """Refuse to go on without torch and torchrec.
+
+    Raises:
+        InvalidInputError: one is missing; the message says how to install it.
+    """
+    missing = [name for name in ("torch", "torchrec", "fbgemm_gpu") if find_spec(name) is None]
+    if missing:
+        message = (
+            f"'shardplan {command}' runs TorchRec and needs {', '.join(missing)}: "
+            "pip install 'shardplan[torchrec]'; 'shardplan check' checks the versions"
+        )
+        raise InvalidInputError(message)
+
+
+def require_torch(command: str) -> None:
+    """Refuse to go on without torch.
+
+    Raises:
+        InvalidInputError: it is missing; the message says how to install it.
+    """
+    if find_spec("torch") is None:
+        message = (
+            f"'shardplan {command}' measures with torch, which is missing: pip install torch; "
+            "lookups need fbgemm-gpu too (pip install 'shardplan[torchrec]' has all)"
+        )
+        raise InvalidInputError(message)
+
+
+def refuse_launcher(command: str) -> None:
+    """Refuse to run under a launcher, because the command starts its own ranks.
+
+    Raises:
+        InvalidInputError: a launcher has started this process as one of several.
+    """
+    launch = launch_of()
+    if launch is not None and launch.world_size > 1:
+        message = (
+            f"'shardplan {command}' starts its own ranks (--ranks), and a launcher has started it "
+            f"{launch.world_size} times: run it by itself, without torchrun"
+        )
+        raise InvalidInputError(message)
 
 
 Result = TypeVar("Result")
