@@ -218,7 +218,7 @@ def run_on_ranks(
     *arguments: Any,
     launch: Launch | None = None,
     on_gpus: bool = False,
-    while_waiting: Callable[[], None] | None = None,
+    while_waiting: Callable[[], object] = lambda: None,
 ) -> list[Result]:
     """Call ``function(rank, world_size, *arguments)`` on every rank; results in rank order.
 
@@ -253,13 +253,8 @@ def run_on_ranks(
         )
         calls = [pickle.dumps((replace(every, rank=r), function, arguments)) for r in own]
 
-        def should_stop() -> bool:
-            if while_waiting is not None:
-                while_waiting()
-            return False
-
         found: list[Result] = []
-        for done in processes.run(_as_rank, calls, should_stop=should_stop):
+        for done in processes.run(_as_rank, calls, should_stop=lambda: bool(while_waiting())):
             if done.error is not None:
                 told = "".join(traceback.format_exception_only(done.error))
                 message = f"a rank failed: rank {own[done.index]}: {told}"
