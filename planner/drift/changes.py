@@ -102,20 +102,6 @@ def table_changes(before: Workload, now: Workload, *, world_size: int) -> tuple[
     return tuple(sorted(found, key=lambda c: -c.changed_bytes))
 
 
-def rows_needed(workload: Workload, stats: Stats) -> tuple[TableRows, ...]:
-    """The rows that the data need in every table that was measured."""
-    pairs = [(t, stats_key(t, stats)) for t in workload.tables]
-    return tuple(
-        TableRows(
-            table=table.name,
-            num_rows_needed=stats.tables[key].num_rows_needed,
-            num_embeddings=table.num_embeddings,
-        )
-        for table, key in pairs
-        if key is not None
-    )
-
-
 def workload_under(
     workload: Workload, stats: Stats, place: str
 ) -> tuple[Workload, tuple[TableRows, ...], tuple[str, ...]]:
@@ -135,9 +121,17 @@ def workload_under(
     Raises:
         InvalidInputError: no table of the workload was measured.
     """
-    needed = rows_needed(workload, stats)
+    keys = {t: key for t in workload.tables if (key := stats_key(t, stats)) is not None}
+    needed = tuple(
+        TableRows(
+            table=table.name,
+            num_rows_needed=stats.tables[key].num_rows_needed,
+            num_embeddings=table.num_embeddings,
+        )
+        for table, key in keys.items()
+    )
     outgrown = {rows.table for rows in needed if rows.is_outgrown}
-    left_out = {stats_key(t, stats) for t in workload.tables if t.name in outgrown}
+    left_out = {key for table, key in keys.items() if table.name in outgrown}
     fitting = {name: table for name, table in stats.tables.items() if name not in left_out}
     measured, notes = workload, tuple[str, ...]()
     if not outgrown or len(outgrown) < len(needed):

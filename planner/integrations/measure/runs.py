@@ -272,34 +272,34 @@ def validate_tasks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """A model as it is trained, and as it is priced."""
+    """A model as it is trained, and as it is priced where that differs."""
 
     trained: Workload
-    priced: Workload
     blocks: Blocks | None = None
+    traced: Workload | None = None
 
-    @classmethod
-    def of(cls, workload: Workload) -> _Task:
-        return cls(trained=workload, priced=workload)
+    @property
+    def priced(self) -> Workload:
+        return self.traced or self.trained
 
 
 def _variants(what: str, seed: int) -> dict[str, _Task]:
     """The variants of a random model by their labels; see :func:`validate_tasks`."""
     if what == "skew":
         workload = large_workload(seed)
-        return {f"{x:g}": _Task.of(with_skew(workload, x)) for x in (UNIFORM, SKEWED)}
+        return {f"{x:g}": _Task(trained=with_skew(workload, x)) for x in (UNIFORM, SKEWED)}
     if what in BLOCK_TASKS:
         workload, blocks = BLOCK_TASKS[what](seed)
         # The dense part is traced as by ``shardplan import torchrec``.
         dense = DenseArch(operators=traced_dense(workload, blocks).operators)
-        priced = replace(workload, dense=dense)
-        return {"random": _Task(trained=workload, priced=priced, blocks=blocks)}
+        traced = replace(workload, dense=dense)
+        return {"random": _Task(trained=workload, blocks=blocks, traced=traced)}
     workload = random_workload(seed)
     if what not in tuple(Precision):
-        return {"random": _Task.of(workload)}
+        return {"random": _Task(trained=workload)}
     coded = workload.communicating(Communication.of(Precision(what), Precision(what)))
     coded = replace(coded, name=f"{workload.name}-{what}")
-    return {"fp32": _Task.of(workload), what: _Task.of(coded)}
+    return {"fp32": _Task(trained=workload), what: _Task(trained=coded)}
 
 
 def _outcomes(
