@@ -38,7 +38,7 @@ from torchrec.distributed.fbgemm_qcomm_codec import (
     get_qcomm_codecs_registry,
 )
 from torchrec.distributed.planner.perf_models import NoopPerfModel
-from torchrec.distributed.planner.planners import EmbeddingShardingPlanner, to_sharding_plan
+from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import (
     ParameterConstraints,
     PlannerError,
@@ -49,7 +49,7 @@ from torchrec.distributed.types import CacheParams, ModuleSharder
 from torchrec.modules.embedding_configs import EmbeddingConfig, PoolingType
 
 from costmodels.training.communication import Communication
-from planner.integrations.torchrec_plan import from_sharding_plan
+from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.reading import communication_of
 from planner.options.runtime_warnings import pooling_problems
@@ -209,9 +209,7 @@ def _theirs(
 
 def _unsound(case: Case, options: list[ShardingOption], problem: PlanningProblem) -> str:
     """Why TorchRec's runtime does not train a plan as the model says; empty if it does."""
-    plan = from_sharding_plan(
-        to_sharding_plan(copy.deepcopy(options), case.topology), problem.workload
-    )
+    plan = plan_of(options)
     wrong = layout_problems(plan, problem.workload, problem.topology, device="cuda")
     wrong += pooling_problems(plan, problem.workload)
     return (

@@ -40,7 +40,7 @@ from costmodels.torchrec_estimates.constants import MIN_COLUMN_WIDTH
 from costmodels.workload import DataType as OurType
 from planner import api
 from planner.errors import PlannerError as OurError
-from planner.integrations.torchrec_plan import from_sharding_plan, to_sharding_options
+from planner.integrations.torchrec_plan import plan_of, to_sharding_options
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import describe_model
 from planner.options.torchrec_rules import COLUMN_MULTIPLE
@@ -126,13 +126,14 @@ def _theirs(case: Instance, name: str, limit_s: float) -> dict[str, Any]:
     started = time.perf_counter()
     best_s = _watch(planner, started)
     try:
-        found = planner.plan(model, _sharders(case))
+        planner.plan(model, _sharders(case))
     except PlannerError as error:
         return {"seconds": time.perf_counter() - started, "error": error.error_type.value}
     seconds = time.perf_counter() - started
     row = {"seconds": seconds, "best_s": best_s[-1], "proposals": planner._num_proposals}
-    row |= _judged_by_torchrec(case, planner._best_plan or [])
-    return row | _judged_by_us(case, from_sharding_plan(found, case.workload))
+    best = planner._best_plan or []
+    row |= _judged_by_torchrec(case, best)
+    return row | _judged_by_us(case, plan_of(best))
 
 
 def _watch(planner: EmbeddingShardingPlanner, started: float) -> list[float]:
@@ -200,9 +201,7 @@ def _their_options(case: Instance, plan: Plan) -> list[ShardingOption]:
     if model is None:
         return []
     topology = topology_to_torchrec(case.topology, "cuda")
-    return to_sharding_options(
-        plan, model.tables, sharders, topology, batch_size=batch, constraints=constraints
-    )
+    return to_sharding_options(plan, model, topology)
 
 
 def _judged_by_torchrec(case: Instance, options: Sequence[ShardingOption]) -> dict[str, Any]:

@@ -225,10 +225,13 @@ class Gloo(AbstractCollectiveModel):
     def buffer_s(
         self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
+        """``[...]`` seconds, with what empty messages, large ones and new memory add.
+
+        A single rank takes no time.
+        """
         scale = self._scale(topology, within_host=within_host)
         if scale <= 0:
-            return np.zeros_like(num_bytes)  # a single rank takes no time
+            return np.zeros_like(num_bytes)
         fixed, *rates_s = getattr(self.constants.collective, f"{kind}_s")
         beyond = np.maximum(num_bytes - LARGE_BYTES, 0.0)
         fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)

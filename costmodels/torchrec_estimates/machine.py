@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, cast
 
-import numpy as np
-
-from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.dense.base import dense_parameters
 from costmodels.errors import require
 from costmodels.topology import Topology
@@ -149,40 +144,6 @@ class TorchrecMachine:
         return tuple(float(int(kept * c) - dense - inputs) for c in self.hbm_capacity_by_rank_bytes)
 
 
-# ------------------ elementwise
-#
-# Arithmetic for one shard or many: of floats, which is fast, or of the elements of arrays.
-
-Values = float | FloatArray
-"""A float for one shard, or an array ``[n]`` of floats for n shards."""
-Flags = bool | BoolArray
-"""A bool for one shard, or an array ``[n]`` of bools for n shards."""
-
-
-def ceil(values: Values) -> Values:
-    """The least whole number that is not smaller than the value."""
-    return np.ceil(values) if isinstance(values, np.ndarray) else math.ceil(values)
-
-
-def rounded(values: Values) -> Values:
-    """The nearest whole number; halves are rounded to even numbers."""
-    return np.rint(values) if isinstance(values, np.ndarray) else round(values)
-
-
-def at_least(values: Values, floor: float) -> Values:
-    """The value, or ``floor`` if the value is below it."""
-    if isinstance(values, np.ndarray):
-        return cast("FloatArray", np.maximum(values, floor))
-    return max(values, floor)
-
-
-def choose(condition: Flags, yes: Values, no: Values) -> Values:
-    """``yes`` where the condition is true, ``no`` elsewhere."""
-    if isinstance(condition, np.ndarray):
-        return np.where(condition, yes, no)
-    return yes if condition else no
-
-
 # ------------------ table
 #
 # A table and its inputs as TorchRec's estimators see them.
@@ -191,8 +152,6 @@ def choose(condition: Flags, yes: Values, no: Values) -> Values:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrecTable:
     """A table and its inputs on one rank.
-
-    Fields may be arrays with one element for each table (:meth:`stacked`).
 
     Attributes:
         num_embeddings: rows of the table.
@@ -210,18 +169,18 @@ class TorchrecTable:
         prefetches: whether caches are filled ahead by a prefetching pipeline.
     """
 
-    num_embeddings: Values
-    embedding_dim: Values
-    element_bytes: Values
-    num_ids: Values
-    num_outputs: Values
-    is_pooled: Flags = True
-    is_weighted: Flags = False
-    all_to_all_bytes: tuple[Values, Values] = (4.0, 4.0)
-    row_sum_bytes: tuple[Values, Values] = (4.0, 4.0)
-    output_bytes: Values = 4.0
-    optimizer_ratio: Values = 0.0
-    prefetches: Flags = False
+    num_embeddings: float
+    embedding_dim: float
+    element_bytes: float
+    num_ids: float
+    num_outputs: float
+    is_pooled: bool = True
+    is_weighted: bool = False
+    all_to_all_bytes: tuple[float, float] = (4.0, 4.0)
+    row_sum_bytes: tuple[float, float] = (4.0, 4.0)
+    output_bytes: float = 4.0
+    optimizer_ratio: float = 0.0
+    prefetches: bool = False
 
     @staticmethod
     def of(table: Table, workload: Workload) -> TorchrecTable:
@@ -257,33 +216,6 @@ class TorchrecTable:
             prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
         )
 
-    @staticmethod
-    def stacked(tables: Sequence[TorchrecTable]) -> TorchrecTable:
-        """Many tables of one workload in one object, whose fields are arrays ``[n]``.
-
-        Args:
-            tables: the tables; at least one.
-        """
-        changed: dict[str, Any] = {
-            name: np.array([getattr(t, name) for t in tables], dtype=np.float64) for name in _FLOATS
-        }
-        changed |= {name: np.array([getattr(t, name) for t in tables]) for name in _FLAGS}
-        for name in _PAIRS:
-            changed[name] = tuple(np.array([getattr(t, name) for t in tables]).T)
-        return replace(tables[0], **changed)
-
-    def take(self, indices: Sequence[int]) -> TorchrecTable:
-        """The stacked tables with these indices, in this order; an index may be repeated."""
-        where = np.asarray(indices)
-        changed = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray):
-                changed[field.name] = value[where]
-            elif isinstance(value, tuple):
-                changed[field.name] = tuple(np.asarray(v)[where] for v in value)
-        return replace(self, **changed)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrecInputs:
@@ -304,26 +236,7 @@ class TorchrecInputs:
 
     def read(self, table: TorchrecTable) -> TorchrecTable:
         """The table with these inputs."""
-        return replace(
-            table,
-            num_ids=self.num_ids,
-            num_outputs=self.num_outputs,
-            is_weighted=self.is_weighted,
-            prefetches=self.prefetches,
-            optimizer_ratio=self.optimizer_ratio,
-            output_bytes=self.output_bytes,
-        )
-
-
-_FLOATS: Final = (
-    *("num_embeddings", "embedding_dim", "element_bytes", "num_ids", "num_outputs"),
-    *("output_bytes", "optimizer_ratio"),
-)
-"""The fields that are stacked as floats."""
-_FLAGS: Final = ("is_pooled", "is_weighted", "prefetches")
-"""The fields that are stacked as bools."""
-_PAIRS: Final = ("all_to_all_bytes", "row_sum_bytes")
-"""The fields that are stacked as pairs of floats."""
+        return replace(table, **{f.name: getattr(self, f.name) for f in fields(self)})
 
 
 def _sizes(codecs: Codecs | None, plain: tuple[float, float]) -> tuple[float, float]:

@@ -1,27 +1,18 @@
 """TorchRec's times and memory of a shard (``distributed/planner``, 1.8.0).
 
 They are those of ``estimator/estimator.py`` and ``shard_estimators.py`` there. Times depend on the
-columns of a shard, and not on its rows, except for the all-reduce of replicated tables. Fields of
-the table, rows and columns may be arrays ``[n]``, for n shards of one sharding type and kernel at
-once.
+columns of a shard, and not on its rows, except for the all-reduce of replicated tables.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
 from costmodels.sharding import BY_ROWS, ComputeKernel, ShardingType
 from costmodels.torchrec_estimates import constants
-from costmodels.torchrec_estimates.machine import (
-    TorchrecMachine,
-    TorchrecTable,
-    Values,
-    at_least,
-    ceil,
-    choose,
-    rounded,
-)
+from costmodels.torchrec_estimates.machine import TorchrecMachine, TorchrecTable
 
 _MOST_NODES: Final = 2
 """The all-reduce of replicated tables is priced for at most this many hosts; with more hosts it is
@@ -39,13 +30,13 @@ class ShardPerf:
         bwd_comms_s: exchange of gradients.
     """
 
-    fwd_compute_s: Values
-    fwd_comms_s: Values
-    bwd_compute_s: Values
-    bwd_comms_s: Values
+    fwd_compute_s: float
+    fwd_comms_s: float
+    bwd_compute_s: float
+    bwd_comms_s: float
 
     @property
-    def total_s(self) -> Values:
+    def total_s(self) -> float:
         """The sum that TorchRec adds up for each rank.
 
         The exchange of indices is not in it, nor fetches into caches, which TorchRec counts where a
@@ -61,7 +52,7 @@ def shard_perf(
     sharding_type: ShardingType,
     kernel: ComputeKernel,
     *,
-    num_cols: Values,
+    num_cols: float,
     cache_load_factor_ratio: float | None = None,
 ) -> ShardPerf:
     """The times of a shard.
@@ -84,11 +75,11 @@ def shard_perf(
     share = within if by_rows else 1
     ids, outputs = table.num_ids / share, table.num_outputs
     if by_rows:
-        outputs = choose(table.is_pooled, outputs, outputs / share)
+        outputs = outputs if table.is_pooled else outputs / share
     forward_bytes, backward_bytes = (
         outputs * world * num_cols * b for b in _wire_bytes(table, sharding_type)
     )
-    columns = num_cols if by_rows else at_least(num_cols, constants.MIN_LOOKUP_COLUMNS)
+    columns = num_cols if by_rows else max(num_cols, constants.MIN_LOOKUP_COLUMNS)
     compute = _forward_compute(
         table, ids * world, columns, forward_bytes, rate, 1.0 if by_rows else _penalty(num_cols)
     )
@@ -106,14 +97,13 @@ def shard_perf(
     )
 
 
-def _wire_bytes(table: TorchrecTable, sharding_type: ShardingType) -> tuple[Values, Values]:
+def _wire_bytes(table: TorchrecTable, sharding_type: ShardingType) -> tuple[float, float]:
     """Bytes per element in the exchange of outputs, and in the exchange of gradients."""
     if sharding_type not in BY_ROWS:
         return table.all_to_all_bytes
     if sharding_type is not ShardingType.ROW_WISE:
         return table.row_sum_bytes
-    (forward, backward), (summed, spread) = table.all_to_all_bytes, table.row_sum_bytes
-    return choose(table.is_pooled, summed, forward), choose(table.is_pooled, spread, backward)
+    return table.row_sum_bytes if table.is_pooled else table.all_to_all_bytes
 
 
 def _device_rate(
@@ -121,7 +111,7 @@ def _device_rate(
     machine: TorchrecMachine,
     kernel: ComputeKernel,
     cache_load_factor_ratio: float | None,
-) -> Values:
+) -> float:
     """Bytes per second of a kernel (``kernel_bw_lookup``)."""
     memory, link = machine.hbm_bandwidth_bytes_per_s, machine.device_link_bandwidth_bytes_per_s
     if kernel is ComputeKernel.DENSE:
@@ -132,28 +122,29 @@ def _device_rate(
         factor = cache_load_factor_ratio
         share = constants.CACHE_LOAD_FACTOR if factor is None else factor
         behind = constants.HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
-        return choose(table.prefetches, memory, behind)
+        return memory if table.prefetches else behind
     return memory
 
 
-def _penalty(num_cols: Values) -> Values:
+def _penalty(num_cols: float) -> float:
     """Factor on the time of narrow pieces, which leave threads without work.
 
     Source: ``compute_block_usage_penalty``.
     """
-    half, quarter = constants.HALF_BLOCK_PENALTY, constants.QUARTER_BLOCK_PENALTY
-    narrow = choose(num_cols >= constants.HALF_BLOCK_COLUMNS, half, quarter)
-    return choose(num_cols >= constants.FULL_BLOCK_COLUMNS, 1.0, narrow)
+    if num_cols >= constants.FULL_BLOCK_COLUMNS:
+        return 1.0
+    wide = num_cols >= constants.HALF_BLOCK_COLUMNS
+    return constants.HALF_BLOCK_PENALTY if wide else constants.QUARTER_BLOCK_PENALTY
 
 
 def _forward_compute(
     table: TorchrecTable,
-    ids: Values,
-    columns: Values,
-    output_bytes: Values,
-    rate: Values,
-    penalty: Values,
-) -> Values:
+    ids: float,
+    columns: float,
+    output_bytes: float,
+    rate: float,
+    penalty: float,
+) -> float:
     """Seconds of a forward lookup: bytes of indices, rows and outputs over the kernel's rate.
 
     Args:
@@ -164,20 +155,20 @@ def _forward_compute(
         rate: bytes per second of the kernel.
         penalty: factor for narrow pieces.
     """
-    read = ceil(ids * constants.INDEX_BYTES) * choose(table.is_weighted, 2.0, 1.0)
+    read = math.ceil(ids * constants.INDEX_BYTES) * (2.0 if table.is_weighted else 1.0)
     return (read + ids * columns * table.element_bytes + output_bytes) * penalty / rate
 
 
-def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: Values) -> Values:
+def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: float) -> float:
     """Seconds of a backward lookup whose forward lookup takes ``forward_s``."""
     backward_s = forward_s * machine.backward_ratio
-    backward_s = backward_s * choose(table.is_weighted, machine.weighted_ratio, 1.0)
-    weights = choose(table.is_weighted, constants.WEIGHTED_KERNEL_MULTIPLIER, 0.0)
-    return backward_s + forward_s * weights
+    if not table.is_weighted:
+        return backward_s
+    return backward_s * machine.weighted_ratio + forward_s * constants.WEIGHTED_KERNEL_MULTIPLIER
 
 
 def _replicated(
-    table: TorchrecTable, machine: TorchrecMachine, num_cols: Values, rate: Values
+    table: TorchrecTable, machine: TorchrecMachine, num_cols: float, rate: float
 ) -> ShardPerf:
     """The times of a replicated table; ``rate`` is that of the kernel in bytes per second."""
     written = table.num_outputs * num_cols * table.element_bytes
@@ -198,10 +189,10 @@ def _replicated(
 def _two_levels(
     table: TorchrecTable,
     machine: TorchrecMachine,
-    num_cols: Values,
-    forward_bytes: Values,
-    backward_bytes: Values,
-) -> tuple[Values, Values]:
+    num_cols: float,
+    forward_bytes: float,
+    backward_bytes: float,
+) -> tuple[float, float]:
     """Seconds of the exchanges of outputs and of gradients of tables on one group of ranks.
 
     Outputs are added up inside the group and then exchanged between groups. Gradients take the way
@@ -217,7 +208,7 @@ def _two_levels(
     group = machine.group_size
     inside = machine.bandwidth(group, min(group, machine.local_world_size))
     across = machine.bandwidth(machine.num_groups, 1)
-    exchanged: list[Values] = [0.0, 0.0]
+    exchanged: list[float] = [0.0, 0.0]
     if machine.num_groups > 1:
         vectors = table.num_outputs * machine.num_groups * num_cols
         exchanged = [vectors * b / across for b in table.all_to_all_bytes]
@@ -236,8 +227,8 @@ _SLOT_STATE_BYTES = 16
 class ShardStorage:
     """TorchRec's ``Storage``: bytes of a shard in device memory (HBM) and host memory (DDR)."""
 
-    hbm_bytes: Values
-    ddr_bytes: Values
+    hbm_bytes: float
+    ddr_bytes: float
 
 
 def shard_storage(
@@ -246,8 +237,8 @@ def shard_storage(
     sharding_type: ShardingType,
     kernel: ComputeKernel,
     *,
-    num_rows: Values,
-    num_cols: Values,
+    num_rows: float,
+    num_cols: float,
     cache_load_factor_ratio: float | None = None,
 ) -> ShardStorage:
     """The memory of a shard with one batch of inputs and outputs.
@@ -269,32 +260,32 @@ def shard_storage(
     cached = kernel is ComputeKernel.FUSED_UVM_CACHING
     in_host = cached or kernel is ComputeKernel.FUSED_UVM
     weights = table.num_embeddings * table.embedding_dim * table.element_bytes
-    ddr = weights if in_host else 0 * weights
-    hbm = rounded(weights * factor) if cached else weights - ddr
-    share: Values = 1.0
+    ddr = weights if in_host else 0
+    hbm = round(weights * factor) if cached else weights - ddr
+    share = 1.0
     if sharding_type is not ShardingType.DATA_PARALLEL:
         share = num_rows * num_cols / (table.num_embeddings * table.embedding_dim)
     inputs, outputs = _io_bytes(table, machine, sharding_type, num_rows, num_cols)
-    aux = ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor)) if cached else 0
+    aux = math.ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor)) if cached else 0
     return ShardStorage(
         hbm_bytes=1.0 * (_with_state(hbm * share, table) + aux + inputs + outputs),
         ddr_bytes=1.0 * _with_state(ddr * share, table),
     )
 
 
-def _with_state(weight_bytes: Values, table: TorchrecTable) -> Values:
+def _with_state(weight_bytes: float, table: TorchrecTable) -> float:
     """Bytes of weights with the state of their optimizer."""
-    size = ceil(weight_bytes)
-    return size + ceil(size * table.optimizer_ratio)
+    size = math.ceil(weight_bytes)
+    return size + math.ceil(size * table.optimizer_ratio)
 
 
 def _io_bytes(
     table: TorchrecTable,
     machine: TorchrecMachine,
     sharding_type: ShardingType,
-    num_rows: Values,
-    num_cols: Values,
-) -> tuple[Values, Values]:
+    num_rows: float,
+    num_cols: float,
+) -> tuple[float, float]:
     """Bytes of the indices that enter a shard, and of the vectors that leave it, per batch.
 
     A shard of a sharded table gets the indices of all ranks, and a replica those of its rank alone.
@@ -302,7 +293,7 @@ def _io_bytes(
     ids, outputs = table.num_ids, table.num_outputs
     if sharding_type is ShardingType.DATA_PARALLEL:
         size = table.embedding_dim * table.output_bytes
-        return ceil(ids * constants.INDEX_BYTES), ceil(outputs * size)
+        return math.ceil(ids * constants.INDEX_BYTES), math.ceil(outputs * size)
     world = machine.world_size
     share = {
         ShardingType.ROW_WISE: world,
@@ -310,10 +301,10 @@ def _io_bytes(
         ShardingType.GRID_SHARD: machine.group_size,
     }.get(sharding_type)
     if share is not None:
-        used = num_rows * num_cols > 0
-        ids = choose(used, ids / share, 0.0 * ids)
-        outputs = choose(used, choose(table.is_pooled, outputs, outputs / share), 0.0 * outputs)
+        if num_rows * num_cols <= 0:
+            return 0, 0
+        ids, outputs = ids / share, outputs if table.is_pooled else outputs / share
     return (
-        ceil(ids * world * constants.INDEX_BYTES),
-        ceil(outputs * world * num_cols * table.output_bytes),
+        math.ceil(ids * world * constants.INDEX_BYTES),
+        math.ceil(outputs * world * num_cols * table.output_bytes),
     )

@@ -80,14 +80,22 @@ def group_choices(
             there is a key-value table.
         InfeasibleError: no size fits.
     """
-    world = topology.world_size
-    _check(world, sizes, sync_interval)
+    world, local = topology.world_size, topology.local_world_size
+    if any(s < 1 or world % s for s in sizes) or sync_interval < 1:
+        message = (
+            f"group sizes must divide {world} ranks and sync_interval must be at least 1, got "
+            f"sizes {list(sizes)} and {sync_interval}"
+        )
+        raise InvalidInputError(message)
     refuse_key_values(model.key_values, "a choice of group sizes")
     found = []
     last: InfeasibleError | None = None
     for size in sizes or [s for s in range(1, world + 1) if world % s == 0]:
-        for between_hosts in (False, True):
-            group = _group(topology, size, between_hosts=between_hosts)
+        copies = world // size
+        # Interleaved groups have ranks on every host; blocks of ranks are whole hosts' copies.
+        blocks = topology.num_hosts > 1 and copies > 1
+        for between_hosts in [False] * (local % copies == 0) + [True] * blocks:
+            group = group_topology(topology, size, between_hosts=between_hosts)
             if group is None:
                 continue
             try:
@@ -101,30 +109,6 @@ def group_choices(
     if not found and last is not None:
         raise last
     return sorted(found, key=lambda c: c.time_s)
-
-
-def _check(world: int, sizes: Sequence[int], sync_interval: int) -> None:
-    if any(s < 1 or world % s for s in sizes) or sync_interval < 1:
-        message = (
-            f"group sizes must divide {world} ranks and sync_interval must be at least 1, got "
-            f"sizes {list(sizes)} and {sync_interval}"
-        )
-        raise InvalidInputError(message)
-
-
-def _group(topology: Topology, size: int, *, between_hosts: bool) -> Topology | None:
-    """The system of one group; None if ``DMPCollection`` cannot divide the hosts in this way.
-
-    Interleaved groups need ranks on every host; groups that are blocks of ranks need several hosts
-    and several copies.
-    """
-    copies = topology.world_size // size
-    local = topology.local_world_size
-    if not between_hosts:
-        return None if local % copies else group_topology(topology, size)
-    if topology.num_hosts == 1 or copies == 1:
-        return None
-    return group_topology(topology, size, between_hosts=True)
 
 
 def _choice(

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from torchrec.distributed.planner.types import ShardingOption, Stats
-from torchrec.distributed.planner.types import Topology as TorchrecTopology
+from torchrec.distributed.planner.types import Stats
 from torchrec.distributed.sharding_plan import get_default_sharders
 
 from planner.errors import InvalidInputError
@@ -54,26 +53,12 @@ class ShardplanReporter(DefaultPlanReporter):
     """
 
     def __init__(self, provider: ShardplanProvider) -> None:
-        self._provider = provider
+        self.provider = provider
         self.blocks: dict[str, str] = {}
 
     def build_stats(self, ctx: PlannerSessionContext, sku: str) -> list[Stats]:
         """TorchRec's statistics, and one that keeps our block."""
         return [*super().build_stats(ctx, sku), _Block(self, sku)]
-
-    def told(
-        self,
-        sku: str,
-        options: Sequence[ShardingOption],
-        topology: TorchrecTopology,
-        seconds: float,
-    ) -> None:
-        """Keep the block of a system that has been planned."""
-        planner = self._provider.planners[sku]
-        if planner.result is not None:
-            self.blocks[sku] = planning_block(
-                planner.result, planner.rival, options, topology, seconds
-            )
 
 
 class _Block(Stats):
@@ -81,7 +66,11 @@ class _Block(Stats):
         self._reporter, self._sku = reporter, sku
 
     def log(self, **told: Any) -> None:
-        self._reporter.told(self._sku, told["best_plan"], told["topology"], told["run_time"])
+        planner = self._reporter.provider.planners[self._sku]
+        if planner.result is not None:
+            given = told["best_plan"], told["topology"], told["run_time"]
+            block = planning_block(planner.result, planner.rival, *given)
+            self._reporter.blocks[self._sku] = block
 
 
 def dry_run(

@@ -20,15 +20,12 @@ whole plans (its ``PerfModel``). Each can be used alone::
 Costs of single shards leave out what depends on the whole plan: launches and latencies that tables
 share, and overlap. ``PredictedIteration`` counts all of this.
 
-Makes workloads and plans from TorchRec's sharding options.
-
 A part of TorchRec's planner gets only options, and not the model. Each option has its module, its
 parameter and its batch size, which is enough to make a workload.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -51,12 +48,11 @@ from costmodels.datatypes import FloatArray
 from costmodels.floors.phases import FETCH
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
-from costmodels.sharding import ComputeKernel, Plan, ShardingType, TablePlacement
 from costmodels.sharding import ShardingOption as OurOption
+from costmodels.sharding import ShardingType
 from costmodels.topology import Topology
-from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_plan import our_shard, terms_of
+from planner.integrations.torchrec_plan import key_of, names_of, plan_of, terms_of
 from planner.integrations.torchrec_topology import (
     base_system,
     require_whole_groups,
@@ -64,143 +60,81 @@ from planner.integrations.torchrec_topology import (
 )
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
-    ShardableTable,
     WorkloadHints,
     read_table,
-    unique_names,
     with_unique_names,
     workload_of,
 )
 from planner.integrations.translate.reading import table_configs
 
-logger: Final = logging.getLogger(__name__)
-
-
-Key = tuple[str, str]
-"""Module path and parameter name, which identify a table in TorchRec."""
-
 Given = Mapping[str, ParameterConstraints]
-Sharders = Sequence[ModuleSharder[nn.Module]]
 
 _COLUMN_CUTS: Final = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
-
-
-def key_of(option: ShardingOption) -> Key:
-    """The module path and parameter name of an option."""
-    return option.path, option.name
-
-
-def names_of(options: Sequence[ShardingOption]) -> dict[Key, str]:
-    """Our name of each table: the parameter name, with the path if several modules use it."""
-    return unique_names(map(key_of, options))
-
-
-def tables_of(
-    options: Sequence[ShardingOption],
-    sharders: Mapping[str, Any],
-    constraints: Given | None,
-    hints: WorkloadHints,
-) -> tuple[list[ShardableTable], Workload]:
-    """The tables to which options belong, in the order of their first options, and their workload.
-
-    Args:
-        options: TorchRec's options, at least one for each table.
-        sharders: anything with ``fused_params``, by name of the module type.
-        constraints: TorchRec's constraints by table name.
-        hints: what options do not say.
-
-    Raises:
-        InvalidInputError: a table cannot be priced.
-    """
-    given, names = dict(constraints or {}), names_of(options)
-    found = []
-    first = {key_of(o): o for o in reversed(options)}
-    for key, name in names.items():
-        option, owner = first[key], first[key].module[1]
-        config = (table_configs(owner) or {}).get(option.name)
-        if config is None:
-            message = f"table {name!r} of a {type(owner).__name__} cannot be priced"
-            raise InvalidInputError(message)
-        if getattr(config, "use_virtual_table", False):
-            message = f"table {name!r} is virtual and cannot be priced here; see ShardPlanner"
-            raise InvalidInputError(message)
-        lengths = ParameterConstraints(pooling_factors=option.input_lengths)
-        table = read_table(
-            option.name,
-            option.tensor,
-            (option.path, owner),
-            sharders.get(sharder_name(type(owner))),
-            config=config,
-            limit=given.get(option.name) or lengths,
-            batch_size=option.batch_size,
-            hints=hints,
-        )
-        found.append(table)
-    found = with_unique_names(found)
-    workload, _, _ = workload_of(found, given, hints, options[0].batch_size)
-    return found, workload
-
-
-def option_of(option: ShardingOption, name: str) -> OurOption:
-    """TorchRec's option as one of ours, which has no ranks.
-
-    Raises:
-        InvalidInputError: there is no cost model for the kernel or type.
-    """
-    terms, shards = _terms(option, name), option.shards
-    kind = terms["sharding_type"]
-    widths: tuple[int, ...] = (shards[0].size[1],)
-    if kind in _COLUMN_CUTS:
-        widths = tuple(s.size[1] for s in shards)
-    elif kind is ShardingType.GRID_SHARD:
-        widths = tuple(dict((s.offset[1], s.size[1]) for s in shards).values())
-    return OurOption(**terms, column_widths=widths)
-
-
-def plan_of(options: Sequence[ShardingOption]) -> Plan:
-    """Options with ranks as one of our plans.
-
-    Raises:
-        InvalidInputError: a shard has no rank, or there is no cost model for a kernel.
-    """
-    names = names_of(options)
-    return Plan(placements=tuple(_placement(o, names[key_of(o)]) for o in options))
-
-
-def _placement(option: ShardingOption, name: str) -> TablePlacement:
-    terms = _terms(option, name)
-    if any(shard.rank is None for shard in option.shards):
-        message = f"table {name!r}: a shard has no rank yet; place the options first"
-        raise InvalidInputError(message)
-    return TablePlacement(
-        **terms, shards=tuple(our_shard(s.rank or 0, s.offset, s.size) for s in option.shards)
-    )
-
-
-def _terms(option: ShardingOption, name: str) -> dict[str, Any]:
-    try:
-        return terms_of(option, name)
-    except ValueError as error:
-        message = (
-            f"table {name!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
-            "no cost model; constrain its sharding_types, or its compute_kernels to some of "
-            f"{', '.join(ComputeKernel)}"
-        )
-        raise InvalidInputError(message) from error
-
-
 _MS: Final = 1e3
 
 
-def our_topology(topology: TorchrecTopology, system: Topology | str | None) -> Topology:
-    """Ranks and memories of TorchRec's topology, with the rates of a system if one is named.
+class _Priced:
+    """Makes our pipeline from TorchRec's options.
 
-    Raises:
-        InvalidInputError: the ranks do not fill whole hosts, which TorchRec's partitioner needs.
+    Args:
+        topology: TorchRec's topology, whose ranks have to fill whole hosts.
+        constraints: TorchRec's constraints by table name; pooling factors are read from them.
+        system: a system of ours (or its name) whose rates are used; TorchRec's if None.
+        hints: what options do not say.
     """
-    require_whole_groups(topology)
-    base = base_system(system, topology)
-    return topology_from_torchrec(topology, base, rates_from_base=system is not None)
+
+    def __init__(
+        self,
+        topology: TorchrecTopology,
+        constraints: Given | None,
+        system: Topology | str | None,
+        hints: WorkloadHints,
+    ) -> None:
+        require_whole_groups(topology)
+        base = base_system(system, topology)
+        self._system = topology_from_torchrec(topology, base, rates_from_base=system is not None)
+        self._given, self._hints = dict(constraints or {}), hints
+
+    def pipeline(
+        self, options: Sequence[ShardingOption], sharders: Mapping[str, Any]
+    ) -> CostPipeline:
+        """The pipeline of the tables to which options belong.
+
+        Args:
+            options: at least one for each table.
+            sharders: anything with ``fused_params``, by name of the module type.
+
+        Raises:
+            InvalidInputError: a table cannot be priced.
+        """
+        found = []
+        for option in {key_of(o): o for o in reversed(options)}.values():
+            owner = option.module[1]
+            config = (table_configs(owner) or {}).get(option.name)
+            if config is None:
+                message = f"table {option.name!r} of a {type(owner).__name__} cannot be priced"
+                raise InvalidInputError(message)
+            if getattr(config, "use_virtual_table", False):
+                message = (
+                    f"table {option.name!r} is virtual and cannot be priced here; see ShardPlanner"
+                )
+                raise InvalidInputError(message)
+            lengths = ParameterConstraints(pooling_factors=option.input_lengths)
+            table = read_table(
+                option.name,
+                option.tensor,
+                (option.path, owner),
+                sharders.get(sharder_name(type(owner))),
+                config,
+                self._given.get(option.name) or lengths,
+                option.batch_size,
+                self._hints,
+            )
+            found.append(table)
+        tables = with_unique_names(found[::-1])
+        return CostPipeline(
+            workload_of(tables, self._hints, options[0].batch_size)[0], self._system
+        )
 
 
 class PredictedCosts(ShardEstimator):
@@ -221,9 +155,7 @@ class PredictedCosts(ShardEstimator):
         system: Topology | str | None = None,
         hints: WorkloadHints = NO_HINTS,
     ) -> None:
-        self._topology = our_topology(topology, system)
-        self._constraints = constraints
-        self._hints = hints
+        self._priced = _Priced(topology, constraints, system, hints)
 
     def estimate(
         self, sharding_options: list[ShardingOption], sharder_data_map: SharderDataMap
@@ -235,12 +167,11 @@ class PredictedCosts(ShardEstimator):
         """
         if not sharding_options:
             return
-        _, workload = tables_of(sharding_options, sharder_data_map, self._constraints, self._hints)
-        pipeline = CostPipeline(workload, self._topology)
+        pipeline = self._priced.pipeline(sharding_options, sharder_data_map)
         names = names_of(sharding_options)
         for option in sharding_options:
-            ours = option_of(option, names[key_of(option)])
-            rows = pipeline.option_work(ours).reshape(-1, pipeline.num_features)
+            work = pipeline.option_work(_without_ranks(option, names[key_of(option)]))
+            rows = work.reshape(-1, pipeline.num_features)
             for shard, perf in zip(option.shards, _perfs(pipeline, rows), strict=True):
                 shard.perf = perf
 
@@ -261,16 +192,14 @@ class PredictedIteration(PerfModel):
         topology: TorchrecTopology,
         constraints: Given | None = None,
         *,
-        sharders: Sharders | None = None,
+        sharders: Sequence[ModuleSharder[nn.Module]] | None = None,
         system: Topology | str | None = None,
         hints: WorkloadHints = NO_HINTS,
     ) -> None:
-        self._topology = our_topology(topology, system)
-        self._constraints = constraints
+        self._priced = _Priced(topology, constraints, system, hints)
         chosen = get_default_sharders() if sharders is None else sharders
         self._sharders = {sharder_name(s.module_type): s for s in chosen}
-        self._hints = hints
-        self._known: tuple[tuple[Key, ...], list[ShardableTable], CostPipeline] | None = None
+        self._known: tuple[list[tuple[str, str]], CostPipeline] | None = None
 
     def rate(self, plan: list[ShardingOption]) -> float:
         """Predicted ms per iteration of a placed plan.
@@ -278,16 +207,31 @@ class PredictedIteration(PerfModel):
         Raises:
             InvalidInputError: there is no cost model for a table or a kernel.
         """
-        _, pipeline = self.read(plan)
+        pipeline = self.read(plan)
         return float(pipeline.iteration_times(pipeline.plan_work(plan_of(plan))[None])[0]) * _MS
 
-    def read(self, plan: Sequence[ShardingOption]) -> tuple[list[ShardableTable], CostPipeline]:
-        """A plan's tables, and what prices them; both are kept for plans of the same tables."""
-        keys = tuple(key_of(o) for o in plan)
+    def read(self, plan: Sequence[ShardingOption]) -> CostPipeline:
+        """What prices a plan; it is kept for plans of the same tables."""
+        keys = list(map(key_of, plan))
         if self._known is None or self._known[0] != keys:
-            tables, workload = tables_of(plan, self._sharders, self._constraints, self._hints)
-            self._known = keys, tables, CostPipeline(workload, self._topology)
-        return self._known[1:]
+            self._known = keys, self._priced.pipeline(plan, self._sharders)
+        return self._known[1]
+
+
+def _without_ranks(option: ShardingOption, name: str) -> OurOption:
+    """TorchRec's option as one of ours, which has no ranks.
+
+    Raises:
+        InvalidInputError: there is no cost model for the kernel or type.
+    """
+    terms, shards = terms_of(option, name), option.shards
+    kind = terms["sharding_type"]
+    widths: tuple[int, ...] = (shards[0].size[1],)
+    if kind in _COLUMN_CUTS:
+        widths = tuple(s.size[1] for s in shards)
+    elif kind is ShardingType.GRID_SHARD:
+        widths = tuple(dict((s.offset[1], s.size[1]) for s in shards).values())
+    return OurOption(**terms, column_widths=widths)
 
 
 def _perfs(pipeline: CostPipeline, rows: FloatArray) -> list[Perf]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import nn
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
 from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
 from torchrec.distributed.planner.enumerators import get_partition_by_type
@@ -29,18 +28,18 @@ from torchrec.distributed.sharding_plan import placement as placement_string
 from torchrec.distributed.types import (
     CacheParams,
     EmbeddingModuleShardingPlan,
-    ModuleSharder,
     ParameterSharding,
     ShardingPlan,
 )
 
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingType, TablePlacement
 from costmodels.units import format_bytes
-from costmodels.workload import Table, Workload
+from costmodels.workload import Workload
 from planner.errors import InvalidInputError
-from planner.integrations.translate.constraints import kernel_names
-from planner.integrations.translate.reading import table_configs
+from planner.integrations.torchrec_workload import ModelDescription, ShardableTable, unique_names
+from planner.integrations.translate.constraints import allowed_pairs
 from planner.integrations.translate.settings import (
+    NO_LIMIT,
     WHOLE_CACHE,
     ShardPlannerError,
     is_priced_as_another,
@@ -48,9 +47,6 @@ from planner.integrations.translate.settings import (
     our_kernel,
 )
 from planner.io.plan.plan_file import DEFAULT_LOAD_FACTOR, parameter_name
-
-if TYPE_CHECKING:
-    from planner.integrations.torchrec_workload import ShardableTable
 
 
 def to_sharding_plan(
@@ -91,51 +87,6 @@ def to_sharding_plan(
     return ShardingPlan(modules)
 
 
-def from_sharding_plan(
-    sharding_plan: ShardingPlan,
-    workload: Workload,
-    load_factors: Mapping[str, float] = MappingProxyType({}),
-) -> Plan:
-    """TorchRec's plan in our form.
-
-    Args:
-        sharding_plan: any plan of the workload's modules.
-        workload: the shapes of the tables, and the module of each.
-        load_factors: cache load factors of tables, by our name, if their sharder sets them and the
-            plan does not name them.
-
-    Raises:
-        InvalidInputError: tables are missing or unknown, have ranks that contradict their
-            placements, or use an unknown kernel or type; the message names each of them.
-    """
-    planned = {
-        (path, name): sharding
-        for path, module_plan in sharding_plan.plan.items()
-        for name, sharding in module_plan.items()
-    }
-    expected = {(t.module, parameter_name(t)): t for t in workload.tables}
-    problems = [
-        f"table {name!r} of module {path!r} is planned but not in the workload"
-        for path, name in planned
-        if (path, name) not in expected
-    ]
-    placements = []
-    for key, table in expected.items():
-        if key not in planned:
-            problems.append(f"table {key[1]!r} of module {key[0]!r} is not in the sharding plan")
-            continue
-        try:
-            default = load_factors.get(table.name, DEFAULT_LOAD_FACTOR)
-            terms = terms_of(planned[key], table.name, default)
-            placements.append(TablePlacement(**terms, shards=_shards(planned[key], table)))
-        except ValueError as error:
-            where = f"table {table.name!r}: "
-            problems.append(where + str(error).removeprefix(where))
-    if problems:
-        raise InvalidInputError(problems)
-    return Plan(placements=tuple(placements))
-
-
 def _spec(
     placed: TablePlacement, compute_device: str, local_world_size: int
 ) -> EnumerableShardingSpec | None:
@@ -168,175 +119,147 @@ def _settings(placed: TablePlacement, given: ParameterConstraints) -> dict[str, 
     return settings
 
 
-def terms_of(
-    entry: ParameterSharding | ShardingOption,
-    table: str,
-    default_factor: float = DEFAULT_LOAD_FACTOR,
-) -> dict[str, Any]:
-    """Table, sharding type, kernel and cache load factor of an entry of TorchRec, in our terms.
+def plan_of(
+    options: Sequence[ShardingOption], load_factors: Mapping[str, float] = MappingProxyType({})
+) -> Plan:
+    """TorchRec's options with ranks as one of our plans.
+
+    Args:
+        options: one for each table.
+        load_factors: cache load factors of tables, by our name, if their sharder sets them and the
+            options do not name them.
 
     Raises:
-        ValueError: there is no such type, or no cost model for the kernel.
+        InvalidInputError: a shard has no rank, or there is no cost model for a kernel.
     """
-    kernel, ratio = our_kernel(entry.compute_kernel), None
+    names, placements = names_of(options), []
+    for option in options:
+        name = names[key_of(option)]
+        if any(shard.rank is None for shard in option.shards):
+            message = f"table {name!r}: a shard has no rank yet; place the options first"
+            raise InvalidInputError(message)
+        cells = [(s.rank, s.offset[0], s.size[0], s.offset[1], s.size[1]) for s in option.shards]
+        terms = terms_of(option, name, load_factors.get(name, DEFAULT_LOAD_FACTOR))
+        placements.append(TablePlacement(**terms, shards=tuple(starmap(Shard, cells))))
+    return Plan(placements=tuple(placements))
+
+
+def key_of(option: ShardingOption) -> tuple[str, str]:
+    """The module path and parameter name of an option, which identify its table in TorchRec."""
+    return option.path, option.name
+
+
+def names_of(options: Iterable[ShardingOption]) -> dict[tuple[str, str], str]:
+    """Our name of each table: the parameter name, with the path if several modules use it."""
+    return unique_names(map(key_of, options))
+
+
+def terms_of(
+    option: ShardingOption, table: str, default_factor: float = DEFAULT_LOAD_FACTOR
+) -> dict[str, Any]:
+    """Table, sharding type, kernel and cache load factor of an option, in our terms.
+
+    Raises:
+        InvalidInputError: there is no cost model for the kernel or type.
+    """
+    try:
+        kernel, kind = our_kernel(option.compute_kernel), ShardingType(option.sharding_type)
+    except ValueError as error:
+        message = (
+            f"table {table!r}: {option.sharding_type!r} with kernel {option.compute_kernel!r} has "
+            "no cost model; constrain its sharding_types, or its compute_kernels to some of "
+            f"{', '.join(ComputeKernel)}"
+        )
+        raise InvalidInputError(message) from error
+    ratio = None
     if kernel is ComputeKernel.FUSED_UVM_CACHING:
-        given = entry.cache_params.load_factor if entry.cache_params else None
+        given = option.cache_params.load_factor if option.cache_params else None
         ratio = min(default_factor if given is None else float(given), WHOLE_CACHE)
     return {
         "table": table,
-        "sharding_type": ShardingType(entry.sharding_type),
+        "sharding_type": kind,
         "kernel": kernel,
         "cache_load_factor_ratio": ratio,
     }
 
 
-def our_shard(rank: int, offset: Sequence[int], size: Sequence[int]) -> Shard:
-    """A shard from offset and size, which are rows and columns in TorchRec."""
-    (row, column), (rows, columns) = offset, size
-    return Shard(rank=rank, row_offset=row, num_rows=rows, col_offset=column, num_cols=columns)
-
-
-def _shards(sharding: ParameterSharding, table: Table) -> tuple[Shard, ...]:
-    ranks = list(sharding.ranks or [])
-    if sharding.sharding_spec is None:
-        if sharding.sharding_type != ShardingType.DATA_PARALLEL:
-            message = f"{sharding.sharding_type} needs a sharding_spec, got None"
-            raise InvalidInputError(message)
-        whole = table.num_embeddings, table.embedding_dim
-        return tuple(our_shard(rank, (0, 0), whole) for rank in ranks)
-    shards = tuple(
-        our_shard(m.placement.rank(), m.shard_offsets, m.shard_sizes)
-        for m in sharding.sharding_spec.shards
-    )
-    placed = [s.rank for s in shards]
-    if placed != ranks:
-        message = (
-            f"{sharding.sharding_type} lists ranks {ranks} but its shards are placed on {placed}; "
-            "make them agree, for TorchRec reads some from one and some from the other"
-        )
-        raise InvalidInputError(message)
-    return shards
-
-
 def to_sharding_options(
-    plan: Plan,
-    tables: Sequence[ShardableTable],
-    sharders: Sequence[ModuleSharder[nn.Module]],
-    topology: TorchrecTopology,
-    *,
-    batch_size: int,
-    constraints: Mapping[str, ParameterConstraints] | None = None,
+    plan: Plan, model: ModelDescription, topology: TorchrecTopology
 ) -> list[ShardingOption]:
     """TorchRec's options of a plan, in table order, with their ranks and TorchRec's estimates.
 
+    Kernels that TorchRec's estimators may not know are estimated as their nearest ones.
+
     Args:
-        plan: a plan of exactly these tables.
-        tables: the tables, with their places in the model.
-        sharders: sharders of the model; TorchRec's estimators read their settings.
+        plan: a plan of exactly the tables of the model.
+        model: the tables, with their places, sharders and constraints.
         topology: TorchRec's topology; its estimators price the shards on it.
-        batch_size: samples per rank.
-        constraints: TorchRec's constraints by table name.
+
+    Raises:
+        ShardPlannerError: key-value tables do not fit on the SSDs of a rank, or have fewer buckets
+            than ranks.
     """
-    given = dict(constraints or {})
-    options = []
-    for table in tables:
-        limit = given.get(table.parameter_name) or ParameterConstraints()
-        option = _option(plan, table, limit, batch_size, topology.compute_device)
-        _run_as_key_value(option, table, limit, topology)
-        options.append(option)
-    by_type = build_sharder_data_map({sharder_name(s.module_type): s for s in sharders})
-    estimators = (
+    constraints = {t.parameter_name: t.limit for t in model.tables if t.limit is not NO_LIMIT}
+    options = [_option(plan, table, model, topology) for table in model.tables]
+    kernels = [option.compute_kernel for option in options]
+    for option in options:
+        if is_priced_as_another(option.compute_kernel):
+            option.compute_kernel = str(our_kernel(option.compute_kernel))
+    by_type = build_sharder_data_map(
+        {sharder_name(t.sharder.module_type): t.sharder for t in model.tables}
+    )
+    for estimator in (
         EmbeddingPerfEstimatorFactory.create(
             DEFAULT_PERF_ESTIMATOR, topology=topology, constraints=constraints
         ),
         EmbeddingStorageEstimator(topology=topology, constraints=constraints),
-    )
-    with _priced_kernels(options):
-        for estimator in estimators:
-            estimator.estimate(options, sharder_data_map=by_type)
+    ):
+        estimator.estimate(options, sharder_data_map=by_type)
+    for option, kernel in zip(options, kernels, strict=True):
+        option.compute_kernel = kernel
     _require_ssd(options, topology)
     return options
 
 
-@contextmanager
-def _priced_kernels(options: Sequence[ShardingOption]) -> Iterator[None]:
-    """A context in which kernels that TorchRec's estimators may not know are their nearest ones."""
-    names = [option.compute_kernel for option in options]
-    for option in options:
-        if is_priced_as_another(option.compute_kernel):
-            option.compute_kernel = str(our_kernel(option.compute_kernel))
-    try:
-        yield
-    finally:
-        for option, name in zip(options, names, strict=True):
-            option.compute_kernel = name
-
-
 def _option(
-    plan: Plan, table: ShardableTable, given: ParameterConstraints, batch_size: int, device: str
+    plan: Plan, table: ShardableTable, model: ModelDescription, topology: TorchrecTopology
 ) -> ShardingOption:
-    placed = plan.placement(table.table.name)
-    config = (table_configs(table.module) or {}).get(table.parameter_name)
-    # Only options of torchrec 1.9 have it.
-    stashed = bool(getattr(config, "stash_weights", False))
-    names = kernel_names(table.sharder, given, str(placed.sharding_type), device)
+    """The option of a table; a key-value table has its own kernel, and whole buckets on a rank."""
+    placed, given = plan.placement(table.table.name), table.limit
+    kind, kept = str(placed.sharding_type), table.key_value
+    allowed = allowed_pairs(table.sharder, given, topology.compute_device)
     option = ShardingOption(
         name=table.parameter_name,
         tensor=table.parameter,
         module=(table.path, table.module),
         input_lengths=given.pooling_factors,
-        batch_size=batch_size,
-        sharding_type=str(placed.sharding_type),
-        partition_by=get_partition_by_type(str(placed.sharding_type)),
-        compute_kernel=kernel_name(placed.kernel, names),
-        shards=torchrec_shards(placed),
+        batch_size=int(model.workload.batch_size_per_rank),
+        sharding_type=kind,
+        partition_by=get_partition_by_type(kind),
+        compute_kernel=kernel_name(placed.kernel, [k for t, k in allowed if t == kind]),
+        shards=[
+            TorchrecShard(
+                size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
+            )
+            for s in placed.shards
+        ],
         dependency=table.tower,
         feature_names=[f.name for f in table.table.features],
         key_value_params=given.key_value_params,
         **_settings(placed, given),
     )
-    if stashed:
+    if getattr(table.config, "stash_weights", False):  # options of torchrec 1.9 have it
         option.stash_weights = True
+    if kept is not None:
+        option.compute_kernel = kept.kernel
+        option.cache_params = given.cache_params
+    if kept is not None and kept.is_virtual:
+        option.shards = _bucket_shards(table, topology.world_size)
     return option
 
 
-def torchrec_shards(placed: TablePlacement) -> list[TorchrecShard]:
-    """The shards of a placement in TorchRec's form, with their ranks."""
-    return [
-        TorchrecShard(
-            size=[s.num_rows, s.num_cols], offset=[s.row_offset, s.col_offset], rank=s.rank
-        )
-        for s in placed.shards
-    ]
-
-
-def _run_as_key_value(
-    option: ShardingOption,
-    table: ShardableTable,
-    given: ParameterConstraints,
-    topology: TorchrecTopology,
-) -> None:
-    """Give a key-value table its own kernel; the rows of a virtual one are cut between buckets.
-
-    Raises:
-        ShardPlannerError: there are fewer buckets than ranks.
-    """
-    kept = table.key_value
-    if kept is None:
-        return
-    option.compute_kernel = kept.kernel
-    option.cache_params = given.cache_params
-    if kept.is_virtual:
-        blocks = virtual_blocks(table, topology.world_size)
-        option.shards = [TorchrecShard(size=s, offset=o, rank=r) for r, (s, o) in enumerate(blocks)]
-
-
-def virtual_blocks(table: ShardableTable, world_size: int) -> list[tuple[list[int], list[int]]]:
-    """Size and offset ``[row, column]`` of a virtual table's shard on each rank.
-
-    Raises:
-        ShardPlannerError: there are fewer buckets than ranks.
-    """
+def _bucket_shards(table: ShardableTable, world_size: int) -> list[TorchrecShard]:
+    """The rows of a virtual table on each rank, cut between buckets."""
     try:
         sizes, offsets = calculate_shard_sizes_and_offsets(
             tensor=table.parameter,
@@ -348,7 +271,8 @@ def virtual_blocks(table: ShardableTable, world_size: int) -> list[tuple[list[in
     except ValueError as error:
         message = f"table {table.table.name!r}: {error}"
         raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS) from error
-    return list(zip(sizes, offsets, strict=True))
+    cells = zip(sizes, offsets, strict=True)
+    return [TorchrecShard(size=s, offset=o, rank=rank) for rank, (s, o) in enumerate(cells)]
 
 
 def _require_ssd(options: Sequence[ShardingOption], topology: TorchrecTopology) -> None:

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from torchrec.distributed.planner.planners import (
     validate_rank_assignment,
 )
 from torchrec.distributed.planner.planners import to_sharding_plan as options_to_sharding_plan
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import (
     Enumerator,
     ParameterConstraints,
@@ -41,11 +43,14 @@ from torchrec.distributed.types import ShardingPlan
 
 import planner.errors
 from costmodels.errors import CostModelError
+from costmodels.memory import dense_bytes
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
+from costmodels.units import format_bytes
 from planner.integrations.drop_in.others import (
+    NO_RIVAL,
     LazyEnumerator,
-    Rival,
+    OrderedEnumerator,
     load_for_model,
     quiet,
     rival_plan,
@@ -53,23 +58,16 @@ from planner.integrations.drop_in.others import (
 )
 from planner.integrations.drop_in.remarks import (
     copied_by_another_optimizer,
-    narrow_outputs,
     planning_block,
     topology_warnings,
 )
-from planner.integrations.drop_in.search import (
-    Memories,
-    Question,
-    memories_left,
-    require_room,
-    soundest_plan,
-)
+from planner.integrations.drop_in.search import Job, soundest_plan, with_memory
 from planner.integrations.torchrec_plan import to_sharding_options
 from planner.integrations.torchrec_topology import (
     base_system,
     default_topology,
     pod_size_mismatch,
-    torchrec_machine,
+    topology_from_torchrec,
 )
 from planner.integrations.torchrec_workload import (
     NO_HINTS,
@@ -82,10 +80,14 @@ from planner.integrations.translate.constraints import (
     has_other_groups,
     search_limits,
 )
-from planner.integrations.translate.pricing import default_reservation
+from planner.integrations.translate.pricing import (
+    MARGIN_RATIO,
+    LeftToOurCount,
+    default_reservation,
+    described,
+)
 from planner.integrations.translate.settings import (
     Callback,
-    Request,
     Sharders,
     ShardPlannerError,
     as_planner_error,
@@ -95,7 +97,6 @@ from planner.integrations.translate.settings import (
 )
 from planner.options.torchrec_rules import layout_problems
 from planner.result import PlanningResult
-from planner.torchrec_terms.pipeline import TorchrecPricing
 
 logger: Final = logging.getLogger(__name__)
 
@@ -103,15 +104,6 @@ logger: Final = logging.getLogger(__name__)
 TIME_LIMIT_S: Final = 300.0
 """The time limit of a planning if ``timeout_seconds`` is None. A search ends by a fixed budget of
 work, after about 10 s at most; the limit is for machines that are far slower."""
-
-AFTER_S: Final = 1.5e-4
-"""Seconds of TorchRec's estimates and statistics of the plan, for each table on each rank."""
-
-_MOST_AFTER_RATIO: Final = 0.4
-"""At most this share of the time limit is kept for these."""
-
-_LEAST_SEARCH_RATIO: Final = 0.2
-"""A search gets at least this share of the time limit, however long the steps before it took."""
 
 REPLACED_PARTS: Final = {
     "proposer": "its search proposes plans itself; choose one of its own with strategy=",
@@ -236,7 +228,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         self._headroom_ratio = memory_headroom
         self._limit_s = None if timeout_seconds is None else float(timeout_seconds)
         self._started_s = self._planning_limit_s = 0.0
-        self._rival = Rival()
+        self._rival = NO_RIVAL
         self._best_plan: list[ShardingOption] | None = None
         self._default_reservation = storage_reservation is None
         self._plan_file = None if plan_file is None else Path(plan_file)
@@ -302,7 +294,7 @@ class ShardPlanner(EmbeddingShardingPlanner):
         self, limit_s: float | None, module: nn.Module, sharders: Sharders | None
     ) -> ShardingPlan:
         chosen = get_default_sharders() if sharders is None else sharders
-        self.result, self._best_plan, self._rival = None, None, Rival()
+        self.result, self._best_plan, self._rival = None, None, NO_RIVAL
         self._num_proposals = self._num_plans = 0
         self._started_s = time.perf_counter()
         asked_s = TIME_LIMIT_S if self._limit_s is None else self._limit_s
@@ -329,33 +321,13 @@ class ShardPlanner(EmbeddingShardingPlanner):
         )
         if model is None:
             return ShardingPlan({})
-        require_room(model.table_bytes, self._topology, self._storage_reservation)
-        request = Request(
-            module=module,
-            sharders=sharders,
-            topology=self._topology,
-            batch_size=self._batch_size,
-            constraints=self._constraints,
-            reservation=self._storage_reservation,
-            by_user=not self._default_reservation,
-            base=self._base,
-            rates_from_base=self._rates_from_base,
-            kept_bytes=self._hints.reserved_bytes,
-            headroom_ratio=self._headroom_ratio,
-        )
-        memories = memories_left(request)
+        job = self._job(model, module, sharders)
         if mismatch := pod_size_mismatch(self._topology):
             logger.warning(mismatch)
         options = self._loaded_options()
         if not options:
-            options = to_sharding_options(
-                self._placed(model, memories, request),
-                model.tables,
-                sharders,
-                self._topology,
-                batch_size=self._batch_size,
-                constraints=self._constraints,
-            )
+            plan = self._placed(job, module, sharders)
+            options = to_sharding_options(plan, model, self._topology)
         self._best_plan = options = called_back(options, self._callbacks, self._topology.world_size)
         sharding_plan = options_to_sharding_plan(options, self._topology)
         if not has_other_groups(self._constraints, device):
@@ -370,64 +342,107 @@ class ShardPlanner(EmbeddingShardingPlanner):
             logger.info("%s", block)
         return sharding_plan
 
-    def _placed(self, model: ModelDescription, memories: Memories, request: Request) -> Plan:
+    def _left_by(
+        self, reservation: StorageReservation, module: nn.Module, sharders: Sharders
+    ) -> Topology:
+        reserved = reservation.reserve(
+            topology=self._topology,
+            batch_size=self._batch_size,
+            module=module,
+            sharders=sharders,
+            constraints=self._constraints,
+        )
+        left = topology_from_torchrec(reserved, self._base, rates_from_base=self._rates_from_base)
+        return with_memory(left, ratio=1.0 - self._headroom_ratio)
+
+    def _job(self, model: ModelDescription, module: nn.Module, sharders: Sharders) -> Job:
+        """The model with the memory for tables by both counts.
+
+        Both obey a reservation that the user chose. TorchRec's planner takes whatever it leaves for
+        room for tables, so that the dense part has the room that it keeps, of whatever kind it is,
+        and our ledger has both: what is left for tables, and its own count of the dense part.
+        Otherwise our count keeps only its margin free, because it counts the rest itself.
+
+        Raises:
+            InfeasibleError: nothing is left.
+            PlannerError: TorchRec's error, for the same reason.
+        """
+        left_by = partial(self._left_by, module=module, sharders=sharders)
+        own, workload = self._storage_reservation, model.workload
+        torchrec, whole, kept_bytes = None, None, self._hints.reserved_bytes
+        if self._default_reservation:
+            try:
+                torchrec = left_by(own)
+            except (PlannerError, planner.errors.PlannerError) as error:
+                logger.debug("TorchRec's reservation leaves nothing: %s", error)
+            ledger = left_by(FixedPercentageStorageReservation(percentage=MARGIN_RATIO))
+            whole = left_by(LeftToOurCount())
+        else:
+            ledger = torchrec = left_by(own)
+        if not isinstance(own, LeftToOurCount) and not self._default_reservation:
+            taken = left_by(LeftToOurCount()).hbm_capacities() - ledger.hbm_capacities()
+            reserved_bytes = float(taken.min()) / (1.0 - self._headroom_ratio)
+            workload = replace(workload, reserved_bytes=kept_bytes)
+            dense = dense_bytes(workload, ledger)
+            rest = dense + model.workload.reserved_bytes - kept_bytes
+            if rest > reserved_bytes:
+                logger.warning(
+                    "%s keeps %s, and by our count all that is not a table needs %s: training may "
+                    "run out of memory",
+                    described(own),
+                    format_bytes(reserved_bytes),
+                    format_bytes(rest),
+                )
+            ledger = with_memory(ledger, more_bytes=dense)
+        return Job(
+            model=model,
+            workload=workload,
+            limits=model.constraints,
+            topology=self._topology,
+            reservation=own,
+            ledger=ledger,
+            torchrec=torchrec,
+            whole=whole,
+            kept_bytes=kept_bytes,
+            headroom_ratio=self._headroom_ratio,
+            search=self._search,
+            limit_s=self._planning_limit_s,
+            ends_s=self._started_s + self._planning_limit_s,
+        )
+
+    def _placed(self, job: Job, module: nn.Module, sharders: Sharders) -> Plan:
         """The plan of the file, or else the best one found; TorchRec can run either."""
-        workload, memories = memories.for_the_rest(model.workload)
-        device, topology = OUR_DEVICE[self._topology.compute_device], memories.ledger
+        model, workload, device = job.model, job.workload, self._topology.compute_device
         if self._plan_file is not None:
-            counted = replace(model, workload=workload)
-            return load_for_model(self._plan_file, counted, topology, device)
+            return load_for_model(self._plan_file, model, workload, job.ledger, device)
         said = topology_warnings(self._topology, rates_from_base=self._rates_from_base)
         for line in (*model.warnings, *said):
             logger.warning(line)
-        size = len(workload.tables) * topology.world_size
-        question = Question(
-            workload=workload,
-            memories=memories,
-            limits=search_limits(
-                model, self._topology, self._user_enumerator, request.module, request.sharders
-            ),
-            asked=lambda: self._search_left(size),
-            outputs=narrow_outputs(model.tables, self._constraints),
-            key_values=model.key_values,
-            knows_optimizer=model.knows_optimizer,
-            rating=TorchrecPricing(machine=torchrec_machine(self._topology), inputs=model.inputs),
-        )
-        self.result = self._searched(question, request)
-        remarks = copied_by_another_optimizer(self.result.plan, model.tables)
-        for warning in (*self.result.warnings, *remarks):
-            logger.warning(warning)
-        self._num_proposals = self._num_plans = self.result.solver.evaluations
-        if problems := layout_problems(self.result.plan, workload, topology, device=device):
+        listed = self._user_enumerator
+        limits = search_limits(model, self._topology, listed, module, sharders)
+        self.result = result = self._searched(replace(job, limits=limits), module, sharders)
+        for line in (*result.warnings, *copied_by_another_optimizer(result.plan, model.tables)):
+            logger.warning(line)
+        self._num_proposals = self._num_plans = result.solver.evaluations
+        ours = OUR_DEVICE[device]
+        if problems := layout_problems(result.plan, workload, job.ledger, device=ours):
             message = "\n".join(["the search returned a plan that TorchRec cannot run:", *problems])
             raise ShardPlannerError(message)
-        return self.result.plan
+        return result.plan
 
-    def _search_left(self, num_shards: int) -> dict[str, Any]:
-        """The settings of a search, with what is left of the time limit.
-
-        Args:
-            num_shards: tables times ranks, on which the time after the search depends.
-        """
-        limit_s = self._planning_limit_s
-        left_s = limit_s - (time.perf_counter() - self._started_s)
-        return {
-            **self._search,
-            "time_limit_s": max(left_s, _LEAST_SEARCH_RATIO * limit_s),
-            "kept_s": min(AFTER_S * num_shards, _MOST_AFTER_RATIO * limit_s),
-        }
-
-    def _searched(self, question: Question, request: Request) -> PlanningResult:
+    def _searched(self, job: Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         """The best plan, or TorchRec's own if that is as fast."""
-        self._rival = rival_plan(
-            request,
-            question.workload,
-            enumerator=self._enumerator,
-            ours=question.memories.ledger,
-            limits=question.limits,
-            limit_s=self._planning_limit_s,
+        theirs = EmbeddingShardingPlanner(
+            topology=self._topology,
+            batch_size=self._batch_size,
+            enumerator=OrderedEnumerator(self._enumerator),
+            storage_reservation=self._storage_reservation,
+            stats=[],
+            constraints=self._constraints,
+            debug=False,
         )
-        return soundest_plan(replace(question, rival=self._rival.plan))
+        self._rival = rival_plan(theirs, job, module, sharders)
+        return soundest_plan(replace(job, rival=self._rival))
 
     def _loaded_options(self) -> list[ShardingOption]:
         """The stored plan of the plan loader, if it has one that was made for the same inputs."""
@@ -499,14 +514,18 @@ def plan_on_first_rank(
     try:
         dist.broadcast_object_list(outcome, src=dist.get_global_rank(pg, 0), group=pg)
     except RuntimeError as error:  # torch has no narrower error for a lost rank
-        raise ShardPlannerError(_lost(pg, error)) from (cause or error)
-    answer = outcome[0]
-    if isinstance(answer, ShardPlannerError):
-        raise answer from cause
-    if answer is None:
-        message = "the first rank sent no plan"
-        raise ShardPlannerError(message)
-    return answer
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        what = (
+            "the first rank of the group sent no plan: it died, or plans for longer than the "
+            "group's timeout; see its own error"
+            if dist.get_rank(pg)
+            else "the plan could not be sent to all ranks: one of them died; see its own error"
+        )
+        message = f"{what} ({first})"
+        raise ShardPlannerError(message) from (cause or error)
+    if isinstance(outcome[0], ShardingPlan):
+        return outcome[0]
+    raise (outcome[0] or ShardPlannerError("the first rank sent no plan")) from cause
 
 
 def limit_within(pg: dist.ProcessGroup | None, limit_s: float | None) -> float | None:
@@ -545,18 +564,6 @@ def _timeout_s(pg: dist.ProcessGroup | None) -> float | None:
             continue
         return float(options._timeout.total_seconds())
     return None
-
-
-def _lost(pg: dist.ProcessGroup, error: Exception) -> str:
-    first = str(error).splitlines()[0] if str(error) else type(error).__name__
-    waiting = dist.get_rank(pg) != 0
-    what = (
-        "the first rank of the group sent no plan: it died, or plans for longer than the group's "
-        "timeout; see its own error"
-        if waiting
-        else "the plan could not be sent to all ranks: one of them died; see its own error"
-    )
-    return f"{what} ({first[:200]})"
 
 
 # TorchRec checks the types of its planner's signatures, but annotations are only text here.

@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from importlib.metadata import version
 from typing import Any, Final
 
+from torch import nn
 from torchrec.distributed.planner.types import HardwareConfig, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
@@ -21,15 +22,14 @@ from costmodels.workload import Pipeline
 from planner import api, io
 from planner.errors import InfeasibleError, InvalidInputError
 from planner.integrations.drop_in.others import Rival
-from planner.integrations.drop_in.search import Question, evaluations_within
+from planner.integrations.drop_in.search import Job, evaluations_within
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.integrations.torchrec_workload import NO_HINTS, WorkloadHints
 from planner.integrations.translate.pricing import LeftToOurCount
-from planner.integrations.translate.settings import Request
+from planner.integrations.translate.settings import Sharders
 from planner.problem import PlanningProblem
 from planner.result import PlanningResult
-from planner.settings import SearchSettings
 
 try:
     from torchrec.distributed.planner.dry_run.types import DryRunRequest, SkuOverride
@@ -112,24 +112,22 @@ class SystemPlanner(ShardPlanner):
         """TorchRec's own plan for comparison with the last plan, or why there is none."""
         return self._rival
 
-    def _searched(self, question: Question, request: Request) -> PlanningResult:
-        workload, topology = question.workload, question.memories.ledger
-        asked = dict(question.asked())
-        if asked["max_evaluations"] is None:  # the budget without a time limit, which is a safety
-            most = evaluations_within(None, workload, topology, question.make_pipeline)
-            asked["max_evaluations"] = most
+    def _searched(self, job: Job, module: nn.Module, sharders: Sharders) -> PlanningResult:
         self._rival = Rival(reason="not asked for: the plan is that of shardplan plan")
+        search, pipeline = job.settings, job.make_pipeline
+        if search.max_evaluations is None:  # the budget without a time limit, which is a safety
+            most = evaluations_within(None, job.workload, job.ledger, pipeline)
+            search = replace(search, max_evaluations=most)
+        problem = PlanningProblem(
+            workload=job.workload, topology=job.ledger, constraints=job.limits
+        )
         try:
-            return api.solve(
-                PlanningProblem(workload=workload, topology=topology, constraints=question.limits),
-                search=SearchSettings(**asked),
-                make_pipeline=question.make_pipeline,
-            )
+            return api.solve(problem, search=search, make_pipeline=pipeline)
         except InfeasibleError as error:
             if self._strict:
                 raise
             logger.warning("%s; planned with TorchRec's count of memory where that has room", error)
-            return super()._searched(question, request)
+            return super()._searched(job, module, sharders)
 
 
 class ShardplanProvider(DefaultPlannerProvider):

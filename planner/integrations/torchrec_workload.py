@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, starmap
 from typing import Any, Final
 
 import torch
@@ -18,24 +20,10 @@ from costmodels.distribution.uniform import Uniform
 from costmodels.torchrec_estimates import TorchrecInputs
 from costmodels.workload import DataType, DenseArch, Optimizer, Pooling, Table, Workload
 from planner.errors import InvalidInputError
-from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
 from planner.integrations.dense.trace import trace_dense
-from planner.integrations.drop_in.remarks import (
-    assumption_warnings,
-    planned_output_dtype,
-)
-from planner.integrations.translate.constraints import (
-    in_other_group,
-    stand_in_warnings,
-    table_constraints,
-)
-from planner.integrations.translate.pricing import (
-    MOST_ROWS,
-    KeyValueTable,
-    key_value_table,
-    planned_as,
-    without_cache,
-)
+from planner.integrations.drop_in.remarks import table_warnings
+from planner.integrations.translate.constraints import in_other_group, table_constraints
+from planner.integrations.translate.pricing import MOST_ROWS, KeyValueTable, key_value_table
 from planner.integrations.translate.reading import (
     UNKNOWN_AS,
     bucket_problem,
@@ -44,7 +32,6 @@ from planner.integrations.translate.reading import (
     dense_reserve_bytes,
     features_of,
     optimizer_name,
-    row_to_fill,
     shardable_modules,
     table_configs,
     torchrec_inputs,
@@ -55,7 +42,10 @@ from planner.integrations.translate.reading import (
 from planner.integrations.translate.settings import (
     DATA_TYPES,
     NO_HINTS,
+    NO_LIMIT,
     WorkloadHints,
+    data_type_of,
+    fused_setting,
     require_constraints,
 )
 from planner.problem import Constraints
@@ -87,11 +77,12 @@ class ShardableTable:
         module: the module that owns the table.
         parameter: its weights.
         sharder: the sharder of the module.
+        config: TorchRec's configuration of the table.
+        limit: its constraint; :data:`NO_LIMIT` if the user gave none.
         table: the table in our workload. Its name is the parameter name, with the path in front if
             several modules have a table of that name.
-        tower: the embedding tower of the table, named as in TorchRec's enumerator; None without.
-        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
         inputs: the inputs as TorchRec's estimators count them.
+        key_value: how a key-value table is run; ``table`` is then the table it is priced as.
     """
 
     path: str
@@ -99,10 +90,29 @@ class ShardableTable:
     module: nn.Module
     parameter: nn.Parameter
     sharder: ModuleSharder[nn.Module]
+    config: Any
+    limit: ParameterConstraints
     table: Table
-    tower: str | None = None
+    inputs: TorchrecInputs
     key_value: KeyValueTable | None = None
-    inputs: TorchrecInputs | None = None
+
+    @property
+    def tower(self) -> str | None:
+        """The embedding tower of the table, named as in TorchRec's enumerator; None without."""
+        return tower_of(self.path, self.module, self.parameter_name)
+
+    @property
+    def output_dtype(self) -> DataType:
+        """The type of its vectors, by its constraint, or else its sharder's ``fused_params``.
+
+        Raises:
+            InvalidInputError: that is no type of outputs.
+        """
+        if self.limit.output_dtype is not None:
+            return data_type_of(self.limit.output_dtype, "output_dtype")
+        chosen = fused_setting(self.sharder, "output_dtype")
+        name = "fused_params['output_dtype']"
+        return DataType.FP32 if chosen is None else data_type_of(chosen, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,15 +130,9 @@ class ModelDescription:
     knows_optimizer: bool = True
 
     @property
-    def table_bytes(self) -> float:
-        """Bytes of all tables without optimizer state; rows of virtual ones do not exist yet."""
-        kept = (t.parameter for t in self.tables if not (t.key_value and t.key_value.is_virtual))
-        return float(sum(p.numel() * p.element_size() for p in kept))
-
-    @property
     def inputs(self) -> tuple[tuple[str, TorchrecInputs], ...]:
         """Each table's inputs as TorchRec's estimators count them, by name."""
-        return tuple((t.table.name, t.inputs) for t in self.tables if t.inputs is not None)
+        return tuple((t.table.name, t.inputs) for t in self.tables)
 
     @property
     def key_values(self) -> dict[str, KeyValueTable]:
@@ -165,55 +169,90 @@ def describe_model(
     """
     chosen = get_default_sharders() if sharders is None else list(sharders)
     given, problems = require_constraints(constraints), list[str]()
-    found = with_unique_names(
-        _shardable_tables(module, chosen, given, batch_size, hints, problems, compute_device)
-    )
+    read = partial(_tables_of, given, batch_size, compute_device, hints, problems)
+    owners = shardable_modules(module, chosen)
+    found = with_unique_names(list(chain.from_iterable(starmap(read, owners))))
     problems += [p for p in (bucket_problem(f, world_size) for f in found) if p]
     if problems:
         raise InvalidInputError(problems)
     if not found:
         return None
-    warnings = assumption_warnings(found, given, hints, batch_size)
-    warnings += stand_in_warnings(found, given, compute_device)
-    dense, unseen = _dense_part(module, found, hints, batch_size)
-    warnings += [_UNSEEN_DENSE] if unseen else []
-    workload, unknown, narrowed = workload_of(found, given, hints, batch_size)
-    reserved_bytes = hints.reserved_bytes + unseen
+    warnings = table_warnings(found, given, hints, batch_size, compute_device)
+    dense, unseen_bytes = _dense_part(module, found, hints, batch_size)
+    workload, unknown = workload_of(found, hints, batch_size)
+    if unseen_bytes:
+        warnings.append(_UNSEEN_DENSE)
     if unknown:
-        narrowed.append(
+        warnings.append(
             f"optimizers {unknown} of the tables have no known cost: planned with the state of "
             f"{UNKNOWN_AS}, and the interval of the prediction reaches from {Optimizer.SGD} to "
             f"four times what {UNKNOWN_AS} adds to it"
         )
+    reserved_bytes = hints.reserved_bytes + unseen_bytes
     return ModelDescription(
         workload=replace(workload, dense=dense, reserved_bytes=reserved_bytes),
-        constraints=_limits(found, given, compute_device, world_size, batch_size),
+        constraints=table_constraints(found, compute_device, world_size, batch_size),
         tables=tuple(found),
-        warnings=(*warnings, *narrowed),
+        warnings=tuple(warnings),
         knows_optimizer=not unknown,
     )
 
 
-def workload_of(
-    found: Sequence[ShardableTable],
-    constraints: Mapping[str, ParameterConstraints],
-    hints: WorkloadHints,
+def _tables_of(
+    given: Mapping[str, ParameterConstraints],
     batch_size: int,
-) -> tuple[Workload, list[str], list[str]]:
-    """The workload of some tables, optimizers that are not known, and warnings about output types.
+    compute_device: str,
+    hints: WorkloadHints,
+    problems: list[str],
+    path: str,
+    owner: nn.Module,
+    sharder: ModuleSharder[nn.Module],
+) -> Iterator[ShardableTable]:
+    """The tables of a module that can be planned; a line on each other one joins ``problems``."""
+    configs = table_configs(owner)
+    if configs is None:
+        problems.append(
+            f"module {path!r} of type {type(owner).__name__} has tables that cannot be planned; "
+            "shard it with another planner and leave its sharder out here"
+        )
+        return
+    for name, parameter in sharder.shardable_parameters(owner).items():
+        limit = given.get(name, NO_LIMIT)
+        if in_other_group(limit, compute_device):
+            continue
+        try:
+            kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
+            place, told = (path, owner), (configs[name], limit)
+            table = read_table(name, parameter, place, sharder, *told, batch_size, hints)
+        except (InvalidInputError, ValueError) as error:
+            problems.append(f"table {name!r} of module {path!r}: {error}")
+            continue
+        yield replace(table, key_value=kept)
+
+
+def workload_of(
+    found: Sequence[ShardableTable], hints: WorkloadHints, batch_size: int
+) -> tuple[Workload, list[str]]:
+    """The workload of some tables, and the names of optimizers that are not known.
+
+    All tables have the widest of their output types. If it is narrow, they have codecs, because
+    TorchRec's exchanges need one for that.
 
     Args:
         found: the tables.
-        constraints: TorchRec's constraints by table name.
         hints: what the tables do not say.
         batch_size: samples per rank.
     """
     names = {f.table.name: optimizer_name(f.parameter, f.sharder, f.module) for f in found}
-    output_dtype, narrowed = planned_output_dtype(found, constraints, hints)
-    tables, most, unknown = with_optimizers(_told(found, output_dtype), names)
+    types = {f.output_dtype for f in found}
+    output_dtype = hints.output_dtype or max(types, key=lambda t: (t.num_bytes, t.value))
+    tables = [f.table for f in found]
+    if output_dtype is not DataType.FP32:
+        tables = [replace(t, communication=t.codecs) for t in tables]
+    planned, most, unknown = with_optimizers(tables, names)
     workload = Workload(
         name=hints.name,
-        tables=tables,
+        tables=planned,
         batch_size_per_rank=batch_size,
         dense=hints.dense or DenseArch(),
         optimizer=most,
@@ -221,7 +260,7 @@ def workload_of(
         pipeline=hints.pipeline,
         reserved_bytes=hints.reserved_bytes,
     )
-    return workload, unknown, narrowed
+    return workload, unknown
 
 
 def _dense_part(
@@ -236,9 +275,7 @@ def _dense_part(
         InvalidInputError: it cannot be traced.
     """
     if hints.dense is None and hints.inputs is not None:
-        hush_fx()
-        inputs = synchronized(hints.inputs(batch_size))
-        trace = trace_dense(module, inputs, batch_size=batch_size, lookups=lookups_of(module))
+        trace = trace_dense(module, hints.inputs(batch_size), batch_size=batch_size)
         return DenseArch(operators=trace.operators), 0.0
     known = hints.dense or dense_arch(module)
     if known is not None:
@@ -249,98 +286,13 @@ def _dense_part(
 # ------------------------------------------------------------------ tables
 
 
-def _shardable_tables(
-    module: nn.Module,
-    sharders: Sequence[ModuleSharder[nn.Module]],
-    constraints: Mapping[str, ParameterConstraints],
-    batch_size: int,
-    hints: WorkloadHints,
-    problems: list[str],
-    compute_device: str,
-) -> list[ShardableTable]:
-    found = []
-    for path, owner, sharder in shardable_modules(module, sharders):
-        configs = table_configs(owner)
-        if configs is None:
-            problems.append(
-                f"module {path!r} of type {type(owner).__name__} has tables that cannot be "
-                "planned; shard it with another planner and leave its sharder out here"
-            )
-            continue
-        for name, parameter in sharder.shardable_parameters(owner).items():
-            if in_other_group(constraints.get(name), compute_device):
-                continue
-            limit = constraints.get(name)
-            try:
-                kept = key_value_table(configs[name], limit, sharder, parameter, compute_device)
-                table = read_table(
-                    name,
-                    parameter,
-                    (path, owner),
-                    sharder,
-                    config=configs[name],
-                    limit=limit,
-                    batch_size=batch_size,
-                    hints=hints,
-                )
-            except (InvalidInputError, ValueError) as error:
-                problems.append(f"table {name!r} of module {path!r}: {error}")
-                continue
-            found.append(replace(table, key_value=kept))
-    return found
-
-
-def _limits(
-    found: Sequence[ShardableTable],
-    given: Mapping[str, ParameterConstraints],
-    compute_device: str,
-    world_size: int,
-    batch_size: int,
-) -> Constraints:
-    """The limits on each table for the search."""
-    requests = []
-    has_key_values = any(entry.key_value is not None for entry in found)
-    for entry in found:
-        own, table = given.get(entry.parameter_name), entry.table
-        if entry.key_value is not None:
-            own = planned_as(entry.key_value, own, float(table.weight_bytes), world_size)
-        elif has_key_values and (own is None or not own.compute_kernels):
-            own = without_cache(own)
-        whole = table.embedding_dim != _dimension(entry) or row_to_fill(table, batch_size)
-        if whole:
-            own = replace(own or ParameterConstraints(), min_partition=table.embedding_dim)
-        requests.append((table, entry.sharder, own))
-    return table_constraints(requests, compute_device, _tables_by_tower(found))
-
-
-def _told(found: Sequence[ShardableTable], output_dtype: DataType) -> tuple[Table, ...]:
-    """The tables, with codecs if outputs are narrow; TorchRec's exchanges need a codec for that."""
-    if output_dtype is DataType.FP32:
-        return tuple(f.table for f in found)
-    return tuple(replace(f.table, communication=f.table.codecs) for f in found)
-
-
-def _dimension(entry: ShardableTable) -> int:
-    """Columns of a table by its configuration; stored rows can have other numbers of elements."""
-    return int((table_configs(entry.module) or {})[entry.parameter_name].embedding_dim)
-
-
-def _tables_by_tower(found: Sequence[ShardableTable]) -> list[list[str]]:
-    towers: dict[str, list[str]] = {}
-    for table in found:
-        if table.tower is not None:
-            towers.setdefault(table.tower, []).append(table.table.name)
-    return list(towers.values())
-
-
 def read_table(
     name: str,
     parameter: nn.Parameter,
     place: tuple[str, nn.Module],
     sharder: Any,
-    *,
     config: Any,
-    limit: ParameterConstraints | None,
+    limit: ParameterConstraints,
     batch_size: int,
     hints: WorkloadHints,
 ) -> ShardableTable:
@@ -354,7 +306,7 @@ def read_table(
         place: path and module that own it.
         sharder: the sharder of the module, with codecs and index dedup; None if not known.
         config: TorchRec's configuration of the table.
-        limit: the user's constraint, if any.
+        limit: its constraint, or :data:`NO_LIMIT`.
         batch_size: samples per rank.
         hints: what the model does not say.
 
@@ -366,8 +318,8 @@ def read_table(
     if getattr(config, "use_virtual_table", False):
         rows = min(rows, MOST_ROWS) if law is None else law.num_embeddings
     make = hints.default_distribution or (lambda n: Uniform(num_embeddings=n))
-    is_pooled = (pooling := _pooling(config)) is not Pooling.NONE
-    is_weighted = getattr(module, "is_weighted", lambda: False)() or (limit and limit.is_weighted)
+    pooling = getattr(config, "pooling", None)
+    is_weighted = getattr(module, "is_weighted", lambda: False)() or limit.is_weighted
     table = Table(
         name=name,
         num_embeddings=rows,
@@ -375,11 +327,11 @@ def read_table(
         features=features_of(config.feature_names, limit, batch_size),
         distribution=law or make(rows),
         dtype=_data_type(config, parameter),
-        pooling=pooling,
+        pooling=_POOLINGS.get(pooling, Pooling.SUM),
         is_weighted=bool(is_weighted),
         module=path,
         communication=None if sharder is None else communication_of(sharder),
-        deduplicates_indices=not is_pooled and sharder is not None and uses_index_dedup(sharder),
+        deduplicates_indices=pooling is None and sharder is not None and uses_index_dedup(sharder),
     )
     return ShardableTable(
         path=path,
@@ -387,12 +339,14 @@ def read_table(
         module=module,
         parameter=parameter,
         sharder=sharder,
+        config=config,
+        limit=limit,
         table=table,
-        tower=tower_of(path, module, name),
-        inputs=torchrec_inputs(
-            name, limit, parameter, module, sharder, batch_size, is_pooled=is_pooled
-        ),
+        inputs=torchrec_inputs(table, limit, parameter, module, sharder, batch_size),
     )
+
+
+_POOLINGS: Final = {None: Pooling.NONE, PoolingType.MEAN: Pooling.MEAN}
 
 
 def _data_type(config: Any, parameter: nn.Parameter) -> DataType:
@@ -404,13 +358,6 @@ def _data_type(config: Any, parameter: nn.Parameter) -> DataType:
         message = f"data type {config.data_type.name} cannot be planned; use one of {known}"
         raise InvalidInputError(message)
     return DATA_TYPES[config.data_type.name]
-
-
-def _pooling(config: Any) -> Pooling:
-    pooling = getattr(config, "pooling", None)
-    if pooling is None:
-        return Pooling.NONE
-    return Pooling.MEAN if pooling is PoolingType.MEAN else Pooling.SUM
 
 
 def unique_names(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:

@@ -105,34 +105,22 @@ def _only(pattern: str) -> TableGroup:
 def _unmatched(reach: BoolArray, most: int) -> list[int]:
     """Rows of ``reach [m, places]`` that do not all find a place with ``most`` rows in each.
 
-    The list is empty if they do. Rows get their places one after the other; for each row a
-    breadth-first search looks for an augmenting path, on which rows before it change their places.
-    Where there is none, the rows that the search has met have too few places between them (Hall's
-    theorem), and they are returned.
+    The list is empty if they do. Where a largest matching leaves a row without a place, these are
+    that row, and the rows that hold the places which it could reach if others changed theirs: they
+    have too few places between them (Hall's theorem).
     """
-    on_place: list[list[int]] = [[] for _ in range(reach.shape[1])]
-    place_of: dict[int, int] = {}
-    for row in range(len(reach)):
-        came_from: dict[int, int] = {}
-        queue, goal = [row], -1
-        for at in queue:
-            for place in (int(p) for p in np.flatnonzero(reach[at])):
-                if place in came_from or goal >= 0:
-                    continue
-                came_from[place] = at
-                goal = place if len(on_place[place]) < most else goal
-                queue.extend(on_place[place])
-        if goal < 0:
-            return sorted(set(queue))
-        while goal >= 0:
-            at = came_from[goal]
-            on_place[goal].append(at)
-            last = place_of.get(at, -1)
-            place_of[at] = goal
-            if last >= 0:
-                on_place[last].remove(at)
-            goal = last
-    return []
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    seats = csr_matrix(np.repeat(reach, most, axis=1))
+    place_of = maximum_bipartite_matching(seats, perm_type="column") // most
+    alone = np.flatnonzero(place_of < 0)
+    stuck = np.isin(np.arange(len(reach)), alone[:1])
+    while True:
+        more = stuck | np.isin(place_of, np.flatnonzero(reach[stuck].any(axis=0)))
+        if (more == stuck).all():
+            return [int(row) for row in np.flatnonzero(stuck)]
+        stuck = more
 
 
 def _named(members: IntArray, names: Sequence[str]) -> str:

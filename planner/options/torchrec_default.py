@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
-import numpy as np
-
 from costmodels.sharding import (
     SPREAD,
     ComputeKernel,
@@ -46,9 +44,7 @@ from planner.options.cuts import torchrec_widths
 from planner.options.torchrec_rules import COLUMN_MULTIPLE, legal_types_and_kernels
 from planner.problem import PlanningProblem
 
-# ------------------ torchrec menu
-#
-# Every option that TorchRec's default planner looks at, priced by TorchRec's estimates.
+# ------------------ every option that TorchRec's default planner looks at
 
 DEFAULT_TYPES: Final = (
     ShardingType.DATA_PARALLEL,
@@ -120,43 +116,6 @@ def _repeated(runs: Iterable[tuple[_Item, int]]) -> Iterator[_Item]:
     return itertools.chain.from_iterable(itertools.starmap(itertools.repeat, runs))
 
 
-class _Cut(NamedTuple):
-    """How an option cuts its table.
-
-    ``widths`` are those of column pieces; ``rows`` has pairs of the rows of a shard and the number
-    of neighbouring shards with as many.
-    """
-
-    table: int
-    name: str
-    kind: ShardingType
-    kernel: ComputeKernel
-    widths: tuple[int, ...]
-    rows: tuple[tuple[int, int], ...]
-
-    def sizes(self) -> Iterator[tuple[int, int, int]]:
-        """(columns, rows, number) of each run of neighbouring shards of equal size."""
-        return ((width, rows, count) for width in self.widths for rows, count in self.rows)
-
-
-_Figures = dict[tuple[ShardingType, ComputeKernel], dict[tuple[int, int, int], DefaultShard]]
-"""For each sharding type and kernel: from (table, columns, rows) of a shard to its figures."""
-
-
-def _option(cut: _Cut, figures: _Figures) -> DefaultOption:
-    known = figures[cut.kind, cut.kernel]
-    runs = tuple((known[cut.table, width, rows], count) for width, rows, count in cut.sizes())
-    cached = cut.kernel is ComputeKernel.FUSED_UVM_CACHING
-    option = ShardingOption(
-        table=cut.name,
-        sharding_type=cut.kind,
-        kernel=cut.kernel,
-        column_widths=cut.widths,
-        cache_load_factor_ratio=constants.CACHE_LOAD_FACTOR if cached else None,
-    )
-    return DefaultOption(table=cut.table, option=option, runs=runs)
-
-
 def default_options(
     problem: PlanningProblem, machine: TorchrecMachine, stop: Callable[[], None]
 ) -> list[list[DefaultOption]]:
@@ -167,19 +126,16 @@ def default_options(
         machine: the system as TorchRec's topology describes it.
         stop: called for every table; what it raises ends the listing.
     """
-    cuts = []
+    listed = []
     for index, table in enumerate(problem.workload.tables):
         stop()
-        cuts.append(list(_cuts(problem, index, table)))
-    figures = _figures(problem, machine, itertools.chain(*cuts))
-    listed = []
-    for own in cuts:
-        stop()
-        listed.append([_option(cut, figures) for cut in own])
+        listed.append(list(_options(problem, machine, index, table)))
     return listed
 
 
-def _cuts(problem: PlanningProblem, index: int, table: Table) -> Iterator[_Cut]:
+def _options(
+    problem: PlanningProblem, machine: TorchrecMachine, index: int, table: Table
+) -> Iterator[DefaultOption]:
     constraints, topology = problem.constraints, problem.topology
     rules = constraints.for_table(table.name)
     legal = legal_types_and_kernels(table, topology.compute_device)
@@ -188,72 +144,57 @@ def _cuts(problem: PlanningProblem, index: int, table: Table) -> Iterator[_Cut]:
         ShardingType.ROW_WISE: topology.world_size,
         ShardingType.TABLE_ROW_WISE: topology.local_world_size,
     }
+    read = TorchrecTable.of(table, problem.workload)
     for kind in DEFAULT_TYPES:
         named = all(not r.sharding_types or kind in r.sharding_types for r in rules)
         if kind not in legal or kind not in constraints.sharding_types or not named:
             continue
         splits = kind in (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
         widths = torchrec_widths(table.embedding_dim, least if splits else table.embedding_dim)
-        rows: tuple[tuple[int, int], ...] = ((table.num_embeddings, 1),)
+        blocks = _row_runs(table.num_embeddings, parts.get(kind, 1))
         if kind is ShardingType.DATA_PARALLEL:
-            rows = ((table.num_embeddings, topology.world_size),)
-        elif kind in parts:
-            rows = _row_runs(table.num_embeddings, parts[kind])
+            blocks = ((table.num_embeddings, topology.world_size),)
         for kernel in legal[kind]:
             allowed = all(not r.kernels or kernel in r.kernels for r in rules)
-            if allowed and kernel in constraints.kernels:
-                yield _Cut(index, table.name, kind, kernel, widths, rows)
+            if not allowed or kernel not in constraints.kernels:
+                continue
+            known = {
+                (width, rows): _shard(read, machine, kind, kernel, width, rows)
+                for width in set(widths)
+                for rows, _ in blocks
+            }
+            cached = kernel is ComputeKernel.FUSED_UVM_CACHING
+            option = ShardingOption(
+                table=table.name,
+                sharding_type=kind,
+                kernel=kernel,
+                column_widths=widths,
+                cache_load_factor_ratio=constants.CACHE_LOAD_FACTOR if cached else None,
+            )
+            runs = tuple((known[w, rows], count) for w in widths for rows, count in blocks)
+            yield DefaultOption(table=index, option=option, runs=runs)
 
 
 def _row_runs(num_embeddings: int, parts: int) -> tuple[tuple[int, int], ...]:
     """(rows, number of neighbouring parts with as many) for a table cut into ``parts`` by rows."""
     _, rows = row_block_columns(num_embeddings, parts)
-    first = np.flatnonzero(np.diff(rows, prepend=-1))
-    counts = np.diff(first, append=parts)
-    return tuple(zip(rows[first].tolist(), counts.tolist(), strict=True))
+    return tuple((size, len(list(equal))) for size, equal in itertools.groupby(rows.tolist()))
 
 
-def _figures(problem: PlanningProblem, machine: TorchrecMachine, cuts: Iterable[_Cut]) -> _Figures:
-    """Price every shard; all shards of one sharding type and kernel are priced in one call."""
-    groups: dict[tuple[ShardingType, ComputeKernel], list[tuple[int, int, int]]] = {}
-    for cut in cuts:
-        shards = groups.setdefault((cut.kind, cut.kernel), [])
-        shards += [(cut.table, width, rows) for width, rows, _ in cut.sizes()]
-    if not groups:
-        return {}
-    read_tables = [TorchrecTable.of(t, problem.workload) for t in problem.workload.tables]
-    every = TorchrecTable.stacked(read_tables)
-    found: _Figures = {}
-    for (kind, kernel), shards in groups.items():
-        tables, width, rows = np.array(shards, dtype=np.int64).T
-        read, columns = every.take(tables.tolist()), width.astype(np.float64)
-        perf = shard_perf(read, machine, kind, kernel, num_cols=columns)
-        held = shard_storage(
-            *(read, machine, kind, kernel),
-            num_rows=rows.astype(np.float64),
-            num_cols=columns,
-        )
-        figures = (perf.total_s, held.hbm_bytes, held.ddr_bytes)
-        lists = (np.broadcast_to(f, len(shards)).tolist() for f in figures)
-        found[kind, kernel] = dict(zip(shards, map(DefaultShard, *lists), strict=True))
-    return found
+def _shard(
+    read: TorchrecTable,
+    machine: TorchrecMachine,
+    kind: ShardingType,
+    kernel: ComputeKernel,
+    width: int,
+    rows: int,
+) -> DefaultShard:
+    perf = shard_perf(read, machine, kind, kernel, num_cols=width)
+    held = shard_storage(read, machine, kind, kernel, num_rows=rows, num_cols=width)
+    return DefaultShard(perf.total_s, held.hbm_bytes, held.ddr_bytes)
 
 
-# ------------------ torchrec default
-#
-# The plan that TorchRec's planner makes with its defaults, computed without torch.
-#
-# It follows ``EmbeddingShardingPlanner`` of torchrec 1.8. A proposal is one option for each table.
-# The planner makes all proposals if there are few (a grid search), those of two greedy walks, and
-# one for each sharding type that all tables have. It places each of them by
-# ``GreedyPerfPartitioner`` and rates it by its own estimates
-# (:mod:`costmodels.torchrec_estimates`); the best rating wins. The planner gets the pooling
-# factors, and those constraints that it knows: sharding types, kernels and the least column width.
-# Slow tests check that these plans are equal to those of TorchRec.
-#
-# A proposal that cannot rate better than the best one so far, wherever its shards are placed, is
-# not placed. The result stays the same, because TorchRec's next proposal does not depend on
-# ratings.
+# ------------------ the plan
 
 _MOST_GRID: Final = 10_000
 """TorchRec's grid search runs only if there are at most this many proposals."""

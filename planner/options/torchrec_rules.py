@@ -13,22 +13,20 @@ torchrec#1612). HugeCTR has no such rule.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from costmodels.errors import InvalidValueError
 from costmodels.sharding import (
     BY_ROWS,
     SPREAD,
     ComputeKernel,
     Plan,
-    Shard,
+    ShardingOption,
     ShardingType,
     Spread,
     TablePlacement,
-    check_tiling,
-    row_blocks,
+    place,
 )
 from costmodels.topology import Topology
 from costmodels.units import format_bytes, format_time
@@ -201,11 +199,7 @@ def _placement_problems(
         problems.append(f"{name} uses ranks {outside[:5]} outside 0..{world - 1}; move the shards")
     if not placement.shards:
         return [*problems, f"{name} has no shards; list at least one"]
-    layout = _LAYOUTS[placement.sharding_type](placement, table, world, group_size)
-    problems += [f"{name} {p}" for p in layout]
-    if not layout:
-        problems += _tiling_problems(placement, table)
-    return problems
+    return problems + [f"{name} {p}" for p in _layout(placement, table, world, group_size)]
 
 
 def _option_problems(placement: TablePlacement, table: Table, device: str) -> list[str]:
@@ -232,187 +226,96 @@ def _option_problems(placement: TablePlacement, table: Table, device: str) -> li
     return problems
 
 
-def _tiling_problems(placement: TablePlacement, table: Table) -> list[str]:
-    try:
-        check_tiling(placement, table.num_embeddings, table.embedding_dim)
-    except InvalidValueError as error:
-        return [str(error)]
-    return []
-
-
 # ------------------------------------------------------------------ layouts by sharding type
 
 
-def _whole(shard: Shard, table: Table) -> bool:
-    rows = (shard.row_offset, shard.num_rows) == (0, table.num_embeddings)
-    return rows and (shard.col_offset, shard.num_cols) == (0, table.embedding_dim)
+_ALONE: Final = (ShardingType.TABLE_WISE, ShardingType.TABLE_ROW_WISE)
+"""Types of one piece."""
+
+_BLOCKS: Final = (
+    "in blocks of ceil({rows} / {parts}) = {block} rows (training assigns ids by that block size "
+    "whatever the plan says)"
+)
+_ON_A_HOST: Final = "all {group} ranks of one host in order, {first}..{last}"
+_COLUMNS: Final = (
+    "all {rows} rows in every shard, and shards that follow each other left to right without hole "
+    "or overlap from column 0 to {columns}"
+)
+_LAYOUTS: Final = {
+    ShardingType.DATA_PARALLEL: "one copy on every rank, in order 0..{end}, each the whole table "
+    "of {rows} x {columns}",
+    ShardingType.TABLE_WISE: "one shard with the whole table of {rows} x {columns}; merge them, or "
+    "use column_wise or row_wise",
+    ShardingType.COLUMN_WISE: f"{_COLUMNS}; cut columns only, or use grid_shard",
+    ShardingType.TABLE_COLUMN_WISE: f"all shards on one host of {{group}} ranks, {_COLUMNS}; keep "
+    "to one host, or use column_wise",
+    ShardingType.ROW_WISE: "exactly one shard per rank in order 0..{end} (with 0 rows where rows "
+    f"run out), with all {{columns}} columns, {_BLOCKS}; cut evenly, or use grid_shard",
+    ShardingType.TABLE_ROW_WISE: f"{_ON_A_HOST}, with all {{columns}} columns, {_BLOCKS}; cut "
+    "evenly, or use grid_shard",
+    ShardingType.GRID_SHARD: f"{{group}} shards per column block, on {_ON_A_HOST} for the first, "
+    f"{_BLOCKS}, and covers {{covered}} of {{columns}} columns; cut columns first, then rows",
+}
+"""What the shards of each type need to be."""
 
 
-def _data_parallel(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
-    del group
-    problems = []
-    if list(p.ranks) != list(range(world)):
-        problems.append(
-            f"needs one copy on every rank, in order 0..{world - 1}, got ranks {_short(p.ranks)}"
+def _layout(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
+    """How shards differ from the layout that TorchRec's runtime gives a table of their type."""
+    kind, cells = p.sharding_type, p.cells
+    on_hosts = SPREAD[kind] is Spread.HOSTS
+    step = group if on_hosts else 1
+    where = tuple((cells.rank[::step] // step).tolist())
+    widths = tuple(cells.num_cols[::step].tolist())
+    if SPREAD[kind] is Spread.UNIFORM or kind in _ALONE:
+        widths, where = (table.embedding_dim,), where[:1] if kind in _ALONE else ()
+    where = where[: len(widths)]
+    option = ShardingOption(
+        table=table.name,
+        sharding_type=kind,
+        kernel=p.kernel,
+        column_widths=tuple(max(w, 1) for w in widths),
+        cache_load_factor_ratio=p.cache_load_factor_ratio,
+    )
+    rows, columns = table.num_embeddings, table.embedding_dim
+    expected = place(option, rows, where, world_size=world, local_world_size=group).cells
+    one_host = kind is not ShardingType.TABLE_COLUMN_WISE or len(set(cells.rank // group)) == 1
+    problems = _unequal_problems(p)
+    if expected != cells or sum(widths) != columns or not one_host:
+        parts = world if kind is ShardingType.ROW_WISE else group
+        first = int(cells.rank[0]) // group * group
+        needed = _LAYOUTS[kind].format(
+            rows=rows,
+            columns=columns,
+            group=group,
+            first=first,
+            last=first + group - 1,
+            end=world - 1,
+            parts=parts,
+            block=-(-rows // parts),
+            covered=sum(widths),
         )
-    if not all(_whole(s, table) for s in p.shards):
+        shown = ", ".join(
+            f"rows {s.row_offset}+{s.num_rows} cols {s.col_offset}+{s.num_cols}" for s in cells[:3]
+        )
+        ranks = ", ".join(map(str, p.ranks[:8]))
         problems.append(
-            f"needs the whole table of {table.num_embeddings} x {table.embedding_dim} on every "
-            "rank; give every rank a full copy"
+            f"needs {needed}; got {counted(len(cells), 'shard')} [{shown}, ...] on ranks [{ranks}"
+            + (", ...]" if len(cells) > 8 else "]")
         )
     return problems
-
-
-def _table_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
-    del world, group
-    if len(p.shards) == 1 and _whole(p.shards[0], table):
-        return []
-    return [
-        f"needs one shard with the whole table of {table.num_embeddings} x {table.embedding_dim}, "
-        f"got {len(p.shards)} shards {_cells(p.shards)}; merge them, or use column_wise or row_wise"
-    ]
-
-
-def _column_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
-    del world, group
-    problems = []
-    if any((s.row_offset, s.num_rows) != (0, table.num_embeddings) for s in p.shards):
-        problems.append(
-            f"needs all {table.num_embeddings} rows in every shard, got {_cells(p.shards)}; cut "
-            "columns only, or use grid_shard"
-        )
-    widths = [s.num_cols for s in p.shards]
-    offsets = [sum(widths[:i]) for i in range(len(widths))]
-    if [s.col_offset for s in p.shards] != offsets or sum(widths) != table.embedding_dim:
-        problems.append(
-            f"needs shards that follow each other from column 0 to {table.embedding_dim}, got "
-            f"offsets {_short(s.col_offset for s in p.shards)} with widths {_short(widths)}; order "
-            "them left to right without hole or overlap"
-        )
-    return problems + _unequal_problems(p)
 
 
 def _unequal_problems(p: TablePlacement) -> list[str]:
     """Unequal pieces on one rank, where TorchRec joins them (``TableBatchedEmbeddingSlice``)."""
     widths: dict[int, set[int]] = {}
-    for shard in p.shards:
-        widths.setdefault(shard.rank, set()).add(shard.num_cols)
+    for rank, width in zip(p.ranks, p.cells.num_cols.tolist(), strict=True):
+        widths.setdefault(rank, set()).add(width)
     return [
         f"needs pieces of one width where several lie on one rank, got {sorted(found)} columns on "
         f"rank {rank}; move them apart, or cut evenly"
         for rank, found in sorted(widths.items())
         if len(found) > 1
     ]
-
-
-def _table_column_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
-    problems = _column_wise(p, table, world, group)
-    nodes = sorted({r // group for r in p.ranks})
-    if len(nodes) > 1:
-        problems.append(
-            f"needs all shards on one host of {group} ranks, got ranks {_short(p.ranks)} on hosts "
-            f"{_short(nodes)}; keep to one host, or use column_wise"
-        )
-    return problems
-
-
-def _row_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
-    del group
-    if len(p.shards) != world or list(p.ranks) != list(range(world)):
-        return [
-            f"needs exactly one shard per rank in order 0..{world - 1}, got {len(p.shards)} shards "
-            f"on ranks {_short(p.ranks)}; list every rank once, with 0 rows where rows run out"
-        ]
-    return _row_blocks_problems(p.shards, table, world, "ranks")
-
-
-def _table_row_wise(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
-    del world
-    return _group_problems(p.ranks, group) or _row_blocks_problems(
-        p.shards, table, group, "ranks of the host"
-    )
-
-
-def _grid_shard(p: TablePlacement, table: Table, world: int, group: int) -> list[str]:
-    del world
-    if len(p.shards) % group:
-        return [
-            f"needs {group} shards per column block, one for each rank of a host, got "
-            f"{len(p.shards)} shards; fill every host"
-        ]
-    problems = []
-    column = 0
-    for start in range(0, len(p.shards), group):
-        block = p.shards[start : start + group]
-        width = block[0].num_cols
-        if any((s.col_offset, s.num_cols) != (column, width) for s in block):
-            problems.append(
-                f"needs the same columns in the {group} shards of a block, next to the block "
-                f"before (from column {column}), got {_cells(block)}; cut columns first, then rows"
-            )
-        problems += _group_problems([s.rank for s in block], group)
-        problems += _row_blocks_problems(block, table, group, "ranks of the host", columns=False)
-        column += width
-    problems += _unequal_problems(p)
-    if not problems and column != table.embedding_dim:
-        problems.append(f"covers {column} of {table.embedding_dim} columns; add the missing blocks")
-    return problems
-
-
-def _group_problems(ranks: tuple[int, ...] | list[int], group: int) -> list[str]:
-    first = ranks[0] - ranks[0] % group
-    if list(ranks) == list(range(first, first + group)):
-        return []
-    return [
-        f"needs all {group} ranks of one host in order, {first}..{first + group - 1} for its first "
-        f"rank {ranks[0]}, got ranks {_short(ranks)}; use the whole host"
-    ]
-
-
-def _row_blocks_problems(
-    shards: Sequence[Shard], table: Table, parts: int, over: str, *, columns: bool = True
-) -> list[str]:
-    problems = []
-    expected = row_blocks(table.num_embeddings, parts)
-    got = [(s.row_offset, s.num_rows) for s in shards]
-    if got != expected:
-        at = next(i for i, (a, b) in enumerate(zip(got, expected, strict=True)) if a != b)
-        problems.append(
-            f"needs blocks of ceil({table.num_embeddings} / {parts}) = {expected[0][1]} rows over "
-            f"the {over}, got {got[at][1]} rows at offset {got[at][0]} where {expected[at][1]} at "
-            f"{expected[at][0]} belong; training assigns ids by that block size whatever the plan "
-            "says, so cut evenly"
-        )
-    whole = all((s.col_offset, s.num_cols) == (0, table.embedding_dim) for s in shards)
-    if columns and not whole:
-        problems.append(
-            f"needs all {table.embedding_dim} columns in every shard, got {_cells(shards)}; cut "
-            "rows only, or use grid_shard"
-        )
-    return problems
-
-
-def _short(values: Iterable[object]) -> str:
-    listed = [str(v) for v in values]
-    tail = f", ... ({len(listed)} in all)" if len(listed) > 8 else ""
-    return f"[{', '.join(listed[:8])}{tail}]"
-
-
-def _cells(shards: Sequence[Shard]) -> str:
-    return _short(
-        f"rows {s.row_offset}+{s.num_rows} cols {s.col_offset}+{s.num_cols}" for s in shards[:3]
-    )
-
-
-_LAYOUTS: Final[dict[ShardingType, Callable[[TablePlacement, Table, int, int], list[str]]]] = {
-    ShardingType.DATA_PARALLEL: _data_parallel,
-    ShardingType.TABLE_WISE: _table_wise,
-    ShardingType.COLUMN_WISE: _column_wise,
-    ShardingType.ROW_WISE: _row_wise,
-    ShardingType.TABLE_ROW_WISE: _table_row_wise,
-    ShardingType.TABLE_COLUMN_WISE: _table_column_wise,
-    ShardingType.GRID_SHARD: _grid_shard,
-}
 
 
 _NAMED: Final = 5

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 # ------------------ collector
 #
@@ -155,7 +154,7 @@ class _Worker:
         self.process.join()
 
 
-class WorkerPool:
+class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     """Processes that are started when they are needed; :meth:`close` ends all of them.
 
     A pool belongs to the thread that made it: its processes end with that thread
@@ -171,18 +170,8 @@ class WorkerPool:
         self._idle: list[_Worker] = []
         self._busy: dict[Connection, tuple[_Worker, int]] = {}
 
-    def __enter__(self) -> Self:
-        """The pool itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End all processes."""
-        del kind, error, trace
         self.close()
 
     def close(self) -> None:

@@ -81,7 +81,8 @@ def random_workload(seed: int) -> Workload:
         scattered = bool(rng.random() < 0.6)
         tables.append(_table(i, rows, dim, pooling, exponent, scattered=scattered))
     batch = int(rng.choice([1024, 2048, 4096]))
-    return _workload(f"random-{seed}", tables, batch, rng, (8, 16, 32))
+    bottom, top = int(rng.choice([16, 32])), int(rng.choice((8, 16, 32)))
+    return _with_mlps(f"random-{seed}", tables, batch, bottom, top)
 
 
 def large_workload(seed: int) -> Workload:
@@ -215,7 +216,8 @@ def over_fields(seed: int) -> tuple[Workload, Blocks]:
         for i in range(count)
     ]
     batch, blocks = _blocks(width, heads, count, batch, rng)
-    return _workload(f"fields-{seed}", tables, batch, rng), blocks
+    bottom, top = int(rng.choice([16, 32])), int(rng.choice((16, 32, 64)))
+    return _with_mlps(f"fields-{seed}", tables, batch, bottom, top), blocks
 
 
 def over_sequences(seed: int) -> tuple[Workload, Blocks]:
@@ -233,7 +235,8 @@ def over_sequences(seed: int) -> tuple[Workload, Blocks]:
     ]
     positions = int(np.ceil(mean * rng.uniform(1.0, 1.4)))
     batch, blocks = _blocks(width, heads, positions, batch, rng)
-    return _workload(f"sequences-{seed}", tables, batch, rng), blocks
+    bottom, top = int(rng.choice([16, 32])), int(rng.choice((16, 32, 64)))
+    return _with_mlps(f"sequences-{seed}", tables, batch, bottom, top), blocks
 
 
 def _widths(rng: np.random.Generator) -> tuple[int, int]:
@@ -285,17 +288,6 @@ def _blocks(
         batch //= 2
     layers = min(layers, max(1, int(_MOST_WORK / (batch * sample))))
     return batch, Blocks(layers=layers, heads=heads, ffn=ffn, positions=positions)
-
-
-def _workload(
-    name: str,
-    tables: list[Table],
-    batch: int,
-    rng: np.random.Generator,
-    widths: tuple[int, ...] = (16, 32, 64),
-) -> Workload:
-    """The workload with these tables and small random MLPs, the top's of one of ``widths``."""
-    return _with_mlps(name, tables, batch, int(rng.choice([16, 32])), int(rng.choice(widths)))
 
 
 def _with_mlps(name: str, tables: list[Table], batch: int, bottom: int, top: int) -> Workload:

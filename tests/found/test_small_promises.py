@@ -38,8 +38,11 @@ def test_a_short_limit_leaves_torchrecs_planner_less(monkeypatch: pytest.MonkeyP
     assert made._rival.reason == "not asked for: more than 102 tables times ranks within 1 s"
     made.plan(model(3), SHARDERS)
     assert made._rival.plan is not None
-    monkeypatch.setattr(rival, "ended", lambda _, most: most)
-    assert [rival.counted_proposers(10, 10, share)[0] for share in (0.2, 1.0)] == [60, 300]
+    proposals: list[int] = []
+    monkeypatch.setattr(rival, "ended", lambda _, most: proposals.append(most))
+    for seconds in (1, None):
+        ShardPlanner(**arguments, timeout_seconds=seconds).plan(model(3), SHARDERS)
+    assert proposals == [250] * 4 + [1250] * 4
 
 
 def test_no_warning_of_the_sharding_spec_that_a_copied_table_has_not(

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
-from torch.utils.flop_counter import (
-    conv_flop_count,
-    flop_registry,
-    sdpa_backward_flop_count,
-    sdpa_flop_count,
-)
+from torch.utils.flop_counter import flop_registry
 
 from costmodels.datatypes import DataType
-from costmodels.operators import Operator, OperatorKind
+from costmodels.operators import OperatorKind
 from planner.errors import InvalidInputError
 
 _TYPES: Final = {
@@ -78,14 +73,6 @@ def operator_name(func: Any) -> str:
     return str(func.overloadpacket.__name__)
 
 
-def is_attention(name: str) -> bool:
-    """Whether the operator is the forward pass of a fused attention."""
-    return name.startswith("_scaled_dot_product_") or name in (
-        "_flash_attention_forward",
-        "_efficient_attention_forward",
-    )
-
-
 def is_free(func: Any) -> bool:
     """Whether an operator makes a view or only reads shapes, so that no kernel runs."""
     if func.namespace == "prim" or operator_name(func) in _NO_WORK:
@@ -120,13 +107,64 @@ def data_type(tensor: torch.Tensor) -> DataType:
     return _TYPES.get(tensor.dtype, DataType.FP32)
 
 
-def refuse_mixed(name: str, path: str, operands: Iterable[torch.Tensor]) -> None:
+class Product(NamedTuple):
+    """An operator that is priced as a matrix product, or a fused attention.
+
+    ``operands`` are the tensors whose gradients are products again.
+    """
+
+    kind: OperatorKind
+    shape: tuple[int, ...]
+    operands: tuple[torch.Tensor, ...]
+    is_causal: bool = False
+
+
+def product_of(
+    func: Any, path: str, args: Any, kwargs: Any, read: list[torch.Tensor], out: Any
+) -> Product | None:
+    """An operator as a product; None for all others.
+
+    A convolution is one of patches and filters: the input is ``[samples, channels, ...]``, the
+    filters are ``[out, in / groups, ...]`` (in and out change places if it is transposed), and the
+    positions of the output are the rows of the product; those of the input if it is transposed. A
+    fused attention reads queries, keys and values ``[samples, heads, positions, width]``.
+
+    Raises:
+        InvalidInputError: a product has operands of two types.
+    """
+    name = operator_name(func)
+    if name in PRODUCTS:
+        left, right = args[PRODUCTS[name] : PRODUCTS[name] + 2]
+        _refuse_mixed(name, path, (left, right))
+        is_batched = name in ("bmm", "baddbmm")
+        shape = (int(left.shape[0]) if is_batched else 1, *left.shape[-2:], right.shape[-1])
+        kind = OperatorKind.BATCHED_MATMUL if is_batched else OperatorKind.MATMUL
+        return Product(kind, tuple(map(int, shape)), (left, right))
+    if name == CONVOLUTION:
+        given, filters = args[:2]
+        transposed, groups = (_named(func, args, kwargs, x) for x in ("transposed", "groups"))
+        rows = given if transposed else out
+        outer, inner = int(filters.shape[0]) // groups, math.prod(map(int, filters.shape[1:]))
+        columns = (outer, inner) if transposed else (inner, outer)
+        shape = (groups, math.prod(rows.shape[2:]) * int(rows.shape[0]), *columns)
+        kind = OperatorKind.MATMUL if groups == 1 else OperatorKind.BATCHED_MATMUL
+        return Product(kind, shape, (given, filters))
+    if name.startswith("_scaled_dot_product_") or name in (
+        "_flash_attention_forward",
+        "_efficient_attention_forward",
+    ):
+        query, key, value = read[:3]
+        sizes = (query.shape[-2], key.shape[-2], query.shape[-1], value.shape[-1])
+        shape = (math.prod(query.shape[:-2]), *map(int, sizes))
+        causal = bool(_named(func, args, kwargs, "is_causal"))
+        return Product(OperatorKind.ATTENTION, shape, (query, key), causal)
+    return None
+
+
+def _refuse_mixed(name: str, path: str, operands: Iterable[torch.Tensor]) -> None:
     """Refuse products of two types, which run on no device, but are allowed on fake tensors.
 
     Scaled products of two kinds of eight-bit numbers are the exception.
-
-    Raises:
-        InvalidInputError: the operands have two types.
     """
     types = [str(x.dtype).removeprefix("torch.") for x in operands]
     if len(set(types)) > 1 and name != "_scaled_mm":
@@ -137,118 +175,17 @@ def refuse_mixed(name: str, path: str, operands: Iterable[torch.Tensor]) -> None
         raise InvalidInputError(message)
 
 
-def product(
-    name: str,
-    path: str,
-    pair: tuple[torch.Tensor, torch.Tensor],
-    gradients: tuple[bool, ...],
-    **figures: Any,
-) -> Operator:
-    """A matrix product of two or three axes; ``gradients`` say which of its operands need one."""
-    left, right = pair
-    is_batched = name in ("bmm", "baddbmm")
-    count = int(left.shape[0]) if is_batched else 1
-    m, k = left.shape[-2:]
-    return Operator(
-        name=path,
-        kind=OperatorKind.BATCHED_MATMUL if is_batched else OperatorKind.MATMUL,
-        shape=(count, int(m), int(k), int(right.shape[-1])),
-        dtype=data_type(left),
-        left_gradient=gradients[0],
-        right_gradient=gradients[1],
-        **figures,
-    )
-
-
-def convolution(
-    path: str,
-    tensors: tuple[torch.Tensor, ...],
-    groups: int,
-    gradients: tuple[bool, ...],
-    *,
-    is_transposed: bool,
-    **figures: Any,
-) -> Operator:
-    """A convolution as a matrix product of patches and filters.
-
-    Args:
-        path: the name of the operator.
-        tensors: the input ``[samples, channels, ...]``, the filters ``[out, in / groups, ...]`` (in
-            and out change places if it is transposed), and the output.
-        groups: number of groups of channels, each with its own filters.
-        gradients: whether the input needs a gradient, and whether the filters do.
-        is_transposed: whether the positions of the input are the rows of the product; otherwise
-            those of the output are.
-        figures: bytes and parameters.
-    """
-    given, filters, made = tensors
-    rows = given if is_transposed else made
-    outer, inner = int(filters.shape[0]) // groups, math.prod(int(n) for n in filters.shape[1:])
-    columns = (outer, inner) if is_transposed else (inner, outer)
-    return Operator(
-        name=path,
-        kind=OperatorKind.MATMUL if groups == 1 else OperatorKind.BATCHED_MATMUL,
-        shape=(groups, math.prod(rows.shape[2:]) * int(rows.shape[0]), *columns),
-        dtype=data_type(given),
-        left_gradient=gradients[0],
-        right_gradient=gradients[1],
-        **figures,
-    )
-
-
-def attention(
-    path: str, tensors: list[torch.Tensor], *, is_causal: bool, has_gradient: bool, **figures: Any
-) -> Operator:
-    """A fused attention from queries, keys and values ``[samples, heads, positions, width]``."""
-    query, key, value = tensors[:3]
-    return Operator(
-        name=path,
-        kind=OperatorKind.ATTENTION,
-        shape=(
-            math.prod(query.shape[:-2]),
-            int(query.shape[-2]),
-            int(key.shape[-2]),
-            int(query.shape[-1]),
-            int(value.shape[-1]),
-        ),
-        dtype=data_type(query),
-        is_causal=is_causal,
-        left_gradient=has_gradient,
-        right_gradient=has_gradient,
-        **figures,
-    )
+def _named(func: Any, args: Any, kwargs: Any, name: str) -> Any:
+    """An argument by its name, given by name or by position; None if it was not given."""
+    if name in kwargs:
+        return kwargs[name]
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            return args[place] if place < len(args) else argument.default_value
+    return None
 
 
 def counted_flop(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     """FLOP that PyTorch counts for an operator, 0 if it counts none."""
     counter = flop_registry.get(func.overloadpacket)
     return float(counter(*args, **kwargs, out_val=out)) if counter else 0.0
-
-
-def own_counters() -> dict[Any, Any]:
-    """Functions to count the FLOP of operators that PyTorch's registry leaves out or miscounts.
-
-    It leaves out the fused attention of the CPU. For filters in groups, it counts the gradient as
-    if each group had the channels of all groups.
-    """
-    aten = torch.ops.aten
-
-    def forward(query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
-        del rest, named
-        return int(sdpa_flop_count(query, key, value))
-
-    def backward(gradient: Any, query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> int:
-        del rest, named
-        return int(sdpa_backward_flop_count(gradient, query, key, value))
-
-    def filters(gradient: Any, given: Any, weight: Any, *rest: Any, **named: Any) -> int:
-        del named
-        is_transposed, needed = rest[4], rest[7]
-        each = conv_flop_count(given, weight, gradient, transposed=is_transposed)
-        return int(each) * sum(needed[:2])
-
-    return {
-        aten.convolution_backward: filters,
-        aten._scaled_dot_product_flash_attention_for_cpu: forward,
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
-    }

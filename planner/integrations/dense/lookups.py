@@ -52,19 +52,12 @@ Lookup = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], tuple[Any, 
 
 def lookups_of(module: nn.Module) -> dict[str, Lookup]:
     """The function that replaces the lookups of each module with tables, by its path."""
-    found: dict[str, Lookup] = {}
-    dtype = _type_of(module)
-    for path, child in module.named_modules():
-        if isinstance(child, EmbeddingBagCollection):
-            found[path] = _bags(child, dtype)
-        elif isinstance(child, EmbeddingCollection):
-            found[path] = _sequences(child, dtype)
-    return found
-
-
-def hush_fx() -> None:
-    """Suppress a warning of torch.fx about a function that TorchRec calls for jagged inputs."""
+    # torch.fx warns of a function that TorchRec calls for jagged inputs.
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    kinds = (EmbeddingBagCollection, EmbeddingCollection)
+    dtype = _type_of(module)
+    named = module.named_modules()
+    return {path: _lookup(child, dtype) for path, child in named if isinstance(child, kinds)}
 
 
 def synchronized(value: Any) -> Any:
@@ -110,40 +103,31 @@ def _type_of(module: nn.Module) -> torch.dtype:
     return next(iter(types)) if len(types) == 1 and types <= set(halves) else torch.float32
 
 
-def _bags(owner: EmbeddingBagCollection, dtype: torch.dtype) -> Lookup:
-    names = [name for config in owner.embedding_bag_configs() for name in config.feature_names]
-    keys = list(owner.embedding_names) if hasattr(owner, "embedding_names") else names
-    widths = [c.embedding_dim for c in owner.embedding_bag_configs() for _ in c.feature_names]
+def _lookup(owner: EmbeddingBagCollection | EmbeddingCollection, dtype: torch.dtype) -> Lookup:
+    pooled = isinstance(owner, EmbeddingBagCollection)
+    configs = owner.embedding_bag_configs() if pooled else owner.embedding_configs()
+    columns = [(name, c.embedding_dim) for c in configs for name in c.feature_names]
 
     def look_up(
         fake: FakeTensorMode, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, list[torch.Tensor]]:
         features = args[0] if args else next(iter(kwargs.values()))
+        widths = [width for _, width in columns]
+        shapes = [(features.stride(), sum(widths))]
+        if not pooled:
+            counts = dict(zip(features.keys(), features.length_per_key(), strict=True))
+            shapes = [(int(counts[name]), width) for name, width in columns]
         with fake:
-            values = torch.empty(features.stride(), sum(widths), dtype=dtype)
-            values.requires_grad_()
-        return KeyedTensor(keys=keys, length_per_key=widths, values=values), [values]
-
-    return look_up
-
-
-def _sequences(owner: EmbeddingCollection, dtype: torch.dtype) -> Lookup:
-    configs = [(n, c.embedding_dim) for c in owner.embedding_configs() for n in c.feature_names]
-
-    def look_up(
-        fake: FakeTensorMode, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, list[torch.Tensor]]:
-        features = args[0] if args else next(iter(kwargs.values()))
-        counts = dict(zip(features.keys(), features.length_per_key(), strict=True))
-        result: dict[str, JaggedTensor] = {}
-        tensors: list[torch.Tensor] = []
-        with fake:
-            for name, width in configs:
-                values = torch.empty(int(counts[name]), width, dtype=dtype)
-                values.requires_grad_()
-                lengths = torch.empty(features.stride(), dtype=torch.int64)
-                result[name] = JaggedTensor(values=values, lengths=lengths)
-                tensors.append(values)
-        return result, tensors
+            tensors = [torch.empty(*shape, dtype=dtype, requires_grad=True) for shape in shapes]
+            if pooled:
+                keys = list(getattr(owner, "embedding_names", [name for name, _ in columns]))
+                return KeyedTensor(keys=keys, length_per_key=widths, values=tensors[0]), tensors
+            vectors = {
+                name: JaggedTensor(
+                    values=values, lengths=torch.empty(features.stride(), dtype=torch.int64)
+                )
+                for (name, _), values in zip(columns, tensors, strict=True)
+            }
+        return vectors, tensors
 
     return look_up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from costmodels.operators import Operator, OperatorKind
 from planner.integrations.dense import kinds
+from planner.integrations.dense.lookups import known_operators
 
 _ENGINE: Final = _engine_run_backward.__code__
 
@@ -94,41 +95,45 @@ def _code(kind: type) -> CodeType | None:
     return getattr(getattr(kind, "forward", None), "__code__", None)
 
 
-Known = Callable[[nn.Module, tuple[Any, ...]], tuple[Operator, ...] | None]
-"""From a module and its arguments to its operators, if it is known as a whole."""
-_Place = tuple[list[Operator], int]
-"""A list of operators, and a position in it."""
-
-
 class Recorder(TorchDispatchMode):
     """A dispatch mode that lists operators, with their parameters and the tensors that they keep.
 
+    In the backward pass, a recorder of its own tells that of the forward pass which operators run
+    again.
+
     Args:
         parameters: the storages of trained tensors, with the elements and bytes of each.
+        forward: the recorder of the forward pass, for a backward pass.
     """
 
-    def __init__(self, parameters: dict[int, tuple[int, float]]) -> None:
+    def __init__(
+        self, parameters: dict[int, tuple[int, float]], forward: Recorder | None = None
+    ) -> None:
         """Start with empty lists."""
         super().__init__()
-        self.before: list[Operator] = []
-        self.after: list[Operator] = []
+        self._forward = forward
+        self._listed: list[Operator] = []
+        self._after: set[int] = set()
         self.remarks: dict[str, str] = {}
         self.unused = dict(parameters)
-        self.total_saved_bytes = 0.0
         self._parameters = frozenset(parameters)
         self._cast: set[int] = set()
         self._looked_up: set[int] = set()
         self._saved: set[int] = set()
         self._pending_bytes = 0.0
-        self._last: tuple[list[Operator], frozenset[int]] | None = None
+        self._last: frozenset[int] = frozenset()
         self._path: list[str] = []
         self._names: frozenset[str] = frozenset()
         self._silent = 0
         self._alive: list[Any] = []
         self._followed: set[int] = set()
-        self._nodes: list[tuple[_Place, int]] = []
-        self._without_gradients: set[tuple[int, int]] = set()
-        self._places: dict[tuple[object, ...], list[_Place]] | None = None
+        self._nodes: list[tuple[int, int]] = []
+        self._without_gradients: set[int] = set()
+        self._places: dict[tuple[object, ...], list[int]] | None = None
+
+    def operators(self, *, after: bool) -> list[Operator]:
+        """The operators after the tables, or those before them."""
+        return [o for place, o in enumerate(self._listed) if (place in self._after) is after]
 
     # -- what the tracer tells ----------------------------------------------------------------
 
@@ -138,12 +143,13 @@ class Recorder(TorchDispatchMode):
         self._alive.append(tensor)
 
     @contextlib.contextmanager
-    def inside(self, names: dict[nn.Module, str], known: Known) -> Iterator[None]:
-        """A context in which operators are listed under the module that runs them."""
+    def inside(self, module: nn.Module) -> Iterator[None]:
+        """A context in which operators are listed under the part of a module that runs them."""
+        names = {child: path for path, child in module.named_modules()}
         handles: list[Any] = []
         self._names = frozenset(names.values())
         for child in names:
-            enter = self._entering(names, known)
+            enter = self._entering(names)
             if isinstance(child, torch.jit.ScriptModule):
                 continue  # takes no hooks
             handles.append(child.register_forward_pre_hook(enter, with_kwargs=True))
@@ -169,17 +175,18 @@ class Recorder(TorchDispatchMode):
         if places is None:
             return
         while places:
-            listed, place = places.pop()
-            if listed[place].is_recomputed:
+            place = places.pop()
+            known = self._listed[place]
+            if known.is_recomputed:
                 continue
-            listed[place] = replace(listed[place], is_recomputed=True)
-            if (id(listed), place) in self._without_gradients:
-                listed[place] = replace(
-                    listed[place],
+            if place in self._without_gradients:
+                known = replace(
+                    known,
                     left_gradient=operator.left_gradient,
                     right_gradient=operator.right_gradient,
                     backward_bytes=operator.backward_bytes,
                 )
+            self._listed[place] = replace(known, is_recomputed=True)
             return
         words = "a checkpoint inside another computes operators more than once again: once counts"
         self.remarks["nested"] = words
@@ -190,19 +197,19 @@ class Recorder(TorchDispatchMode):
             words = "no result of the module has a gradient: no backward pass is listed"
             self.remarks["no gradient"] = words
         reached = reached_nodes(outputs)
-        for (listed, place), node in self._nodes:
+        for place, node in self._nodes:
             if node not in reached:
-                listed[place] = replace(
-                    listed[place], left_gradient=False, right_gradient=False, backward_bytes=0.0
+                self._listed[place] = replace(
+                    self._listed[place],
+                    left_gradient=False,
+                    right_gradient=False,
+                    backward_bytes=0.0,
                 )
 
     def end(self) -> None:
         """End the forward pass; tensors kept since the last operator belong to that operator."""
-        listed = self.after or self.before
-        if listed and self._pending_bytes:
-            listed[-1] = replace(
-                listed[-1], saved_bytes=listed[-1].saved_bytes + self._pending_bytes
-            )
+        if self._listed:
+            self._keep_with_last(self._pending_bytes)
             self._pending_bytes = 0.0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -213,15 +220,15 @@ class Recorder(TorchDispatchMode):
             return tensor
         self._saved.add(storage)
         size = float(tensor.untyped_storage().nbytes())
-        self.total_saved_bytes += size
-        if self._silent:
-            return tensor
-        if self._last is not None and storage in self._last[1]:
-            listed = self._last[0]
-            listed[-1] = replace(listed[-1], saved_bytes=listed[-1].saved_bytes + size)
-        else:
+        if storage in self._last and not self._silent:
+            self._keep_with_last(size)
+        elif not self._silent:
             self._pending_bytes += size
         return tensor
+
+    def _keep_with_last(self, size: float) -> None:
+        last = self._listed[-1]
+        self._listed[-1] = replace(last, saved_bytes=last.saved_bytes + size)
 
     # -- what torch calls -----------------------------------------------------------------------
 
@@ -232,6 +239,8 @@ class Recorder(TorchDispatchMode):
         """
         del types
         kwargs = kwargs or {}
+        if self._forward is not None and not is_computed_again():
+            return func(*args, **kwargs)
         if func is not torch.ops.prim.device.default:
             with self:
                 out = func.decompose(*args, **kwargs)
@@ -248,13 +257,21 @@ class Recorder(TorchDispatchMode):
         if is_after:
             self._looked_up.update(_storage(x) for x in made)
         if not self._silent and made and not kinds.is_free(func):
-            listed = self.after if is_after else self.before
-            listed.append(self._operator(func, args, kwargs, out, read, made))
-            self._last = (listed, frozenset(_storage(x) for x in made))
-            self._remember_node((listed, len(listed) - 1), func)
+            operator = self._operator(func, args, kwargs, out, read, made)
+            self._add([operator], is_after=is_after)
+            self._last = frozenset(_storage(x) for x in made)
+            self._remember_node(len(self._listed) - 1, func)
         return out
 
     # -- private --------------------------------------------------------------------------------
+
+    def _add(self, operators: Sequence[Operator], *, is_after: bool) -> None:
+        if self._forward is not None:
+            for operator in operators:
+                self._forward.again(operator)
+        if is_after:
+            self._after.update(range(len(self._listed), len(self._listed) + len(operators)))
+        self._listed += operators
 
     def _casts_parameter(
         self, func: Any, read: list[torch.Tensor], made: list[torch.Tensor]
@@ -288,29 +305,28 @@ class Recorder(TorchDispatchMode):
         )
         return found if is_own or torch.is_grad_enabled() else (False,) * len(found)
 
-    def _remember_node(self, place: _Place, func: Any) -> None:
+    def _remember_node(self, place: int, func: Any) -> None:
         """Remember the node of autograd's graph that computes the gradients of the last operator.
 
         An operator that writes into a part of a tensor has no node of its own.
         """
         is_own = is_in_own_function()
         if is_own:
-            self._without_gradients.add((id(place[0]), place[1]))
+            self._without_gradients.add(place)
         if is_own or (torch.is_grad_enabled() and not func._schema.is_mutable):
             self._nodes.append((place, newest_node()))
 
-    def _by_work(self) -> dict[tuple[object, ...], list[_Place]]:
+    def _by_work(self) -> dict[tuple[object, ...], list[int]]:
         """The positions of operators by their work, with the name of their module and without.
 
         Operators that ran without gradients are last, so that they are taken first.
         """
-        found: dict[tuple[object, ...], list[_Place]] = {}
-        for listed in (self.before, self.after):
-            for place, known in enumerate(listed):
-                for key in (_work(known), (known.name, *_work(known))):
-                    found.setdefault(key, []).append((listed, place))
+        found: dict[tuple[object, ...], list[int]] = {}
+        for place, known in enumerate(self._listed):
+            for key in (_work(known), (known.name, *_work(known))):
+                found.setdefault(key, []).append(place)
         for places in found.values():
-            places.sort(key=lambda at: at[0][at[1]].left_gradient, reverse=True)
+            places.sort(key=lambda place: self._listed[place].left_gradient, reverse=True)
         return found
 
     def _operator(
@@ -338,25 +354,21 @@ class Recorder(TorchDispatchMode):
         self._pending_bytes = 0.0
         has_gradient = is_differentiable(made) and any(self._needs(read))
         path = self._path[-1] if self._path else name
-        if name in kinds.PRODUCTS:
-            first = kinds.PRODUCTS[name]
-            pair = args[first], args[first + 1]
-            kinds.refuse_mixed(name, path, pair)
-            figures["is_cast"] = any(_storage(x) in self._cast for x in pair)
-            return kinds.product(name, path, pair, self._needs(pair), **figures)
-        if name == kinds.CONVOLUTION:
-            is_transposed, groups = (
-                _named(func, args, kwargs, x) for x in ("transposed", "groups")
+        if product := kinds.product_of(func, path, args, kwargs, read, out):
+            gradients = self._needs(product.operands)
+            if product.kind is OperatorKind.ATTENTION:
+                gradients = (has_gradient, has_gradient)
+            return Operator(
+                name=path,
+                kind=product.kind,
+                shape=product.shape,
+                dtype=kinds.data_type(product.operands[0]),
+                left_gradient=gradients[0],
+                right_gradient=gradients[1],
+                is_cast=any(_storage(x) in self._cast for x in product.operands),
+                is_causal=product.is_causal,
+                **figures,
             )
-            tensors = (args[0], args[1], out)
-            needs = self._needs(tensors[:2])
-            figures["is_transposed"] = is_transposed
-            figures["is_cast"] = _storage(args[1]) in self._cast
-            return kinds.convolution(path, tensors, groups, needs, **figures)
-        if kinds.is_attention(name):
-            causal = _named(func, args, kwargs, "is_causal")
-            figures |= {"is_causal": bool(causal), "has_gradient": has_gradient}
-            return kinds.attention(path, read, **figures)
         if kind is None:
             self._remark(func, name, kinds.counted_flop(func, args, kwargs, out))
         if name in kinds.SORTS:
@@ -386,16 +398,16 @@ class Recorder(TorchDispatchMode):
             words += f", and {flop:.3g} FLOP of it are not counted"
         self.remarks.setdefault(name, words)
 
-    def _entering(self, names: dict[nn.Module, str], known: Known) -> Callable[..., None]:
+    def _entering(self, names: dict[nn.Module, str]) -> Callable[..., None]:
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self._path.append(names[module] or type(module).__name__)
             if self._silent:
                 self._silent += 1
                 return
-            whole = known(module, (*args, *kwargs.values()))
+            whole = known_operators(module, (*args, *kwargs.values()))
             if whole is None:
                 return
-            self.after += whole
+            self._add(whole, is_after=True)
             for parameter in module.parameters():
                 self.unused.pop(_storage(parameter), None)
             self._silent = 1
@@ -426,46 +438,3 @@ def _storage(tensor: torch.Tensor) -> int:
 
 def _numel(tensor: torch.Tensor) -> int:
     return int(tensor.numel())
-
-
-def _named(func: Any, args: Any, kwargs: Any, name: str) -> Any:
-    """An argument by its name, given by name or by position; None if it was not given."""
-    if name in kwargs:
-        return kwargs[name]
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.name == name:
-            return args[place] if place < len(args) else argument.default_value
-    return None
-
-
-class Recomputing(TorchDispatchMode):
-    """A dispatch mode for the backward pass that tells a recorder which operators run again.
-
-    Args:
-        recorder: the recorder of the forward pass.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        """Keep the recorder."""
-        super().__init__()
-        self._recorder = recorder
-        self._seen = Recorder({})
-
-    @contextlib.contextmanager
-    def inside(self, names: dict[nn.Module, str], known: Known) -> Iterator[None]:
-        """A context in which operators are counted for the module that runs them."""
-        with self._seen.inside(names, known), self:
-            yield
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator; tell the recorder if it belongs to the forward pass."""
-        del types
-        if not is_computed_again():
-            return func(*args, **(kwargs or {}))
-        with self._seen:
-            out = func(*args, **(kwargs or {}))
-        for listed in (self._seen.before, self._seen.after):
-            for operator in listed:
-                self._recorder.again(operator)
-            listed.clear()
-        return out

@@ -4,38 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from costmodels.dense.rewriting import repeating
 from costmodels.operators import Operator, OperatorKind
 from costmodels.workload import OperatorList
 from planner.errors import InvalidInputError
-from planner.integrations.dense.kinds import bytes_of, data_type, own_counters
-from planner.integrations.dense.lookups import Lookup, known_operators, mapped
-from planner.integrations.dense.recorder import Recomputing, Recorder
-
-_SAME: Final = 1e-9
+from planner.integrations.dense.kinds import bytes_of, data_type
+from planner.integrations.dense.lookups import (
+    Lookup,
+    lookups_of,
+    mapped,
+    synchronized,
+)
+from planner.integrations.dense.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseTrace:
-    """The result of a trace: the operators, PyTorch's own count of FLOP, and remarks."""
+    """The result of a trace: the operators, and remarks."""
 
     operators: OperatorList
-    counted_forward_flop: float
-    counted_backward_flop: float
-    saved_bytes: float
     remarks: tuple[str, ...]
 
     @property
@@ -43,51 +41,26 @@ class DenseTrace:
         """The operators before and after the tables."""
         return (*self.operators.before_tables, *self.operators.after_tables)
 
-    @property
-    def forward_flop(self) -> float:
-        """FLOP of the listed operators, forward."""
-        return self._sum("forward_flop")
-
-    @property
-    def backward_flop(self) -> float:
-        """FLOP of the listed operators, backward."""
-        return self._sum("backward_flop")
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of trained elements."""
-        return int(self._sum("num_parameters"))
-
-    @property
-    def parameter_bytes(self) -> float:
-        """Bytes of the trained elements in the types of the module."""
-        return self._sum("parameter_bytes")
-
-    def _sum(self, name: str) -> float:
-        return float(sum(o.num_repeats * getattr(o, name) for o in self.all_operators))
-
 
 def trace_dense(
     module: nn.Module,
     inputs: Any,
     *,
     batch_size: int,
-    lookups: Mapping[str, Lookup] | None = None,
     inputs_need_gradients: bool = True,
     autocast: torch.dtype | None = None,
 ) -> DenseTrace:
     """Trace the forward and backward pass of a module.
 
     Nothing is computed, because parameters and inputs become fake tensors. The listed operators are
-    those of the forward pass. The FLOP of the backward pass follow from them, and are compared with
-    those that PyTorch counts.
+    those of the forward pass. The FLOP of the backward pass follow from them. TorchRec's modules
+    with tables return fake vectors, without a lookup.
 
     Args:
         module: the module, on any device, including the meta device; it is left as it was.
         inputs: the arguments of ``forward``: a tuple, a mapping of names, or the only argument.
             Tensors can be inside lists, mappings, named tuples and dataclasses.
         batch_size: samples in ``inputs``.
-        lookups: for the path of each module with tables, a function that replaces its lookups.
         inputs_need_gradients: whether inputs of floating type need a gradient, as vectors from
             tables do.
         autocast: the type in which products compute under ``torch.autocast``; None without it.
@@ -97,84 +70,56 @@ def trace_dense(
             have not run.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    found = dict(lookups or {})
-    refuse_lazy(module)
-    tensors = module_tensors(module, fake, tuple(found))
+    found = lookups_of(module)
+    tensors = _module_tensors(module, fake, tuple(found))
     recorder = Recorder(_trained(tensors))
-    forward = FlopCounterMode(display=False, custom_mapping=own_counters())
-    both = FlopCounterMode(display=False, custom_mapping=own_counters())
-    names = {child: path for path, child in module.named_modules()}
-
-    recording = partial(_recording, recorder, forward, names, autocast)
-    backward = Recomputing(recorder).inside(names, known_operators)
-    step = _Step(module, recording, backward, recorder.results)
+    computing = contextlib.nullcontext() if autocast is None else torch.autocast("cpu", autocast)
+    keeping = torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor)
     try:
-        args, kwargs = arguments(inputs, fake, needs_gradients=inputs_need_gradients)
+        args, kwargs = _arguments(synchronized(inputs), fake, needs_gradients=inputs_need_gradients)
         with (
             fake,
-            attributes(module, fake),
+            _attributes(module, fake),
             _stand_ins(module, found, recorder, fake),
-            both,
             _made_of_products(),
+            _reparametrize_module(module, tensors, tie_weights=True),
         ):
-            outputs = functional_call(
-                step, {f"module.{name}": tensor for name, tensor in tensors.items()}, args, kwargs
-            )
+            with computing, keeping, recorder.inside(module), recorder:
+                output = module(*args, **kwargs)
+            recorder.end()
+            outputs = _differentiable(output)
+            recorder.results(outputs)
+            backward = Recorder({}, forward=recorder)
+            with backward.inside(module), backward:
+                torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
     except InvalidInputError:
         raise
     except Exception as error:
-        raise _untraceable(module, error) from error
-    return _trace(recorder, outputs, forward, both, found, batch_size)
+        text = (str(error).strip().splitlines() or [""])[0]
+        message = (
+            f"{type(module).__name__} cannot be traced on fake tensors: {type(error).__name__}: "
+            f"{text}; describe the dense part by dense.layers instead"
+        )
+        raise InvalidInputError(message) from error
+    return _trace(recorder, outputs, batch_size, has_tables=bool(found))
 
 
-@contextlib.contextmanager
-def _recording(
-    recorder: Recorder,
-    counter: FlopCounterMode,
-    names: dict[nn.Module, str],
-    autocast: torch.dtype | None,
-) -> Iterator[None]:
-    """A context for the forward pass, which records what it keeps and what PyTorch counts."""
-    with (
-        contextlib.nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast),
-        torch.autograd.graph.saved_tensors_hooks(recorder.keep, lambda tensor: tensor),
-        counter,
-        recorder.inside(names, known_operators),
-        recorder,
-    ):
-        yield
-    recorder.end()
-
-
-class _Step(nn.Module):
-    """Forward and backward pass of a module in one call, so that its fake parameters last for both.
-
-    The backward pass reads parameters when it computes again what a checkpoint did not keep.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        forward: Callable[[], contextlib.AbstractContextManager[None]],
-        backward: contextlib.AbstractContextManager[object],
-        results: Callable[[list[torch.Tensor]], None],
-    ) -> None:
-        super().__init__()
-        self.module = module
-        self._during = forward, backward
-        self._results = results
-
-    def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        """Run both passes; returns the results from which gradients start."""
-        forward, backward = self._during
-        with forward():
-            output = self.module(*args, **kwargs)
-        outputs = _differentiable(output)
-        self._results(outputs)
-        if outputs:
-            with backward:
-                torch.autograd.backward(outputs, [torch.ones_like(x) for x in outputs])
-        return outputs
+def _trace(
+    recorder: Recorder, outputs: list[torch.Tensor], batch_size: int, *, has_tables: bool
+) -> DenseTrace:
+    before, after = recorder.operators(after=False), recorder.operators(after=True)
+    if not has_tables:
+        before, after = [], before + after
+    after += [_loss(x) for x in outputs if x.numel() > 1]
+    after += _unused(recorder)
+    return DenseTrace(
+        operators=OperatorList(
+            batch_size_per_rank=batch_size,
+            before_tables=folded(before),
+            after_tables=folded(after),
+        ),
+        remarks=tuple(recorder.remarks.values()),
+    )
 
 
 @contextlib.contextmanager
@@ -190,14 +135,6 @@ def _made_of_products() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
-def _untraceable(module: nn.Module, error: Exception) -> InvalidInputError:
-    text = (str(error).strip().splitlines() or [""])[0]
-    return InvalidInputError(
-        f"{type(module).__name__} cannot be traced on fake tensors: {type(error).__name__}: "
-        f"{text}; describe the dense part by dense.layers instead"
-    )
-
-
 def _trained(tensors: Mapping[str, torch.Tensor]) -> dict[int, tuple[int, float]]:
     """Elements and bytes of each trained tensor, by its storage; shared ones count once."""
     return {
@@ -205,42 +142,6 @@ def _trained(tensors: Mapping[str, torch.Tensor]) -> dict[int, tuple[int, float]
         for t in tensors.values()
         if t.requires_grad
     }
-
-
-def _trace(
-    recorder: Recorder,
-    outputs: list[torch.Tensor],
-    forward: FlopCounterMode,
-    both: FlopCounterMode,
-    lookups: Mapping[str, Lookup],
-    batch_size: int,
-) -> DenseTrace:
-    before, after = list(recorder.before), list(recorder.after)
-    if not lookups:
-        before, after = [], before + after
-    after += [_loss(x) for x in outputs if x.numel() > 1]
-    after += _unused(recorder)
-    listed = OperatorList(
-        batch_size_per_rank=batch_size,
-        before_tables=folded(before),
-        after_tables=folded(after),
-    )
-    counted = float(forward.get_total_flops())
-    trace = DenseTrace(
-        operators=listed,
-        counted_forward_flop=counted,
-        counted_backward_flop=float(both.get_total_flops()) - counted,
-        saved_bytes=recorder.total_saved_bytes,
-        remarks=tuple(recorder.remarks.values()),
-    )
-    remarks = list(trace.remarks)
-    for words, ours, theirs in (
-        ("forward", trace.forward_flop, trace.counted_forward_flop),
-        ("backward", trace.backward_flop, trace.counted_backward_flop),
-    ):
-        if abs(ours - theirs) > _SAME * max(ours, theirs, 1.0):
-            remarks.append(f"{words}: {ours:.6g} FLOP are listed, PyTorch counts {theirs:.6g}")
-    return replace(trace, remarks=tuple(remarks))
 
 
 @contextlib.contextmanager
@@ -330,10 +231,10 @@ def folded(operators: Sequence[Operator]) -> tuple[Operator, ...]:
 
 
 _OWN = frozenset({"_parameters", "_buffers", "_modules"})
-"""Attributes of a module that ``torch.func.functional_call`` replaces."""
+"""Attributes of a module that hold what is replaced as parameters and buffers."""
 
 
-def refuse_lazy(module: nn.Module) -> None:
+def _refuse_lazy(module: nn.Module) -> None:
     """Refuse lazy layers, whose sizes are known only after they have run.
 
     Raises:
@@ -354,10 +255,11 @@ def refuse_lazy(module: nn.Module) -> None:
         raise InvalidInputError(message)
 
 
-def module_tensors(
+def _module_tensors(
     module: nn.Module, fake: FakeTensorMode, without: tuple[str, ...]
 ) -> dict[str, torch.Tensor]:
     """Parameters and buffers as fake tensors, without those of tables."""
+    _refuse_lazy(module)
     prefixes = tuple(f"{path}." for path in without)
     made: dict[str, torch.Tensor] = {}
     with fake:
@@ -371,7 +273,7 @@ def module_tensors(
 
 
 @contextlib.contextmanager
-def attributes(module: nn.Module, fake: FakeTensorMode) -> Iterator[None]:
+def _attributes(module: nn.Module, fake: FakeTensorMode) -> Iterator[None]:
     """A context in which tensors that modules keep as plain attributes are fake tensors.
 
     A model that is built on the meta device has such tensors there, but its inputs are on the CPU.
@@ -389,7 +291,7 @@ def attributes(module: nn.Module, fake: FakeTensorMode) -> Iterator[None]:
             vars(owner)[name] = value
 
 
-def arguments(
+def _arguments(
     inputs: Any, fake: FakeTensorMode, *, needs_gradients: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of ``forward`` with fake tensors: a tuple, a mapping, or a single argument."""

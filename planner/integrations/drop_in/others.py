@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from torch import nn
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner import types as torchrec_types
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner, extract_plan
-from torchrec.distributed.planner.proposers import (
-    GreedyProposer,
-    GridSearchProposer,
-    UniformProposer,
-)
 from torchrec.distributed.planner.types import (
     Enumerator,
     PlanLoader,
@@ -27,31 +21,30 @@ from torchrec.distributed.planner.types import (
     Proposer,
     ShardingOption,
 )
-from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingType
+from torchrec.distributed.types import ModuleSharder, ShardingType
 
-from costmodels.sharding import ComputeKernel, Plan, row_blocks
+from costmodels.sharding import Plan
 from costmodels.topology import Topology
 from costmodels.units import format_bytes
 from costmodels.workload import Workload
 from planner import io
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_plan import from_sharding_plan, virtual_blocks
-from planner.integrations.torchrec_workload import ModelDescription, ShardableTable
-from planner.integrations.translate.constraints import OUR_DEVICE, refused_types
+from planner.integrations.torchrec_plan import plan_of
+from planner.integrations.torchrec_workload import ModelDescription
+from planner.integrations.translate.constraints import OUR_DEVICE
 from planner.integrations.translate.pricing import KeyValuePipeline
-from planner.integrations.translate.private_names import last_options
-from planner.integrations.translate.settings import KEY_VALUE_KERNELS, Request, ShardPlannerError
-from planner.io.documents import read_json
+from planner.integrations.translate.private_names import last_options, proposers_of
+from planner.integrations.translate.settings import ShardPlannerError
 from planner.options.contradictions import broken_constraints
 from planner.options.runtime_warnings import pooling_problems, width_problems
 from planner.options.torchrec_rules import layout_problems
-from planner.problem import Constraints, PlanningProblem
+from planner.problem import PlanningProblem
+
+if TYPE_CHECKING:
+    from planner.integrations.drop_in.search import Job
 
 logger: Final = logging.getLogger(__name__)
 
-
-_TYPES: Final = {t.value: i for i, t in enumerate(ShardingType)}
-_KERNELS: Final = {k.value: i for i, k in enumerate(EmbeddingComputeKernel)}
 
 MOST_SHARDS: Final = 512
 """TorchRec's planner makes a plan for comparison if tables times ranks are at most this many."""
@@ -75,6 +68,9 @@ class Rival:
     plan: Plan | None = None
     rating_ms: float | None = None
     reason: str = ""
+
+
+NO_RIVAL: Final = Rival()
 
 
 class LazyEnumerator(EmbeddingEnumerator):
@@ -118,12 +114,13 @@ class OrderedEnumerator(Enumerator):
         """The options: tables in the enumerator's order, options of a table in a fixed order."""
         found = self._inner.enumerate(module, sharders)
         tables = {fqn: i for i, fqn in enumerate(dict.fromkeys(o.fqn for o in found))}
+        types = {kind.value: i for i, kind in enumerate(ShardingType)}
         return sorted(
             found,
             key=lambda o: (
                 tables[o.fqn],
-                _TYPES.get(o.sharding_type, len(_TYPES)),
-                _KERNELS.get(o.compute_kernel, len(_KERNELS)),
+                types.get(o.sharding_type, len(types)),
+                o.compute_kernel,
             ),
         )
 
@@ -139,79 +136,52 @@ def ended(proposer: Proposer, most: int) -> Proposer:
     return proposer
 
 
-def counted_proposers(num_tables: int, world_size: int, share: float = 1.0) -> list[Proposer]:
-    """TorchRec's default proposers, limited to a number of proposals that follows from the size.
-
-    Proposers with one plan for each sharding type come first, because they make few proposals.
-
-    Args:
-        num_tables: number of tables.
-        world_size: number of ranks.
-        share: of the usual work.
-    """
-    most = max(int(share * _MOST_WORK) // (num_tables * world_size), 1)
-    inner = [
-        UniformProposer(),
-        GridSearchProposer(),
-        GreedyProposer(),
-        GreedyProposer(use_depth=False),
-    ]
-    return [ended(p, max(most // 2, 1)) for p in inner]
-
-
 def rival_plan(
-    request: Request,
-    workload: Workload,
-    *,
-    enumerator: Enumerator,
-    ours: Topology,
-    limits: Constraints,
-    limit_s: float = _WHOLE_LIMIT_S,
+    theirs: EmbeddingShardingPlanner,
+    job: Job,
+    module: nn.Module,
+    sharders: list[ModuleSharder[nn.Module]],
 ) -> Rival:
     """The plan that ``EmbeddingShardingPlanner`` makes with the same arguments.
 
     There is none for models for which it takes long, if it fails, if we cannot express its plan, or
-    if the plan breaks a rule of TorchRec's runtime.
+    if the plan breaks a rule of TorchRec's runtime. With a short time limit it gets less work.
 
     Args:
-        request: what the planner was asked for.
-        workload: the same model as a workload.
-        enumerator: TorchRec's, or the user's.
-        ours: ranks and hosts as the search sees them.
-        limits: limits of the search, one rule for each table. If a rule names only one cache load
-            factor, TorchRec's runtime uses this one for a plan without any.
-        limit_s: time limit of the whole planning; with a short one TorchRec's planner gets less.
+        theirs: TorchRec's planner with these arguments; the number of proposals of each of its
+            proposers is limited here.
+        job: the model, and the limits of the search. If the rule of a table names only one cache
+            load factor, TorchRec's runtime uses this one for a plan without any.
+        module: the model.
+        sharders: its sharders.
     """
-    topology, share = request.topology, min(limit_s / _WHOLE_LIMIT_S, 1.0)
-    size, most = len(workload.tables) * topology.world_size, int(share * MOST_SHARDS)
-    if size > most:
-        within = f" within {limit_s:g} s" if share < 1.0 else ""
+    topology, workload, share = job.topology, job.workload, min(job.limit_s / _WHOLE_LIMIT_S, 1.0)
+    num_tables, most = len(workload.tables), int(share * MOST_SHARDS)
+    if num_tables * topology.world_size > most:
+        within = f" within {job.limit_s:g} s" if share < 1.0 else ""
         return Rival(reason=f"not asked for: more than {most} tables times ranks{within}")
-    theirs = EmbeddingShardingPlanner(
-        topology=topology,
-        batch_size=request.batch_size,
-        enumerator=OrderedEnumerator(enumerator),
-        storage_reservation=request.reservation,
-        proposer=counted_proposers(len(workload.tables), topology.world_size, share),
-        stats=[],
-        constraints=request.constraints,
-        debug=False,
-    )
+    rules = {t.name: rule for t, rule in zip(workload.tables, job.limits.tables, strict=True)}
+    factors = {n: r.cache_load_factors for n, r in rules.items()}
     try:
+        work = share * _MOST_WORK / (num_tables * topology.world_size)
+        for proposer in proposers_of(theirs):
+            ended(proposer, max(int(work) // 2, 1))
         with quiet():
-            found: ShardingPlan = theirs.plan(request.module, request.sharders)
-        plan = from_sharding_plan(found, workload, _load_factors(workload, limits))
-        rating_ms = float(NoopPerfModel(topology).rate(last_options(theirs)))
+            theirs.plan(module, sharders)
+        options = last_options(theirs)
+        plan = plan_of(options, {n: f[0] for n, f in factors.items() if len(f) == 1})
+        rating_ms = float(NoopPerfModel(topology).rate(options))
     except Exception as error:  # an error in this comparison must not stop the job
         logger.debug("TorchRec's planner gives no plan to compare with: %s", error)
-        return Rival(reason=f"none: {_first_line(error)}")
-    device = OUR_DEVICE.get(topology.compute_device, topology.compute_device)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return Rival(reason=f"none: {(lines or [type(error).__name__])[0][:200]}")
+    device = topology.compute_device
     wrong = [
-        *layout_problems(plan, workload, ours, device=device),
-        *width_problems(plan, workload).values(),
+        *runtime_problems(plan, workload, job.ledger, device),
         *(
-            f"table {table!r} as {kind} on {topology.compute_device}"
-            for table, kind in refused_types(limits, plan).items()
+            f"table {placed.table!r} as {placed.sharding_type} on {device}"
+            for placed in plan.placements
+            if placed.sharding_type not in rules[placed.table].sharding_types
         ),
     ]
     if wrong:
@@ -221,18 +191,13 @@ def rival_plan(
     return Rival(plan=plan, rating_ms=rating_ms)
 
 
-def _load_factors(workload: Workload, limits: Constraints) -> dict[str, float]:
-    """The cache load factor of each table for which only one is allowed."""
-    return {
-        table.name: rule.cache_load_factors[0]
-        for table, rule in zip(workload.tables, limits.tables, strict=True)
-        if len(rule.cache_load_factors) == 1
-    }
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:200]
+def runtime_problems(
+    plan: Plan, workload: Workload, topology: Topology, compute_device: str
+) -> list[str]:
+    """One line for each rule that keeps TorchRec from running a plan on one of its devices."""
+    device = OUR_DEVICE.get(compute_device, compute_device)
+    layout = layout_problems(plan, workload, topology, device=device)
+    return [*layout, *width_problems(plan, workload).values()]
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -260,7 +225,9 @@ _NO_FINGERPRINT: Final = getattr(torchrec_types, "PlannerContextFingerprintError
 """TorchRec 1.9's error for inputs with another hash in every process; 1.8 hashes them anyway."""
 
 
-def load_for_model(path: Path, model: ModelDescription, topology: Topology, device: str) -> Plan:
+def load_for_model(
+    path: Path, model: ModelDescription, workload: Workload, topology: Topology, compute_device: str
+) -> Plan:
     """Load a plan; it has to be one for exactly this model on this many ranks.
 
     A plan that breaks constraints, or does not fit in memory, is used with a warning.
@@ -268,102 +235,34 @@ def load_for_model(path: Path, model: ModelDescription, topology: Topology, devi
     Args:
         path: a ``plan.json``, ours or TorchRec's.
         model: the tables of the model.
+        workload: that of the model, with what is not yet taken off the memory.
         topology: the ranks of the job, with the memory that is left for tables.
-        device: ``cuda`` or ``cpu``.
+        compute_device: TorchRec's device.
 
     Raises:
         ShardPlannerError: the file cannot be read; the plan was made for another number of ranks or
             for other tables (there is a line for each that differs); or TorchRec cannot run it.
     """
     try:
-        if theirs := _load_by_torchrec(path, model, topology):
-            return theirs
-        plan = io.load_plan(path, model.workload, topology).plan
+        plan = io.load_plan(path, workload, topology).plan
+        problems = runtime_problems(plan, workload, topology, compute_device)
     except InvalidInputError as error:
-        raise _refused(path, error.problems) from error
-    problems = [
-        *layout_problems(plan, model.workload, topology, device=device),
-        *width_problems(plan, model.workload).values(),
-    ]
+        plan, problems = Plan(placements=()), list(error.problems)
     if problems:
-        raise _refused(path, problems)
-    problem = PlanningProblem(
-        workload=model.workload, topology=topology, constraints=model.constraints
-    )
-    for line in (
-        *(f"{line}, against its constraint" for line in broken_constraints(problem, plan)),
-        *_overfull(plan, model, topology),
-    ):
+        message = "\n".join([f"the plan {path} does not fit this job:", *problems])
+        raise ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=model.constraints)
+    lines = [f"{line}, against its constraint" for line in broken_constraints(problem, plan)]
+    pipeline = KeyValuePipeline(workload, topology, key_values=model.key_values)
+    fullest = pipeline.memory(plan).fullest
+    if fullest.headroom_bytes < 0:
+        lines.append(
+            f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory "
+            "by our count than the storage reservation and memory_headroom leave"
+        )
+    for line in lines:
         logger.warning("the plan %s is used, although %s", path, line)
     return plan
-
-
-def _overfull(plan: Plan, model: ModelDescription, topology: Topology) -> list[str]:
-    """A line if a rank needs more device memory than is left for tables."""
-    pipeline = KeyValuePipeline(model.workload, topology, key_values=model.key_values)
-    fullest = pipeline.memory(plan).fullest
-    if fullest.headroom_bytes >= 0:
-        return []
-    return [
-        f"rank {fullest.rank} needs {format_bytes(-fullest.headroom_bytes)} more device memory by "
-        "our count than the storage reservation and memory_headroom leave"
-    ]
-
-
-def _load_by_torchrec(path: Path, model: ModelDescription, topology: Topology) -> Plan | None:
-    """TorchRec's plan with key-value tables, which become the tables that the search sees.
-
-    Returns:
-        None if the file names no kernel of key-value tables, as TorchRec's own plans do.
-
-    Raises:
-        InvalidInputError: it is not a plan for this model on this many ranks.
-    """
-    values = read_json(path)
-    plan = values.get("plan") if isinstance(values, dict) else None
-    problems, is_theirs = [], False
-    for table, limit in zip(model.tables, model.constraints.tables, strict=True):
-        entries = plan.get(table.path) if isinstance(plan, dict) else None
-        entry = entries.get(table.parameter_name) if isinstance(entries, dict) else None
-        kept, name = table.key_value, table.table.name
-        if kept is None or not isinstance(entry, dict):
-            continue
-        kernel = entry.get("compute_kernel")
-        is_theirs |= kernel in KEY_VALUE_KERNELS
-        if kernel != kept.kernel:
-            problems.append(f"~ {name}: kernel {kernel} in the plan, {kept.kernel} asked for")
-            continue
-        entry["compute_kernel"] = str(ComputeKernel.FUSED_UVM_CACHING)
-        entry["cache_load_factor"] = limit.cache_load_factors[0]
-        if kept.is_virtual:
-            problems += _to_stand_in(name, entry, table, topology.world_size)
-    if not is_theirs:
-        return None
-    if problems:
-        raise InvalidInputError(problems)
-    return io.plan_from_json(values, model.workload, topology, source=str(path))
-
-
-def _to_stand_in(
-    name: str, entry: dict[str, Any], table: ShardableTable, world_size: int
-) -> list[str]:
-    """Give the entry of a virtual table the rows with which it is priced.
-
-    Returns:
-        Lines on what is wrong with the rows that the entry has.
-    """
-    shards, kind = entry.get("shards"), entry.get("sharding_type")
-    listed = [s for s in shards if isinstance(s, dict)] if isinstance(shards, list) else []
-    found = [(s.get("shard_sizes"), s.get("shard_offsets")) for s in listed]
-    if found != virtual_blocks(table, world_size) or kind != "row_wise":
-        return [
-            f"~ {name}: {len(found)} {kind} shards in the plan are not the row_wise ones of "
-            f"{world_size} ranks; plan again for this job"
-        ]
-    blocks = row_blocks(table.table.num_embeddings, world_size)
-    for shard, (row, rows) in zip(listed, blocks, strict=True):
-        shard |= {"shard_offsets": [row, 0], "shard_sizes": [rows, table.table.embedding_dim]}
-    return []
 
 
 def stored_options(
@@ -399,8 +298,3 @@ def stored_options(
     if loaded is None:
         return []
     return extract_plan(search_space=search_space, loaded_sharding_options=loaded)
-
-
-def _refused(path: Path, lines: Sequence[str]) -> ShardPlannerError:
-    message = "\n".join([f"the plan {path} does not fit this job:", *lines])
-    return ShardPlannerError(message, PlannerErrorType.PLAN_LOADING_FAILED)

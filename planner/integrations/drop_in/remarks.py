@@ -16,9 +16,16 @@ from costmodels.sharding import Plan
 from costmodels.units import format_bytes, format_time
 from costmodels.workload import DataType
 from planner.integrations.torchrec_topology import host_size
+from planner.integrations.translate.constraints import allowed_pairs
 from planner.integrations.translate.private_names import optimizer_classes, topology_setting
 from planner.integrations.translate.reading import is_spread, row_to_fill, unknown_codecs
-from planner.integrations.translate.settings import data_type_of, fused_setting, is_of_torchrec
+from planner.integrations.translate.settings import (
+    NO_LIMIT,
+    fused_setting,
+    is_of_torchrec,
+    is_priced_as_another,
+    our_kernel,
+)
 from planner.options.torchrec_rules import unsummed_words
 from planner.result import PlanningResult
 from planner.support.text import significant
@@ -43,8 +50,12 @@ _SHOWN: Final = 5
 Given = Mapping[str, ParameterConstraints]
 
 
-def assumption_warnings(
-    found: Sequence[ShardableTable], constraints: Given, hints: WorkloadHints, batch_size: int
+def table_warnings(
+    found: Sequence[ShardableTable],
+    constraints: Given,
+    hints: WorkloadHints,
+    batch_size: int,
+    compute_device: str,
 ) -> list[str]:
     """One line for each thing that is assumed, or that is set but not priced.
 
@@ -53,41 +64,21 @@ def assumption_warnings(
         constraints: TorchRec's constraints by table name.
         hints: what the model does not say.
         batch_size: samples per rank.
+        compute_device: TorchRec's device.
     """
-    warnings = []
+    lines = []
     known = {f.parameter_name for f in found}
     known |= {name for name, given in constraints.items() if given.device_group}
     for what, named in (("constraints", constraints), ("hints", hints.distributions)):
         if unmatched := sorted(set(named) - known):
-            warnings.append(
-                f"{what} name tables that the model does not have: {unmatched[:_SHOWN]}"
-            )
-    warnings += _about(
-        [f.table.name for f in found if f.parameter_name not in constraints],
-        "{count} tables have no pooling factor (constraints); 1 index per feature assumed",
-    )
-    kept = [f.table.name for f in found if f.key_value is not None]
-    if kept:
-        warnings.append(
-            f"{len(kept)} key-value tables have no cost model of their own: priced as tables in "
-            "host memory behind their cache, and rows on an SSD at the rate that TorchRec assumes; "
-            f"host and SSD bytes not counted: {kept[:_SHOWN]}; no other table goes to "
-            "fused_uvm_caching unless its constraint names that kernel"
-        )
+            lines.append(f"{what} name tables that the model does not have: {unmatched[:_SHOWN]}")
+    for applies, words in _REMARKS:
+        lines += _about([f.table.name for f in found if applies(f)], words)
     if hints.default_distribution is None:
-        warnings += _about(
+        lines += _about(
             [f.table.name for f in found if f.parameter_name not in hints.distributions],
             "{count} tables have no index distribution (hints); uniform assumed",
         )
-    return warnings + _unpriced(found, constraints, batch_size) + _unknown_names(constraints)
-
-
-def _unpriced(found: Sequence[ShardableTable], constraints: Given, batch_size: int) -> list[str]:
-    """Settings of constraints and sharders that do not change our prices."""
-    lines = []
-    for applies, words in _REMARKS:
-        about = [f.table.name for f in found if applies(f, constraints.get(f.parameter_name))]
-        lines += _about(about, words)
     rows = {f.table.name: row_to_fill(f.table, batch_size) for f in found}
     lines += _about(
         [f"{name} ({row})" for name, row in rows.items() if row],
@@ -95,19 +86,39 @@ def _unpriced(found: Sequence[ShardableTable], constraints: Given, batch_size: i
         f"{batch_size} times their columns does not fill: they are not cut by columns, and "
         "training fails in the exchange of a rank whose rows do not come out",
     )
-    unknown = sorted({word for f in found for word in unknown_codecs(f.sharder)})
-    if unknown:
-        lines.append(
-            f"qcomm_codecs_registry has codecs of element types that cannot be priced: {unknown}; "
-            "priced as fp32"
-        )
-    own = {type(f.sharder).__name__ for f in found if not is_of_torchrec(f.sharder.storage_usage)}
-    if own:
-        lines.append(
-            f"storage_usage of {sorted(own)} is not read: the search counts memory by its own "
-            "ledger"
-        )
+    types = sorted({f.output_dtype for f in found}, key=lambda t: (t.num_bytes, t.value))
+    if hints.output_dtype is None and len(types) > 1:
+        shown = sorted(t.value for t in types)
+        lines.append(f"tables have outputs of types {shown}: all are priced as {types[-1]}")
+    lines += _unknown_settings(found, constraints)
+    priced_as: dict[str, list[str]] = {}
+    for entry in found:
+        left = {k for _, k in allowed_pairs(entry.sharder, entry.limit, compute_device)}
+        for name in sorted(filter(is_priced_as_another, left)):
+            if str(our_kernel(name)) not in left:
+                priced_as.setdefault(name, []).append(entry.table.name)
+    for name, tables in priced_as.items():
+        words = f"kernel {name} has no cost model: {{count}} tables that run it are priced as"
+        lines += _about(tables, f"{words} {our_kernel(name)}")
     return lines
+
+
+def _unknown_settings(found: Sequence[ShardableTable], constraints: Given) -> list[str]:
+    """Codecs, sharders' counts and names in constraints that our plans do not use."""
+    codecs = {word for f in found for word in unknown_codecs(f.sharder)}
+    own = {type(f.sharder).__name__ for f in found if not is_of_torchrec(f.sharder.storage_usage)}
+    types = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
+    kernels = {str(k) for c in constraints.values() for k in c.compute_kernels or ()}
+    names = types - {str(t.value) for t in ShardingType}
+    names |= kernels - {str(k.value) for k in EmbeddingComputeKernel}
+    lines = {
+        f"qcomm_codecs_registry has codecs of element types that cannot be priced: "
+        f"{sorted(codecs)}; priced as fp32": codecs,
+        f"storage_usage of {sorted(own)} is not read: the search counts memory by its own "
+        "ledger": own,
+        f"constraints name sharding types or kernels that do not exist: {sorted(names)}": names,
+    }
+    return [line for line, about in lines.items() if about]
 
 
 def _about(names: Sequence[str], words: str) -> list[str]:
@@ -115,11 +126,11 @@ def _about(names: Sequence[str], words: str) -> list[str]:
     return [f"{words.format(count=len(names))}: {names[:_SHOWN]}"] if names else []
 
 
-def _lacks_load_factor(entry: ShardableTable, given: ParameterConstraints | None) -> bool:
-    if entry.key_value is not None or given is None or given.cache_params is None:
+def _lacks_load_factor(entry: ShardableTable) -> bool:
+    cache = entry.limit.cache_params
+    if entry.key_value is not None or cache is None or cache.load_factor is not None:
         return False
-    of_sharder = fused_setting(entry.sharder, "cache_load_factor")
-    return given.cache_params.load_factor is None and of_sharder is None
+    return fused_setting(entry.sharder, "cache_load_factor") is None
 
 
 def _keeps_scales(entry: ShardableTable) -> bool:
@@ -132,85 +143,62 @@ def _is_weighted(entry: ShardableTable) -> bool:
     return bool(getattr(entry.module, "is_weighted", lambda: False)())
 
 
-_REMARKS: Final[
-    tuple[tuple[Callable[[ShardableTable, ParameterConstraints | None], object], str], ...]
-] = (
+_REMARKS: Final[tuple[tuple[Callable[[ShardableTable], object], str], ...]] = (
     (
-        lambda f, c: _lacks_load_factor(f, c),
+        lambda f: f.limit is NO_LIMIT,
+        "{count} tables have no pooling factor (constraints); 1 index per feature assumed",
+    ),
+    (
+        lambda f: f.key_value is not None,
+        "{count} key-value tables have no cost model of their own: priced as tables in host memory "
+        "behind their cache, and rows on an SSD at the rate that TorchRec assumes; host and SSD "
+        "bytes not counted; no other table goes to fused_uvm_caching unless its constraint names "
+        "that kernel",
+    ),
+    (
+        lambda f: _lacks_load_factor(f),
         "{count} tables have cache_params without a load_factor; the search chooses it if it "
         "caches them",
     ),
     (
-        lambda _, c: c and c.cache_params and c.cache_params.stats,
+        lambda f: f.limit.cache_params and f.limit.cache_params.stats,
         "cache_params.stats of {count} tables reach the plan but are not priced; say how their "
         "indices fall with hints=WorkloadHints(distributions=...)",
     ),
     (
-        lambda f, c: (
-            c and c.feature_names and list(c.feature_names) != [x.name for x in f.table.features]
+        lambda f: (
+            f.limit.feature_names
+            and list(f.limit.feature_names) != [x.name for x in f.table.features]
         ),
         "feature_names of constraints differ from those of the model, whose names are used",
     ),
     (
-        lambda f, c: c and is_spread(f.table.features, c),
+        lambda f: f.limit is not NO_LIMIT and is_spread(f.table.features, f.limit),
         "pooling_factors of constraints are not one for each feature; their sum is spread evenly",
     ),
     (
-        lambda f, c: c and c.is_weighted and not _is_weighted(f),
+        lambda f: f.limit.is_weighted and not _is_weighted(f),
         "is_weighted is set for tables of modules without weights: priced with weights",
     ),
     (
-        lambda f, c: c and c.use_virtual_table and not (f.key_value and f.key_value.is_virtual),
+        lambda f: f.limit.use_virtual_table and not (f.key_value and f.key_value.is_virtual),
         "use_virtual_table is set for tables whose configuration says otherwise; they are planned "
         "as ordinary ones",
     ),
     (
-        lambda f, _: _keeps_scales(f),
+        lambda f: _keeps_scales(f),
         "{count} tables are trained in INT8: FBGEMM keeps a scale and an offset of 8 bytes in all "
         "with each row, which are not counted; keep room for them with "
         "hints=WorkloadHints(reserved_bytes=...)",
     ),
     (
-        lambda f, _: unsummed_words(f.table),
+        lambda f: unsummed_words(f.table),
         "qcomm_codecs_registry has codecs for reduce-scatter that scale rows, which FBGEMM cannot "
         "sum: {count} tables are not cut by rows, for they would fail in training; give "
         "POOLED_EMBEDDINGS_REDUCE_SCATTER fp16 or bf16",
     ),
 )
 """Which tables a remark is about, and the remark, which their names follow."""
-
-
-def _unknown_names(constraints: Given) -> list[str]:
-    """Names in constraints that TorchRec does not know, or that our plans do not use."""
-    types = {str(t.value) for t in ShardingType}
-    kernels = {str(k.value) for k in EmbeddingComputeKernel}
-    asked_types = {str(t) for c in constraints.values() for t in c.sharding_types or ()}
-    asked_kernels = {str(k) for c in constraints.values() for k in c.compute_kernels or ()}
-    unknown = sorted((asked_types - types) | (asked_kernels - kernels))
-    return [f"constraints name sharding types or kernels that do not exist: {unknown}"] * bool(
-        unknown
-    )
-
-
-# ------------------------------------------------------------------ output type
-
-
-def planned_output_dtype(
-    found: Sequence[ShardableTable], constraints: Given, hints: WorkloadHints
-) -> tuple[DataType, list[str]]:
-    """The output type of all tables: the widest one that is set, with a warning if they differ.
-
-    The type of a table is ``output_dtype`` of its constraint, or else ``output_dtype`` among the
-    ``fused_params`` of its sharder, or else fp32. A type in the hints replaces all of them.
-    """
-    if hints.output_dtype is not None:
-        return hints.output_dtype, []
-    types = {_output_of(f, constraints.get(f.parameter_name)) for f in found}
-    widest = max(types, key=lambda t: (t.num_bytes, t.value))
-    if len(types) == 1:
-        return widest, []
-    shown = sorted(t.value for t in types)
-    return widest, [f"tables have outputs of types {shown}: all are priced as {widest}"]
 
 
 def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> list[str]:
@@ -234,19 +222,10 @@ def copied_by_another_optimizer(plan: Plan, found: Sequence[ShardableTable]) -> 
     )
 
 
-def narrow_outputs(
-    found: Sequence[ShardableTable], constraints: Given | None
-) -> dict[str, DataType]:
+def narrow_outputs(found: Sequence[ShardableTable]) -> dict[str, DataType]:
     """The tables whose outputs are not fp32, by our name, with the type of each."""
-    types = {f.table.name: _output_of(f, (constraints or {}).get(f.parameter_name)) for f in found}
+    types = {f.table.name: f.output_dtype for f in found}
     return {name: kind for name, kind in types.items() if kind is not DataType.FP32}
-
-
-def _output_of(entry: ShardableTable, given: ParameterConstraints | None) -> DataType:
-    if given and given.output_dtype is not None:
-        return data_type_of(given.output_dtype, "output_dtype")
-    chosen = fused_setting(entry.sharder, "output_dtype")
-    return DataType.FP32 if chosen is None else data_type_of(chosen, "fused_params['output_dtype']")
 
 
 # ------------------------------------------------------------------ topology
@@ -321,6 +300,9 @@ def planning_block(
     """
     time = result.estimate.time
     rank = result.best.memory.fullest
+    ours_ms, taken = float(NoopPerfModel(topology).rate(list(options))), "ours"
+    if any(c.name == RIVAL and c.plan == result.plan for c in result.baselines):
+        taken = "TorchRec's plan: none was found that is predicted to be faster"
     lines = [
         "ShardPlanner",
         f"  predicted step   {format_time(time.time_s)}, 90 % between {format_time(time.low_s)} "
@@ -329,8 +311,8 @@ def planning_block(
         f"  ended            {result.solver.status}, objective {result.solver.objective}, "
         f"{result.solver.evaluations:,} plans priced",
         f"  TorchRec's plan  {_theirs(result, rival)}",
-        f"  by its rating    ours {_rating(options, topology)}, TorchRec's {_ms(rival.rating_ms)}",
-        f"  taken            {_taken(result)}",
+        f"  by its rating    ours {_ms(ours_ms)}, TorchRec's {_ms(rival.rating_ms)}",
+        f"  taken            {taken}",
         f"  fullest rank     {rank.rank}: {format_bytes(rank.used_bytes)} of "
         f"{format_bytes(rank.capacity_bytes)}",
         f"  planning took    {seconds:.1f} s",
@@ -357,16 +339,6 @@ def _theirs(result: PlanningResult, rival: Rival) -> str:
     if RIVAL in result.unfit_baselines:
         return "does not fit by our count of memory"
     return rival.reason or "cannot be priced"
-
-
-def _taken(result: PlanningResult) -> str:
-    if any(c.name == RIVAL and c.plan == result.plan for c in result.baselines):
-        return "TorchRec's plan: none was found that is predicted to be faster"
-    return "ours"
-
-
-def _rating(options: Sequence[ShardingOption], topology: TorchrecTopology) -> str:
-    return _ms(float(NoopPerfModel(topology).rate(list(options))))
 
 
 def _ms(value: float | None) -> str:

@@ -23,20 +23,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import PlannerError as TorchrecPlannerError
 from torchrec.distributed.planner.types import PlannerErrorType, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 
 from costmodels.datatypes import FloatArray
 from costmodels.errors import CostModelError
-from costmodels.memory import dense_bytes
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.topology import Topology
@@ -44,18 +42,16 @@ from costmodels.units import format_bytes
 from costmodels.workload import DataType, Workload
 from planner import api
 from planner.errors import InfeasibleError, InvalidInputError, PlannerError
-from planner.integrations.drop_in.remarks import RIVAL
-from planner.integrations.torchrec_topology import topology_from_torchrec
+from planner.integrations.drop_in.others import NO_RIVAL, Rival
+from planner.integrations.drop_in.remarks import RIVAL, narrow_outputs
+from planner.integrations.torchrec_topology import torchrec_machine
 from planner.integrations.translate.pricing import (
-    MARGIN_RATIO,
     KeyValuePipeline,
-    KeyValueTable,
-    LeftToOurCount,
     TorchrecMemoryPipeline,
     described,
     is_shortage,
 )
-from planner.integrations.translate.settings import Request, ShardPlannerError
+from planner.integrations.translate.settings import ShardPlannerError
 from planner.models import pipeline_of
 from planner.options.cuts import without_types
 from planner.options.runtime_warnings import runtime_warnings
@@ -69,8 +65,10 @@ from planner.solving.runnable import runs
 from planner.space.budget import default_work_s, priced_plans
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
-from planner.support.text import counted
-from planner.torchrec_terms.pipeline import TorchrecPricing
+from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
+
+if TYPE_CHECKING:
+    from planner.integrations.torchrec_workload import ModelDescription
 
 logger: Final = logging.getLogger(__name__)
 
@@ -117,163 +115,116 @@ def evaluations_within(
 
 
 _DRAW_RATIO: Final = 1e-6
+_LEAST_SEARCH_RATIO: Final = 0.2
+"""A search gets at least this share of the time limit, however long the steps before it took."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memories:
-    """The topology with the memory that is left for tables, by both counts.
+class Job:
+    """A model to plan, the memory that is left for its tables by both counts, and how to search.
 
     Attributes:
-        request: what the planner was asked for; the head-room that it asks for is taken off.
-        ledger: for our count, with room for everything that it counts.
-        torchrec: for TorchRec's count; None if its reservation leaves nothing.
-        whole: before TorchRec's default reservation, which its objectives take off themselves; None
-            if the user chose a reservation, which is already taken off then.
-        reserved_bytes: what a reservation that the user chose keeps of a device, for all that is
-            not a table; None if our count decides that.
-    """
-
-    request: Request
-    ledger: Topology
-    torchrec: Topology | None
-    whole: Topology | None = None
-    reserved_bytes: float | None = None
-
-    def for_the_rest(self, workload: Workload) -> tuple[Workload, Memories]:
-        """The workload, and memories from which its dense part is not taken off a second time.
-
-        TorchRec's planner takes whatever a reservation leaves for room for tables. So the dense
-        part has the room that a chosen reservation keeps, of whatever kind it is, and our ledger
-        has both: what is left for tables, and its own count of the dense part.
-        """
-        if self.reserved_bytes is None:
-            return workload, self
-        kept_bytes = self.request.kept_bytes
-        unseen_bytes = workload.reserved_bytes - kept_bytes
-        counted = replace(workload, reserved_bytes=kept_bytes)
-        dense = dense_bytes(counted, self.ledger)
-        rest = dense + unseen_bytes
-        if rest > self.reserved_bytes:
-            logger.warning(
-                "%s keeps %s, and by our count all that is not a table needs %s: training may run "
-                "out of memory",
-                described(self.request.reservation),
-                format_bytes(self.reserved_bytes),
-                format_bytes(rest),
-            )
-        return counted, replace(self, ledger=with_memory(self.ledger, more_bytes=dense))
-
-
-def memories_left(request: Request) -> Memories:
-    """The memory for tables by both counts.
-
-    Both obey a reservation that the user chose. Otherwise our count keeps only its margin free,
-    because it counts the rest of the reservation itself.
-
-    Raises:
-        InfeasibleError: nothing is left.
-        PlannerError: TorchRec's error, for the same reason.
-    """
-
-    def left_by(one: StorageReservation) -> Topology:
-        reserved = one.reserve(
-            topology=request.topology,
-            batch_size=request.batch_size,
-            module=request.module,
-            sharders=request.sharders,
-            constraints=request.constraints,
-        )
-        left = topology_from_torchrec(
-            reserved, request.base, rates_from_base=request.rates_from_base
-        )
-        return with_memory(left, ratio=1.0 - request.headroom_ratio)
-
-    reservation = request.reservation
-    theirs, whole, reserved_bytes = None, None, None
-    if request.by_user:
-        ours = theirs = left_by(reservation)
-        if not isinstance(reservation, LeftToOurCount):
-            kept = left_by(LeftToOurCount()).hbm_capacities() - ours.hbm_capacities()
-            reserved_bytes = float(kept.min()) / (1.0 - request.headroom_ratio)
-    else:
-        try:
-            theirs = left_by(reservation)
-        except (TorchrecPlannerError, PlannerError) as error:
-            logger.debug("TorchRec's reservation leaves nothing: %s", error)
-        ours = left_by(FixedPercentageStorageReservation(percentage=MARGIN_RATIO))
-        whole = left_by(LeftToOurCount())
-    return Memories(
-        request=request, ledger=ours, torchrec=theirs, whole=whole, reserved_bytes=reserved_bytes
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What a search of the planner is asked.
-
-    Attributes:
-        workload: the tables, with the module of each.
-        memories: the topology with memory by both counts.
+        model: the tables, and what is known of them.
+        workload: that of the model; without its dense part, if a reservation keeps room for that.
         limits: limits of the search, one rule for each table.
-        asked: returns strategy, objective, seed and limits of a search that begins now. Without
-            ``max_evaluations`` the search has a budget of work that follows from the problem's
-            size, so that it ends at the same point every time; a time limit is only a safety.
+        topology: TorchRec's topology.
+        reservation: TorchRec's storage reservation.
+        ledger: the system for our count of memory, with room for everything that it counts.
+        torchrec: the system for TorchRec's count; None if its reservation leaves nothing.
+        whole: the system before TorchRec's default reservation, which its objectives take off
+            themselves; None if the user chose a reservation, which is already taken off then.
+        kept_bytes: device memory of each rank that the user keeps free in addition.
+        headroom_ratio: share of the memory for tables that stays free; it is already taken off.
+        search: strategy, objective, seed and ``max_evaluations``. Without the latter a search has a
+            budget of work that follows from the problem's size, so that it ends at the same point
+            every time.
+        limit_s: most seconds of the planning, which is only a safety.
+        ends_s: when they are over, by ``time.perf_counter``.
         rival: TorchRec's own plan. It is reported among the baselines, and is the best plan if it
             fits and is predicted to be at least as fast.
-        outputs: the output types that are not fp32, by table.
-        key_values: how key-value tables are run, by name.
-        knows_optimizer: whether the cost of each table's optimizer is known.
-        rating: makes the pipeline for one of TorchRec's objectives.
     """
 
+    model: ModelDescription
     workload: Workload
-    memories: Memories
     limits: Constraints
-    asked: Callable[[], Mapping[str, Any]]
-    rival: Plan | None = None
-    outputs: Mapping[str, DataType] = field(default_factory=dict)
-    key_values: Mapping[str, KeyValueTable] = field(default_factory=dict)
-    knows_optimizer: bool = True
-    rating: TorchrecPricing = field(default_factory=TorchrecPricing)
+    topology: TorchrecTopology
+    reservation: StorageReservation
+    ledger: Topology
+    torchrec: Topology | None
+    whole: Topology | None
+    kept_bytes: float
+    headroom_ratio: float
+    search: Mapping[str, Any] = field(default_factory=dict)
+    limit_s: float
+    ends_s: float
+    rival: Rival = NO_RIVAL
 
     @property
     def make_pipeline(self) -> partial[KeyValuePipeline]:
         """Makes what prices plans by our count of memory."""
-        told: dict[str, Any] = {
-            "key_values": self.key_values,
-            "knows_optimizer": self.knows_optimizer,
-        }
-        return partial(KeyValuePipeline, **told)
+        model = self.model
+        told: dict[str, Any] = {"knows_optimizer": model.knows_optimizer}
+        return partial(KeyValuePipeline, key_values=model.key_values, **told)
+
+    @property
+    def rating(self) -> TorchrecPricing:
+        """Makes the pipeline for one of TorchRec's objectives."""
+        return TorchrecPricing(machine=torchrec_machine(self.topology), inputs=self.model.inputs)
+
+    @property
+    def by_torchrecs_count(self) -> partial[TorchrecMemoryPipeline]:
+        """Makes what prices plans by our times and TorchRec's count of memory."""
+        told = self.make_pipeline.keywords
+        return partial(TorchrecMemoryPipeline, rating=self.rating, **told)
+
+    @property
+    def lighter(self) -> Workload:
+        """The workload where TorchRec counts memory, whose reservation has the dense part."""
+        return replace(self.workload, reserved_bytes=self.kept_bytes)
+
+    @property
+    def settings(self) -> SearchSettings:
+        """The settings of a search that begins now."""
+        left_s = max(self.ends_s - time.perf_counter(), _LEAST_SEARCH_RATIO * self.limit_s)
+        return SearchSettings(time_limit_s=left_s, **self.search)
 
     def uneven_outputs(self, plan: Plan) -> list[str]:
         """Modules in which ranks expect different output types in one exchange."""
-        return uneven_outputs(plan, self.workload, self.outputs, self.memories.ledger.world_size)
+        outputs = narrow_outputs(self.model.tables)
+        return uneven_outputs(plan, self.workload, outputs, self.ledger.world_size)
 
 
-def best_plan(question: Question) -> PlanningResult:
+def best_plan(job: Job) -> PlanningResult:
     """The best plan by our count of memory, or else by TorchRec's.
+
+    TorchRec's objectives count memory by TorchRec's estimates alone.
 
     Raises:
         ShardPlannerError: nothing fits by either count; ``error_type`` says whether all memory is
             too small, or only under these constraints.
     """
-    workload, memories = question.workload, question.memories
-    if str(question.asked().get("objective", "")).startswith("torchrec"):
-        return _best_by_torchrec(question)
+    if str(job.search["objective"]).startswith("torchrec"):
+        if job.model.key_values:
+            message = (
+                f"objective {job.search['objective']!r} cannot rate key-value tables "
+                f"({[*job.model.key_values][:5]}); use objective 'iteration'"
+            )
+            raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
+        pricing = replace(job.rating, is_reserved=job.whole is None)
+        try:
+            return _roomiest(job, job.lighter, job.whole or job.torchrec or job.ledger, pricing)
+        except InfeasibleError as error:
+            raise _nothing_fits(error, job, job.lighter, job.ledger) from error
     try:
-        return _roomiest(question, workload, memories.ledger, question.make_pipeline)
+        return _roomiest(job, job.workload, job.ledger, job.make_pipeline)
     except InfeasibleError as error:
         strict = error
-    if memories.torchrec is None:
-        raise _nothing_fits(strict, question, workload, memories.ledger) from strict
-    lighter = replace(workload, reserved_bytes=memories.request.kept_bytes)
-    by_their_count = partial(
-        TorchrecMemoryPipeline, rating=question.rating, **question.make_pipeline.keywords
-    )
+    if job.torchrec is None:
+        raise _nothing_fits(strict, job, job.workload, job.ledger) from strict
     try:
-        result = _roomiest(question, lighter, memories.torchrec, by_their_count)
+        result = _roomiest(job, job.lighter, job.torchrec, job.by_torchrecs_count)
     except InfeasibleError as error:
-        raise _nothing_fits(error, question, lighter, memories.torchrec) from error
+        raise _nothing_fits(error, job, job.lighter, job.torchrec) from error
     logger.warning(
         "by our count %s; the plan fits by TorchRec's count, which leaves out a second batch of "
         "inputs, gradients of outputs, received embeddings and the state of optimizers among "
@@ -284,132 +235,70 @@ def best_plan(question: Question) -> PlanningResult:
 
 
 def _roomiest(
-    question: Question, workload: Workload, topology: Topology, make_pipeline: MakePipeline
+    job: Job, workload: Workload, topology: Topology, make_pipeline: MakePipeline
 ) -> PlanningResult:
-    """The best plan by one count of memory, moved to emptier memory where that costs little."""
-    result = _searched(question, workload, topology, make_pipeline)
-    return roomiest(_against(question.rival, result, make_pipeline), make_pipeline)
+    """The best plan by one count of memory, moved to emptier memory where that costs little.
 
-
-def _searched(
-    question: Question, workload: Workload, topology: Topology, make_pipeline: MakePipeline
-) -> PlanningResult:
-    """Run one search, with the user's budget of work or one that follows from the size."""
-    chosen = dict(question.asked())
-    problem = PlanningProblem(workload=workload, topology=topology, constraints=question.limits)
-    if chosen.get("max_evaluations") is None:
-        work_s = planning_work_s(len(workload.tables), topology.world_size)
-        chosen["max_evaluations"] = priced_plans(work_s, pipeline_of(problem, make_pipeline))
-    search = SearchSettings(with_baselines=False, **chosen)
-    return api.solve(problem, search=search, make_pipeline=make_pipeline)
-
-
-def _best_by_torchrec(question: Question) -> PlanningResult:
-    """The best plan by one of TorchRec's objectives, which count memory by TorchRec's estimates."""
-    memories = question.memories
-    if question.key_values:
-        message = (
-            f"objective {question.asked()['objective']!r} cannot rate key-value tables "
-            f"({[*question.key_values][:5]}); use objective 'iteration'"
-        )
-        raise ShardPlannerError(message, PlannerErrorType.STRICT_CONSTRAINTS)
-    topology = memories.whole or memories.torchrec or memories.ledger
-    counted = replace(question.workload, reserved_bytes=memories.request.kept_bytes)
-    pricing = replace(question.rating, is_reserved=memories.whole is None)
-    try:
-        result = _searched(question, counted, topology, pricing)
-    except InfeasibleError as error:
-        raise _nothing_fits(error, question, counted, memories.ledger) from error
-    return _against_by_torchrec(question.rival, result, pricing)
-
-
-def require_room(
-    bytes_of_tables: float, topology: TorchrecTopology, reservation: StorageReservation
-) -> None:
-    """Refuse tables that are larger than all memory of all ranks together.
-
-    Raises:
-        ShardPlannerError: they are larger; its type is INSUFFICIENT_STORAGE.
+    The search has the user's budget of work, or one that follows from the size.
     """
-    there = sum(d.storage.hbm + d.storage.ddr + d.storage.ssd for d in topology.devices)
-    if bytes_of_tables <= there:
-        return
-    device = topology.devices[0].storage
-    each = [f"{format_bytes(device.hbm)} device", f"{format_bytes(device.ddr)} host memory"]
-    each += [f"{format_bytes(device.ssd)} SSD"] if device.ssd else []
-    message = (
-        f"the tables need {format_bytes(bytes_of_tables)} and all memory of "
-        f"{counted(topology.world_size, 'rank')} is {format_bytes(there)} ({', '.join(each)} each, "
-        f"before {described(reservation)}); use more or larger devices, or smaller tables"
-    )
-    raise ShardPlannerError(message, PlannerErrorType.INSUFFICIENT_STORAGE)
+    search = replace(job.settings, with_baselines=False)
+    problem = PlanningProblem(workload=workload, topology=topology, constraints=job.limits)
+    if search.max_evaluations is None:
+        work_s = planning_work_s(len(workload.tables), topology.world_size)
+        most = priced_plans(work_s, pipeline_of(problem, make_pipeline))
+        search = replace(search, max_evaluations=most)
+    result = api.solve(problem, search=search, make_pipeline=make_pipeline)
+    return roomiest(_against(job.rival.plan, result, make_pipeline), make_pipeline)
 
 
 def _against(
     rival: Plan | None, result: PlanningResult, make_pipeline: MakePipeline
 ) -> PlanningResult:
-    """The result with TorchRec's plan for comparison, or in place of ours if it is as fast."""
-    if rival is None:
-        return result
-    pipeline = pipeline_of(result.problem, make_pipeline)
-    try:
-        estimate = pipeline.estimate(rival)
-    except CostModelError as error:
-        logger.debug("TorchRec's plan cannot be priced: %s", error)
-        return result
-    if (pipeline.device_bytes(pipeline.plan_work(rival)) > pipeline.device_limits).any():
-        return replace(result, unfit_baselines=(*result.unfit_baselines, RIVAL))
-    theirs = Candidate(name=RIVAL, plan=rival, estimate=estimate, memory=pipeline.memory(rival))
-    result = replace(result, baselines=(*result.baselines, theirs))
-    draw = theirs.estimate.time.time_s <= result.estimate.time.time_s * (1.0 + _DRAW_RATIO)
-    return replace(result, best=theirs) if draw and result.solver.objective == TIME else result
+    """The result with TorchRec's plan for comparison, or in place of ours if it is as good.
 
-
-def _against_by_torchrec(
-    rival: Plan | None, result: PlanningResult, pricing: TorchrecPricing
-) -> PlanningResult:
-    """The result with TorchRec's plan in place of ours if TorchRec's objective prefers it.
-
-    TorchRec's plan fits by the count of memory of TorchRec's objectives, because TorchRec's planner
-    has placed it by that count.
+    It fits by the count of TorchRec's objectives, for TorchRec's planner has placed it by that.
     """
     if rival is None:
         return result
     problem, solver = result.problem, result.solver
+    pipeline = pipeline_of(problem, make_pipeline)
     try:
-        value = objective_value(problem, rival, solver.objective, make_pipeline=pricing)
-        theirs = api.estimate(problem.workload, problem.topology, rival, name=RIVAL)
+        value = objective_value(problem, rival, solver.objective, make_pipeline=make_pipeline)
+        estimate, memory = pipeline.estimate(rival), pipeline.memory(rival)
     except (CostModelError, PlannerError) as error:
-        logger.debug("TorchRec's plan cannot be rated: %s", error)
+        logger.debug("TorchRec's plan cannot be priced: %s", error)
         return result
+    if not isinstance(pipeline, TorchrecPipeline) and fullest_ratio(pipeline, rival) > 1.0:
+        return replace(result, unfit_baselines=(*result.unfit_baselines, RIVAL))
+    theirs = Candidate(name=RIVAL, plan=rival, estimate=estimate, memory=memory)
     result = replace(result, baselines=(*result.baselines, theirs))
-    if value > solver.value * (1.0 - _DRAW_RATIO):
+    if value > solver.value * (1.0 + _DRAW_RATIO):
         return result
     return replace(result, best=theirs, solver=replace(solver, value=value))
 
 
 def _nothing_fits(
-    error: InfeasibleError, question: Question, workload: Workload, topology: Topology
+    error: InfeasibleError, job: Job, workload: Workload, topology: Topology
 ) -> ShardPlannerError:
-    memories, told = question.memories, question.make_pipeline.keywords
-    pipeline = TorchrecMemoryPipeline(workload, topology, rating=question.rating, **told)
+    pipeline = job.by_torchrecs_count(workload, topology)
     short = is_shortage(pipeline)
     kind = PlannerErrorType.INSUFFICIENT_STORAGE if short else PlannerErrorType.STRICT_CONSTRAINTS
     left = format_bytes(float(pipeline.device_limits.min()))
-    kept = described(memories.request.reservation)
     lines = [
         str(error),
-        f"left for tables: {left} on each of {topology.world_size} ranks, after {kept}",
+        f"left for tables: {left} on each of {topology.world_size} ranks, after "
+        f"{described(job.reservation)}",
         *(f"would help: {line}" for line in error.advice),
     ]
-    if ratio := memories.request.headroom_ratio:
-        lines.append(f"memory_headroom={ratio:g} keeps that share of it free: lower it")
+    if job.headroom_ratio:
+        share = f"memory_headroom={job.headroom_ratio:g}"
+        lines.append(f"{share} keeps that share of it free: lower it")
     if not short:
         lines.append("all devices together have room: widen the constraints or sharding types")
     return ShardPlannerError("\n".join(lines), kind)
 
 
-def soundest_plan(question: Question) -> PlanningResult:
+def soundest_plan(job: Job) -> PlanningResult:
     """The best plan under which TorchRec computes what the model computes.
 
     If there is no such plan, the search is done without this rule, and a warning says so.
@@ -417,13 +306,13 @@ def soundest_plan(question: Question) -> PlanningResult:
     Raises:
         ShardPlannerError: there is no plan, even without the rules of this module.
     """
-    workload, best = question.workload, best_plan(question)
-    uneven = question.uneven_outputs(best.plan)
-    everywhere = _on_every_rank(workload, question.limits, uneven)
-    if everywhere != question.limits:
+    best = best_plan(job)
+    uneven = job.uneven_outputs(best.plan)
+    everywhere = _on_every_rank(job.workload, job.limits, uneven)
+    if everywhere != job.limits:
         with contextlib.suppress(ShardPlannerError):
-            best = best_plan(replace(question, limits=everywhere, rival=None))
-            uneven = question.uneven_outputs(best.plan)
+            best = best_plan(replace(job, limits=everywhere, rival=NO_RIVAL))
+            uneven = job.uneven_outputs(best.plan)
     if uneven:
         logger.warning(
             "training may fail: tables of modules %s have outputs that are not fp32, and not every "
@@ -431,7 +320,7 @@ def soundest_plan(question: Question) -> PlanningResult:
             "fp32",
             uneven[:5],
         )
-    for line in runtime_warnings(best.plan, workload):
+    for line in runtime_warnings(best.plan, job.workload):
         if line not in best.warnings:
             logger.warning(line)
     return best

@@ -33,7 +33,6 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from costmodels.sharding import Plan
 from costmodels.workload import Pooling, Workload
-from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.measure.stage_clock import StageClock
 from planner.integrations.measure.synthetic_indices import IndexSampler, bag_lengths
@@ -142,15 +141,12 @@ def _encoder(width: int, blocks: Blocks) -> nn.Module:
 
 def traced_dense(workload: Workload, blocks: Blocks) -> DenseTrace:
     """The dense part of the model as ``shardplan import torchrec`` sees it."""
-    hush_fx()
     model = Model(workload, blocks=blocks)
     batch = make_batches(workload, 0, 0)[0]
-    synchronized(batch.sparse)
     return trace_dense(
         model,
         (batch,),
         batch_size=int(workload.batch_size_per_rank),
-        lookups=lookups_of(model),
         inputs_need_gradients=False,
     )
 

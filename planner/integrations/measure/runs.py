@@ -18,7 +18,7 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
-from costmodels.validation.virtual_clock import Trace, virtual_time
+from costmodels.validation import Trace, virtual_time
 from costmodels.workload import DenseArch, Workload
 from planner.integrations.measure.gloo_ranks import (
     NETWORK_QUANTILE,

@@ -15,7 +15,7 @@ from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
 from costmodels.cpu.exchange import STAGES
-from costmodels.validation.virtual_clock import ISSUE, WAIT, Event, Trace
+from costmodels.validation import ISSUE, WAIT, Event, Trace
 from planner.integrations.measure.gloo_ranks import network_seconds, own_seconds, rendezvous
 
 _LOGGED: Final = (

@@ -17,15 +17,16 @@ from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingCollection as QuantEmbeddingCollection
 
-from costmodels.sharding import SPREAD, ComputeKernel, Plan, ShardingType, Spread
+from costmodels.sharding import SPREAD, ComputeKernel, ShardingType, Spread
 from costmodels.workload import Pooling, Table
 from planner.errors import InvalidInputError
+from planner.integrations.translate.pricing import planned_as, without_cache
+from planner.integrations.translate.reading import row_to_fill
 from planner.integrations.translate.settings import (
     KEY_VALUE_KERNELS,
     WHOLE_CACHE,
     fused_setting,
     is_of_torchrec,
-    is_priced_as_another,
     our_kernel,
 )
 from planner.options.cuts import without_types
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger(__name__)
 
 Pair = tuple[ShardingType, ComputeKernel]
-TableRequest = tuple[Table, ModuleSharder[nn.Module], ParameterConstraints | None]
 
 GUARDED: Final = (ShardingType.GRID_SHARD,)
 """Types that TorchRec's enumerator lists for a table only when its constraint names them."""
@@ -60,30 +60,39 @@ OUR_DEVICE: Final = {"cuda": "cuda", "cpu": "cpu", "mtia": "cuda"}
 
 
 def table_constraints(
-    requests: Sequence[TableRequest],
-    compute_device: str,
-    towers: Iterable[Sequence[str]] = (),
+    found: Sequence[ShardableTable], compute_device: str, world_size: int, batch_size: int
 ) -> Constraints:
     """Constraints for a search that obeys TorchRec's rules, its sharders and the user.
 
+    The tables of an embedding tower have to be on one host.
+
     Args:
-        requests: each table with its sharder and its constraint, if any.
+        found: the tables.
         compute_device: ``cuda``, ``cpu`` or ``mtia``.
-        towers: groups of tables, each of an embedding tower; a group has to be on one host.
+        world_size: number of ranks.
+        batch_size: samples per rank.
 
     Raises:
         InvalidInputError: nothing is left for some tables, or their constraints cannot be kept;
             the message names each of them.
     """
-    problems: list[str] = []
-    tables = []
-    kernels: set[ComputeKernel] = set()
-    for table, sharder, given in requests:
+    problems, tables, kernels = list[str](), [], set[ComputeKernel]()
+    towers: dict[str, list[str]] = {}
+    has_key_values = any(entry.key_value is not None for entry in found)
+    for entry in found:
+        table, given = entry.table, entry.limit
+        if entry.tower is not None:
+            towers.setdefault(entry.tower, []).append(glob.escape(table.name))
+        if entry.key_value is not None:
+            given = planned_as(entry.key_value, given, float(table.weight_bytes), world_size)
+        elif has_key_values and not given.compute_kernels:
+            given = without_cache(given)
+        if table.embedding_dim != entry.config.embedding_dim or row_to_fill(table, batch_size):
+            given = replace(given, min_partition=table.embedding_dim)
         legal = legal_types_and_kernels(table, OUR_DEVICE.get(compute_device, compute_device))
         kernels |= {k for options in legal.values() for k in options}
         try:
-            limit = given or ParameterConstraints()
-            tables.append(_one_table(table, sharder, limit, legal, compute_device))
+            tables.append(_one_table(table, entry.sharder, given, legal, compute_device))
         except InvalidInputError as error:
             problems += [f"table {table.name!r}: {p}" for p in error.problems]
     if problems:
@@ -92,8 +101,8 @@ def table_constraints(
         tables=tuple(tables),
         kernels=tuple(k for k in ComputeKernel if k in kernels),
         together=tuple(
-            TableGroup(patterns=tuple(glob.escape(n) for n in names), level=Level.HOST)
-            for names in towers
+            TableGroup(patterns=tuple(names), level=Level.HOST)
+            for names in towers.values()
             if len(names) > 1
         ),
     )
@@ -110,7 +119,7 @@ def _one_table(
     if least is not None and (not isinstance(least, Integral) or least < 0):
         message = f"min_partition must be a whole number of columns, 1 or more, got {least!r}"
         raise InvalidInputError(message)
-    left = dict.fromkeys(map(_our_pair, _asked(sharder, given, compute_device)))
+    left = dict.fromkeys(map(_our_pair, allowed_pairs(sharder, given, compute_device)))
     pairs = [pair for pair in left if pair and pair[1] in legal.get(pair[0], ())]
     if not pairs:
         reasons = _restrictions(table, OUR_DEVICE.get(compute_device, compute_device))
@@ -124,7 +133,7 @@ def _one_table(
             ]
         )
         raise InvalidInputError(message)
-    ratio = pinned_load_factor(sharder, given)
+    ratio = _pinned_load_factor(sharder, given)
     limit = TableConstraint(
         pattern=glob.escape(table.name),
         min_column_width=int(least or COLUMN_MULTIPLE),
@@ -155,7 +164,7 @@ def _restrictions(table: Table, device: str) -> list[str]:
     return reasons
 
 
-def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Constraints:
+def _within_groups(constraints: Constraints, topology: TorchrecTopology) -> Constraints:
     """The constraints without types that need whole intra-node groups, if ranks do not fill them.
 
     TorchRec's runtime puts a table of such a type on every rank of a group of
@@ -179,10 +188,10 @@ def within_groups(constraints: Constraints, topology: TorchrecTopology) -> Const
     ]
     if problems:
         raise InvalidInputError(problems)
-    return replace(constraints, tables=tuple(limit for limit in limits if limit is not None))
+    return replace(constraints, tables=tuple(filter(None, limits)))
 
 
-def runnable_on_cpu(
+def _runnable_on_cpu(
     constraints: Constraints, tables: Sequence[ShardableTable], topology: TorchrecTopology
 ) -> Constraints:
     """The constraints without sharding types that fail in training on cpu, if others are left.
@@ -227,20 +236,6 @@ def runnable_on_cpu(
     return replace(constraints, tables=tuple(limits))
 
 
-def refused_types(constraints: Constraints, plan: Plan) -> dict[str, ShardingType]:
-    """The tables of a plan whose sharding type their limits do not allow, with that type.
-
-    Args:
-        constraints: one entry for each table, in the order of the plan.
-        plan: a plan of the same tables.
-    """
-    return {
-        placed.table: placed.sharding_type
-        for placed, limit in zip(plan.placements, constraints.tables, strict=True)
-        if placed.sharding_type not in limit.sharding_types
-    }
-
-
 def has_other_groups(
     constraints: Mapping[str, ParameterConstraints] | None, compute_device: str
 ) -> bool:
@@ -248,10 +243,9 @@ def has_other_groups(
     return any(in_other_group(c, compute_device) for c in (constraints or {}).values())
 
 
-def in_other_group(given: ParameterConstraints | None, compute_device: str) -> bool:
+def in_other_group(given: ParameterConstraints, compute_device: str) -> bool:
     """Whether a table belongs to another device group, which is planned separately."""
-    group = given.device_group if given else None
-    return bool(group) and group != compute_device
+    return bool(given.device_group) and given.device_group != compute_device
 
 
 def offered_pairs(sharder: ModuleSharder[nn.Module], compute_device: str) -> list[tuple[str, str]]:
@@ -275,11 +269,10 @@ def _device_to_ask(method: Callable[..., object], compute_device: str) -> str:
     return "cuda" if is_of_torchrec(method) and compute_device == "cpu" else compute_device
 
 
-def _asked(
-    sharder: ModuleSharder[nn.Module], given: ParameterConstraints | None, compute_device: str
+def allowed_pairs(
+    sharder: ModuleSharder[nn.Module], given: ParameterConstraints, compute_device: str
 ) -> list[tuple[str, str]]:
     """The pairs that sharder and constraint leave; guarded types only if the latter names them."""
-    given = given or ParameterConstraints()
     behind = "FeatureProcessedEmbeddingBagCollection" in sharder_name(sharder.module_type)
     guarded = GUARDED_BEHIND_PROCESSORS if behind else GUARDED
     types = [str(t) for t in given.sharding_types or ()]
@@ -309,39 +302,8 @@ def _listed(pairs: Iterable[tuple[str, str]]) -> str:
     return " and ".join(f"{', '.join(kinds)} with {found}" for found, kinds in types.items())
 
 
-def kernel_names(
-    sharder: ModuleSharder[nn.Module],
-    given: ParameterConstraints | None,
-    sharding_type: str,
-    compute_device: str,
-) -> list[str]:
-    """The kernels, in TorchRec's names, that sharder and constraint leave with a sharding type."""
-    left = _asked(sharder, given, compute_device)
-    return [kernel for kind, kernel in left if kind == sharding_type]
-
-
-def stand_in_warnings(
-    tables: Iterable[ShardableTable],
-    constraints: Mapping[str, ParameterConstraints],
-    compute_device: str,
-) -> list[str]:
-    """A line for each kernel without a cost model that tables may have to run."""
-    used: dict[str, list[str]] = {}
-    for entry in tables:
-        limit = constraints.get(entry.parameter_name)
-        left = {k for _, k in _asked(entry.sharder, limit, compute_device)}
-        for name in sorted(filter(is_priced_as_another, left)):
-            if str(our_kernel(name)) not in left:
-                used.setdefault(name, []).append(entry.table.name)
-    return [
-        f"kernel {name} has no cost model: {len(found)} tables that run it are priced as "
-        f"{our_kernel(name)}: {found[:5]}"
-        for name, found in used.items()
-    ]
-
-
-def pinned_load_factor(
-    sharder: ModuleSharder[nn.Module], given: ParameterConstraints | None
+def _pinned_load_factor(
+    sharder: ModuleSharder[nn.Module], given: ParameterConstraints
 ) -> float | None:
     """The cache load factor that the user has set for a table, as TorchRec's kernels find it.
 
@@ -352,8 +314,7 @@ def pinned_load_factor(
     Raises:
         InvalidInputError: the load factor is not above 0.
     """
-    cache = given.cache_params if given else None
-    ratio, name = (cache.load_factor if cache else None), "cache_params.load_factor"
+    ratio, name = getattr(given.cache_params, "load_factor", None), "cache_params.load_factor"
     if ratio is None:
         ratio = fused_setting(sharder, "cache_load_factor")
         name = "fused_params['cache_load_factor']"
@@ -361,11 +322,6 @@ def pinned_load_factor(
         message = f"{name} must be above 0, got {ratio!r}"
         raise InvalidInputError(message)
     return None if ratio is None else min(float(ratio), WHOLE_CACHE)
-
-
-def _searched_as(name: str) -> ComputeKernel:
-    """The kernel under which the search sees one of TorchRec's."""
-    return ComputeKernel.FUSED_UVM_CACHING if name in KEY_VALUE_KERNELS else our_kernel(name)
 
 
 def _only(limit: TableConstraint, pairs: Sequence[Pair]) -> TableConstraint:
@@ -379,33 +335,28 @@ def _only(limit: TableConstraint, pairs: Sequence[Pair]) -> TableConstraint:
     )
 
 
-def narrowed_to_options(
-    constraints: Constraints,
-    places: dict[str, tuple[str, str]],
-    options: Iterable[tuple[str, str, str, str]],
+def _listed_by(
+    constraints: Constraints, model: ModelDescription, options: Sequence[ShardingOption]
 ) -> Constraints:
-    """The constraints narrowed to the options that a TorchRec enumerator lists.
-
-    Args:
-        constraints: one entry for each table, in the order of ``places``.
-        places: module path and parameter name of each table, by our name.
-        options: (module path, parameter name, sharding type, kernel) of each listed option.
-    """
-    listed: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for path, name, sharding_type, kernel in options:
-        listed.setdefault((path, name), []).append((sharding_type, kernel))
+    """The constraints narrowed to the options that a TorchRec enumerator lists."""
+    listed: dict[tuple[str, str], set[tuple[str, ComputeKernel]]] = {}
+    for o in options:
+        kernel = ComputeKernel.FUSED_UVM_CACHING
+        if o.compute_kernel not in KEY_VALUE_KERNELS:
+            kernel = our_kernel(o.compute_kernel)
+        listed.setdefault((o.path, o.name), set()).add((o.sharding_type, kernel))
     tables = []
-    for limit, (table, place) in zip(constraints.tables, places.items(), strict=True):
-        found = listed.get(place, [])
-        offered = {(kind, _searched_as(str(kernel))) for kind, kernel in found}
-        pairs = tuple(
+    for limit, entry in zip(constraints.tables, model.tables, strict=True):
+        offered = listed.get((entry.path, entry.parameter_name), set())
+        pairs = [
             (kind, kernel)
             for kind in limit.sharding_types
             for kernel in limit.kernels
             if limit.allows_pair(kind, kernel) and (str(kind), kernel) in offered
-        )
+        ]
         if not pairs:
-            message = f"table {table!r}: the enumerator lists no option that can be planned"
+            name = entry.table.name
+            message = f"table {name!r}: the enumerator lists no option that can be planned"
             raise InvalidInputError(message)
         tables.append(_only(limit, pairs))
     return replace(constraints, tables=tuple(tables))
@@ -430,14 +381,8 @@ def search_limits(
     Raises:
         InvalidInputError: the enumerator lists nothing for a table.
     """
-    constraints = within_groups(model.constraints, topology)
+    constraints = _within_groups(model.constraints, topology)
     if enumerator is not None:
-        options: Sequence[ShardingOption] = enumerator.enumerate(
-            module=module, sharders=list(sharders)
-        )
-        constraints = narrowed_to_options(
-            constraints,
-            {t.table.name: (t.path, t.parameter_name) for t in model.tables},
-            [(o.path, o.name, o.sharding_type, o.compute_kernel) for o in options],
-        )
-    return runnable_on_cpu(constraints, model.tables, topology)
+        options = enumerator.enumerate(module=module, sharders=list(sharders))
+        constraints = _listed_by(constraints, model, options)
+    return _runnable_on_cpu(constraints, model.tables, topology)

@@ -13,7 +13,6 @@ from torch import nn
 
 from costmodels.workload import DenseArch, Workload
 from planner.errors import InvalidInputError
-from planner.integrations.dense.lookups import hush_fx, lookups_of, synchronized
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from planner.integrations.translate.pricing import refuse_key_values
@@ -106,12 +105,10 @@ def _traced(
             return None
         message = "--autocast is about the traced dense part; name its inputs with --inputs too"
         raise InvalidInputError(message)
-    hush_fx()
     return trace_dense(
         model,
-        synchronized(_called(inputs, batch_size)),
+        _called(inputs, batch_size),
         batch_size=batch_size,
-        lookups=lookups_of(model),
         autocast=None if autocast is None else _PRECISIONS[autocast],
     )
 

@@ -92,7 +92,7 @@ class KeyValueTable:
 
 def key_value_table(
     config: Any,
-    given: ParameterConstraints | None,
+    limit: ParameterConstraints,
     sharder: ModuleSharder[nn.Module],
     parameter: nn.Parameter,
     compute_device: str,
@@ -104,7 +104,7 @@ def key_value_table(
 
     Args:
         config: TorchRec's configuration of the table.
-        given: its constraint, if any.
+        limit: its constraint.
         sharder: its sharder; ``cache_load_factor`` among the fused parameters limits the cache.
         parameter: its weights, ``[rows, columns]``.
         compute_device: ``cuda`` or ``cpu``.
@@ -113,7 +113,6 @@ def key_value_table(
         InvalidInputError: TorchRec cannot run the kernels, sharding types, device or buckets.
     """
     virtual = bool(getattr(config, "use_virtual_table", False))
-    limit = given or ParameterConstraints()
     asked = [str(k) for k in limit.compute_kernels or ()]
     if not virtual and (not asked or any(k not in KEY_VALUE_KERNELS for k in asked)):
         return None
@@ -132,14 +131,14 @@ def key_value_table(
     )
 
 
-def without_cache(given: ParameterConstraints | None) -> ParameterConstraints:
+def without_cache(given: ParameterConstraints) -> ParameterConstraints:
     """The constraint of an ordinary table in a model with key-value tables: without caching.
 
     Key-value tables are priced as ``fused_uvm_caching``. Tables of one kernel share a launch, but
     an ordinary table would not share one with key-value tables in TorchRec.
     """
     kernels = [k.value for k in ComputeKernel if k is not ComputeKernel.FUSED_UVM_CACHING]
-    return replace(given or ParameterConstraints(), compute_kernels=kernels)
+    return replace(given, compute_kernels=kernels)
 
 
 def refuse_key_values(found: Mapping[str, KeyValueTable], what: str) -> None:
@@ -183,17 +182,16 @@ def _require_runnable(
 
 
 def planned_as(
-    kept: KeyValueTable, given: ParameterConstraints | None, rows_bytes: float, world_size: int
+    kept: KeyValueTable, limit: ParameterConstraints, rows_bytes: float, world_size: int
 ) -> ParameterConstraints:
     """The constraint under which the search sees a key-value table: caching with one load factor.
 
     Args:
         kept: how the table is run.
-        given: the user's constraint, if any.
+        limit: the user's constraint.
         rows_bytes: bytes of all rows with which it is priced.
         world_size: number of ranks, each of which has its own cache for a table cut by rows.
     """
-    limit = given or ParameterConstraints()
     caches = world_size if kept.is_virtual else 1
     ratio = min(max(caches * kept.cache_bytes / rows_bytes, _LEAST_RATIO), _MOST_RATIO)
     return replace(

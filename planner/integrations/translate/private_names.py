@@ -11,7 +11,12 @@ from typing import Any, Final
 from torch import nn
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.shard_estimators import _get_optimizer_multipler
-from torchrec.distributed.planner.types import ShardingOption, StorageReservation, Topology
+from torchrec.distributed.planner.types import (
+    Proposer,
+    ShardingOption,
+    StorageReservation,
+    Topology,
+)
 from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 WRAPPED: Final = ("_embedding_bag_collection", "_embedding_module", "embedding")
@@ -70,3 +75,8 @@ def topology_setting(topology: Topology, name: str, default: float) -> float:
 def last_options(planner: EmbeddingShardingPlanner) -> list[ShardingOption]:
     """The options of the last plan of TorchRec's planner; empty before the first."""
     return list(planner._best_plan or ())
+
+
+def proposers_of(planner: EmbeddingShardingPlanner) -> list[Proposer]:
+    """What makes the proposals of TorchRec's planner."""
+    return list(planner._proposers)

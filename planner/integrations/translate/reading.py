@@ -55,7 +55,7 @@ MOST_INDICES: Final = 10**6
 
 
 def features_of(
-    names: Sequence[str], constraint: ParameterConstraints | None, batch_size: int
+    names: Sequence[str], limit: ParameterConstraints, batch_size: int
 ) -> tuple[Feature, ...]:
     """The features of a table with their indices per sample of the rank's batch.
 
@@ -67,7 +67,6 @@ def features_of(
         InvalidInputError: the lists of a constraint differ in length, which TorchRec refuses too;
             or a value is not a number, negative, or not finite.
     """
-    limit = constraint or ParameterConstraints()
     lists = {
         "pooling_factors": limit.pooling_factors,
         "num_poolings": limit.num_poolings or [1.0],
@@ -115,27 +114,28 @@ def uses_index_dedup(sharder: ModuleSharder[nn.Module] | SharderData) -> bool:
 
 
 def torchrec_inputs(
-    name: str,
-    constraint: ParameterConstraints | None,
+    table: Table,
+    limit: ParameterConstraints,
     parameter: nn.Parameter,
     module: nn.Module,
-    sharder: ModuleSharder[nn.Module],
+    sharder: ModuleSharder[nn.Module] | None,
     batch_size: int,
-    *,
-    is_pooled: bool,
 ) -> TorchrecInputs:
     """The inputs of a table as TorchRec's estimators count them.
 
+    Bytes of optimizer state go by the very class of the optimizer on the parameter: as many as of
+    weights for a class that TorchRec does not know, such as one derived from Adam, and none without
+    any, as with ``fused_params``.
+
     Args:
-        name: the name of the table.
-        constraint: its constraint; if None, TorchRec assumes one feature with one index.
+        table: the table.
+        limit: its constraint; without one, TorchRec assumes one feature with one index.
         parameter: its weights, on which TorchRec looks for the optimizer.
         module: the module that owns the table.
         sharder: the sharder of the module.
         batch_size: samples per rank.
-        is_pooled: whether a bag becomes one vector.
     """
-    limit = constraint or ParameterConstraints()
+    is_pooled = table.pooling is not Pooling.NONE
     lengths = [float(x) for x in limit.pooling_factors]
     repeats = limit.num_poolings or [1.0] * len(lengths)
     batches = limit.batch_sizes or [batch_size] * len(lengths)
@@ -150,20 +150,13 @@ def torchrec_inputs(
     return TorchrecInputs(
         num_ids=sum(x * n * b for x, n, b in read),
         num_outputs=sum((min(1.0, x) if is_pooled else x) * n * b for x, n, b in read),
-        is_weighted=bool(weighted) or _is_processed(name, module),
+        is_weighted=bool(weighted) or _is_processed(table.name, module),
         prefetches=bool((cache and cache.prefetch_pipeline) or fused_prefetch),
-        optimizer_ratio=counted_state_ratio(parameter),
+        optimizer_ratio=optimizer_multiplier(
+            next(iter(optimizer_classes(parameter)), None), parameter
+        ),
         output_bytes=float(width),
     )
-
-
-def counted_state_ratio(parameter: nn.Parameter) -> float:
-    """Bytes of state that TorchRec's planner counts for each byte of a table's weights.
-
-    It goes by the very class of the optimizer on the parameter: 1 for a class that it does not
-    know, such as one derived from Adam, and 0 without any, as with ``fused_params``.
-    """
-    return optimizer_multiplier(next(iter(optimizer_classes(parameter)), None), parameter)
 
 
 def _is_processed(name: str, module: nn.Module) -> bool:

@@ -19,16 +19,15 @@ from torchrec.distributed.planner.types import (
     ParameterConstraints,
     PlannerErrorType,
     ShardingOption,
-    StorageReservation,
 )
 from torchrec.distributed.planner.types import PlannerError as TorchrecPlannerError
 from torchrec.distributed.planner.types import Topology as TorchrecTopology
 from torchrec.distributed.types import CacheParams, ModuleSharder
 
 from costmodels.distribution.base import AbstractIndexDistribution
-from costmodels.fields import is_whole, shown
+from costmodels.errors import InvalidValueError
+from costmodels.fields import is_whole, settle, shown
 from costmodels.sharding import ComputeKernel
-from costmodels.topology import Topology
 from costmodels.workload import DataType, DenseArch, Pipeline
 from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, PlannerError
 from planner.support.kinds import path_of, require_kind
@@ -64,12 +63,8 @@ def as_planner_error(error: Exception) -> ShardPlannerError:
 WHOLE_CACHE: Final = 1.0 - 2.0**-20
 """The load factor for a cache of all rows, because TorchRec's validators want less than 1."""
 
-QUANTIZED: Final = {
-    ComputeKernel.FUSED: "quant",
-    ComputeKernel.FUSED_UVM: "quant_uvm",
-    ComputeKernel.FUSED_UVM_CACHING: "quant_uvm_caching",
-}
-"""Kernels of quantized modules, with the kernels that keep weights in the same memory."""
+_QUANTIZED: Final = ("quant", "quant_uvm", "quant_uvm_caching")
+"""Kernels of quantized modules, which are priced as those that keep weights in the same memory."""
 
 KEY_VALUE_KERNELS: Final = (
     "key_value",
@@ -80,8 +75,6 @@ KEY_VALUE_KERNELS: Final = (
 """Kernels of key-value tables (:mod:`planner.integrations.translate.pricing`)."""
 
 _FARTHEST_FIRST: Final = (ComputeKernel.FUSED_UVM_CACHING, ComputeKernel.FUSED_UVM)
-
-_TRAINED: Final = {name: kernel for kernel, name in QUANTIZED.items()}
 
 
 def our_kernel(name: str) -> ComputeKernel:
@@ -96,14 +89,15 @@ def our_kernel(name: str) -> ComputeKernel:
     if name in KEY_VALUE_KERNELS:
         message = f"{name!r} is not a valid kernel of ordinary tables, but one of key-value tables"
         raise ValueError(message)
-    known = _TRAINED.get(name) or next((k for k in ComputeKernel if k == name), None)
+    if name in tuple(ComputeKernel):
+        return ComputeKernel(name)
     farther = (k for k in _FARTHEST_FIRST if str(k).removeprefix("fused_") in name)
-    return known or next(farther, ComputeKernel.FUSED)
+    return next(farther, ComputeKernel.FUSED)
 
 
 def is_priced_as_another(name: str) -> bool:
     """Whether a kernel has no cost model of its own."""
-    return name not in (*KEY_VALUE_KERNELS, *_TRAINED, *ComputeKernel)
+    return name not in (*KEY_VALUE_KERNELS, *_QUANTIZED, *ComputeKernel)
 
 
 def kernel_name(kernel: ComputeKernel, allowed: Iterable[str]) -> str:
@@ -229,53 +223,18 @@ class WorkloadHints:
 
     def __post_init__(self) -> None:
         """Refuse values of a wrong type, and a negative reserve."""
-        needed = ("name", "distributions", "pipeline", "reserved_bytes")
-        problems = [f"hints: {line}" for line in _wrong(vars(self), _HINTS, needed)]
-        if not problems:
-            problems = [
-                f"hints: the law of {table!r} must be an index distribution, got {law!r:.80}"
-                for table, law in self.distributions.items()
-                if not isinstance(law, AbstractIndexDistribution)
-            ]
-            if not 0 <= self.reserved_bytes < math.inf:
-                message = f"hints: reserved_bytes must be 0 or more, got {self.reserved_bytes}"
-                problems.append(message)
+        problems = _wrong(vars(self), _HINTS, needed=("distributions",))
+        try:
+            settle(self)
+        except InvalidValueError as error:
+            problems.append(str(error))
+        if not problems and not 0 <= self.reserved_bytes < math.inf:
+            problems.append(f"reserved_bytes must be 0 or more, got {self.reserved_bytes}")
         if problems:
-            raise InvalidInputError(problems)
+            raise InvalidInputError([f"hints: {line}" for line in problems])
 
 
 Sharders = list[ModuleSharder[nn.Module]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Request:
-    """A model to shard, and the arguments of the planner.
-
-    Attributes:
-        module: the model.
-        sharders: its sharders.
-        topology: TorchRec's topology.
-        batch_size: samples per rank.
-        constraints: TorchRec's constraints by table name.
-        reservation: the storage reservation.
-        by_user: whether the user chose it.
-        base: the system whose figures are used.
-        rates_from_base: whether bandwidths come from ``base`` too.
-        kept_bytes: device memory of each rank that the user keeps free in addition.
-        headroom_ratio: share of the memory for tables that has to stay free on every rank.
-    """
-
-    module: nn.Module
-    sharders: Sharders
-    topology: TorchrecTopology
-    batch_size: int
-    constraints: dict[str, ParameterConstraints] | None
-    reservation: StorageReservation
-    by_user: bool
-    base: Topology
-    rates_from_base: bool
-    kept_bytes: float
-    headroom_ratio: float
 
 
 Callback = Callable[[list[ShardingOption]], list[ShardingOption]]
@@ -412,15 +371,16 @@ _FIELDS: Final[Rules] = {
 """The same for each field of a constraint."""
 
 _HINTS: Final[Rules] = {
-    "name": (_is(str), "a text"),
-    "distributions": (_is(Mapping), "a dictionary of index distributions by table"),
+    "distributions": (
+        lambda v: isinstance(v, Mapping) and all(map(_is(AbstractIndexDistribution), v.values())),
+        "a dictionary of index distributions by table",
+    ),
     "default_distribution": (callable, "a function of the number of rows, or None"),
-    "dense": (_is(DenseArch), "a DenseArch or None"),
     "inputs": (callable, "a function of the batch size, or None"),
-    "pipeline": (_is(Pipeline), "a Pipeline, such as Pipeline.SPARSE_DIST"),
-    "output_dtype": (_is(DataType), "a DataType, such as DataType.FP16, or None"),
-    "reserved_bytes": (_is_number, "a number of bytes"),
 }
-"""The same for each of the hints."""
+"""The same for those of the hints that are no plain values."""
 
 NO_HINTS: Final = WorkloadHints()
+
+NO_LIMIT: Final = ParameterConstraints()
+"""Stands for the constraint of a table for which the user gave none."""

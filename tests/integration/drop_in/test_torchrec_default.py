@@ -18,11 +18,11 @@ from torchrec.optim import RowWiseAdagrad
 from benchmarks.search.torchrec_instances import Instance, instance, synthetic, system
 from costmodels.sharding import Plan, ShardingType
 from planner import load_system
-from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_topology import topology_to_torchrec
 from planner.options.torchrec_default import torchrec_default
 from planner.problem import PlanningProblem
 from tests.integration.models import bags
+from tests.integration.read_back import from_sharding_plan
 
 pytestmark = [pytest.mark.torchrec, pytest.mark.slow]
 

@@ -25,8 +25,8 @@ from planner.errors import InvalidInputError
 from planner.integrations.torchrec_parts import (
     PredictedCosts,
     PredictedIteration,
-    plan_of,
 )
+from planner.integrations.torchrec_plan import plan_of
 from planner.integrations.torchrec_workload import WorkloadHints
 from tests.integration.models import Model, bags, sequences, torchrec_topology
 
@@ -125,7 +125,7 @@ def test_a_rating_is_the_predicted_iteration_time() -> None:
     given = constraints()
     best = best_of(torchrecs(given))
     rate = PredictedIteration(TOPOLOGY, given)
-    _, pipeline = rate.read(best)
+    pipeline = rate.read(best)
     priced = api.estimate(pipeline.workload, pipeline.topology, plan_of(best))
     assert rate.rate(best) == pytest.approx(priced.estimate.time.time_s * 1e3, rel=1e-6)
     assert len(pipeline.workload.tables) == len(SHAPES) + 1

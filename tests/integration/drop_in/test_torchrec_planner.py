@@ -40,7 +40,7 @@ from planner.errors import InfeasibleError, NoPlanFoundError
 from planner.integrations import torchrec_planner
 from planner.integrations.drop_in import others as rival
 from planner.integrations.drop_in import search as sound_plans
-from planner.integrations.drop_in.search import Question
+from planner.integrations.drop_in.search import Job
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.translate.settings import ShardPlannerError
 from planner.problem import Constraints
@@ -61,13 +61,14 @@ class Search:
     kernel: ComputeKernel = ComputeKernel.FUSED
     asked: dict[str, Any] | None = None
 
-    def __call__(self, question: Question) -> Any:
-        workload, topology = question.workload, question.memories.ledger
+    def __call__(self, job: Job) -> Any:
+        workload, topology = job.workload, job.ledger
         self.asked = {
             "workload": workload,
             "topology": topology,
-            "constraints": question.limits,
-            **question.asked(),
+            "constraints": job.limits,
+            "time_limit_s": job.settings.time_limit_s,
+            **job.search,
         }
         ratio = 0.3 if self.kernel is ComputeKernel.FUSED_UVM_CACHING else None
         placements = tuple(

@@ -35,7 +35,6 @@ from planner import io
 from planner.errors import InvalidInputError
 from planner.integrations import torchrec_dry_run
 from planner.integrations.torchrec_dry_run import dry_run
-from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_provider import (
     REPLACED,
     ShardplanProvider,
@@ -45,6 +44,7 @@ from planner.integrations.torchrec_provider import (
 from planner.integrations.translate.module_factory import built_model
 from tests.integration import contract
 from tests.integration.models import Model, bags
+from tests.integration.read_back import from_sharding_plan
 from tests.planner.cli.command_line import Run
 from tests.planner.cli.conftest import run  # noqa: F401 - a fixture
 

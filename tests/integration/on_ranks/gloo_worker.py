@@ -26,12 +26,12 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
 from costmodels.workload import Workload
 from planner import io
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import describe_model
 from planner.options.torchrec_rules import layout_problems
 from tests.integration.builders import make_topology
 from tests.integration.on_ranks import gloo_model as gm
+from tests.integration.read_back import from_sharding_plan
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "03_use_in_torchrec.py"
 

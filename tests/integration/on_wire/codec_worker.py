@@ -26,12 +26,12 @@ from costmodels.shard_work.wire import BACKWARD, EXCHANGING_TYPES, FORWARD
 from costmodels.shard_work.work import sent_bytes
 from costmodels.sharding import ShardingType
 from costmodels.workload import Pooling
-from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_workload import describe_model
 from planner.options.torchrec_rules import SUMS_ROWS
 from tests.integration.builders import make_topology
 from tests.integration.on_ranks import gloo_model as gm
 from tests.integration.on_ranks.sharding_worker import CUTS, by_types
+from tests.integration.read_back import from_sharding_plan
 
 PRECISIONS: Final = (("fp32", "fp32"), ("fp16", "fp32"), ("int8", "fp16"), ("fp16", "int8"))
 TYPES: Final = (

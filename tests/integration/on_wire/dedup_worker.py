@@ -31,13 +31,13 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import INPUT, sent_bytes
 from costmodels.sharding import ShardingType
-from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from tests.integration.builders import make_topology
 from tests.integration.models import sequences
 from tests.integration.on_ranks import gloo_model as gm
 from tests.integration.on_ranks.sharding_worker import CUTS, by_types
 from tests.integration.on_wire.codec_worker import counted
+from tests.integration.read_back import from_sharding_plan
 
 ROWS: Final = {"clicks": 50, "pages": 8}
 TYPES: Final = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE)

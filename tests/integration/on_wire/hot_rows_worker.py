@@ -23,11 +23,11 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import INPUT
 from costmodels.sharding import ShardingType
-from planner.integrations.torchrec_plan import from_sharding_plan
 from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from tests.integration.builders import make_topology
 from tests.integration.on_ranks import gloo_model as gm
 from tests.integration.on_ranks.sharding_worker import by_types
+from tests.integration.read_back import from_sharding_plan
 
 ROWS, BATCH, HOT = 1024, 64, 8
 RANGES = 4

@@ -92,6 +92,5 @@ def test_every_enumerated_option_is_accepted(
         )
         validate_modules_inclusion_in_sharding_plan(sharding_plan, model, sharders)
         validate_rank_assignment(sharding_plan, theirs)
-        tables = described.tables
-        options = to_sharding_options(plan, tables, sharders, theirs, batch_size=BATCH)
+        options = to_sharding_options(plan, described, theirs)
         validate_compute_kernels(options)

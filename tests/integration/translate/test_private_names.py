@@ -153,3 +153,9 @@ def test_the_options_of_torchrecs_last_plan_are_read() -> None:
     assert private.last_options(planner) == []
     planner.plan(nn.Sequential(_tables()), get_default_sharders())
     assert [o.name for o in private.last_options(planner)] == ["t"]
+
+
+def test_each_proposer_of_torchrecs_planner_is_found() -> None:
+    planner = EmbeddingShardingPlanner(topology=Topology(world_size=2, compute_device="cuda"))
+    kinds = {type(proposer).__name__ for proposer in private.proposers_of(planner)}
+    assert kinds == {"GridSearchProposer", "GreedyProposer", "UniformProposer"}

@@ -111,7 +111,7 @@ def check(case: Case) -> None:
     plan = merged_pieces(Plan(placements=tuple(placements)))
     assert layout_problems(plan, described.workload, ours) == []
     sharders = get_default_sharders()
-    options = to_sharding_options(plan, described.tables, sharders, theirs, batch_size=BATCH)
+    options = to_sharding_options(plan, described, theirs)
     sharding_plan = to_sharding_plan(options, theirs)
     validate_modules_inclusion_in_sharding_plan(sharding_plan, model, sharders)
     validate_rank_assignment(sharding_plan, theirs)

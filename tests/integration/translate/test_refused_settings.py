@@ -150,13 +150,13 @@ def test_what_a_callback_returns_is_checked(callback: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"pipeline": "none"}, "pipeline must be a Pipeline"),
-        ({"output_dtype": "fp16"}, "output_dtype must be a DataType"),
-        ({"dense": [512, 64]}, "dense must be a DenseArch"),
+        ({"pipeline": "some"}, "pipeline must be one of none, "),
+        ({"output_dtype": "fp12"}, "output_dtype must be one of fp32, "),
+        ({"dense": [512, 64]}, "dense must be of class DenseArch"),
         ({"distributions": ["zipf"]}, "distributions must be a dictionary"),
-        ({"distributions": {"a": "zipf"}}, "the law of 'a' must be an index distribution"),
+        ({"distributions": {"a": "zipf"}}, "distributions must be a dictionary of index distrib"),
         ({"default_distribution": "zipf"}, "default_distribution must be a function"),
-        ({"reserved_bytes": "1 GiB"}, "reserved_bytes must be a number of bytes"),
+        ({"reserved_bytes": "1 GiB"}, "reserved_bytes must be a number, got"),
         ({"reserved_bytes": -1.0}, "reserved_bytes must be 0 or more, got -1.0"),
     ],
 )

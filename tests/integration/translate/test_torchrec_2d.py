@@ -23,7 +23,7 @@ from costmodels.distribution.zipf import Zipf
 from costmodels.topology import Topology
 from planner.errors import InvalidInputError
 from planner.integrations import torchrec_2d
-from planner.integrations.torchrec_2d import _group, group_choices
+from planner.integrations.torchrec_2d import group_choices
 from planner.integrations.torchrec_cache import DistributionStatistics, with_cache_statistics
 from planner.integrations.torchrec_workload import ModelDescription, WorkloadHints, describe_model
 from tests.integration.builders import make_topology
@@ -52,6 +52,7 @@ def ranks(topology: Topology | None) -> tuple[int, int] | None:
     return None if topology is None else (topology.num_hosts, topology.local_world_size)
 
 
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(
     ("size", "beside", "between"),
     [(8, (2, 4), None), (4, (2, 2), (1, 4)), (2, (2, 1), (1, 2)), (1, None, (1, 1))],
@@ -59,8 +60,10 @@ def ranks(topology: Topology | None) -> tuple[int, int] | None:
 def test_groups_lie_across_hosts_or_side_by_side(
     size: int, beside: tuple[int, int] | None, between: tuple[int, int] | None
 ) -> None:
-    assert ranks(_group(TOPOLOGY, size, between_hosts=False)) == beside
-    assert ranks(_group(TOPOLOGY, size, between_hosts=True)) == between
+    choices = group_choices(described(), TOPOLOGY, sync_interval=1, sizes=(size,))
+    found = {c.use_inter_host_allreduce: c.result.problem.topology for c in choices}
+    assert ranks(found.get(False)) == beside
+    assert ranks(found.get(True)) == between
 
 
 @pytest.mark.usefixtures("hasty")

@@ -290,14 +290,7 @@ def test_plans_are_worth_what_torchrec_says(name: str) -> None:
     batch = workload.batch_size_per_rank
     model = describe_model(Model(workload), sharders, batch_size=batch, constraints=constraints)
     assert model is not None
-    options = to_sharding_options(
-        found.plan,
-        model.tables,
-        sharders,
-        topology_to_torchrec(topology, "cuda"),
-        batch_size=batch,
-        constraints=constraints,
-    )
+    options = to_sharding_options(found.plan, model, topology_to_torchrec(topology, "cuda"))
     rating = NoopPerfModel(topology_to_torchrec(topology, "cuda")).rate(options)
     path = _calculate_critical_path(options).total()
     theirs = rating if name == "torchrec" else path

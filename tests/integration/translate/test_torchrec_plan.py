@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,32 +12,30 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torchrec")
 
-from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
 from torchrec.distributed.planner.planners import to_sharding_plan as torchrec_to_sharding_plan
 from torchrec.distributed.planner.planners import (
     validate_compute_kernels,
     validate_modules_inclusion_in_sharding_plan,
     validate_rank_assignment,
 )
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import ParameterConstraints, ShardingOption
+from torchrec.distributed.planner.types import Shard as TorchrecShard
 from torchrec.distributed.sharding_plan import (
     calculate_shard_sizes_and_offsets,
     get_default_sharders,
 )
 from torchrec.distributed.types import CacheParams, ParameterSharding, ShardingPlan
 
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, Spread, place
+from costmodels.sharding import ComputeKernel, Plan, ShardingType, Spread, place
+from costmodels.sharding import ShardingOption as OurOption
 from costmodels.workload import Pooling
 from planner.errors import InvalidInputError
-from planner.integrations.torchrec_plan import (
-    from_sharding_plan,
-    to_sharding_options,
-    to_sharding_plan,
-)
+from planner.integrations.torchrec_plan import plan_of, to_sharding_options, to_sharding_plan
 from planner.integrations.torchrec_workload import ModelDescription, describe_model
 from planner.options.torchrec_rules import layout_problems, legal_types_and_kernels
 from tests.integration.builders import make_topology, placed
 from tests.integration.models import Model, bags, sequences, torchrec_topology
+from tests.integration.read_back import from_sharding_plan
 from tests.merged_pieces import merged_pieces
 
 pytestmark = pytest.mark.torchrec
@@ -88,7 +85,7 @@ def cases(draw: st.DrawFn) -> Case:
             ShardingType.GRID_SHARD,
         )
         edges = [0, *sorted(cuts if splits else ()), quads]
-        option = ShardingOption(
+        option = OurOption(
             table=table.name,
             sharding_type=sharding_type,
             kernel=kernel,
@@ -133,9 +130,7 @@ def test_torchrec_accepts_every_legal_plan(case: Case) -> None:
         case.plan, workload, compute_device="cuda", local_world_size=case.local
     )
     theirs, sharders = torchrec_topology(world, case.local), get_default_sharders()
-    options = to_sharding_options(
-        case.plan, case.described.tables, sharders, theirs, batch_size=BATCH
-    )
+    options = to_sharding_options(case.plan, case.described, theirs)
     validate_modules_inclusion_in_sharding_plan(sharding_plan, case.model, sharders)
     validate_rank_assignment(sharding_plan, theirs)
     validate_compute_kernels(options)
@@ -152,7 +147,7 @@ def test_torchrec_accepts_every_legal_plan(case: Case) -> None:
         for shard in sharding.sharding_spec.shards:
             rank = shard.placement.rank()
             assert str(shard.placement) == f"rank:{rank}/cuda:{rank % case.local}"
-    assert from_sharding_plan(sharding_plan, workload) == case.plan
+    assert from_sharding_plan(sharding_plan, workload) == case.plan == plan_of(options)
     assert dump(torchrec_to_sharding_plan(options, theirs)) == dump(sharding_plan)
 
 
@@ -221,65 +216,40 @@ def test_settings_of_the_user_pass_through() -> None:
     assert given_params.load_factor == 0.9
 
 
+def options_of(described: ModelDescription, plan: Plan) -> list[ShardingOption]:
+    return to_sharding_options(plan, described, torchrec_topology(8, 4))
+
+
 def test_a_caching_table_without_factor_has_torchrecs_default() -> None:
     described, plan = one_table(
         ShardingType.TABLE_WISE, (0,), kernel=ComputeKernel.FUSED_UVM_CACHING, ratio=0.25
     )
-    sharding_plan = to_sharding_plan(
-        plan, described.workload, compute_device="cuda", local_world_size=4
-    )
-    sharding_plan.plan["sparse.bags"]["t"].cache_params = None
-    back = from_sharding_plan(sharding_plan, described.workload)
-    assert back.placement("t").cache_load_factor_ratio == 0.2
+    (option,) = options_of(described, plan)
+    option.cache_params = None
+    assert plan_of([option]).placement("t").cache_load_factor_ratio == 0.2
+    assert plan_of([option], {"t": 0.3}).placement("t").cache_load_factor_ratio == 0.3
 
 
-def refused(sharding: ParameterSharding, described: ModelDescription, name: str = "t") -> str:
-    plan = ShardingPlan({"sparse.bags": {name: sharding}})
-    with pytest.raises(InvalidInputError) as caught:
-        from_sharding_plan(plan, described.workload)
-    return str(caught.value)
-
-
-def test_ranks_that_disagree_with_placements_are_refused() -> None:
-    described, plan = one_table(ShardingType.COLUMN_WISE, (1, 6), widths=(8, 8))
-    sharding = converted(described, plan)
-    theirs = torchrec_topology(8, 4)
-    wrong = copy.copy(sharding)
-    wrong.ranks = [6, 1]
-    validate_rank_assignment(ShardingPlan({"sparse.bags": {"t": wrong}}), theirs)
-    assert "lists ranks [6, 1] but its shards are placed on [1, 6]" in refused(wrong, described)
-
-
-def test_foreign_kernels_types_and_tables_are_refused() -> None:
+def test_foreign_kernels_and_types_and_shards_without_ranks_are_refused() -> None:
     described, plan = one_table(ShardingType.TABLE_WISE, (0,))
-    sharding = converted(described, plan)
     for field, value in (("compute_kernel", "key_value"), ("sharding_type", "diagonal")):
-        wrong = copy.copy(sharding)
+        (wrong,) = options_of(described, plan)
         setattr(wrong, field, value)
-        assert f"table 't': '{value}' is not a valid" in refused(wrong, described)
-    message = refused(sharding, described, name="x")
-    assert "table 'x' of module 'sparse.bags' is planned but not in the workload" in message
-    assert "table 't' of module 'sparse.bags' is not in the sharding plan" in message
-    wrong = copy.copy(sharding)
-    wrong.sharding_spec = None
-    assert "table_wise needs a sharding_spec" in refused(wrong, described)
+        with pytest.raises(InvalidInputError, match=f"table 't': .*'{value}'.* no cost model"):
+            plan_of([wrong])
+    (unplaced,) = options_of(described, plan)
+    unplaced.shards[0].rank = None
+    with pytest.raises(InvalidInputError, match="table 't': a shard has no rank yet"):
+        plan_of([unplaced])
 
 
 def test_torchrec_plans_that_would_fail_later_are_caught() -> None:
     described, plan = one_table(ShardingType.TABLE_ROW_WISE, (1,))
-    sharding = converted(described, plan)
-    half = copy.copy(sharding)
-    half.sharding_spec = EnumerableShardingSpec(
-        [
-            ShardMetadata(shard_offsets=[0, 0], shard_sizes=[5, 16], placement="rank:4/cuda:0"),
-            ShardMetadata(shard_offsets=[5, 0], shard_sizes=[5, 16], placement="rank:5/cuda:1"),
-        ]
-    )
-    half.ranks = [4, 5]
-    theirs = ShardingPlan({"sparse.bags": {"t": half}})
-    validate_rank_assignment(theirs, torchrec_topology(8, 4))
-    ours = from_sharding_plan(theirs, described.workload)
-    problems = layout_problems(ours, described.workload, make_topology())
+    (half,) = options_of(described, plan)
+    half.shards = [
+        TorchrecShard(size=[5, 16], offset=[5 * i, 0], rank=rank) for i, rank in enumerate((4, 5))
+    ]
+    problems = layout_problems(plan_of([half]), described.workload, make_topology())
     assert any("needs all 4 ranks of one host in order, 4..7" in p for p in problems)
 
 
@@ -299,6 +269,3 @@ def test_namesakes_in_two_modules_are_told_apart() -> None:
     assert set(theirs.plan["sparse.bags"]) == {"t", "only"}
     assert set(theirs.plan["history"]) == {"t"}
     assert from_sharding_plan(theirs, described.workload) == plan
-    lonely = replace(described.workload, tables=described.workload.tables[:2])
-    with pytest.raises(InvalidInputError, match="'t' of module 'history' is planned but not in"):
-        from_sharding_plan(theirs, lonely)

@@ -20,9 +20,10 @@ from torchrec.distributed.planner.types import (
 
 from costmodels.units import GIB
 from planner.errors import InfeasibleError, InvalidInputError
-from planner.integrations.torchrec_parts import our_topology
+from planner.integrations.torchrec_parts import PredictedIteration
 from planner.integrations.torchrec_topology import (
     POD_SIZE_VARIABLE,
+    base_system,
     pod_size_mismatch,
     topology_from_torchrec,
     topology_to_torchrec,
@@ -140,7 +141,7 @@ def test_ranks_that_do_not_fill_hosts_are_cut_into_smaller_ones() -> None:
 
 def test_parts_of_torchrecs_planner_need_whole_hosts() -> None:
     with pytest.raises(InvalidInputError, match="world size 6 is no multiple of the 4"):
-        our_topology(torchrec_topology(6, 4), None)
+        PredictedIteration(torchrec_topology(6, 4))
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -173,10 +174,10 @@ def test_ranks_of_a_named_system_keep_their_speed_at_the_size_of_the_job(tmp_pat
     """The file was read at the size of one host, so that other sizes lost it or were refused."""
     path = tmp_path / "box.yaml"
     path.write_text("base: h100_sxm\ndifferent_ranks: [{ranks: [9, 15], speed: 0.5}]\n")
-    ours = our_topology(factory(world_size=16, local_world_size=8), str(path))
+    ours = base_system(str(path), factory(world_size=16, local_world_size=8))
     assert ours.speeds().tolist() == [1.0] * 9 + [0.5] + [1.0] * 5 + [0.5]
     with pytest.raises(InvalidInputError, match=r"value 9: must be 0\.\.7 at this size"):
-        our_topology(factory(world_size=8, local_world_size=8), str(path))
+        base_system(str(path), factory(world_size=8, local_world_size=8))
     slow = replace(make_topology(1, 2), speed_by_rank_ratio=(1.0, 0.5))
     with pytest.raises(InvalidInputError, match="the job has 4 with 2 on a host"):
-        our_topology(factory(world_size=4, local_world_size=2), slow)
+        base_system(slow, factory(world_size=4, local_world_size=2))
