@@ -435,11 +435,12 @@ def _index_sets(point: Row, count: int, device: torch.device) -> list[torch.Tens
     """Batches of indices, table by table; each table has hot rows of its own."""
     exponent = 0.0 if point["law"] == "uniform" else float(point["law"].split()[1])
     law = Zipf(num_embeddings=point["rows"], exponent=exponent, scattered=True)
-    sampler = IndexSampler(law, np.random.default_rng(point["seed"]))
+    rng = np.random.default_rng(point["seed"])
+    sampler = IndexSampler(law, rng)
     shift = np.arange(point["T"])[:, None] * 977
     shape = point["T"], point["B"] * point["L"]
     drawn = (
-        (sampler.draw(point["N"]).reshape(shape) + shift) % point["rows"] for _ in range(count)
+        (sampler.draw(point["N"], rng).reshape(shape) + shift) % point["rows"] for _ in range(count)
     )
     return [torch.from_numpy(ids.ravel()).to(device) for ids in drawn]
 
