@@ -192,7 +192,7 @@ def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     """
     from planner.cli.printing import validate_runs as show
     from planner.cli.progress import status_line
-    from planner.cli.real_runs import refuse_launcher, require_torchrec
+    from planner.integrations.measure.gloo_ranks import refuse_launcher, require_torchrec
 
     require_torchrec("validate torchrec")
     refuse_launcher("validate torchrec")
