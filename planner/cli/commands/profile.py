@@ -15,7 +15,7 @@ from planner.cli import flags as spec
 from planner.cli.days import all_readers
 from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.progress import bars
-from planner.cli.types import Batches, File, Texts, ValueKind, count, quantity
+from planner.cli.types import Batches, File, Texts, count, quantity
 from planner.support.cores import usable_cores
 from planner.support.text import counted, significant
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner.profiling.profiler import ProfileOptions
     from planner.profiling.stats import Stats, TableStats
 
-Count = Annotated[int | None, ValueKind(count(2**48), "N")]
+Count = Annotated[int | None, count(2**48), "N"]
 _NOT_COUNTED = ("output", "table_map", "empty")
 """The flags that are no options of counting."""
 _HASHED = (
@@ -38,12 +38,12 @@ class ProfileFlags(spec.Flags):
     """What is read of the data, and what is counted."""
 
     output: File = spec.option("", "-o --output", default="stats.json")
-    format_name: str = spec.listed(
+    format_name: str = spec.option(
         "Format of the data.  [default: auto, told from names and contents]",
         "--format",
         default="auto",
+        show_default=False,
         type=click.Choice(FORMATS),
-        metavar=None,
     )
     table_map: Texts = spec.many(
         "Which table a feature belongs to: a workload, lines 'feature: table', or one pair.",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import click
 
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
-from planner.cli.types import FILE, File, Folder, ValueKind
+from planner.cli.types import File, Folder, Text
 
 if TYPE_CHECKING:
     from planner.validation.tasks import Outcome
@@ -31,7 +31,7 @@ KINDS = {
 """The kinds of published measurements, with the module of :mod:`planner.validation` for each."""
 
 
-@click.group(cls=spec.StrictGroup, short_help="Compare predictions with measured systems.")
+@click.group(short_help="Compare predictions with measured systems.")
 def command() -> None:
     """Compare predictions with measurements.
 
@@ -56,19 +56,17 @@ def command() -> None:
     """
 
 
-@command.command("published", short_help="Systems measured and published by others.")
-@click.option(
-    "--what",
-    type=click.Choice(tuple(KINDS)),
-    default="systems",
-    show_default=True,
-    help="Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and "
-    "their device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
-    "transformers; or kernels of HSTU's attention.",
-)
-@spec.output_options
-@click.pass_obj
-def published(settings: Settings, *, what: str) -> int:
+@spec.command("Systems measured and published by others.", command)
+def published(
+    settings: Settings,
+    what: str = spec.option(
+        "Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and their "
+        "device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
+        "transformers; or kernels of HSTU's attention.",
+        default="systems",
+        type=click.Choice(tuple(KINDS)),
+    ),
+) -> int:
     """Predict what others measured and print the errors.
 
     systems: MLPerf's DLRM-DCNv2 under the plans that its logs print, or that the planner of the
@@ -111,16 +109,11 @@ def published(settings: Settings, *, what: str) -> int:
     return 0
 
 
-@command.command("intervals", short_help="How often 90 % intervals hold measurements.")
-@click.option(
-    "--runs",
-    type=FILE,
-    metavar="FILE",
-    help="Also count the runs that 'validate torchrec -o DIR' wrote.",
-)
-@spec.output_options
-@click.pass_obj
-def intervals(settings: Settings, *, runs: Path | None) -> int:
+@spec.command("How often 90 % intervals hold measurements.", command)
+def intervals(
+    settings: Settings,
+    runs: File = spec.option("Also count the runs that 'validate torchrec -o DIR' wrote."),
+) -> int:
     """Count the held-out measurements that lie inside their 90 % intervals.
 
     The measurements are published systems, lookups, and points of collective curves; no model was
@@ -140,27 +133,23 @@ class RunFlags(spec.Flags):
     system: File = spec.option(
         "A system from 'shardplan calibrate'.  [default: calibrate quickly first]"
     )
-    tasks: Annotated[int, ValueKind(click.IntRange(1, 1000))] = spec.option(
-        "Number of random models.", default=10
+    tasks: int = spec.option("Number of random models.", default=10, type=click.IntRange(1, 1000))
+    plans: int = spec.option(
+        "Number of plans for each model.", default=8, type=click.IntRange(2, 64)
     )
-    plans: Annotated[int, ValueKind(click.IntRange(2, 64))] = spec.option(
-        "Number of plans for each model.", default=8
+    ranks: int = spec.option("Number of gloo ranks.", default=2, type=click.IntRange(2, 16))
+    seed: int = spec.option(
+        "Of the random models and plans.", default=1000, type=click.IntRange(min=0)
     )
-    ranks: Annotated[int, ValueKind(click.IntRange(2, 16))] = spec.option(
-        "Number of gloo ranks.", default=2
-    )
-    seed: Annotated[int, ValueKind(click.IntRange(min=0))] = spec.option(
-        "Of the random models and plans.", default=1000
-    )
-    models: Annotated[str, ValueKind(click.Choice(["dlrm", "transformer", "sequence"]))] = (
-        spec.option(
-            "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
-            default="dlrm",
-        )
+    models: str = spec.option(
+        "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
+        default="dlrm",
+        type=click.Choice(["dlrm", "transformer", "sequence"]),
     )
     skew: bool = spec.switch("Run each plan with uniform, then with skewed indices.")
-    codec: Annotated[str | None, ValueKind(click.Choice(["fp16", "bf16"]))] = spec.option(
-        "Run each plan with exchanges in fp32, then in this format."
+    codec: Text = spec.option(
+        "Run each plan with exchanges in fp32, then in this format.",
+        type=click.Choice(["fp16", "bf16"]),
     )
     output: Folder = spec.option("Write every run as CSV.", "-o --output")
 
@@ -184,19 +173,14 @@ class RunFlags(spec.Flags):
             f"--models {self.models}": self.models != "dlrm",
         }
         named = [flag for flag, is_asked in asked.items() if is_asked]
-        if len(named) > 1:
-            message = f"{' and '.join(named)} ask for different comparisons; keep one of them"
-            raise spec.usage(message)
-        if self.skew and spec.is_given("tasks"):
-            message = "--skew trains one model; drop --tasks"
-            raise spec.usage(message)
+        several = f"{' and '.join(named)} ask for different comparisons; keep one of them"
+        spec.refuse(len(named) > 1, several)
+        is_vain = self.skew and spec.is_given("tasks")
+        spec.refuse(is_vain, "--skew trains one model; drop --tasks")
 
 
-@command.command("torchrec", short_help="Train random models here and compare.")
-@spec.taking(RunFlags)
-@spec.output_options
-@click.pass_obj
-def torchrec(settings: Settings, *, flags: RunFlags) -> int:
+@spec.command("Train random models here and compare.", command)
+def torchrec(settings: Settings, flags: RunFlags) -> int:
     """Train random models on this machine's CPU cores, and predict the time of every plan.
 
     Each model is trained under random plans, baselines and plans of the search, which take turns in
@@ -277,20 +261,13 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
         )
 
 
-@command.command("trace", short_help="A profiler's trace of your own run.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
-@click.argument("traces", type=FILE, nargs=-1, required=True)
-@spec.taking(spec.ProblemFlags)
-@spec.output_options
-@click.pass_obj
+@spec.command("A profiler's trace of your own run.", command)
 def trace(
     settings: Settings,
-    *,
     workload: Path,
     plan: Path,
-    traces: tuple[Path, ...],
     flags: spec.ProblemFlags,
+    traces: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
 ) -> int:
     """Compare the prediction for a plan with PyTorch profiler traces of a run.
 
