@@ -18,7 +18,6 @@ from costmodels.sharding import Plan, ShardingType
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
-from costmodels.units import MS
 from costmodels.validation import Trace, virtual_time
 from costmodels.workload import DenseArch, Workload
 from planner.integrations.measure.gloo_ranks import (

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.measured.curves import Collective
 from costmodels.calibration.fitting import geomean_error
+from costmodels.measured.curves import Collective
 from costmodels.pipeline import CostPipeline
 from costmodels.system_models import default_models, scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
