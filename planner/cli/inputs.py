@@ -308,15 +308,6 @@ def _made_of_others(plan: io.SavedPlan, workload: Workload) -> bool:
 # ------------------------------------------------------------------ scenarios and statistics
 
 
-def with_stats_of(inputs: Inputs, path: Path | None) -> Inputs:
-    """The problem under the statistics of a file."""
-    if path is None:
-        return inputs
-    measured, notes = with_stats(inputs.problem.workload, load_stats(path), str(path))
-    problem = replace(inputs.problem, workload=measured)
-    return replace(inputs, problem=problem, warnings=with_notes(inputs.warnings, notes))
-
-
 def load_scenarios(
     paths: tuple[Path, ...], main: PlanningProblem, flags: ProblemFlags
 ) -> tuple[tuple[Workload, ...], list[str]]:

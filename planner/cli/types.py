@@ -6,12 +6,12 @@ so that folders are listed directly, and nothing is imported that reads or check
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -172,11 +172,6 @@ def name_of(known: Names) -> Parsed:
     return Parsed("name", read, known)
 
 
-def _strategies() -> tuple[str, ...]:
-    """The files of the package, which are listed and not imported."""
-    return ("auto", *discovery.names(importlib.import_module("planner.search")))
-
-
 def _objectives() -> tuple[str, ...]:
     from planner.objectives import objective_names
 
@@ -293,5 +288,7 @@ Percent = Annotated[float, PERCENT, "PERCENT"]
 MaybePercent = Annotated[float | None, PERCENT, "PERCENT"]
 Price = Annotated[float | None, quantity("usd_per_hour", positive=True), "PRICE"]
 Prices = Annotated[tuple[tuple[str, float], ...], Parsed("price", _price), "PRICE"]
-Strategy = Annotated[str, name_of(_strategies), "NAME"]
+Strategy = Annotated[
+    str, name_of(lambda: ("auto", *discovery.names(import_module("planner.search")))), "NAME"
+]
 Objective = Annotated[str, OBJECTIVE, "NAME"]

@@ -131,7 +131,12 @@ def command(
         data = show.as_json(explainer.plan_time_s, told, changes, costs)
         write_json({**data, "assumed": [asdict(a) for a in assumed], "warnings": list(warnings)})
     else:
-        show.print_all(explainer, told, changes, costs)
+        for explanation in told:
+            show.print_table(explanation)
+        if changes is not None:
+            show.print_changes(explainer, changes)
+        if costs is not None:
+            show.print_costs(costs)
         print_assumed(assumed, explainer.plan_time_s)
     warn(settings, warnings)
     return 0
