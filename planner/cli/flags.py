@@ -22,27 +22,22 @@ if TYPE_CHECKING:
     from planner.settings import SearchSettings
 
 
-def option(
-    text: str, names: str = "", *, default: Any = None, metavar: str = "", **more: Any
-) -> Any:
+def option(text: str, names: str = "", *, default: Any = None, **more: Any) -> Any:
     """A field that a flag sets; the type of the field says how its value is read.
 
     Args:
         text: the help.
         names: the names of the flag, with blanks between them; else that of the field.
         default: the value without the flag; a text is read as if it was given.
-        metavar: what the help shows for a value, in place of what the type says.
-        more: further arguments of ``click.Option``.
+        more: further arguments of ``click.Option``, which replace what the type says.
     """
     if default is not None:
         more = {"default": default, "show_default": True} | more
-    more |= {"metavar": metavar} if metavar else {}
     return _field(text, names, None if isinstance(default, str) else default, more)
 
 
-def many(text: str, names: str = "", *, metavar: str = "", **more: Any) -> Any:
+def many(text: str, names: str = "", **more: Any) -> Any:
     """A field with all values of a flag that can be repeated."""
-    more |= {"metavar": metavar} if metavar else {}
     return _field(text, names, (), {"multiple": True, **more})
 
 
@@ -173,10 +168,8 @@ class StrictCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags, each under its heading."""
         under = {flag: heading for heading, flags in self.headings.items() for flag in flags}
-        sections: dict[str, list[tuple[str, str]]] = {
-            "Options": [],
-            **{h: [] for h in self.headings},
-        }
+        names = ("Options", *self.headings)
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):
