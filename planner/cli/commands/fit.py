@@ -193,8 +193,8 @@ def measured_runs(
         if len(times) > 1:
             low, high, mean = map(units.format_time, (min(times), max(times), time_s))
             notes.append(
-                f"{', '.join(names)}: one plan, whose {len(times)} times, {low} to {high}, count as "
-                f"one run of {mean}, their mean; intervals do not know how far they lie apart"
+                f"{', '.join(names)}: one plan, whose {len(times)} times, {low} to {high}, count "
+                f"as one run of {mean}, their mean; intervals do not know how far they lie apart"
             )
         runs.append(Run(name=str(path), plan=plan, iteration_s=time_s, traces=traces))
     return tuple(runs), tuple(notes)
