@@ -190,9 +190,9 @@ def torchrec(settings: Settings, flags: RunFlags) -> int:
     every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed and
     written, and the exit code is 4.
     """
+    from planner.cli.environment import refuse_launcher, require_torchrec
     from planner.cli.printing import validate_runs as show
     from planner.cli.progress import status_line
-    from planner.cli.real_runs import refuse_launcher, require_torchrec
 
     require_torchrec("validate torchrec")
     refuse_launcher("validate torchrec")
