@@ -14,28 +14,9 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from costmodels.sustained import Shares, Works
 from planner.validation import attention, dense_kernels, transformers
-from planner.validation.attention import AttentionCase
 from planner.validation.dense_kernels import fit_kernels
-from planner.validation.transformers import SecondsByShare, TransformerCase, fit, unmeasured
-
-
-def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:
-    """The shares of each group (generation and precision), fitted to all its cases on one host."""
-    generations: dict[str, list[SecondsByShare]] = {}
-    for case in cases:
-        if case.is_fitted:
-            generations.setdefault(case.generation, []).append(transformers.parts_of(case))
-    found: dict[str, Shares] = {}
-    for parts in generations.values():
-        found |= fit(parts)
-    return dict(sorted(found.items()))
-
-
-def fitted_works(cases: Sequence[AttentionCase]) -> dict[str, Works]:
-    """The work of each generation of devices, fitted to all cases."""
-    return attention.fit(cases)
+from planner.validation.transformers import fitted_shares, unmeasured
 
 
 def lines_of(what: str) -> list[str]:
@@ -48,7 +29,7 @@ def lines_of(what: str) -> list[str]:
             f"{name + ' ' + passed:18} products {work.product_ratio:.3f}   FLOP of a score "
             f"{work.score_flops:.0f}   us of a block {work.block_s * 1e6:.2f}   of the start "
             f"{work.start_s * 1e6:.2f}"
-            for name, both in fitted_works(attention.load_cases()).items()
+            for name, both in attention.fit(attention.load_cases()).items()
             for passed, work in zip(("forward", "backward"), both, strict=True)
         ]
     shares = fitted_shares(transformers.load_cases())

@@ -1,7 +1,6 @@
 """How well table-batched lookups on a GPU are predicted.
 
     python benchmarks/lookup_gpu.py
-    python benchmarks/lookup_gpu.py --points measured.csv --system h200_sxm
 
 Mean absolute and largest error in percent of FBGEMM's lookups, by where the table lies and by
 phase. Nothing of the law of FBGEMM's kernels is fitted to them; ``shardplan validate published
@@ -11,39 +10,28 @@ deduplicates rows (one constant is fitted there, the efficiency of updates, to o
 ``per_index``, an older update that does not (one constant, to bags of 16 and 32 indices); and
 ``small`` forwards of 5 to 40 us, to which nothing was fitted. Kernels of the H100 are timed with
 their sort, those of the V100 without.
-
-Then the learned factor: its fit holds tables out in turn and says whether it helps. With
-``--points`` (columns as ``shardplan predict lookup`` takes them, and ``time_us``) it is fitted to
-those; ``--write`` keeps it for the system if it helps.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.lookup_residual import ResidualFit, fit_residual
 from costmodels.distribution.uniform import Uniform
 from costmodels.lookup.base import LookupShard
-from costmodels.lookup.residual import shard_features
 from costmodels.lookup.roofline import Roofline
-from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
-from costmodels.uncertainty import left_out
 from costmodels.workload import Feature, Optimizer, Table
 from planner.io import load_system, load_workload
 from planner.io.library import configs_folder
-from planner.io.system.measured_files import residual_path, write_residual
 from planner.predict.lookup import (
     LOOKUP_COLUMNS,
     LookupCall,
@@ -65,6 +53,16 @@ PRODUCTION_INDICES, PRODUCTION_TABLES, PRODUCTION_BATCH = 3_292_247, 197, 512
 PRODUCTION_FORWARD_US, PRODUCTION_BACKWARD_US = 389.0, (2904.0, 3105.0)
 """A production model of 2020 in Lin et al.'s traces: 64 columns, sgd; the backward twice."""
 Errors = dict[tuple[str, ...], list[float]]
+
+
+def left_out(groups: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Root mean square error of each group if the constants came from the other groups.
+
+    A constant that is fitted to G groups alike removes 1 / G of the error of each group. Errors
+    without the group in the fit are therefore larger by G / (G - 1).
+    """
+    grown = len(groups) / max(len(groups) - 1, 1)
+    return tuple(grown * math.sqrt(float(np.mean(np.square(g)))) for g in groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +194,7 @@ def _call(table: Table, phase: str, num_indices: float, num_bags: float) -> Look
 
 
 @functools.cache
-def residual_groups() -> dict[str, tuple[float, ...]]:
+def error_groups() -> dict[str, tuple[float, ...]]:
     """Root mean square errors, as in an iteration, of the groups behind the intervals.
 
     Calls that wait for the host are left out: the host of the run is not known.
@@ -224,48 +222,8 @@ def residual_groups() -> dict[str, tuple[float, ...]]:
     }
 
 
-def fitted(table: CsvRows, topology: Topology) -> dict[str, ResidualFit]:
-    """The learned factor of each phase on rows with measured times."""
-    found = {}
-    for phase in ("forward", "backward"):
-        seen, ratios, tables = [], [], []
-        for row in table.rows:
-            call = lookup_call(row)
-            mine = row["phase"].startswith(phase) and row.get("role", "calibrate") == "calibrate"
-            if mine and isinstance(call, LookupCall):
-                seconds = call_time((call,), Roofline(), topology)
-                seen.append(shard_features(call.shard))
-                ratios.append(math.log(float(row["time_us"]) * 1e-6 / seconds))
-                tables.append((row["rows_per_table"], row["dim"], row.get("num_tables")))
-        found[phase] = fit_residual(np.array(seen), np.array(ratios), tables)
-    return found
-
-
-def main(arguments: Sequence[str] = ()) -> None:
-    """Print one line per group, and what the learned factor does."""
-    parser = argparse.ArgumentParser(description="Errors of lookups on GPUs; learned factors.")
-    parser.add_argument("--points", type=Path, help="measured rows to fit a learned factor to")
-    parser.add_argument("--system", default=SYSTEM)
-    parser.add_argument("--write", action="store_true", help="keep the factor if it helps")
-    options = parser.parse_args(arguments)
-    if options.points is None:
-        _print_errors()
-    table = points() if options.points is None else read_table(options.points, LOOKUP_COLUMNS)
-    topology = load_system(options.system, gpus=1)
-    fits = fitted(table, topology)
-    print(f"\nlearned factor on {topology.name}, tables held out: geomean error")
-    for phase, fit in fits.items():
-        with_it = "-" if math.isnan(fit.corrected_ratio) else f"{100 * fit.corrected_ratio:.1f} %"
-        line = f"  {phase:9s} {fit.num_points} points of {fit.num_tables} tables: "
-        line += f"{100 * fit.analytic_ratio:.1f} % without, {with_it} with it; "
-        print(line + ("kept: " if fit.factor else "not kept: ") + fit.reason)
-    kept = LookupResidual(forward=fits["forward"].factor, backward=fits["backward"].factor)
-    if options.write and (kept.forward or kept.backward):
-        write_residual(residual_path(topology), kept)
-        print(f"wrote {residual_path(topology)}")
-
-
-def _print_errors() -> None:
+def main() -> None:
+    """Print one line per group."""
     print(f"{'role':10s} {'location':12s} {'phase':20s} {'rows':>5s} {'MAPE':>7s} {'worst':>7s}")
     for key, values in sorted(errors().items()):
         role, location, phase = (*key, "all")[:3]
@@ -279,11 +237,9 @@ def _print_errors() -> None:
         line = f"{group:10s} {role:10s} {len(compared):5d} "
         print(line + f"{size.mean():6.1f}% {size.max():6.1f}% {inside:6.0f}%")
     print("\nerrors of groups left out, for intervals: ln(predicted / measured)")
-    for name, groups in residual_groups().items():
+    for name, groups in error_groups().items():
         print(f"  {name:20s} " + " ".join(f"{g:.3f}" for g in groups))
 
 
 if __name__ == "__main__":
-    import sys
-
-    main(sys.argv[1:])
+    main()

@@ -3,8 +3,7 @@
 CostModelError
 ├── UnitError            a quantity without, or with an unknown, unit
 ├── InvalidValueError    a value that breaks a rule of the domain (negative rows, unknown rank ...)
-├── UnknownNameError     a model or distribution asked for by a name that no file has
-└── OutOfDomainError     a prediction asked for outside the range a model was fitted on
+└── UnknownNameError     a model or distribution asked for by a name that no file has
 """
 
 from __future__ import annotations
@@ -28,10 +27,6 @@ class UnknownNameError(CostModelError, KeyError):
     def __str__(self) -> str:
         """Message without the quotes that ``KeyError`` adds."""
         return str(self.args[0]) if self.args else ""
-
-
-class OutOfDomainError(CostModelError, ValueError):
-    """The model was not fitted for these inputs."""
 
 
 def require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence

@@ -70,12 +70,6 @@ class Estimate:
             f"got {self.low_s}, {self.time_s}, {self.high_s}",
         )
 
-    @classmethod
-    def lognormal(cls, time_s: float, sigma: float, source: Source) -> Estimate:
-        """An estimate with the interval ``time * exp(+-Z90 * sigma)``."""
-        spread = math.exp(Z90 * sigma)
-        return cls(time_s=time_s, low_s=time_s / spread, high_s=time_s * spread, source=source)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:

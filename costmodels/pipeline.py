@@ -11,9 +11,9 @@ import numpy as np
 
 from costmodels import memory, uncertainty
 from costmodels.batch_shares import shares_remark
-from costmodels.cpu.run_stages import unused_remark
+from costmodels.cpu.exchange import unused_remark
 from costmodels.datatypes import FloatArray
-from costmodels.dense.base import dense_layers, dense_parameters, uneven_remark, unrated_remark
+from costmodels.dense.base import dense_layers, uneven_remark, unrated_remark
 from costmodels.estimates import Estimate, IterationEstimate, MemoryLedger, Source
 from costmodels.floors.floor import IterationFloor
 from costmodels.floors.phases import PhaseModel
@@ -71,11 +71,6 @@ class CostPipeline:
         """FLOP of one forward pass of the dense part on one rank."""
         layers = dense_layers(self.workload)
         return sum(layer.flops for layer in (*layers.bottom, *layers.top))
-
-    @property
-    def dense_parameters(self) -> int:
-        """Number of trained elements of the dense part."""
-        return dense_parameters(self.workload)
 
     def _even_lookup_s(self) -> float:
         """Seconds of lookups on a rank if whole tables were spread evenly; no plan changes it."""
@@ -196,10 +191,6 @@ class CostPipeline:
     def stage_times(self, work: FloatArray) -> StageTimes:
         """Durations of every stage of one or many plans."""
         return self._stages.times(work, UNSCALED)
-
-    def times_of_stages(self, times: StageTimes, shape: tuple[int, ...]) -> FloatArray:
-        """Seconds per iteration, ``[...]``, from stage times; ``shape`` is ``[..., W]``."""
-        return timing.schedule(self._pipeline.program(times), shape).iteration_time_s
 
     def scheduled(
         self, times: StageTimes, shape: tuple[int, ...]

@@ -79,11 +79,7 @@ class Shards(Sequence[Shard]):
         rows = [(s.rank, s.row_offset, s.num_rows, s.col_offset, s.num_cols) for s in shards]
         good = all(-_LARGEST < value < _LARGEST for row in rows for value in row)
         require(good, "ranks, offsets and sizes of shards must be below 2^62")
-        return cls._from_rows(np.array(rows, dtype=np.int64).reshape(-1, 5))
-
-    @classmethod
-    def _from_rows(cls, rows: IntArray) -> Self:
-        return cls(*np.ascontiguousarray(rows.T))
+        return cls(*np.array(rows, dtype=np.int64).reshape(-1, 5).T.copy())
 
     @property
     def columns(self) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
@@ -103,7 +99,7 @@ class Shards(Sequence[Shard]):
     def __getitem__(self, index: int | slice) -> Shard | Shards:
         """One shard, or some of them."""
         if isinstance(index, slice):
-            return Shards._from_rows(np.stack([c[index] for c in self.columns], axis=-1))
+            return Shards(*(c[index] for c in self.columns))
         return Shard(*(int(c[index]) for c in self.columns))
 
     def __iter__(self) -> Iterator[Shard]:
@@ -139,11 +135,7 @@ class Shards(Sequence[Shard]):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled as five columns."""
-        return _unpickled, self.columns
-
-
-def _unpickled(*columns: IntArray) -> Shards:
-    return Shards._from_rows(np.stack(columns, axis=-1))
+        return Shards, self.columns
 
 
 def tiling_problem(shards: Shards, num_embeddings: int, embedding_dim: int) -> str | None:
@@ -453,18 +445,16 @@ def place(
         table=option.table,
         sharding_type=option.sharding_type,
         kernel=option.kernel,
-        shards=_cells(option, num_embeddings, where, world_size, local_world_size),
+        shards=_cells(option, num_embeddings, where, (world_size, local_world_size)),
         cache_load_factor_ratio=option.cache_load_factor_ratio,
     )
 
 
 def _cells(
-    option: ShardingOption,
-    num_embeddings: int,
-    where: tuple[int, ...],
-    world_size: int,
-    local_world_size: int,
+    option: ShardingOption, num_embeddings: int, where: tuple[int, ...], sizes: tuple[int, int]
 ) -> Shards:
+    """The shards of an option; ``sizes`` are the ranks of the job and of a host."""
+    world_size, local_world_size = sizes
     if option.is_uniform:
         width, every = sum(option.column_widths), _all_ranks(world_size)
         if option.sharding_type is ShardingType.ROW_WISE:

@@ -14,7 +14,6 @@ from costmodels.estimates import Provenance, Source
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.measured.curves import CollectiveCurve
 from costmodels.measured.fbgemm_constants import FbgemmConstants
-from costmodels.measured.lookup_residual import LookupResidual
 from costmodels.workload import DataType
 
 PASS_RATIO: Final = 15.0
@@ -272,13 +271,11 @@ class Measurements:
         curves: of collectives.
         curve_links: the links on which the curves were measured; None for those of the system.
         cpu: constants of ranks that are CPU cores; None if the system names no calibration.
-        residual: learned factors on lookups; None if there are none.
     """
 
     curves: tuple[CollectiveCurve, ...] = ()
     curve_links: Links | None = None
     cpu: CpuConstants | None = None
-    residual: LookupResidual | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

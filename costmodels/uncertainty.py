@@ -42,7 +42,7 @@ class Scale:
 UNSCALED: Final = Scale()
 """No factor on any kind of time."""
 
-KINDS = ("lookup", "collective", "dense", "host")
+KINDS: Final = FITTED_KINDS
 """The kinds of time: lookups, collectives, the dense part, and what the host does."""
 MACHINE: Final = "machine"
 """The pace of the machine: a factor that all kinds of time have in common."""
@@ -139,10 +139,11 @@ def sigmas(
     """
     if topology.calibration or not topology.provenance:
         return tuple((kind, _weakest(topology, _WHOLE[kind])) for kind in KINDS)
+    is_measured = generation_of(topology.device) == _MEASURED_GENERATION
     model = {
         "lookup": group_sigma(LOOKUP_GROUPS),
         "collective": group_sigma(COLLECTIVE_GROUPS),
-        "dense": group_sigma(_dense_groups(topology)),
+        "dense": group_sigma(DENSE_FAMILIES if is_measured else DENSE_GROUPS),
         "host": math.hypot(group_sigma(HOST_GROUPS), _CARRIED_HOST_SIGMA),
     }
     found = {kind: math.hypot(model[kind], rate_sigma(topology, kind)) for kind in KINDS}
@@ -169,35 +170,19 @@ def step_sigma(topology: Topology, dtype: DataType) -> float:
     return math.hypot(known, PRIOR_SIGMA, rate_sigma(topology, "dense"))
 
 
-def _dense_groups(topology: Topology) -> tuple[float, ...]:
-    """The groups of dense parts whose errors those of a further one resemble."""
-    is_measured = generation_of(topology.device) == _MEASURED_GENERATION
-    return DENSE_FAMILIES if is_measured else DENSE_GROUPS
-
-
-def dense_step_sigma() -> float:
-    """Log-standard deviation of the GPU time of a dense part of a family that was never seen."""
-    return group_sigma(DENSE_FAMILIES)
-
-
 def rate_sigma(topology: Topology, kind: str) -> float:
     """Log-standard deviation of one kind of time from the sources of the system's rates."""
+    if kind == "host" and host_is_assumed(topology):
+        return _UNMEASURED_HOST_SIGMA
     if kind == "host":
-        return _host_rate_sigma(topology)
+        sources = [p.source for p in topology.provenance if p.name == "host.eager_call"]
+        return RELATIVE_SIGMA[sources[0] if sources else Source.USER]
     parts = [
         weight * _weakest(topology, (name,))
         for name, weight in _ELASTICITIES[kind].items()
         if any(p.name.startswith(name) for p in topology.provenance) and _matters(name, topology)
     ]
     return math.hypot(*parts) if parts else RELATIVE_SIGMA[Source.USER]
-
-
-def _host_rate_sigma(topology: Topology) -> float:
-    """Log-standard deviation of the calls of the host, by their source."""
-    if host_is_assumed(topology):
-        return _UNMEASURED_HOST_SIGMA
-    sources = [p.source for p in topology.provenance if p.name == "host.eager_call"]
-    return RELATIVE_SIGMA[sources[0] if sources else Source.USER]
 
 
 def host_is_assumed(topology: Topology) -> bool:
@@ -253,16 +238,6 @@ def _student_inside(angle: float, freedom: int) -> float:
     return math.sin(angle) * total
 
 
-def left_out(groups: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """Root mean square error of each group if the constants came from the other groups.
-
-    A constant that is fitted to G groups alike removes 1 / G of the error of each group. Errors
-    without the group in the fit are therefore larger by G / (G - 1).
-    """
-    grown = len(groups) / max(len(groups) - 1, 1)
-    return tuple(grown * math.sqrt(float(np.mean(np.square(g)))) for g in groups)
-
-
 def faster_probability(ours_s: FloatArray, theirs_s: FloatArray) -> float:
     """Probability that the first of two plans is the faster one; one half for equal plans.
 
@@ -292,7 +267,7 @@ def sampled_factors(
     draws = {}
     for kind, _ in spread:
         strata = (rng.permutation(_NUM_SAMPLES) + 0.5) / _NUM_SAMPLES
-        draws[kind] = _normal_quantile(strata)
+        draws[kind] = np.array([*map(NormalDist().inv_cdf, strata.tolist())])
     if not joint_ratio:
         known = dict(spread)
         common = known.pop(MACHINE) * draws[MACHINE] if MACHINE in known else 0.0
@@ -317,9 +292,3 @@ def _matters(name: str, topology: Topology) -> bool:
     if name.startswith("links.domain"):
         return min(topology.domain_size, topology.world_size) > topology.local_world_size
     return True
-
-
-def _normal_quantile(probability: FloatArray) -> FloatArray:
-    """The normal quantiles ``[n]`` of probabilities ``[n]``."""
-    inverse = NormalDist().inv_cdf
-    return np.array([inverse(float(p)) for p in probability])

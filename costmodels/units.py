@@ -71,21 +71,18 @@ def parse_quantity(text: object, dimension: str) -> float:
 
 def format_bytes(num_bytes: float) -> str:
     """Bytes for people: ``41.2 GiB``."""
-    return _scaled(
-        num_bytes, (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)), "B"
-    )
+    return _scaled(num_bytes, _BYTES, ("TiB", "GiB", "MiB", "KiB", "B"))
 
 
 def format_rate(bytes_per_s: float) -> str:
     """Bandwidth for people: ``450 GB/s``."""
-    return _scaled(
-        bytes_per_s, (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)), "B/s"
-    )
+    units = ("TB/s", "GB/s", "MB/s", "kB/s", "B/s")
+    return _scaled(bytes_per_s, DIMENSIONS["bytes_per_s"], units)
 
 
 def format_time(seconds: float) -> str:
     """Seconds for people: ``3.12 ms``."""
-    return _scaled(seconds, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)), "ns", smallest=1e-9)
+    return _scaled(seconds, _TIMES, ("s", "ms", "us", "ns"))
 
 
 def format_long_time(seconds: float) -> str:
@@ -96,18 +93,15 @@ def format_long_time(seconds: float) -> str:
 
 def format_count(number: float) -> str:
     """Counts and rates for people: ``21.1 M``."""
-    return _scaled(number, (("G", 1e9), ("M", 1e6), ("k", 1e3)), "").strip()
+    return _scaled(number, _DECIMAL, ("G", "M", "k", "")).strip()
 
 
-def _scaled(
-    value: float, steps: tuple[tuple[str, float], ...], base: str, *, smallest: float = 1.0
-) -> str:
+def _scaled(value: float, known: dict[str, float], units: tuple[str, ...]) -> str:
+    """The value in the largest of the units that it is not below, else in the last one."""
     if not math.isfinite(value):
         return str(value)
-    for unit, factor in steps:
-        if abs(value) >= factor:
-            return f"{_three_digits(value / factor)} {unit}"
-    return f"{_three_digits(value / smallest)} {base}"
+    unit = next((u for u in units if abs(value) >= known[u]), units[-1])
+    return f"{_three_digits(value / known[unit])} {unit}"
 
 
 def _three_digits(value: float) -> str:

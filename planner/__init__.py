@@ -84,39 +84,25 @@ __all__ = [
     "workload_from_dataframe",
 ]
 
-_HOMES = {
-    "Constraints": "planner.problem",
-    "CountLimit": "planner.problem",
-    "Feature": "costmodels.workload",
-    "InfeasibleError": "planner.errors",
-    "InvalidInputError": "planner.errors",
-    "MemoryLimit": "planner.problem",
-    "MoveLimit": "planner.problem",
-    "NoPlanFoundError": "planner.errors",
-    "PlannerError": "planner.errors",
-    "PlanningProblem": "planner.problem",
-    "PlanningResult": "planner.result",
-    "SearchSettings": "planner.settings",
-    "StoppedError": "planner.errors",
-    "Table": "costmodels.workload",
-    "TableConstraint": "planner.problem",
-    "TableGroup": "planner.problem",
-    "Uniform": "costmodels.distribution.uniform",
-    "Workload": "costmodels.workload",
-    "Zipf": "costmodels.distribution.zipf",
-    "compare": "planner.api",
-    "estimate": "planner.api",
-    "load_constraints": "planner.io",
-    "load_plan": "planner.io",
-    "load_problem": "planner.io",
-    "load_system": "planner.io",
-    "load_workload": "planner.io",
-    "load_workload_file": "planner.io",
-    "plan": "planner.api",
-    "save_plan": "planner.io",
-    "solve": "planner.api",
-    "workload_from_dataframe": "planner.io",
+_NAMES = {
+    "costmodels.distribution.uniform": "Uniform",
+    "costmodels.distribution.zipf": "Zipf",
+    "costmodels.workload": "Feature Table Workload",
+    "planner.api": "compare estimate plan solve",
+    "planner.errors": (
+        "InfeasibleError InvalidInputError NoPlanFoundError PlannerError StoppedError"
+    ),
+    "planner.io": (
+        "load_constraints load_plan load_problem load_system load_workload load_workload_file "
+        "save_plan workload_from_dataframe"
+    ),
+    "planner.problem": (
+        "Constraints CountLimit MemoryLimit MoveLimit PlanningProblem TableConstraint TableGroup"
+    ),
+    "planner.result": "PlanningResult",
+    "planner.settings": "SearchSettings",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

@@ -107,9 +107,7 @@ def collective_model_of_device(topology: Topology) -> AbstractCollectiveModel:
     of its own name, if there is one. Such a set was measured on this device, but in a machine that
     need not be typical. Plans therefore do not use it; for single operations nothing better exists.
     """
-    if topology.calibration:
-        return default_models(topology).collective
-    if topology.fitted is not None:
+    if topology.calibration or topology.fitted is not None:
         return default_models(topology).collective
     if not topology.collective_curves and any(
         r.set_name == topology.name for r in shipped_curves()

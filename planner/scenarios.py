@@ -7,7 +7,7 @@ every scenario. Proofs and packings look only at the memory of the scenario that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
 
@@ -84,11 +84,11 @@ class ScenarioPipeline(CostPipeline):
 
     def plan_work(self, plan: Plan) -> FloatArray:
         """The work of a plan in all scenarios, side by side: ``[W, S x F]``."""
-        return _side_by_side([p.plan_work(plan) for p in self.pipelines])
+        return np.concatenate([p.plan_work(plan) for p in self.pipelines], axis=-1)
 
     def split(self, work: FloatArray) -> list[FloatArray]:
         """Take the works of the scenarios apart again."""
-        return _blocks(work, len(self.pipelines))
+        return np.split(work, len(self.pipelines), axis=-1)
 
     def device_bytes(self, work: FloatArray) -> FloatArray:
         """Embedding bytes on each device in the scenario that leaves least memory."""
@@ -179,31 +179,27 @@ class RobustObjective(AbstractObjective):
 
     def values(self, work: FloatArray) -> FloatArray:
         """The worst or the mean of the scenarios' values."""
-        blocks = _blocks(work, len(self._inner))
-        values = np.stack([o.values(b) for o, b in zip(self._inner, blocks, strict=True)])
-        return self._merge(values)
+        return self._merge([o.values(part) for o, part in self._parts(work)])
 
     def proven_values(self, work: FloatArray, values: FloatArray) -> FloatArray:
         """The worst or the mean of the scenarios' proven values."""
-        blocks = _blocks(work, len(self._inner))
-        inner = [o.proven_values(b, o.values(b)) for o, b in zip(self._inner, blocks, strict=True)]
-        stacked = np.stack(inner)
-        return np.minimum(values, self._merge(stacked))
+        proven = [o.proven_values(part, o.values(part)) for o, part in self._parts(work)]
+        return np.minimum(values, self._merge(proven))
 
-    def _merge(self, values: FloatArray) -> FloatArray:
-        """The worst or the mean of values ``[S, ...]`` over the scenarios."""
-        return np.asarray(
-            values.max(axis=0) if self._how is ScenarioRule.WORST else values.mean(axis=0)
-        )
+    def _parts(self, work: FloatArray) -> Iterator[tuple[AbstractObjective, FloatArray]]:
+        """The objective of each scenario with its part of the work ``[..., S x F]``."""
+        return zip(self._inner, np.split(work, len(self._inner), axis=-1), strict=True)
+
+    def _merge(self, values: Sequence[FloatArray]) -> FloatArray:
+        """The worst or the mean of the values of the scenarios."""
+        merge = np.max if self._how is ScenarioRule.WORST else np.mean
+        return np.asarray(merge(np.stack(values), axis=0))
 
     def gradient(self, row: FloatArray) -> FloatArray:
         """The tangents of each scenario's phases, at its own part of the work."""
-        gradient = np.zeros((int(self._sizes[-1]), len(row)))
-        width = len(row) // len(self._inner)
-        for i, inner in enumerate(self._inner):
-            block = slice(i * width, (i + 1) * width)
-            gradient[self._sizes[i] : self._sizes[i + 1], block] = inner.gradient(row[block])
-        return gradient
+        from scipy.linalg import block_diag  # which takes long to load
+
+        return np.asarray(block_diag(*(o.gradient(part) for o, part in self._parts(row))))
 
     def always(self) -> Cut:
         """The mean of the scenarios' cuts."""
@@ -251,15 +247,6 @@ def _option_side_by_side(works: Sequence[OptionWork]) -> OptionWork:
     """
     first = works[0]
     if all(np.array_equal(first.index, work.index) for work in works[1:]):
-        return OptionWork(rows=_side_by_side([w.rows for w in works]), index=first.index)
-    return OptionWork.of(_side_by_side([w.full for w in works]))
-
-
-def _blocks(work: FloatArray, count: int) -> list[FloatArray]:
-    """The work of each of ``count`` scenarios, from ``[..., S x F]``."""
-    return np.split(work, count, axis=-1)
-
-
-def _side_by_side(works: Sequence[FloatArray]) -> FloatArray:
-    """``[..., S x F]``."""
-    return np.concatenate(works, axis=-1)
+        rows = np.concatenate([w.rows for w in works], axis=-1)
+        return OptionWork(rows=rows, index=first.index)
+    return OptionWork.of(np.concatenate([w.full for w in works], axis=-1))

@@ -143,26 +143,27 @@ class FbgemmFit:
     errors: tuple[BlockError, ...]
 
 
-def fit_fbgemm(
-    rows: Sequence[LookupRow], topology: Topology, start: FbgemmConstants = DEFAULTS
-) -> FbgemmFit:
+def fit_fbgemm(rows: Sequence[LookupRow], topology: Topology) -> FbgemmFit:
     """Fit the constants to measured calls.
 
     Args:
         rows: the calls.
         topology: the system that ran them; its bandwidths turn seconds into passes.
-        start: constants that are kept where the rows tell nothing.
 
     Raises:
         InvalidValueError: there are no rows.
     """
     require(bool(rows), "no lookups were measured, so that there is nothing to fit")
-    start = replace(start, l2_bandwidth_bytes_per_s=topology.device.l2_bandwidth_bytes_per_s)
-    parts, found = _parts(rows, topology, start), np.ones(len(FITTED))
-    found = _solved(parts, _measured(rows), start)
+    start = _start(topology)
+    found = _solved(_parts(rows, topology), _measured(rows), start)
     values = {n: float(getattr(start, n) * x) for n, x in zip(FITTED, found, strict=True)}
-    predicted = left_out(rows, topology, folds_of(rows), start)
+    predicted = left_out(rows, topology, folds_of(rows))
     return FbgemmFit(constants=replace(start, **values), errors=block_errors(rows, predicted))
+
+
+def _start(topology: Topology) -> FbgemmConstants:
+    """The constants that are kept where the rows tell nothing."""
+    return replace(DEFAULTS, l2_bandwidth_bytes_per_s=topology.device.l2_bandwidth_bytes_per_s)
 
 
 def folds_of(rows: Sequence[LookupRow]) -> IntArray:
@@ -171,26 +172,19 @@ def folds_of(rows: Sequence[LookupRow]) -> IntArray:
     return np.array([points[row.block, row.point] % _FOLDS for row in rows])
 
 
-def left_out(
-    rows: Sequence[LookupRow],
-    topology: Topology,
-    groups: IntArray,
-    start: FbgemmConstants = DEFAULTS,
-) -> FloatArray:
+def left_out(rows: Sequence[LookupRow], topology: Topology, groups: IntArray) -> FloatArray:
     """Seconds ``[rows, 2]`` of each row, from fits to the rows of all other groups.
 
     Args:
         rows: the calls.
         topology: the system that ran them.
         groups: ``[rows]`` the group of each row.
-        start: as for :func:`fit_fbgemm`.
     """
-    parts, measured = _parts(rows, topology, start), _measured(rows)
+    parts, measured, start = _parts(rows, topology), _measured(rows), _start(topology)
     predicted = np.zeros_like(measured)
     for group in np.unique(groups):
         out = groups == group
-        found = _solved(parts[~out], measured[~out], start)
-        predicted[out] = parts[out] @ found
+        predicted[out] = parts[out] @ _solved(parts[~out], measured[~out], start)
     return predicted
 
 
@@ -220,16 +214,15 @@ def _measured(rows: Sequence[LookupRow]) -> FloatArray:
     return np.array([row.measured_s for row in rows])
 
 
-def _parts(rows: Sequence[LookupRow], topology: Topology, start: FbgemmConstants) -> FloatArray:
-    """Seconds ``[rows, 2, constants]`` of each row that every constant of ``start`` gives alone."""
-    parts = np.zeros((len(rows), len(PASSES), len(FITTED)))
-    none = dict.fromkeys(FITTED, 0.0)
-    for i, name in enumerate(FITTED):
-        alone = replace(start, **{**none, name: getattr(start, name)})
-        system = replace(topology, lookup_constants=alone)
-        for at, row in enumerate(rows):
-            parts[at, :, i] = call_seconds(row.shard, row.num_tables, system)
-    return parts
+def _parts(rows: Sequence[LookupRow], topology: Topology) -> FloatArray:
+    """Seconds ``[rows, 2, constants]`` of each row that every constant of the start gives alone."""
+    start, none = _start(topology), dict.fromkeys(FITTED, 0.0)
+    systems = [
+        replace(topology, lookup_constants=replace(start, **{**none, name: getattr(start, name)}))
+        for name in FITTED
+    ]
+    each = [[call_seconds(row.shard, row.num_tables, s) for s in systems] for row in rows]
+    return np.swapaxes(np.array(each), 1, 2)
 
 
 def call_seconds(shard: LookupShard, num_tables: float, topology: Topology) -> tuple[float, float]:

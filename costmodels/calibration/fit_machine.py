@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.calibration.fitting import (
-    Caches,
     FitError,
     fit_counts,
     fit_lookups,
@@ -33,18 +32,19 @@ from costmodels.cpu.dense import (
     update_counts,
 )
 from costmodels.cpu.exchange import (
+    STAGES,
     ShardLoad,
     all_to_all_counts,
     buffer_counts,
     exchange_counts,
     shard_loads,
 )
-from costmodels.cpu.lookup import TOGETHER, factor, features, together
-from costmodels.cpu.run_stages import STAGES
+from costmodels.cpu.lookup import TOGETHER, Access, Accesses, alone_s, together
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_layers
 from costmodels.measured.cpu_constants import (
     OPERATOR_COUNTS,
+    Caches,
     CollectiveConstants,
     CpuConstants,
     CpuKernel,
@@ -63,6 +63,17 @@ KINDS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WIS
 """Sharding types with exchanges, in the order of their counts."""
 _EXCHANGES = {"indices": "input_s", "vectors": "output_s", "gradients": "gradient_s"}
 """From a stage that is an exchange to its field of ``ExchangeConstants``."""
+_FITS: Final = {
+    "lookup_forward": ("lookup", "lookup forward, calls in steps"),
+    "lookup_backward": ("lookup", "lookup backward, calls in steps"),
+    "indices": ("collective", "exchange of indices"),
+    "vectors": ("collective", "exchange of vectors"),
+    "gradients": ("collective", "exchange of gradients"),
+    "dense_forward": ("dense", "dense forward"),
+    "dense_backward": ("dense", "dense backward"),
+    "update": ("dense", "bottom backward and update"),
+}
+"""For each stage the kind of its time, and what reports call its fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,19 +92,15 @@ class _Seen:
     point: StepPoint
     loads: tuple[ShardLoad, ...]
 
-    def seconds(self, stage: str) -> float:
-        """Measured seconds of a stage on this rank."""
-        return self.point.stages_s[self.rank][STAGES.index(stage)]
-
-    @property
-    def exchanges(self) -> bool:
-        """Whether the step has exchanges: TorchRec makes none if all tables are replicated."""
-        return any(not x.replicated for x in self.loads)
-
     @property
     def own(self) -> tuple[ShardLoad, ...]:
         """The shards on this rank."""
         return tuple(x for x in self.loads if x.rank == self.rank)
+
+    @property
+    def replicated(self) -> tuple[Access, ...]:
+        """How the replicated tables of this rank are accessed."""
+        return tuple(x.access for x in self.own if x.replicated)
 
 
 def _fit_steps(
@@ -101,7 +108,7 @@ def _fit_steps(
     fused: LookupConstants,
     replicated: LookupConstants,
     caches: Caches,
-) -> tuple[dict[str, Any], tuple[FitError, ...]]:
+) -> tuple[dict[str, Any], list[FitError]]:
     """Fit each stage by itself; in errors on points left out, a step is left out as a whole.
 
     Args:
@@ -118,254 +125,157 @@ def _fit_steps(
         for i, p in enumerate(points)
         for r in range(len(p.stages_s))
     ]
-    calls = [_fit_calls(seen, phase, (fused, replicated), caches) for phase in _PHASES]
-    exchanges, handed_on, exchange_errors = _fit_exchanges(seen)
-    dense, (replicated_s, per_byte_s), dense_errors = _fit_dense(seen)
-    (forward, forward_error), (backward, backward_error) = calls
-    constants = {
+    each = [_counts(s, (fused, replicated), caches) for s in seen]
+    counts = {stage: np.array([found[stage] for found in each]) for stage in _FITS}
+    measured = np.array([s.point.stages_s[s.rank] for s in seen])
+    times = {stage: measured[:, STAGES.index(stage)] for stage in _FITS}
+    steps, words = np.array([s.step for s in seen]), [_describe(s) for s in seen]
+    # TorchRec makes no exchanges if all tables are replicated.
+    used = {
+        "lookup": np.array([bool(s.own) for s in seen]),
+        "collective": np.array([any(not x.replicated for x in s.loads) for s in seen]),
+        "dense": np.ones(len(seen), dtype=bool),
+    }
+    costs: dict[str, tuple[float, ...]] = {}
+    errors = []
+    for stage, (kind, name) in _FITS.items():
+        at = np.flatnonzero(used[kind])
+        costs[stage], error = fit_counts(
+            counts[stage][at],
+            times[stage][at],
+            name,
+            groups=steps[at],
+            describe=[words[i] for i in at].__getitem__,
+        )
+        errors.append(error)
+
+    # The deviation of each kind of time: its stages are added up before they are compared, because
+    # errors of single stages partly cancel out in a step.
+    at = np.flatnonzero(used["lookup"] & used["collective"])
+    sigmas = []
+    for kind in used:
+        stages = [stage for stage, (own, _) in _FITS.items() if own == kind]
+        predicted = sum(held_out_seconds(counts[s][at], times[s][at], steps[at]) for s in stages)
+        off = np.log(predicted / sum(times[s][at] for s in stages))
+        sigmas.append((kind, float(np.sqrt(np.mean(np.square(off))))))
+    return {**_constants(costs), "sigmas_ratio": (*sigmas, ("host", 0.0))}, errors
+
+
+def _constants(costs: dict[str, tuple[float, ...]]) -> dict[str, Any]:
+    """The fields of :class:`CpuConstants` from the seconds per count of each stage.
+
+    Replicated tables exchange nothing, but their features are separated from the others in the
+    stages of exchanges. The seconds that this takes are counted with their lookups.
+    """
+    first = 2 + len(TOGETHER)
+    exchanges: dict[str, Any] = {}
+    for k, kind in enumerate(KINDS):
+        parts = {
+            name: np.split(np.array(costs[stage][first:]), len(KINDS))[k].tolist()
+            for stage, name in _EXCHANGES.items()
+        }
+        exchanges[kind.value] = ExchangeConstants(**{n: tuple(x) for n, x in parts.items()})
+    handed_on = {stage: np.array(costs[stage][1:first]) for stage in _EXCHANGES}
+    forward, backward = costs["lookup_forward"], costs["lookup_backward"]
+    passes = {
+        "forward_s": (forward[6:], handed_on["indices"] + handed_on["vectors"]),
+        "backward_s": (backward[6:], handed_on["gradients"]),
+    }
+    replicated = {
+        name: (alone, *(np.array(others) + extra[1:]).tolist())
+        for name, ((alone, *others), extra) in passes.items()
+    }
+    *update, replicated_s, per_byte_s = costs["update"]
+    return {
         **exchanges,
+        "exchange_s": tuple(costs[stage][0] for stage in _EXCHANGES),
         "call_s": forward[0] + backward[0],
         "group": GroupConstants(forward_s=forward[1:6], backward_s=backward[1:6]),
-        "replicated_group": GroupConstants(
-            forward_s=_handed_on(forward[6:], handed_on["indices"], handed_on["vectors"]),
-            backward_s=_handed_on(backward[6:], handed_on["gradients"]),
+        "replicated_group": GroupConstants(**replicated),
+        "dense": DenseConstants(
+            forward_s=costs["dense_forward"],
+            backward_s=costs["dense_backward"],
+            update_s=tuple(update),
         ),
-        "dense": dense,
         "gradient": GradientConstants(
-            fixed_s=replicated_s + sum(costs[0] for costs in handed_on.values()),
+            fixed_s=replicated_s + sum(float(extra[0]) for extra in handed_on.values()),
             per_byte_s=per_byte_s,
         ),
-        "sigmas_ratio": _sigmas(seen, (fused, replicated), caches),
     }
-    return constants, (forward_error, backward_error, *exchange_errors, *dense_errors)
 
 
-_DENSE = {
-    "dense_forward": "dense forward",
-    "dense_backward": "dense backward",
-    "update": "bottom backward and update",
-}
-"""Stages of the dense part, with the names of their fits."""
-_PHASES = ("forward", "backward")
+def _counts(
+    seen: _Seen, constants: tuple[LookupConstants, LookupConstants], caches: Caches
+) -> dict[str, FloatArray]:
+    """What each stage of a rank consists of, as counts.
 
-
-def _fit_calls(
-    seen: Sequence[_Seen],
-    phase: str,
-    constants: tuple[LookupConstants, LookupConstants],
-    caches: Caches,
-) -> tuple[tuple[float, ...], FitError]:
-    """Fit the lookups of one pass: seconds for each of the counts of :func:`call_counts`."""
-    used = [s for s in seen if s.own]
-    counts = np.array([call_counts(s.own, phase, constants, caches) for s in used])
-    times = np.array([s.seconds(f"lookup_{phase}") for s in used])
-    return fit_counts(
-        counts,
-        times,
-        f"lookup {phase}, calls in steps",
-        groups=[s.step for s in used],
-        describe=lambda i: _describe(used[i]),
-    )
-
-
-def call_counts(
-    loads: Sequence[ShardLoad],
-    phase: str,
-    constants: tuple[LookupConstants, LookupConstants],
-    caches: Caches,
-) -> FloatArray:
-    """What the lookups of a rank consist of in one pass, as counts.
-
-    Args:
-        loads: the shards of the rank.
-        phase: ``forward`` or ``backward``.
-        constants: constants of fused and of replicated tables that are looked up alone.
-        caches: sizes of the caches of a core.
-
-    Returns:
-        First the number of fused calls. Then five sums over fused tables: seconds of the lookups
-        alone, and the counts of :data:`costmodels.cpu.lookup.TOGETHER` (tables, bags, elements,
-        indices). Then the same five sums over replicated tables.
-    """
-    counts = np.zeros(3 + 2 * len(TOGETHER))
-    counts[0] = len({x.sharding_type for x in loads})
-    for load in loads:
-        own = constants[load.replicated]
-        counted = features(
-            load.access,
-            l2_bytes=caches.l2_bytes,
-            l3_bytes=caches.l3_bytes,
-            kernel=load.kernel,
-        )
-        alone = float(getattr(counted, phase)[1:] @ np.array(getattr(own, f"{phase}_s")[1:]))
-        alone *= float(factor(getattr(own, f"{phase}_residual"), counted.shape))
-        start = 2 + len(TOGETHER) if load.replicated else 1
-        counts[start : start + 1 + len(TOGETHER)] += alone, *together(load.access)
-    return counts
-
-
-def _fit_exchanges(
-    seen: Sequence[_Seen],
-) -> tuple[dict[str, Any], dict[str, tuple[float, ...]], list[FitError]]:
-    """Fit the exchanges of indices, vectors and gradients.
-
-    Returns:
-        The constants of each sharding type and, as ``exchange_s``, the seconds that each exchange
-        takes once in a step; for each exchange what replicated tables cost there, once if there are
-        any, and for each of the counts of ``TOGETHER``; and the error of each fit.
-    """
-    seen = [s for s in seen if s.exchanges]
-    found: dict[str, tuple[float, ...]] = {}
-    errors = []
-    for stage in _EXCHANGES:
-        counts = [_exchange_counts(s, 0 if stage == "indices" else 1) for s in seen]
-        found[stage], error = _fit_stage(seen, counts, stage, f"exchange of {stage}")
-        errors.append(error)
-    constants: dict[str, Any] = {"exchange_s": tuple(costs[0] for costs in found.values())}
-    first = 2 + len(TOGETHER)
-    for k, kind in enumerate(KINDS):
-        own = {}
-        for stage, name in _EXCHANGES.items():
-            size = (len(found[stage]) - first) // len(KINDS)
-            own[name] = found[stage][first + k * size : first + (k + 1) * size]
-        constants[kind.value] = ExchangeConstants(**own)
-    return constants, {stage: costs[1:first] for stage, costs in found.items()}, errors
-
-
-def _exchange_counts(seen: _Seen, column: int) -> FloatArray:
-    """What an exchange of a rank consists of, as counts.
+    The stage ``dense_forward`` has all layers, ``dense_backward`` those of the top, and ``update``
+    those of the bottom, the optimizer and what is reduced: 1 if the rank has replicated tables, and
+    the bytes of gradients.
 
     Args:
         seen: the rank and its step.
-        column: 0 for the exchange of indices, 1 for vectors and their gradients.
-
-    Returns:
-        First 1. Then 1 if the rank has replicated tables, and their counts of ``TOGETHER``: tables,
-        bags, elements, indices. Then the counts of each sharding type of ``KINDS``.
-    """
-    world = len(seen.point.stages_s)
-    replicated = np.zeros(1 + len(TOGETHER))
-    for load in seen.own:
-        if load.replicated:
-            replicated[0] = 1.0
-            replicated[1:] += together(load.access)
-    kinds = [exchange_counts(seen.loads, kind, seen.rank, world)[column] for kind in KINDS]
-    return np.concatenate([[1.0], replicated, *kinds])
-
-
-def _handed_on(group: tuple[float, ...], *extra: tuple[float, ...]) -> tuple[float, ...]:
-    """Constants of the lookups of replicated tables, with what these tables cost in exchanges.
-
-    Replicated tables exchange nothing, but their features are separated from the others in those
-    stages. The seconds that this takes are counted with the lookups.
-
-    Args:
-        group: fitted constants of the lookups: a factor on the seconds alone, then seconds for each
-            of the counts of ``TOGETHER``.
-        extra: for each exchange of this pass, seconds once, then for each of these counts.
-    """
-    alone, *others = group
-    added = np.sum([costs[1:] for costs in extra], axis=0)
-    return (alone, *(float(x) for x in np.array(others) + added))
-
-
-def _fit_dense(seen: Sequence[_Seen]) -> tuple[DenseConstants, tuple[float, ...], list[FitError]]:
-    """Fit the dense part.
-
-    Returns:
-        The constants of the layers; seconds of the reduction of gradients, once if there are
-        replicated tables and per byte; and the errors.
-    """
-    (forward, first), (backward, second), (update, third) = (
-        _fit_stage(seen, [_dense_counts(s, stage) for s in seen], stage, name)
-        for stage, name in _DENSE.items()
-    )
-    dense = DenseConstants(
-        forward_s=forward,
-        backward_s=backward,
-        update_s=update[:-2],
-    )
-    return dense, update[-2:], [first, second, third]
-
-
-def _dense_counts(seen: _Seen, stage: str) -> FloatArray:
-    """Counts of a stage of the dense part: all layers forward, or the top's layers backward.
-
-    The stage ``update`` counts the bottom's layers backward, the optimizer and what is reduced.
-    """
-    workload = seen.point.workload
-    if stage == "update":
-        return np.concatenate([update_counts(workload), _reduced(seen)])
-    layers = dense_layers(workload)
-    counts = layer_counts(layers.top, workload.dense.dtype.num_bytes)
-    if stage == "dense_forward":
-        counts += layer_counts(layers.bottom, workload.dense.dtype.num_bytes)
-    counts[0] = 1.0
-    return np.asarray(counts)
-
-
-def _reduced(seen: _Seen) -> FloatArray:
-    """1 if the rank has replicated tables, else 0; and the bytes of gradients that are reduced."""
-    layers = dense_layers(seen.point.workload)
-    num_bytes = 4.0 * (layers.bottom_parameters + layers.top_parameters)
-    replicated = [x.access for x in seen.own if x.replicated]
-    num_bytes += sum(4.0 * a.num_rows * a.num_cols for a in replicated)
-    return np.array([float(bool(replicated)), num_bytes])
-
-
-def _sigmas(
-    seen: Sequence[_Seen], constants: tuple[LookupConstants, LookupConstants], caches: Caches
-) -> tuple[tuple[str, float], ...]:
-    """Root mean square of ln(predicted / measured) of each kind of time, with steps left out.
-
-    The stages of one kind are added up before they are compared, because errors of single stages
-    partly cancel out in a step.
-
-    Args:
-        seen: all ranks of all steps.
         constants: constants of fused and of replicated tables that are looked up alone.
         caches: sizes of the caches of a core.
     """
-
-    def calls(s: _Seen, stage: str) -> FloatArray:
-        """Counts of a lookup stage."""
-        return call_counts(s.own, stage.removeprefix("lookup_"), constants, caches)
-
-    def exchange(s: _Seen, stage: str) -> FloatArray:
-        """Counts of an exchange stage."""
-        return _exchange_counts(s, 0 if stage == "indices" else 1)
-
-    kinds: dict[str, tuple[Callable[[_Seen, str], FloatArray], tuple[str, ...]]] = {
-        "lookup": (calls, ("lookup_forward", "lookup_backward")),
-        "collective": (exchange, tuple(_EXCHANGES)),
-        "dense": (_dense_counts, ("dense_forward", "dense_backward", "update")),
+    workload, replicated = seen.point.workload, seen.replicated
+    layers, element = dense_layers(workload), workload.dense.dtype.num_bytes
+    top = layer_counts(layers.top, element)
+    every = top + layer_counts(layers.bottom, element)
+    top[0] = every[0] = 1.0
+    num_bytes = 4.0 * (layers.bottom_parameters + layers.top_parameters)
+    num_bytes += sum(4.0 * a.num_rows * a.num_cols for a in replicated)
+    reduced = [float(bool(replicated)), num_bytes]
+    forward, backward = _call_counts(seen.own, constants, caches)
+    indices, vectors = _exchange_counts(seen)
+    return {
+        "lookup_forward": forward,
+        "lookup_backward": backward,
+        "indices": indices,
+        "vectors": vectors,
+        "gradients": vectors,
+        "dense_forward": every,
+        "dense_backward": top,
+        "update": np.concatenate([update_counts(workload), reduced]),
     }
-    found = []
-    for kind, (counted, stages) in kinds.items():
-        used = [s for s in seen if s.own and s.exchanges]
-        groups = [s.step for s in used]
-        predicted, measured = np.zeros((2, len(used)))
-        for stage in stages:
-            times = np.array([s.seconds(stage) for s in used])
-            counts = np.array([counted(s, stage) for s in used])
-            predicted += held_out_seconds(counts, times, groups)
-            measured += times
-        errors = np.log(predicted / measured)
-        found.append((kind, float(np.sqrt(np.mean(np.square(errors))))))
-    return (*found, ("host", 0.0))
 
 
-def _fit_stage(
-    seen: Sequence[_Seen], counts: Sequence[FloatArray], stage: str, name: str
-) -> tuple[tuple[float, ...], FitError]:
-    """Seconds per count of one stage; ``name`` is what reports call the fit."""
-    return fit_counts(
-        np.array(counts),
-        np.array([s.seconds(stage) for s in seen]),
-        name,
-        groups=[s.step for s in seen],
-        describe=lambda i: _describe(seen[i]),
-    )
+def _call_counts(
+    loads: Sequence[ShardLoad],
+    constants: tuple[LookupConstants, LookupConstants],
+    caches: Caches,
+) -> FloatArray:
+    """What the lookups of a rank consist of, as counts ``[2, counts]``, forward and backward.
+
+    First the number of fused calls. Then five sums over fused tables: seconds of the lookups alone,
+    and the counts of :data:`costmodels.cpu.lookup.TOGETHER` (tables, bags, elements, indices). Then
+    the same five sums over replicated tables. Arguments as for :func:`_counts`.
+    """
+    counts = np.zeros((2, 3 + 2 * len(TOGETHER)))
+    counts[:, 0] = len({x.sharding_type for x in loads})
+    for k, kernel in enumerate((CpuKernel.FUSED, CpuKernel.DENSE)):
+        accesses = [x.access for x in loads if x.kernel is kernel]
+        if accesses:
+            seen, begin = Accesses(accesses), 1 + k * (1 + len(TOGETHER))
+            alone = alone_s(seen, kernel, constants[k], caches)
+            counts[:, begin] = [seconds.sum() for seconds in alone]
+            counts[:, begin + 1 : begin + 1 + len(TOGETHER)] = together(seen).sum(axis=0)
+    return counts
+
+
+def _exchange_counts(seen: _Seen) -> tuple[FloatArray, FloatArray]:
+    """What the exchanges of a rank consist of: those of indices, and those of vectors.
+
+    First 1. Then 1 if the rank has replicated tables, and their counts of ``TOGETHER``: tables,
+    bags, elements, indices. Then the counts of each sharding type of ``KINDS``.
+    """
+    world, shared = len(seen.point.stages_s), np.zeros(2 + len(TOGETHER))
+    shared[0] = 1.0
+    if seen.replicated:
+        shared[1:] = 1.0, *together(Accesses(seen.replicated)).sum(axis=0)
+    kinds = [exchange_counts(seen.loads, kind, seen.rank, world) for kind in KINDS]
+    indices, vectors = (np.concatenate([shared, *each]) for each in zip(*kinds, strict=True))
+    return indices, vectors
 
 
 def _describe(seen: _Seen) -> str:
@@ -490,12 +400,13 @@ def fit_machine(
     Returns:
         The constants, and the error of each fit.
     """
-    fused, fused_errors = fit_lookups(points.lookups, caches, CpuKernel.FUSED)
-    replicated, replicated_errors = fit_lookups(points.lookups, caches, CpuKernel.DENSE)
-    has_sequences = any(p.kernel is CpuKernel.SEQUENCE for p in points.lookups)
-    sequence, sequence_errors = (
-        fit_lookups(points.lookups, caches, CpuKernel.SEQUENCE) if has_sequences else (None, ())
-    )
+    measured = {p.kernel for p in points.lookups}
+    lookups = {
+        kernel: fit_lookups(points.lookups, caches, kernel)
+        for kernel in CpuKernel
+        if kernel is not CpuKernel.SEQUENCE or kernel in measured
+    }
+    fused, replicated = lookups[CpuKernel.FUSED][0], lookups[CpuKernel.DENSE][0]
     steps, step_errors = _fit_steps(points.steps, fused, replicated, caches)
     pace_sigma_ratio = math.hypot(points.pace_sigma_ratio, LATER_PACE_SIGMA)
     steps["sigmas_ratio"] = (*steps["sigmas_ratio"], (MACHINE, pace_sigma_ratio))
@@ -508,20 +419,14 @@ def fit_machine(
         l3_bytes=caches.l3_bytes,
         fused=fused,
         replicated=replicated,
-        sequence=sequence,
+        sequence=lookups[CpuKernel.SEQUENCE][0] if CpuKernel.SEQUENCE in lookups else None,
         collective=collective,
         operators=operators,
         pace_s=points.pace_s,
         **steps,
     )
-    errors = (
-        *step_errors,
-        *fused_errors,
-        *replicated_errors,
-        *sequence_errors,
-        *collective_errors,
-        *operator_errors,
-    )
+    lookup_errors = (error for _, errors in lookups.values() for error in errors)
+    errors = (*step_errors, *lookup_errors, *collective_errors, *operator_errors)
     return constants, errors
 
 

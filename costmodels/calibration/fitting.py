@@ -13,11 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.calibration.points import LookupPoint
-from costmodels.cpu.lookup import Access, factor, features
+from costmodels.cpu.lookup import Access, Accesses, factor, features
 from costmodels.datatypes import FloatArray, IntArray
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import require
-from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, LookupConstants, Residual
+from costmodels.measured.cpu_constants import (
+    Caches,
+    CpuConstants,
+    CpuKernel,
+    LookupConstants,
+    Residual,
+)
 from costmodels.uncertainty import KINDS, MACHINE
 
 _ROUNDS = 4
@@ -156,7 +162,7 @@ def fit_counts(
     times_s: FloatArray,
     name: str,
     *,
-    groups: Sequence[int] | None = None,
+    groups: Sequence[int] | IntArray | None = None,
     describe: Callable[[int], str] | None = None,
 ) -> tuple[tuple[float, ...], FitError]:
     """Seconds per count, and how well they fit.
@@ -180,7 +186,7 @@ def fit_counts(
 
 
 def held_out_seconds(
-    counts: FloatArray, times_s: FloatArray, groups: Sequence[int] | None = None
+    counts: FloatArray, times_s: FloatArray, groups: Sequence[int] | IntArray | None = None
 ) -> FloatArray:
     """Seconds ``[points]`` that fits to the other groups predict for each point.
 
@@ -249,7 +255,7 @@ class Calibration:
         constants: the constants of all models.
         errors: the error of each fit.
         seed: seed of the random points that were measured.
-        effort: name of the :class:`~costmodels.calibration.designs.Effort`.
+        effort: name of the :class:`~costmodels.calibration.points.Effort`.
 
     Raises:
         InvalidValueError: a deviation is of no kind of time.
@@ -276,29 +282,6 @@ _LIMIT = 0.6
 """Largest absolute value of the logarithm of the learned factor: it is between 0.55 and 1.82."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caches:
-    """Sizes of the caches of a core, from which counts of cache misses follow."""
-
-    l2_bytes: float
-    l3_bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Data:
-    """The measured tables of one pass.
-
-    Attributes:
-        counts: ``[points, counts]``.
-        shapes: ``[points, features]`` what the learned factor sees.
-        times_s: ``[points]`` measured seconds.
-    """
-
-    counts: FloatArray
-    shapes: FloatArray
-    times_s: FloatArray
-
-
 def fit_lookups(
     points: Sequence[LookupPoint], caches: Caches, kernel: CpuKernel
 ) -> tuple[LookupConstants, tuple[FitError, FitError]]:
@@ -313,19 +296,59 @@ def fit_lookups(
         The constants, and the errors of forward and backward pass.
     """
     chosen = [p for p in points if p.kernel is kernel]
-    found = []
-    for phase in ("forward", "backward"):
-        data = _data(chosen, caches, phase)
-        coefficients, residual = _fit_lookup(data)
-        found.append((coefficients, residual, _error(data, chosen, f"lookup {phase} {kernel}")))
-    forward, backward = found
+    require(bool(chosen), f"no lookups of kernel {kernel} were measured")
+    seen = Accesses([point_access(p) for p in chosen])
+    counted = features(seen, kernel, caches)
+    forward, backward = (
+        _fit_pass(
+            getattr(counted, phase),
+            counted.shape,
+            np.array([getattr(p, f"{phase}_s") for p in chosen]),
+            f"lookup {phase} {kernel}",
+            lambda i: _table_words(chosen[i]),
+        )
+        for phase in ("forward", "backward")
+    )
     constants = LookupConstants(
-        forward_s=tuple(float(c) for c in forward[0]),
-        backward_s=tuple(float(c) for c in backward[0]),
+        forward_s=forward[0],
+        backward_s=backward[0],
         forward_residual=forward[1],
         backward_residual=backward[1],
     )
     return constants, (forward[2], backward[2])
+
+
+def _fit_pass(
+    counts: FloatArray,
+    shapes: FloatArray,
+    times_s: FloatArray,
+    name: str,
+    describe: Callable[[int], str],
+) -> tuple[tuple[float, ...], Residual, FitError]:
+    """Seconds per count of one pass, the learned factor on top of them, and their error.
+
+    Args:
+        counts: ``[points, counts]``.
+        shapes: ``[points, features]`` what the learned factor sees.
+        times_s: ``[points]`` measured seconds.
+        name: what is fitted.
+        describe: describes the point at a position.
+    """
+
+    def fitted(at: IntArray) -> tuple[FloatArray, Residual]:
+        coefficients = non_negative(counts[at], times_s[at])
+        ratio = -log_errors(counts[at] @ coefficients, times_s[at])
+        return coefficients, learned_residual(shapes[at], ratio, limit=_LIMIT)
+
+    def predicted(coefficients: FloatArray, residual: Residual, at: IntArray) -> FloatArray:
+        return np.asarray(counts[at] @ coefficients * factor(residual, shapes[at]))
+
+    every = np.arange(len(times_s))
+    outside = left_out(every, times_s, lambda kept, out: predicted(*fitted(kept), out))
+    coefficients, residual = fitted(every)
+    inside = predicted(coefficients, residual, every)
+    errors = log_errors(inside, times_s), log_errors(outside, times_s)
+    return tuple(coefficients.tolist()), residual, fit_error(name, *errors, describe)
 
 
 def point_access(point: LookupPoint) -> Access:
@@ -342,53 +365,6 @@ def point_access(point: LookupPoint) -> Access:
         num_cols=point.embedding_dim,
         num_rows=point.num_embeddings,
     )
-
-
-def _data(points: Sequence[LookupPoint], caches: Caches, phase: str) -> _Data:
-    """Counts, shapes and seconds of one pass, which is ``forward`` or ``backward``."""
-    counted = [
-        features(
-            point_access(p),
-            l2_bytes=caches.l2_bytes,
-            l3_bytes=caches.l3_bytes,
-            kernel=p.kernel,
-        )
-        for p in points
-    ]
-    return _Data(
-        counts=np.array([getattr(f, phase) for f in counted]),
-        shapes=np.array([f.shape for f in counted]),
-        times_s=np.array([getattr(p, f"{phase}_s") for p in points]),
-    )
-
-
-def _fit_lookup(data: _Data) -> tuple[FloatArray, Residual]:
-    """Seconds per count, and the learned factor on top of them."""
-    coefficients = non_negative(data.counts, data.times_s)
-    ratio = -log_errors(data.counts @ coefficients, data.times_s)
-    return coefficients, learned_residual(data.shapes, ratio, limit=_LIMIT)
-
-
-def _predict(data: _Data, coefficients: FloatArray, residual: Residual) -> FloatArray:
-    """Predicted seconds of each point."""
-    return np.asarray(data.counts @ coefficients * factor(residual, data.shapes))
-
-
-def _part(data: _Data, rows: IntArray) -> _Data:
-    """The data of some points."""
-    return _Data(counts=data.counts[rows], shapes=data.shapes[rows], times_s=data.times_s[rows])
-
-
-def _error(data: _Data, points: Sequence[LookupPoint], name: str) -> FitError:
-    """Errors on the points of the fit, and on points that are left out in turn."""
-    predicted = left_out(
-        np.arange(len(points)),
-        data.times_s,
-        lambda kept, out: _predict(_part(data, out), *_fit_lookup(_part(data, kept))),
-    )
-    inside = log_errors(_predict(data, *_fit_lookup(data)), data.times_s)
-    outside = log_errors(predicted, data.times_s)
-    return fit_error(name, inside, outside, lambda i: _table_words(points[i]))
 
 
 def _table_words(point: LookupPoint) -> str:

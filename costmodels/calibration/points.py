@@ -1,18 +1,30 @@
-"""The points of a calibration: one dataclass per kind of microbenchmark, with what it measured.
+"""The points of a calibration: what each kind of microbenchmark measured, and which are measured.
 
-A point is made without times by :mod:`costmodels.calibration.designs`, and with times once it is
-measured. All seconds are processor seconds of a rank.
+A point is made without times by the functions at the end, at random, from small tables and models
+to large ones, and with times once it is measured. All seconds are processor seconds of a rank.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
+from costmodels.datatypes import FloatArray
+from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import CpuKernel
 from costmodels.operators import Operator
-from costmodels.sharding import Plan
-from costmodels.workload import Workload
+from costmodels.sharding import (
+    ComputeKernel,
+    Plan,
+    ShardingOption,
+    ShardingType,
+    TablePlacement,
+    place,
+)
+from costmodels.workload import DenseArch, Feature, Interaction, Pipeline, Table, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +84,7 @@ class StepPoint:
         workload: the model.
         plan: where its tables are.
         stages_s: ``[world_size][stages]`` measured seconds of each rank, in the order of
-            :data:`costmodels.cpu.run_stages.STAGES`.
+            :data:`costmodels.cpu.exchange.STAGES`.
     """
 
     workload: Workload
@@ -172,3 +184,284 @@ class CalibrationPoints:
     operators: tuple[OperatorPoint, ...] = ()
     pace_s: float | None = None
     pace_sigma_ratio: float = 0.0
+
+
+# ------------------------------------------------------------------ which points are measured
+
+
+# Sizes are limited so that a full calibration fits into the memory of a small host and into some
+# minutes. Inside the limits, points are spread over orders of magnitude.
+_DIMS = (4, 8, 16, 32, 64, 128)
+"""Columns of tables."""
+_MAX_TABLE_BYTES = 2e8
+"""Largest table that is looked up alone."""
+_MAX_DENSE_BYTES = 3e7
+"""Largest replicated table that is looked up alone: its backward pass writes a whole gradient."""
+_MAX_STEP_BYTES = 2.5e8
+"""All tables of a training step together; a single one has at most half of that."""
+_MAX_STEP_INDICES = 5e5
+"""All indices of a rank's batch in a training step."""
+_MAX_REPLICATED_BYTES = 8e6
+"""Largest replicated table of a training step: its gradient is reduced in every step."""
+_MAX_POOLING = 50.0
+"""Largest mean number of indices of a bag; drawn log-uniformly from 1 on."""
+_BAGS, _FEW_BAGS = (1024, 2048, 4096, 8192), (256, 512, 1024, 2048, 4096)
+"""Bags of a lookup, and bags of a lookup of an unpooled table."""
+_MAX_UNPOOLED = 1e5
+"""Indices of a lookup of an unpooled table, each of which gives a vector."""
+_MAX_EXPONENT = 1.4
+"""Largest exponent of the Zipf laws that indices are drawn from."""
+_UNIFORM_SHARE = 0.15
+"""Share of tables whose indices are drawn uniformly (exponent 0)."""
+_ELEMENT_BYTES = 4
+"""Bytes of an fp32 element."""
+_LEAST_SHARE = 0.25
+"""Smallest share of the points of an effort that a rank measures, however many ranks there are."""
+_MOST_WHOLE_BYTES = 32 * 2**20
+"""Largest collective: bytes of the parts of all ranks together."""
+_SMALLEST = 10
+"""Smallest part of a rank in a collective as a power of two: 2^10 bytes are 1 KiB."""
+_KINDS = (
+    ShardingType.TABLE_WISE,
+    ShardingType.ROW_WISE,
+    ShardingType.COLUMN_WISE,
+    ShardingType.DATA_PARALLEL,
+)
+"""Sharding types of the tables of a training step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuringEffort:
+    """How much is measured if there are two ranks.
+
+    Each rank measures lookups and operators of its own; both measure training steps together.
+
+    Attributes:
+        num_lookups: pooled tables that a rank looks up.
+        num_dense_lookups: replicated tables that a rank looks up.
+        num_sequence_lookups: unpooled tables that a rank looks up.
+        num_steps: training steps.
+        num_passes: how often each lookup is measured, each time among other tables and at another
+            place in memory. The times at two such places differ by 12 to 25 %.
+        repeats: how often a lookup is measured at one place.
+        num_operators: single operators that a rank measures.
+        num_chains: chains of operators that a rank measures.
+        num_blocks: blocks in which the iterations of a training step are measured.
+        iterations: iterations of a block.
+        warm_up: first iterations of a block, which are not counted.
+    """
+
+    num_lookups: int
+    num_dense_lookups: int
+    num_sequence_lookups: int
+    num_steps: int
+    num_passes: int
+    repeats: int
+    num_operators: int
+    num_chains: int
+    num_blocks: int = 3
+    iterations: int = 7
+    warm_up: int = 3
+
+    def shared_by(self, world_size: int) -> MeasuringEffort:
+        """The effort of each rank if there are ``world_size`` ranks.
+
+        More ranks measure about as many points in all as two ranks do, so that each measures fewer.
+        A rank measures at least a quarter of the points, so that it still has points of each kind.
+        """
+        share = min(1.0, max(2.0 / world_size, _LEAST_SHARE))
+        counts = ("lookups", "dense_lookups", "sequence_lookups", "steps", "operators", "chains")
+        fewer = {f"num_{c}": math.ceil(share * getattr(self, f"num_{c}")) for c in counts}
+        return replace(self, **fewer)
+
+
+FULL = MeasuringEffort(
+    num_lookups=140,
+    num_dense_lookups=90,
+    num_sequence_lookups=50,
+    num_steps=140,
+    num_passes=8,
+    repeats=3,
+    num_operators=320,
+    num_chains=160,
+)
+"""A full calibration, which takes some five minutes."""
+QUICK = MeasuringEffort(
+    num_lookups=36,
+    num_dense_lookups=12,
+    num_sequence_lookups=16,
+    num_steps=36,
+    num_passes=3,
+    repeats=3,
+    num_operators=120,
+    num_chains=60,
+    num_blocks=2,
+)
+"""A calibration of about a minute: fewer points, each of them measured fewer times."""
+
+
+def lookup_points(count: int, kernel: CpuKernel, rng: np.random.Generator) -> list[LookupPoint]:
+    """Random tables of 100 to 2 million rows, each looked up alone.
+
+    Args:
+        count: how many tables.
+        kernel: what looks them up; it limits the size of a table or the number of indices.
+        rng: draws the tables.
+    """
+    limit = _MAX_DENSE_BYTES if kernel is CpuKernel.DENSE else _MAX_TABLE_BYTES
+    few = kernel is CpuKernel.SEQUENCE
+    points: list[LookupPoint] = []
+    while len(points) < count:
+        rows = int(10 ** rng.uniform(2.0, 6.3))
+        dim = int(rng.choice(_DIMS))
+        uniform = rng.random() < _UNIFORM_SHARE
+        point = LookupPoint(
+            kernel=kernel,
+            num_embeddings=rows,
+            embedding_dim=dim,
+            num_bags=int(rng.choice(_FEW_BAGS if few else _BAGS)),
+            pooling_factor=_pooling(rng),
+            exponent=0.0 if uniform else float(rng.uniform(0.0, _MAX_EXPONENT)),
+        )
+        too_many = few and point.num_bags * point.pooling_factor > _MAX_UNPOOLED
+        if rows * dim * _ELEMENT_BYTES <= limit and not too_many:
+            points.append(point)
+    return points
+
+
+def step_points(count: int, world_size: int, rng: np.random.Generator) -> list[StepPoint]:
+    """Training steps of small random models with 1 to 14 tables.
+
+    Some have tables of one sharding type, others of all; some load the ranks evenly, others load
+    mostly one rank.
+
+    Args:
+        count: how many steps.
+        world_size: ranks that measure them together.
+        rng: draws models and plans.
+    """
+    return [_step(f"step-{i}", world_size, rng) for i in range(count)]
+
+
+def _step(name: str, world_size: int, rng: np.random.Generator) -> StepPoint:
+    """A random model and a random plan for it."""
+    batch = int(rng.choice([512, 1024, 2048, 4096]))
+    # The parameter of a Dirichlet law says how even its draws are: 0.3 gives nearly everything to
+    # one rank, 20 nearly the same to each. So do 0.1 and 3 for sharding types.
+    leaning = rng.dirichlet(np.full(world_size, rng.choice([0.3, 2.0, 20.0])))
+    mix = rng.dirichlet(np.full(len(_KINDS), rng.choice([0.1, 0.5, 3.0])))
+    room_bytes, room_indices = _MAX_STEP_BYTES, _MAX_STEP_INDICES / batch
+    tables: list[Table] = []
+    placements: list[TablePlacement] = []
+    for i in range(int(rng.integers(1, 15))):
+        table = _table(f"t{i}", rng)
+        room_bytes -= table.weight_bytes
+        room_indices -= table.pooling_factor
+        if tables and min(room_bytes, room_indices) < 0:
+            break
+        kind = _KINDS[int(rng.choice(len(_KINDS), p=mix))]
+        tables.append(table)
+        placements.append(placed(table, kind, rng, world_size=world_size, leaning=leaning))
+    dense = DenseArch(
+        num_dense_features=13,
+        bottom_mlp=_widths(rng),
+        top_mlp=(*_widths(rng), 1),
+        interaction=Interaction.CAT,
+    )
+    workload = Workload(
+        name=name,
+        tables=tuple(tables),
+        batch_size_per_rank=batch,
+        dense=dense,
+        pipeline=Pipeline.NONE,
+    )
+    return StepPoint(workload=workload, plan=Plan(placements=tuple(placements)))
+
+
+def _table(name: str, rng: np.random.Generator) -> Table:
+    """A random pooled table with one feature."""
+    while True:
+        rows, dim = int(10 ** rng.uniform(2.0, 6.3)), int(rng.choice(_DIMS))
+        if rows * dim * _ELEMENT_BYTES <= _MAX_STEP_BYTES / 2:
+            break
+    uniform = rng.random() < _UNIFORM_SHARE
+    law = Zipf(
+        num_embeddings=rows,
+        exponent=0.0 if uniform else float(rng.uniform(0.0, _MAX_EXPONENT)),
+        scattered=bool(rng.random() < 0.5),
+    )
+    return Table(
+        name=name,
+        num_embeddings=rows,
+        embedding_dim=dim,
+        features=(Feature(name=f"of_{name}", pooling_factor=_pooling(rng)),),
+        distribution=law,
+    )
+
+
+def placed(
+    table: Table,
+    kind: ShardingType,
+    rng: np.random.Generator,
+    *,
+    world_size: int,
+    leaning: FloatArray | None = None,
+    most_replicated_bytes: float = _MAX_REPLICATED_BYTES,
+) -> TablePlacement:
+    """The table at random ranks, by a sharding type if the table allows it, else table-wise.
+
+    Args:
+        table: the table.
+        kind: the sharding type. Column-wise tables are cut into two halves.
+        rng: draws the ranks.
+        world_size: number of ranks, all on one host.
+        leaning: ``[world_size]`` probability of each rank to get a table; None for equal ones.
+        most_replicated_bytes: larger tables are not replicated.
+    """
+    replicated = kind is ShardingType.DATA_PARALLEL
+    halves = kind is ShardingType.COLUMN_WISE
+    too_large = replicated and table.weight_bytes > most_replicated_bytes
+    too_narrow = halves and table.embedding_dim < 2 * min(_DIMS)
+    if too_large or too_narrow:
+        kind, replicated, halves = ShardingType.TABLE_WISE, False, False
+    option = ShardingOption(
+        table=table.name,
+        sharding_type=kind,
+        kernel=ComputeKernel.DENSE if replicated else ComputeKernel.FUSED,
+        column_widths=(table.embedding_dim // 2,) * 2 if halves else (table.embedding_dim,),
+    )
+    where = rng.choice(world_size, option.num_pieces, p=leaning)
+    if halves:
+        where = rng.permutation(world_size)[:2]
+    return place(
+        option,
+        table.num_embeddings,
+        tuple(int(r) for r in where),
+        world_size=world_size,
+        local_world_size=world_size,
+    )
+
+
+def collective_points(world_size: int) -> list[CollectivePoint]:
+    """Collectives of 1 KiB per rank up to 32 MiB over all ranks, by powers of two.
+
+    In all collectives but the uneven ones of :func:`exchanges` ranks send and keep the same.
+    """
+    largest = max(_MOST_WHOLE_BYTES // world_size, 2**_SMALLEST)
+    sizes = [float(2**exponent) for exponent in range(_SMALLEST, largest.bit_length())]
+    return [
+        point
+        for size in sizes
+        for point in exchanges(world_size, sent_bytes=size, kept_bytes=size, reduced_bytes=size)
+    ]
+
+
+def _pooling(rng: np.random.Generator) -> float:
+    """A random mean number of indices of a bag, to one decimal."""
+    return float(np.round(np.exp(rng.uniform(0.0, math.log(_MAX_POOLING))), 1))
+
+
+def _widths(rng: np.random.Generator) -> tuple[int, ...]:
+    """The widths of one to three random layers of an MLP."""
+    layers = int(rng.integers(1, 4))
+    return tuple(int(w) for w in rng.choice([8, 16, 32, 64, 128], layers))

@@ -19,8 +19,20 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collective._consistent import RINGS, Family, Found, agreed, completed, mixed, risen
-from costmodels.collective._curve import TimeCurve, between, joined, left_out_residuals, with_floor
+from costmodels.collective._curve import (
+    RINGS,
+    Family,
+    Found,
+    TimeCurve,
+    agreed,
+    between,
+    completed,
+    joined,
+    left_out_residuals,
+    mixed,
+    risen,
+    with_floor,
+)
 from costmodels.collective._law import (
     TYPICAL_EFFICIENCY,
     Group,
@@ -57,7 +69,10 @@ class Catalogue:
         """Keep the curves. The table for a group is made when it is first asked for."""
         self._curves = tuple(curves)
         self._known: dict[tuple[tuple[Collective, ...], Group, Group | None], Family] = {}
-        self._spreads: dict[tuple[Collective, Group, bool], float] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as its curves: tables are made again."""
+        return catalogue_of, (self._curves,)
 
     def find(
         self, collective: Collective, group: Group, there: Group | None = None
@@ -103,22 +118,17 @@ class Catalogue:
         known = group if there is None or not found.other_links else there
 
         def spread_ratio() -> float:
-            measured = self.find(collective, known) or found
-            return self._spread(collective, known, measured, large=is_large(size_bytes))
+            measured, factor = (
+                self.find(collective, known) or found,
+                busiest_factor(collective, known),
+            )
+            return spread_around(measured, factor, large=is_large(size_bytes))
 
         own = confidence_of(found, group, size_bytes, spread_ratio)
         if not elsewhere or group.domains > 1:
             return own
         moved = np.array(size_bytes * busiest_factor(collective, group))
         return of_another_site(own, size_bytes, float(found.table.time_s(moved)), group)
-
-    def _spread(self, collective: Collective, group: Group, found: Found, *, large: bool) -> float:
-        """90 % spread of a table around its curves, computed once for each group."""
-        key = (collective, group, large)
-        if key not in self._spreads:
-            factor = busiest_factor(collective, group)
-            self._spreads[key] = spread_around(found, factor, large=large)
-        return self._spreads[key]
 
     def _family(self, family: tuple[Collective, ...], group: Group, there: Group | None) -> Family:
         """The tables of collectives that have to agree with one another, and with fewer domains."""
@@ -286,7 +296,9 @@ class Catalogue:
             fabric = self.find(collective, group.within_domain, there and there.within_domain)
             return fabric and _by_law(fabric, network_law(collective, group, fabric.table.law))
         nearest = min(curves, key=lambda c: distance(c, group))
-        repeats = best([c for c in curves if is_repeat(c, nearest)])
+        rate = nearest.network_bytes_per_s
+        same = (c for c in curves if c.shape == nearest.shape and c.network_bytes_per_s == rate)
+        repeats = best(same)
         alike = is_on_like_link(nearest, group)
         there = at_typical_latency(group_measured(nearest, group))
         here = at_typical_latency(group) if alike else group
@@ -351,12 +363,6 @@ def best(curves: Iterable[CollectiveCurve]) -> tuple[CollectiveCurve, ...]:
     listed = tuple(curves)
     first = min((c.priority for c in listed), default=0)
     return tuple(c for c in listed if c.priority == first)
-
-
-def is_repeat(one: CollectiveCurve, other: CollectiveCurve) -> bool:
-    """Whether two curves have the same shape and the same nominal rate of the network."""
-    same_network = one.network_bytes_per_s == other.network_bytes_per_s
-    return one.shape == other.shape and same_network
 
 
 def is_on_like_link(curve: CollectiveCurve, group: Group) -> bool:
@@ -508,6 +514,7 @@ def of_another_site(own: Confidence, size_bytes: float, time_s: float, group: Gr
     return replace(own, spread_ratio=max(spread, launched))
 
 
+@functools.lru_cache(maxsize=256)
 def spread_around(found: Found, factor: float, *, large: bool) -> float:
     """90 % spread of a table around the curves that it was made from.
 

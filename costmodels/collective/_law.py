@@ -93,14 +93,9 @@ class Group(NamedTuple):
 
     def on_network_of(self, other: Group) -> Group:
         """The same ranks with their own fabric, on the network of another group."""
-        return self._replace(
-            network_latency_s=other.network_latency_s,
-            network_rate=other.network_rate,
-            network_half_bytes=other.network_half_bytes,
-            fabric=other.fabric,
-            pod_ranks=other.pod_ranks,
-            oversubscription=other.oversubscription,
-        )
+        network = ("fabric", "pod_ranks", "oversubscription")
+        names = [n for n in self._fields if n.startswith("network_") or n in network]
+        return self._replace(**{name: getattr(other, name) for name in names})
 
     def of_units(self, units: int) -> Group:
         """A group with another number of :attr:`units`, each with as many ranks as here."""

@@ -198,25 +198,24 @@ class AbstractCollectiveModel(ABC):
         fixed = self.fixed_s(topology, ranks=send.shape[-2], across_hosts=topology.num_hosts > 1)
         return self.all_to_all(send, receive, topology) + fixed
 
-    def reduce_scatter_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Seconds ``[...]`` of a reduce-scatter; each member's input has ``num_bytes``."""
+        """Seconds ``[...]`` of a reduce-scatter, an all-gather or an all-reduce.
+
+        Args:
+            kind: one of them.
+            num_bytes: ``[...]`` bytes of a member's input of a reduce-scatter, of its output of an
+                all-gather, and of its buffer of an all-reduce.
+            topology: the system.
+            within_host: whether only the ranks of one host take part.
+        """
+        is_whole = kind is Collective.ALL_REDUCE
+        grown = (self.all_reduce if is_whole else self.reduce_scatter)(
+            num_bytes, topology, within_host=within_host
+        )
         fixed = self._ring_fixed_s(topology, within_host=within_host)
-        return self.reduce_scatter(num_bytes, topology, within_host=within_host) + fixed
-
-    def all_gather_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """Seconds ``[...]`` of an all-gather; each member's output has ``num_bytes``."""
-        return self.reduce_scatter_s(num_bytes, topology, within_host=within_host)
-
-    def all_reduce_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """Seconds ``[...]`` of an all-reduce; each member's buffer has ``num_bytes``."""
-        fixed = 2.0 * self._ring_fixed_s(topology, within_host=within_host)
-        return self.all_reduce(num_bytes, topology, within_host=within_host) + fixed
+        return grown + (2.0 * fixed if is_whole else fixed)
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology
@@ -253,7 +252,7 @@ class AbstractCollectiveModel(ABC):
         which is subadditive but may be far below the model.
         """
         own, base = type(self), AbstractCollectiveModel
-        names = ("all_to_all_s", "reduce_scatter_s", "all_gather_s", "all_reduce_s")
+        names = ("all_to_all_s", "buffer_s")
         plain = all(getattr(own, name) is getattr(base, name) for name in names)
         return self if plain else GrowingPart(inner=self)
 
@@ -333,11 +332,7 @@ def balanced_s(
             per_peer, local=topology.local_world_size, domain=topology.domain_size
         )
         return np.asarray(model.all_to_all_s(own, others, topology).max(axis=-1))
-    if collective is Collective.ALL_REDUCE:
-        return model.all_reduce_s(size_bytes, topology)
-    if collective is Collective.ALL_GATHER:
-        return model.all_gather_s(size_bytes, topology, within_host=False)
-    return model.reduce_scatter_s(size_bytes, topology, within_host=False)
+    return model.buffer_s(collective, size_bytes, topology, within_host=False)
 
 
 def spread_by_level(

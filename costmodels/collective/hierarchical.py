@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
@@ -60,21 +61,25 @@ class Hierarchical(AbstractCollectiveModel):
 
     def all_to_all(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """The sum of the growing parts of both steps."""
-        if send.shape[-2] != topology.world_size or not _has_two_steps(topology):
-            return self.inner.all_to_all(send, receive, topology)
-        one, domains = _one_domain(topology), _domains_as_hosts(topology)
-        inside = self.inner.all_to_all(_inside(send, one), _inside(receive, one), one)
-        across = self.inner.all_to_all(_lanes(send, one), _across(receive, one), domains)
-        return _flat(inside, across)
+        return self._summed(self.inner.all_to_all, send, receive, topology)
 
     def all_to_all_s(self, send: FloatArray, receive: FloatArray, topology: Topology) -> FloatArray:
         """The seconds of both steps, one after the other."""
+        return self._summed(self.inner.all_to_all_s, send, receive, topology)
+
+    @staticmethod
+    def _summed(
+        price: Callable[[FloatArray, FloatArray, Topology], FloatArray],
+        send: FloatArray,
+        receive: FloatArray,
+        topology: Topology,
+    ) -> FloatArray:
+        """What both steps cost by ``price``, or the whole all-to-all if it has no steps."""
         if send.shape[-2] != topology.world_size or not _has_two_steps(topology):
-            return self.inner.all_to_all_s(send, receive, topology)
+            return price(send, receive, topology)
         one, domains = _one_domain(topology), _domains_as_hosts(topology)
-        inside = self.inner.all_to_all_s(_inside(send, one), _inside(receive, one), one)
-        across = self.inner.all_to_all_s(_lanes(send, one), _across(receive, one), domains)
-        return _flat(inside, across)
+        inside = price(_inside(send, one), _inside(receive, one), one)
+        return _flat(inside, price(_lanes(send, one), _across(receive, one), domains))
 
     def reduce_scatter(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
@@ -82,29 +87,17 @@ class Hierarchical(AbstractCollectiveModel):
         """As ``inner``."""
         return self.inner.reduce_scatter(num_bytes, topology, within_host=within_host)
 
-    def reduce_scatter_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """As ``inner``."""
-        return self.inner.reduce_scatter_s(num_bytes, topology, within_host=within_host)
-
-    def all_gather_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """As ``inner``."""
-        return self.inner.all_gather_s(num_bytes, topology, within_host=within_host)
-
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
         """As ``inner``."""
         return self.inner.all_reduce(num_bytes, topology, within_host=within_host)
 
-    def all_reduce_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """As ``inner``."""
-        return self.inner.all_reduce_s(num_bytes, topology, within_host=within_host)
+        return self.inner.buffer_s(kind, num_bytes, topology, within_host=within_host)
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology

@@ -8,8 +8,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from costmodels.collective._catalogue import Catalogue, catalogue_of
-from costmodels.collective._consistent import Found
-from costmodels.collective._curve import TimeCurve
+from costmodels.collective._curve import Found, TimeCurve
 from costmodels.collective._law import Group, bus_factor, busiest_bytes, group_of, group_of_peers
 from costmodels.collective.base import AbstractCollectiveModel, Confidence, default_model
 from costmodels.datatypes import FloatArray
@@ -90,25 +89,21 @@ class Measured(AbstractCollectiveModel):
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
         """Bytes over the better of the best rates of reduce-scatter and all-gather."""
-        group = group_of(topology, within_host=within_host)
-        both = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-        each = (self._find(c, topology, within_host=within_host) for c in both)
-        found = [f for f in each if f is not None]
-        if not found:
+        halves = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+        seconds = self._growth(halves, num_bytes, topology, within_host=within_host)
+        if seconds is None:
             return self.otherwise.reduce_scatter(num_bytes, topology, within_host=within_host)
-        rate = max(f.table.law.rate for f in found)
-        return np.asarray(num_bytes * (bus_factor(Collective.REDUCE_SCATTER, group.ranks) / rate))
+        return seconds
 
     def all_reduce(
         self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
     ) -> FloatArray:
         """Bytes over the best rate of the curve of all-reduce."""
-        group = group_of(topology, within_host=within_host)
-        found = self._find(Collective.ALL_REDUCE, topology, within_host=within_host)
-        if found is None:
+        kinds = (Collective.ALL_REDUCE,)
+        seconds = self._growth(kinds, num_bytes, topology, within_host=within_host)
+        if seconds is None:
             return self.otherwise.all_reduce(num_bytes, topology, within_host=within_host)
-        factor = bus_factor(Collective.ALL_REDUCE, group.ranks)
-        return np.asarray(num_bytes * (factor / found.table.law.rate))
+        return seconds
 
     # -- times ----------------------------------------------------------------------------------
 
@@ -128,34 +123,17 @@ class Measured(AbstractCollectiveModel):
             seconds = np.maximum(seconds, self._read(tables[1], network))
         return seconds
 
-    def reduce_scatter_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Seconds by the curve of reduce-scatter."""
-        seconds = self._curve_s(
-            Collective.REDUCE_SCATTER, num_bytes, topology, within_host=within_host
-        )
-        if seconds is None:
-            return self.otherwise.reduce_scatter_s(num_bytes, topology, within_host=within_host)
-        return seconds
-
-    def all_gather_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """Seconds by the curve of all-gather."""
-        seconds = self._curve_s(Collective.ALL_GATHER, num_bytes, topology, within_host=within_host)
-        if seconds is None:
-            return self.otherwise.all_gather_s(num_bytes, topology, within_host=within_host)
-        return seconds
-
-    def all_reduce_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """Seconds by the curve of all-reduce."""
-        seconds = self._curve_s(Collective.ALL_REDUCE, num_bytes, topology, within_host=within_host)
-        if seconds is None:
-            return self.otherwise.all_reduce_s(num_bytes, topology, within_host=within_host)
-        return seconds
+        """Seconds by the curve of the collective."""
+        ranks = group_of(topology, within_host=within_host).ranks
+        if ranks <= 1:
+            return np.zeros_like(num_bytes)
+        found = self._find(kind, topology, within_host=within_host)
+        if found is None:
+            return self.otherwise.buffer_s(kind, num_bytes, topology, within_host=within_host)
+        return self._read(found.table, np.asarray(num_bytes) * bus_factor(kind, ranks))
 
     def confidence(
         self, collective: Collective, size_bytes: float, topology: Topology
@@ -228,22 +206,19 @@ class Measured(AbstractCollectiveModel):
         there = group_of(topology, within_host=within_host, links=self.measured_on)
         return self._catalogue.find(collective, group, there)
 
-    def _curve_s(
+    def _growth(
         self,
-        collective: Collective,
+        kinds: tuple[Collective, ...],
         num_bytes: FloatArray,
         topology: Topology,
         *,
         within_host: bool,
     ) -> FloatArray | None:
-        """Seconds of a collective other than an all-to-all; None if no curve tells them."""
+        """Bytes over the best rate of the curves of some collectives that move as many bytes."""
+        found = [self._find(kind, topology, within_host=within_host) for kind in kinds]
+        rate = max((f.table.law.rate for f in found if f is not None), default=0.0)
         ranks = group_of(topology, within_host=within_host).ranks
-        if ranks <= 1:
-            return np.zeros_like(num_bytes)
-        found = self._find(collective, topology, within_host=within_host)
-        if found is None:
-            return None
-        return self._read(found.table, np.asarray(num_bytes) * bus_factor(collective, ranks))
+        return np.asarray(num_bytes * (bus_factor(kinds[0], ranks) / rate)) if rate else None
 
     def _all_to_all_tables(
         self, group: Group, there: Group

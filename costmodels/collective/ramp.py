@@ -93,25 +93,20 @@ class Ramp(AbstractCollectiveModel):
             seconds = np.maximum(seconds + group.network_latency_s, law.time_s(network))
         return seconds
 
-    def reduce_scatter_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """A ring over the members; inside a domain, at least two fifths of the all-reduce."""
-        group = group_of(topology, within_host=within_host)
-        half_s, whole_s = self._ring_times_s(num_bytes, group)
-        return np.maximum(half_s, 0.5 * RATIO[0] * whole_s) if group.domains == 1 else half_s
+        """No less than inside one domain, where both halves of an all-reduce agree with it.
 
-    def all_reduce_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """Reduced inside the domains, exchanged between them, and spread inside them.
-
-        Inside a single domain it takes at least 1 / 1.3 times as long as the reduce-scatter and the
-        all-gather of the same buffer.
+        A ring over a single domain takes at least two fifths of the all-reduce of the same buffer,
+        and the all-reduce at least 1 / 1.3 times as long as the reduce-scatter and the all-gather.
         """
         group = group_of(topology, within_host=within_host)
         half_s, whole_s = self._ring_times_s(num_bytes, group)
-        return np.maximum(whole_s, 2.0 / RATIO[1] * half_s) if group.domains == 1 else whole_s
+        is_whole = kind is Collective.ALL_REDUCE
+        own_s, other_s = (whole_s, half_s) if is_whole else (half_s, whole_s)
+        least_ratio = 2.0 / RATIO[1] if is_whole else 0.5 * RATIO[0]
+        return np.maximum(own_s, least_ratio * other_s) if group.domains == 1 else own_s
 
     def plan_spread_ratio(self, topology: Topology) -> float:
         """The spread of a time that follows from the rates of links alone."""

@@ -3,12 +3,13 @@
 Where compute and communication share one processor, permuting indices, packing and unpacking cost
 as much as the transfer. :class:`CpuExchange` prices the whole; :class:`Gloo` prices single
 collectives of ranks on CPU cores, which move all bytes themselves. At the end is what each rank
-does in one step of a plan, as the counts that the models of CPU cores price.
+does in one step of a plan, as the counts that the models of CPU cores price, and the stages of a
+step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
@@ -17,7 +18,9 @@ import numpy as np
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.cpu.lookup import Access
 from costmodels.datatypes import FloatArray
+from costmodels.estimates import Source, StageTime
 from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, ExchangeConstants
+from costmodels.measured.curves import Collective
 from costmodels.sharding import BY_ROWS, Plan, ShardingType
 from costmodels.topology import Topology
 from costmodels.workload import Table, Workload
@@ -30,11 +33,6 @@ _SHUFFLED = (ShardingType.COLUMN_WISE, ShardingType.TABLE_COLUMN_WISE)
 CACHED_BYTES: Final = 8e6
 """Bytes of vectors that stay in the caches of a core between two copies. Bytes beyond take
 longer."""
-
-
-def beyond_caches(num_bytes: float) -> float:
-    """How many of ``num_bytes`` of vectors the caches cannot hold."""
-    return max(num_bytes - CACHED_BYTES, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,48 +222,27 @@ class Gloo(AbstractCollectiveModel):
         rate = self.constants.collective.all_reduce_s[1]
         return np.asarray(num_bytes * rate * self._scale(topology, within_host=within_host))
 
-    def reduce_scatter_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
-        scale = self._scale(topology, within_host=within_host)
-        return _seconds(self.constants.collective.reduce_scatter_s, num_bytes, scale)
+        """``[...]`` seconds, with what empty messages, large ones and new memory add.
 
-    def all_gather_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
+        A single rank takes no time.
+        """
         scale = self._scale(topology, within_host=within_host)
-        return _seconds(self.constants.collective.all_gather_s, num_bytes, scale)
-
-    def all_reduce_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool = False
-    ) -> FloatArray:
-        """``[...]`` seconds, with what empty messages, large ones and new memory add."""
-        scale = self._scale(topology, within_host=within_host)
-        return _seconds(self.constants.collective.all_reduce_s, num_bytes, scale)
+        if scale <= 0:
+            return np.zeros_like(num_bytes)
+        fixed, *rates_s = getattr(self.constants.collective, f"{kind}_s")
+        beyond = np.maximum(num_bytes - LARGE_BYTES, 0.0)
+        fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)
+        grown = rates_s[0] * num_bytes + rates_s[1] * beyond + rates_s[2] * fresh
+        return np.asarray(fixed + scale * grown)
 
     def _scale(self, topology: Topology, *, within_host: bool) -> float:
         """Bytes that a rank moves of a buffer, over those with the calibrated number of ranks."""
         members = topology.local_world_size if within_host else topology.world_size
         measured = max(self.constants.world_size, 2)
         return ((members - 1) / members) / ((measured - 1) / measured)
-
-
-def _seconds(rates_s: tuple[float, ...], num_bytes: FloatArray, scale: float) -> FloatArray:
-    """``[...]`` seconds of a collective of one buffer.
-
-    Args:
-        rates_s: seconds per count of :func:`buffer_counts`.
-        num_bytes: ``[...]`` bytes of the buffer.
-        scale: factor for the number of ranks; 0 for a single rank, which takes no time.
-    """
-    if scale <= 0:
-        return np.zeros_like(num_bytes)
-    beyond = np.maximum(num_bytes - LARGE_BYTES, 0.0)
-    fresh = np.where(num_bytes >= FRESH_BYTES, num_bytes, 0.0)
-    grown = rates_s[1] * num_bytes + rates_s[2] * beyond + rates_s[3] * fresh
-    return np.asarray(rates_s[0] + scale * grown)
 
 
 def buffer_counts(num_bytes: float) -> FloatArray:
@@ -333,20 +310,15 @@ def shard_loads(workload: Workload, plan: Plan, world_size: int) -> tuple[ShardL
 
     They are counted as in :class:`costmodels.shard_work.work.WorkModel`.
     """
-    return tuple(_loads(workload, plan, world_size))
-
-
-def _loads(workload: Workload, plan: Plan, world_size: int) -> Iterator[ShardLoad]:
-    """The shards of all placements, one after the other."""
-    tables = {t.name: t for t in workload.tables}
+    found = []
     for placement in plan.placements:
-        table = tables[placement.table]
-        kind = placement.sharding_type
+        table, kind = workload.table(placement.table), placement.sharding_type
         sources = 1 if kind is ShardingType.DATA_PARALLEL else world_size
         batch = workload.batch_size_per_rank * sources
         for shard in placement.shards:
             access = _access(table, shard.row_offset, shard.num_rows, shard.num_cols, batch)
-            yield ShardLoad(rank=shard.rank, sharding_type=kind, access=access)
+            found.append(ShardLoad(rank=shard.rank, sharding_type=kind, access=access))
+    return tuple(found)
 
 
 def _access(table: Table, offset: int, num_rows: int, num_cols: int, batch: float) -> Access:
@@ -394,4 +366,72 @@ def exchange_counts(
     arriving += lengths
     produced, joined = world_size * leaving[rank], leaving.sum()
     indices = np.array([1.0, lengths.sum(), lengths[rank], arriving.sum(), arriving[rank]])
-    return indices, np.array([1.0, produced, joined, beyond_caches(produced + joined)])
+    beyond = max(produced + joined - CACHED_BYTES, 0.0)
+    return indices, np.array([1.0, produced, joined, beyond])
+
+
+# ------------------------------------------------------------------ stages of a step
+
+
+_UNUSED: Final = (
+    *("device.l2_", "device.flops", "device.row_half", "device.update_efficiency"),
+    *("device.sort_rate", "host.ddr_bandwidth", "host.device_link_bandwidth", "links."),
+)
+"""How their names begin. Launches, memories and the rate of device memory are used: the last one by
+codecs of exchanges."""
+
+
+def unused_remark(topology: Topology) -> str | None:
+    """A remark on numbers that the user gave and that change nothing; None if there are none.
+
+    Args:
+        topology: a system whose ranks are priced by a calibration.
+    """
+    given = (p.name for p in topology.provenance if p.source is Source.USER)
+    names = [name for name in given if name.startswith(_UNUSED)]
+    if not names:
+        return None
+    return (
+        f"calibrated cores are priced by their calibration, so that {', '.join(names)} of the "
+        "system change nothing; correct times with 'shardplan fit', or calibrate again"
+    )
+
+
+STAGES: Final = (
+    *("dense_forward", "indices", "lookup_forward", "vectors"),
+    *("dense_backward", "gradients", "lookup_backward", "update"),
+)
+"""``indices``, ``vectors`` and ``gradients`` (those of vectors) are exchanges. ``dense_backward``
+is the backward pass of the top MLP. ``update`` is the backward pass of the bottom MLP, the
+reduction of the gradients of what every rank holds, and the optimizer."""
+
+_STARTS: Final = (
+    ("input", "indices"),
+    ("lookup forward", "lookup_forward"),
+    ("output", "vectors"),
+    ("gradient all-reduce", "update"),
+    ("gradient", "gradients"),
+    ("lookup backward", "lookup_backward"),
+    ("last gradient", "update"),
+    ("dense optimizer", "update"),
+)
+"""How the names of predicted steps begin, and the stage of such steps; the first that fits counts.
+The names of dense layers differ from model to model: all steps that nothing else fits are their
+forward pass."""
+
+
+def predicted_stages(steps: Sequence[StageTime], dense_names: tuple[str, str]) -> tuple[float, ...]:
+    """Seconds of each stage on its slowest rank, in the order of ``STAGES``.
+
+    Args:
+        steps: the predicted steps of an iteration.
+        dense_names: names of the dense layers before and after the tables
+            (:func:`costmodels.dense.base.dense_names`).
+    """
+    before, after = dense_names
+    starts = (*_STARTS, (f"{before} backward", "update"), (f"{after} backward", "dense_backward"))
+    found = dict.fromkeys(STAGES, 0.0)
+    for step in steps:
+        stage = next((s for start, s in starts if step.name.startswith(start)), STAGES[0])
+        found[stage] += max(step.duration_s)
+    return tuple(found[stage] for stage in STAGES)

@@ -25,7 +25,13 @@ from costmodels.lookup.base import (
     LookupShards,
     LookupWork,
 )
-from costmodels.measured.cpu_constants import CpuConstants, CpuKernel, Residual
+from costmodels.measured.cpu_constants import (
+    Caches,
+    CpuConstants,
+    CpuKernel,
+    LookupConstants,
+    Residual,
+)
 from costmodels.sharding import ComputeKernel
 from costmodels.topology import Topology
 from costmodels.training.optimizers import RowUpdate
@@ -167,7 +173,7 @@ class Accesses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """The counts of one shard, ``[counts]``, or of many, ``[n, counts]``.
+    """The counts of many shards, ``[n, counts]``.
 
     Attributes:
         forward: counts in the order of :data:`FORWARD`.
@@ -180,23 +186,15 @@ class Features:
     shape: FloatArray
 
 
-def features(access: Access, *, l2_bytes: float, l3_bytes: float, kernel: CpuKernel) -> Features:
-    """The counts of one shard.
+def features(seen: Accesses, kernel: CpuKernel, caches: Caches) -> Features:
+    """The counts of many shards, all looked up by one kernel.
 
     Args:
-        access: how the shard is accessed.
-        l2_bytes: bytes of a core's own cache.
-        l3_bytes: bytes of the shared cache that a core can count on.
-        kernel: the kernel that looks the shard up.
+        seen: how the shards are accessed.
+        kernel: the kernel.
+        caches: those of a core.
     """
-    found = many_features(Accesses((access,)), l2_bytes=l2_bytes, l3_bytes=l3_bytes, kernel=kernel)
-    return Features(forward=found.forward[0], backward=found.backward[0], shape=found.shape[0])
-
-
-def many_features(
-    seen: Accesses, *, l2_bytes: float, l3_bytes: float, kernel: CpuKernel
-) -> Features:
-    """The counts of many shards, all looked up by one kernel; arguments as :func:`features`."""
+    l2_bytes, l3_bytes = caches.l2_bytes, caches.l3_bytes
     indices, bags, cols, distinct = seen.num_indices, seen.num_bags, seen.num_cols, seen.distinct
     in_l2, in_l3, lines = seen.misses(l2_bytes), seen.misses(l3_bytes), seen.lines
     table_bytes = seen.num_rows * seen.row_bytes
@@ -306,20 +304,14 @@ class CpuLookup(AbstractLookupModel):
     def seconds(self, seen: Accesses, kernel: CpuKernel) -> tuple[FloatArray, FloatArray]:
         """Forward and backward seconds, ``[n]`` each, of shards of one kernel; without calls."""
         machine = self.constants
-        counts = many_features(
-            seen, l2_bytes=machine.l2_bytes, l3_bytes=machine.l3_bytes, kernel=kernel
-        )
-        constants = machine.lookups(kernel)
-        forward = (counts.forward[:, 1:] * np.array(constants.forward_s[1:])).sum(axis=-1)
-        backward = (counts.backward[:, 1:] * np.array(constants.backward_s[1:])).sum(axis=-1)
-        forward *= factor(constants.forward_residual, counts.shape)
-        backward *= factor(constants.backward_residual, counts.shape)
+        constants, others = machine.lookups(kernel), together(seen)
+        alone = alone_s(seen, kernel, constants, machine.caches)
         group = machine.replicated_group if kernel is CpuKernel.DENSE else machine.group
-        others = _together(seen)
-        return (
-            _joined(forward, others, group.forward_s),
-            _joined(backward, others, group.backward_s),
+        forward, backward = (
+            np.asarray(seconds * costs[0] + (others * np.array(costs[1:])).sum(axis=-1))
+            for seconds, costs in zip(alone, (group.forward_s, group.backward_s), strict=True)
         )
+        return forward, backward
 
     def forward_time(self, work: FloatArray, topology: Topology) -> FloatArray:
         """``[...]`` seconds of forward lookups from work ``[..., NUM_LOOKUP_WORK]``."""
@@ -337,27 +329,29 @@ class CpuLookup(AbstractLookupModel):
         return True
 
 
-def together(access: Access) -> tuple[float, ...]:
-    """The counts of a shard in the order of :data:`TOGETHER`."""
-    bags = access.num_bags
-    return (1.0, bags, bags * access.num_cols, access.num_indices)
-
-
-def _together(seen: Accesses) -> FloatArray:
-    """``[n, 4]`` counts of many shards, as :func:`together`."""
-    bags = seen.num_bags
-    return np.stack([np.ones(len(bags)), bags, bags * seen.num_cols, seen.num_indices], axis=-1)
-
-
-def _joined(alone_s: FloatArray, others: FloatArray, group_s: tuple[float, ...]) -> FloatArray:
-    """``[n]`` seconds of shards in a step.
+def alone_s(
+    seen: Accesses, kernel: CpuKernel, constants: LookupConstants, caches: Caches
+) -> tuple[FloatArray, FloatArray]:
+    """Forward and backward seconds ``[n]`` of shards that are looked up alone, without the call.
 
     Args:
-        alone_s: ``[n]`` seconds of each shard alone.
-        others: ``[n, 4]`` counts in the order of :data:`TOGETHER`.
-        group_s: the factor on the seconds alone, and seconds per count.
+        seen: how the shards are accessed.
+        kernel: what looks them up.
+        constants: those of this kernel.
+        caches: those of a core.
     """
-    return np.asarray(alone_s * group_s[0] + (others * np.array(group_s[1:])).sum(axis=-1))
+    counts = features(seen, kernel, caches)
+    forward = (counts.forward[:, 1:] * np.array(constants.forward_s[1:])).sum(axis=-1)
+    backward = (counts.backward[:, 1:] * np.array(constants.backward_s[1:])).sum(axis=-1)
+    forward *= factor(constants.forward_residual, counts.shape)
+    backward *= factor(constants.backward_residual, counts.shape)
+    return forward, backward
+
+
+def together(seen: Accesses) -> FloatArray:
+    """``[n, 4]`` counts of shards in the order of :data:`TOGETHER`."""
+    bags = seen.num_bags
+    return np.stack([np.ones(len(bags)), bags, bags * seen.num_cols, seen.num_indices], axis=-1)
 
 
 def factor(residual: Residual, shape: FloatArray) -> FloatArray:

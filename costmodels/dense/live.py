@@ -16,7 +16,7 @@ from typing import Final
 
 from costmodels.dense.base import DenseLayers, dense_layers
 from costmodels.operators import Operator, OperatorKind
-from costmodels.workload import DataType, Pipeline, Pooling, Workload
+from costmodels.workload import DataType, Pipeline, Workload
 
 _HOLDING: Final = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST)
 """Pipelines of TorchRec that hold the looked-up vectors of a batch until its step has ended."""
@@ -49,10 +49,7 @@ def live_bytes(workload: Workload) -> LiveBytes:
 
 def looked_up_bytes(workload: Workload) -> float:
     """Bytes of the vectors that a rank gets from the tables for its own samples."""
-    outputs = sum(
-        t.embedding_dim * (len(t.features) if t.pooling is not Pooling.NONE else t.pooling_factor)
-        for t in workload.tables
-    )
+    outputs = sum(t.embedding_dim * t.outputs_per_sample for t in workload.tables)
     return workload.batch_size_per_rank * outputs * workload.output_dtype.num_bytes
 
 

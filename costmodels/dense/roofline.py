@@ -97,28 +97,33 @@ class DenseRoofline(AbstractDenseModel):
         *,
         is_capped: bool = False,
     ) -> tuple[float, ...]:
-        """:func:`_stages` of a workload; ``shares`` and ``is_capped`` are arguments of that."""
-        layers, constants = dense_layers(workload), self.constants.on(topology.device)
+        """Seconds in the order of the fields of :class:`DenseTimes`.
+
+        Args:
+            workload: what is trained.
+            topology: the ranks that train the dense part.
+            shares: shares of the rates for all operators; None for those of the device.
+            is_capped: whether shares above 1, which is that of a short burst, are cut to 1.
+        """
+        device, layers = topology.device, dense_layers(workload)
+        slowest, constants = slowest_sigmas(topology.world_size), self.constants.on(device)
+        run = _Run(device, constants, shares, is_capped, slowest)
+        bottom_s, top_s, top_backward_s, bottom_backward_s = _passes(layers, run)
         owned = _owned(workload, topology, layers)
-        updated = workload.dense_update_bytes * owned
-        is_fused = workload.pipeline is Pipeline.HUGECTR
-        floor_s = (
-            0.0 if is_fused else kernels.update_floor_s(workload.dense_optimizer, owned, constants)
-        )
-        slowest = slowest_sigmas(topology.world_size)
-        dtype = workload.dense.dtype
-        # TorchRec wraps the dense part for an all-reduce of its gradients, on one rank too.
-        reduces = bool(workload.tables) and not is_fused
-        bottom_s, top_s, top_backward_s, bottom_backward_s, optimizer_s = _stages(
-            layers, topology.device, slowest, updated, dtype, shares, is_capped, constants
-        )
-        if not is_fused and (layers.bottom or layers.top):
+        memory_ratio = run.gpu(workload.dense.dtype).shares.memory_ratio
+        optimizer_s = workload.dense_update_bytes * owned
+        optimizer_s /= device.hbm_bandwidth_bytes_per_s * memory_ratio
+        if workload.pipeline is Pipeline.HUGECTR:
+            return bottom_s, top_s, top_backward_s, bottom_backward_s, optimizer_s
+        optimizer_s += kernels.update_floor_s(workload.dense_optimizer, owned, constants)
+        if layers.bottom or layers.top:
             top_s += _LOSS_KERNELS[0] * kernels.TINY_S
             top_backward_s += _LOSS_KERNELS[1] * kernels.TINY_S
-        if reduces:
-            top_backward_s += _buckets_s(layers.top, topology.device)
-            bottom_backward_s += _buckets_s(layers.bottom, topology.device)
-        return bottom_s, top_s, top_backward_s, bottom_backward_s, optimizer_s + floor_s
+        # TorchRec wraps the dense part for an all-reduce of its gradients, on one rank too.
+        if workload.tables:
+            top_backward_s += _buckets_s(layers.top, device)
+            bottom_backward_s += _buckets_s(layers.bottom, device)
+        return bottom_s, top_s, top_backward_s, bottom_backward_s, optimizer_s
 
 
 @lru_cache(maxsize=256)
@@ -140,41 +145,13 @@ def _busy_s(layers: DenseLayers, device: Device) -> float:
 
 
 @lru_cache(maxsize=256)
-def _stages(
-    layers: DenseLayers,
-    device: Device,
-    slowest_ratio: float,
-    moved_bytes: float,
-    dtype: DataType,
-    shares: Shares | None,
-    is_capped: bool,  # noqa: FBT001 - by position, as arguments of a cache
-    constants: KernelConstants,
-) -> tuple[float, ...]:
-    """Seconds in the order of the fields of :class:`DenseTimes`, kept for further pipelines.
-
-    Args:
-        layers: the dense part.
-        device: what it runs on.
-        slowest_ratio: as in :class:`_Run`.
-        moved_bytes: bytes that the optimizer reads and writes in a step.
-        dtype: type of the dense part; the optimizer reaches the shares of this type.
-        shares: shares of the rates for all operators; None for those of the device.
-        is_capped: whether shares above 1, which is that of a short burst, are cut to 1.
-        constants: of the kernels.
-    """
-
-    def gpu_for(used: DataType) -> Gpu:
-        """The device, with the shares of its rates for operators in a type."""
-        known = shares or shares_of(device, used)
-        return Gpu(device, known.capped() if is_capped else known, constants)
-
-    run = _Run(gpu=gpu_for, slowest_ratio=slowest_ratio)
+def _passes(layers: DenseLayers, run: _Run) -> tuple[float, float, float, float]:
+    """Seconds of the passes of a dense part, kept for further pipelines."""
     return (
         sum(_forward_s(x, run) for x in layers.bottom),
         sum(_forward_s(x, run) for x in layers.top),
         sum(_backward_s(x, run) for x in layers.top),
         sum(_backward_s(x, run) for x in layers.bottom),
-        moved_bytes / (device.hbm_bandwidth_bytes_per_s * gpu_for(dtype).shares.memory_ratio),
     )
 
 
@@ -221,8 +198,7 @@ def interaction_s(
         interaction_kernel=kernel,
     )
     operators, _ = dot(flow)
-    gpu = Gpu(device, constants=constants.on(device))
-    run = _Run(gpu=lambda _: gpu, slowest_ratio=0.0)
+    run = _Run(device, constants.on(device))
     seconds = _gradient_s if is_backward else _operator_s
     return sum(seconds(o, run) for o in operators if o.name != "concat")
 
@@ -243,18 +219,29 @@ def slowest_sigmas(ranks: int) -> float:
     return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Run:
     """What operators run on.
 
     Attributes:
-        gpu: returns the device of every rank, as operators of a type find it.
+        device: of every rank.
+        constants: of its kernels.
+        shares: shares of its rates for all operators; None for those of each operator's type.
+        is_capped: whether shares above 1 are cut to 1.
         slowest_ratio: how far the work of the slowest rank is above the mean, in standard
             deviations of the work.
     """
 
-    gpu: Callable[[DataType], Gpu]
-    slowest_ratio: float
+    device: Device
+    constants: KernelConstants
+    shares: Shares | None = BURSTS
+    is_capped: bool = False
+    slowest_ratio: float = 0.0
+
+    def gpu(self, dtype: DataType) -> Gpu:
+        """The device, with the shares of its rates for operators in a type."""
+        known = self.shares or shares_of(self.device, dtype)
+        return Gpu(self.device, known.capped() if self.is_capped else known, self.constants)
 
     def longest(self, operator: Operator) -> float:
         """Repeats of an operator, times the work of the rank with most of it over the mean."""

@@ -10,8 +10,9 @@ from typing import Final, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution._hottest import hottest_shares
 from costmodels.distribution._laws import Laws as Laws
+from costmodels.distribution._laws import check_bins as check_bins
+from costmodels.distribution._laws import hottest_shares
 from costmodels.errors import require
 from costmodels.fields import is_whole
 
@@ -115,7 +116,7 @@ class AbstractIndexDistribution(ABC):
     def hottest_share(self, num_parts: int) -> float:
         """Expected largest share (0..1) of accesses among equal parts of a table of hashed ids.
 
-        See :func:`costmodels.distribution._hottest.hottest_shares`.
+        See :func:`costmodels.distribution._laws.hottest_shares`.
         """
         keep_hottest_shares([self], num_parts)
         return _HOTTEST[self, num_parts]

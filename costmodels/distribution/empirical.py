@@ -10,12 +10,10 @@ from typing import Final, Self, final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from costmodels.distribution.base import AbstractIndexDistribution, check_rows
+from costmodels.distribution.base import AbstractIndexDistribution, check_bins, check_rows
 from costmodels.distribution.samples import HOTTEST_RATIO, smooth
 from costmodels.errors import require
 
-_TOLERANCE_RATIO: Final = 1e-6
-"""Relative error of sums that are given as text with a limited number of digits."""
 _SAME_RATIO: Final = 0.003
 """Relative difference of distinct rows below which indices count as independent draws."""
 _FEWEST_REPEATS: Final = 1.0 / 16.0
@@ -67,7 +65,10 @@ class Empirical(AbstractIndexDistribution):
         """Check the bins, the id ranges, the curve, and the share of the hottest rows."""
         check_rows(self.num_embeddings)
         object.__setattr__(self, "scattered", not self.num_rows_per_range)
-        self._check_bins()
+        bins = np.array(self.num_rows_per_bin), np.array(self.probability_ratio)
+        good = len(bins[0]) == len(bins[1]) >= 1
+        require(good, "a law needs as many probabilities as bins of rows")
+        check_bins(*bins, self.num_embeddings, "a measured law")
         self._check_ranges()
         curve = np.array(self.num_unique_curve, dtype=float).reshape(-1, 2)
         ascending = bool(np.all(np.diff(curve, axis=0) >= 0) and np.all(np.diff(curve[:, 0]) > 0))
@@ -246,21 +247,6 @@ class Empirical(AbstractIndexDistribution):
         beyond = max(at - log_indices[-1], 0.0)
         return float(np.exp(np.interp(at, log_indices, log_draws) + beyond))
 
-    def _check_bins(self) -> None:
-        """Check that bins are finite, hottest first, and have the sums of the class's docstring."""
-        rows, probability = np.array(self.num_rows_per_bin), np.array(self.probability_ratio)
-        require(
-            len(rows) == len(probability) >= 1, "a law needs as many probabilities as bins of rows"
-        )
-        finite = bool(np.all(np.isfinite(rows)) and np.all(np.isfinite(probability)))
-        require(
-            finite and bool(np.all(rows >= 0)) and bool(np.all(probability >= 0)),
-            "rows and probabilities of a law must be finite and not negative",
-        )
-        require(bool(np.all(np.diff(probability) <= 0)), "bins of a law must be hottest first")
-        _require_sum(float(rows.sum()), self.num_embeddings, "rows of the bins")
-        _require_sum(float(rows @ probability), 1.0, "probabilities of all rows")
-
     def _check_ranges(self) -> None:
         """Check that id ranges have a number for each bin, and hold all accesses together."""
         if self.scattered:
@@ -277,12 +263,6 @@ class Empirical(AbstractIndexDistribution):
         total = np.array(self.num_rows_per_range).sum(axis=0)
         drawn = float(total @ np.array(self.probability_ratio))
         require(abs(drawn - 1.0) < 1e-3, f"the id ranges hold {drawn:.4f} of all accesses, not 1")
-
-
-def _require_sum(value: float, expected: float, name: str) -> None:
-    """Check that a sum is as expected, up to ``_TOLERANCE_RATIO``."""
-    good = abs(value - expected) <= _TOLERANCE_RATIO * expected
-    require(good, f"{name} must sum to {expected:g}, got {value:.9g}")
 
 
 @lru_cache(maxsize=1024)

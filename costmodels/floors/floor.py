@@ -24,27 +24,24 @@ Durations that depend on the plan are the leaves of :mod:`costmodels.floors.type
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray
-from costmodels.floors.exchange_floor import (
-    INDICES,
-    exchange_floor,
-    tail_floor,
-)
-from costmodels.floors.leaves import leaf, line
 from costmodels.floors.phases import (
     ALL_REDUCE,
     BACKWARD_ALONE,
     FETCH,
     FORWARD_ALONE,
+    INDICES,
+    exchange_floor,
     exchange_phase,
     lookups_add_up,
+    tail_floor,
 )
-from costmodels.floors.type_floor import Leaf, TypeFloor
+from costmodels.floors.type_floor import Leaf, TypeFloor, leaf, line
 from costmodels.iteration.base import (
     LOOKUP_BACKWARD,
     LOOKUP_FORWARD,
@@ -58,40 +55,19 @@ from costmodels.sharding import SPREAD, ShardingType, Spread
 from costmodels.stages.stage_model import StageModel
 
 
-def absent_family(kind: ShardingType) -> FamilyTimes:
-    """The collectives of a sharding type, still without any duration."""
-    present = np.ones((1, 1), dtype=bool)
-    return FamilyTimes(name=kind.value, present=present, input_s=np.zeros(1), outputs_s=())
-
-
 def no_times(times: StageTimes) -> StageTimes:
     """The same stages without any duration, so that a program consists of leaves alone."""
     none = np.zeros_like(times.lookup_forward_s)
-    return StageTimes(
-        bottom_forward_s=none,
-        top_forward_s=none,
-        top_backward_s=none,
-        bottom_backward_s=none,
-        optimizer_s=none,
-        lookup_forward_s=none,
-        lookup_backward_s=none,
-        cache_fetch_s=none,
-        families=(),
-        input_splits_s=none,
-        bucket_s=(none,) * len(times.bucket_s),
-        tail_bucket_s=none,
-        bottom_host_s=none,
-        top_host_s=none,
-        lookup_host_s=none,
-        collective_host_s=none,
-        dense_names=times.dense_names,
-        overlap_slowdown_ratio=0.0,
-        floor_s=0.0,
-        single_stream=times.single_stream,
-        piece_ratio=times.piece_ratio,
-        gather_s=(none,) * len(times.gather_s),
-        earlier_s=None if times.earlier_s is None else none,
-    )
+
+    def emptied(value: Any) -> Any:
+        """No duration in the place of one, of several, or of one that is not there."""
+        if isinstance(value, tuple):
+            return (none,) * len(value)
+        return None if value is None else none
+
+    names = (f.name for f in fields(times) if f.name.endswith("_s"))
+    nothing = {name: emptied(getattr(times, name)) for name in names} | {"floor_s": 0.0}
+    return replace(times, families=(), codecs=None, overlap_slowdown_ratio=0.0, **nothing)
 
 
 _ROUNDING: Final = 1e-13
@@ -128,17 +104,11 @@ class IterationFloor:
             return len(types)
         uniform = sum(SPREAD[t] is Spread.UNIFORM for t in types)
         spread = len(types) - uniform
-        return uniform + (1 if spread and (uniform == 0 or self.is_even(types)) else 0)
-
-    def is_even(self, types: frozenset[ShardingType]) -> bool:
-        """Whether tables of uniform types give every rank the same lookups."""
-        return self._is_alike and ShardingType.ROW_WISE not in types
-
-    @property
-    def _is_alike(self) -> bool:
-        """Whether all ranks have the same device and the same batch."""
         speeds = self._stages.speeds
-        return self._stages.exchanges.batch_ratio is None and bool((speeds == speeds[0]).all())
+        is_alike = self._stages.exchanges.batch_ratio is None and bool((speeds == speeds[0]).all())
+        # Tables of uniform types then give every rank the same lookups.
+        is_even = is_alike and ShardingType.ROW_WISE not in types
+        return uniform + (1 if spread and (uniform == 0 or is_even) else 0)
 
     def is_one_rank(self, types: frozenset[ShardingType]) -> bool:
         """Whether one made-up rank may have both the longest forward and backward lookup.
@@ -334,7 +304,9 @@ class IterationFloor:
         for exchange in self._exchanges(types):
             fixed_s = np.array([0.0 if empty else exchange.fixed_s])
             seconds = fixed_s if exchange.leaf is None else next(columns)
-            known = families.setdefault(exchange.kind.value, absent_family(exchange.kind))
+            name = exchange.kind.value
+            absent = FamilyTimes(name=name, present=None, input_s=np.zeros(1), outputs_s=())
+            known = families.setdefault(name, absent)
             if exchange.which == INDICES:
                 families[known.name] = replace(known, input_s=seconds)
             elif exchange.is_gradient:

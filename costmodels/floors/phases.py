@@ -9,16 +9,18 @@ tangent at any point, bound the largest phase of all ranks from below.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from costmodels.collective.base import balanced_s
 from costmodels.datatypes import FloatArray
-from costmodels.floors.exchange_floor import NUM_EXCHANGES
 from costmodels.iteration.base import require_times
 from costmodels.iteration.pipelines import TrainingPipeline
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK
+from costmodels.measured.curves import Collective
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import (
     CODECS,
@@ -31,7 +33,107 @@ from costmodels.shard_work.work import (
     SECOND,
 )
 from costmodels.sharding import BY_HOSTS, ShardingType
+from costmodels.stages.exchanges import Prices
 from costmodels.stages.stage_model import StageModel
+
+# ------------------ floors of exchanges
+#
+# How long collectives take at least, from the largest growing part that any rank has.
+#
+# The *growing part* of a collective is its time without what is fixed, such as start-up times. A
+# rank sends the same number of bytes to every other rank. So the rank that sends most has the
+# largest growing part, and the collective takes at least as long as if all ranks sent as much as
+# that rank.
+#
+# Prices are those of a subadditive model (:meth:`AbstractCollectiveModel.subadditive`): several
+# collectives take at least as long as one with all their bytes. The bounds therefore also hold
+# for the sum of the growing parts of several sharding types.
+
+Seconds = Callable[[FloatArray], FloatArray]
+"""From growing parts ``[N]`` to seconds ``[N]``; the function never falls."""
+
+_MOST_ENTRIES: Final = 500_000
+"""Sizes times ranks that are priced in one call, so that arrays fit into some megabytes."""
+
+NUM_EXCHANGES: Final = 3
+_, _SECOND_EXCHANGE, INDICES = range(NUM_EXCHANGES)
+"""The exchanges of one sharding type, in the order of ``EmbeddingExchanges.growth``."""
+
+
+def exchange_floor(
+    stages: StageModel, family: int, which: int, share_ratio: float = 1.0
+) -> Seconds:
+    """The least time of one exchange of a sharding type, as a function of its growing part.
+
+    Args:
+        stages: prices exchanges.
+        family: index of the sharding type in ``EXCHANGING_TYPES``.
+        which: first (0) or second (1) exchange of vectors, or that of ``INDICES`` (2).
+        share_ratio: the least share of the growing part's bytes that travels in this direction.
+    """
+    whole = stages.models.exchange
+    if whole is not None:
+        input_fixed_s, output_fixed_s = whole.fixed_s(EXCHANGING_TYPES[family])
+        added_s = (output_fixed_s, 0.0, input_fixed_s)[which]
+        return lambda growth_s: growth_s * share_ratio + added_s
+    model = stages.models.collective
+    if not model.full_duplex:
+        return lambda growth_s: growth_s * share_ratio
+    least, world = stages.exchanges.least_collective, stages.topology.world_size
+    one, growing, whole_s = np.ones((1, world)), Prices.growing(model), Prices.whole(least)
+    unit_s = float(_exchange(stages, family, which, one, growing).max())
+    lengths_s = stages.exchanges.lengths_s if which == INDICES else 0.0
+
+    def seconds_at(growth_s: FloatArray) -> FloatArray:
+        """Least seconds ``[N]`` of the exchange if its growing part is ``growth_s`` ``[N]``."""
+        per_peer = growth_s * share_ratio / unit_s if unit_s > 0 else np.zeros_like(growth_s)
+        parts = np.array_split(per_peer, max(per_peer.size * world // _MOST_ENTRIES, 1))
+        times = []
+        for part in parts:
+            sent = np.repeat(part[:, None], world, axis=1)
+            times.append(_exchange(stages, family, which, sent, whole_s).min(axis=1))
+        return np.concatenate(times) + lengths_s
+
+    return seconds_at
+
+
+def tail_floor(stages: StageModel, *, replicates: bool) -> Seconds:
+    """The least time of the last all-reduce, by the growing part of replicated tables.
+
+    Args:
+        stages: prices the all-reduce.
+        replicates: whether plans have replicated tables.
+    """
+    own, whole = stages.reduction.tail_bytes, stages.models.exchange
+    unit_s = float(stages.all_reduce_growth(np.ones(1)).max())
+    least = stages.exchanges.least_collective
+
+    def seconds_at(growth_s: FloatArray) -> FloatArray:
+        """Least seconds ``[N]`` of the all-reduce if tables add a growing part ``growth_s``."""
+        num_bytes = growth_s / unit_s if unit_s > 0 else np.zeros_like(growth_s)
+        if whole is not None:
+            fixed_s = whole.gradient_fixed_s if replicates else 0.0
+            return np.asarray(stages.all_reduce_growth(own + num_bytes) + fixed_s)
+        if own <= 0 and not replicates:
+            return growth_s
+        trainers = stages.topology.trainers
+        return balanced_s(least, Collective.ALL_REDUCE, own + num_bytes, trainers)
+
+    return seconds_at
+
+
+def _exchange(
+    stages: StageModel, family: int, which: int, sent: FloatArray, prices: Prices
+) -> FloatArray:
+    """An exchange in which every rank sends ``sent`` bytes to each other rank."""
+    if which == _SECOND_EXCHANGE:
+        return stages.exchanges.across_hosts(sent, prices.all_to_all)
+    if which == INDICES:
+        return stages.exchanges.index_exchange(sent, prices.all_to_all)
+    return stages.exchanges.first_exchange(EXCHANGING_TYPES[family], sent, prices)
+
+
+# ------------------ phases
 
 ALL_REDUCE: Final = 2 + len(EXCHANGING_TYPES) * NUM_EXCHANGES
 """Index of the phase of the gradients of replicated tables; it follows those of all exchanges."""
@@ -51,7 +153,7 @@ Below 3e-5 the rounding of differences is larger than the share by which tangent
 
 
 def exchange_phase(kind: ShardingType, which: int) -> int:
-    """The phase of an exchange of a sharding type; ``which`` as in :mod:`.exchange_floor`."""
+    """The phase of an exchange of a sharding type; ``which`` as in :func:`exchange_floor`."""
     return 2 + EXCHANGING_TYPES.index(kind) * NUM_EXCHANGES + which
 
 
@@ -157,7 +259,8 @@ class PhaseModel:
             return float(chain_s / fastest)
         chain_s += dense.bottom_forward_s + dense.bottom_backward_s
         copy_s = self._stages.least_copy_s if self._pipeline.exposes_input_dist else 0.0
-        return float(chain_s / fastest) + copy_s + self._stages.tail_all_reduce_s()
+        tail = np.array(self._stages.reduction.tail_bytes)
+        return float(chain_s / fastest) + copy_s + float(self._stages.all_reduce_growth(tail))
 
     def gradient(self, work_row: FloatArray) -> FloatArray:
         """Tangents ``[K, num_features]`` of the phases at one rank's work.

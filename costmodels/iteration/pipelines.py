@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -42,38 +41,20 @@ class ProgramBuilder:
     def add(
         self,
         name: str,
-        stream: Stream,
         duration_s: FloatArray | float,
+        stream: Stream = Stream.COMPUTE,
         *,
-        after: tuple[int, ...] = (),
         host_s: FloatArray | float = 0.0,
-        collective: bool = False,
-        present: BoolArray | None = None,
-        blocks_host: bool = False,
+        **fields: Any,
     ) -> int:
-        """Add a step; returns its index. On a single stream, everything runs on that of compute."""
-        step = Step(
-            name=name,
-            stream=Stream.COMPUTE if self.times.single_stream else stream,
-            duration_s=_seconds(duration_s),
-            after=after,
-            host_s=_seconds(host_s),
-            collective=collective,
-            present=present,
-            blocks_host=blocks_host,
-        )
-        self.steps.append(step)
-        return len(self.steps) - 1
+        """Add a step; returns its index. On a single stream, everything runs on that of compute.
 
-    def compute(
-        self,
-        name: str,
-        duration_s: FloatArray | float,
-        host_s: FloatArray | float = 0.0,
-        after: tuple[int, ...] = (),
-    ) -> int:
-        """Add a step on the compute stream; returns its index."""
-        return self.add(name, Stream.COMPUTE, duration_s, after=after, host_s=host_s)
+        ``fields`` are further fields of :class:`Step`.
+        """
+        stream = Stream.COMPUTE if self.times.single_stream else stream
+        fields |= {"duration_s": _seconds(duration_s), "host_s": _seconds(host_s)}
+        self.steps.append(Step(name=name, stream=stream, **fields))
+        return len(self.steps) - 1
 
     def computed(
         self, name: str, duration_s: FloatArray, host_s: FloatArray, after: tuple[int, ...] = ()
@@ -84,30 +65,22 @@ class ProgramBuilder:
         computed them and the host has issued the last one. The latter is a step of no duration.
         """
         first_s = _FIRST_SHARE * _seconds(host_s)
-        self.compute(name, duration_s, first_s, after)
-        return self.compute(f"{name}{base.ISSUED}", 0.0, host_s - first_s)
+        self.add(name, duration_s, host_s=first_s, after=after)
+        return self.add(f"{name}{base.ISSUED}", 0.0, host_s=host_s - first_s)
 
     def collective(
         self,
         name: str,
-        stream: Stream,
         duration_s: FloatArray | float,
+        stream: Stream = Stream.COMMUNICATION,
         *,
-        after: tuple[int, ...] = (),
         present: BoolArray | None = None,
-        **others: Any,
+        **fields: Any,
     ) -> int:
         """Add a collective; returns its index. Plans without it (``present``) do not wait."""
-        issue_s = self.times.collective_host_s
-        host_s = issue_s if present is None else issue_s * present
-        further: dict[str, Any] = {"after": after, "host_s": host_s, "present": present}
-        return self.add(name, stream, duration_s, collective=True, **others, **further)
-
-    def communication(
-        self, name: str, duration_s: FloatArray | float, after: tuple[int, ...]
-    ) -> int:
-        """Add a collective that every plan has, on the communication stream."""
-        return self.collective(name, Stream.COMMUNICATION, duration_s, after=after)
+        host_s = self.times.collective_host_s
+        fields["host_s"] = host_s if present is None else host_s * present
+        return self.add(name, duration_s, stream, collective=True, present=present, **fields)
 
     def input_copy(self, stream: Stream) -> tuple[int, ...]:
         """Add the copy of a batch to the device; pipelines copy a later batch beside this one.
@@ -117,32 +90,26 @@ class ProgramBuilder:
         t = self.times
         if t.single_stream:
             return ()
-        step = self.add(
-            base.INPUT_COPY,
-            stream,
-            t.input_copy_s,
-            host_s=t.copy_host_s,
-            blocks_host=t.copy_blocks_host and stream is Stream.COMPUTE,
-        )
-        return (step,)
+        blocks = t.copy_blocks_host and stream is Stream.COMPUTE
+        seconds = t.input_copy_s, stream
+        return (self.add(base.INPUT_COPY, *seconds, host_s=t.copy_host_s, blocks_host=blocks),)
 
     def input_splits(self, after: tuple[int, ...] = ()) -> int:
         """Add the exchange of split sizes, for which the host waits; nothing without tables."""
-        splits_s = self.times.input_splits_s
-        if not self.times.has_tables:
-            return self.add("input splits", Stream.DATA_DIST, 0.0, after=after)
-        return self.collective(
-            "input splits", Stream.DATA_DIST, splits_s, after=after, blocks_host=True
-        )
+        name, t = "input splits", self.times
+        if not t.has_tables:
+            return self.add(name, 0.0, Stream.DATA_DIST, after=after)
+        stream = Stream.DATA_DIST
+        return self.collective(name, t.input_splits_s, stream, after=after, blocks_host=True)
 
     def input_dist(self, after: tuple[int, ...]) -> tuple[int, ...]:
         """Add the exchange of lengths and indices of each sharding type."""
-        return tuple(self._input_dist(family, after) for family in self.times.families)
-
-    def _input_dist(self, of: FamilyTimes, after: tuple[int, ...]) -> int:
-        name = f"{base.INPUT_DIST} {of.name}"
-        stream, present = Stream.DATA_DIST, of.present
-        return self.collective(name, stream, of.input_s, after=after, present=present)
+        each = ((f"{base.INPUT_DIST} {f.name}", f) for f in self.times.families)
+        stream = Stream.DATA_DIST
+        return tuple(
+            self.collective(name, f.input_s, stream, after=after, present=f.present)
+            for name, f in each
+        )
 
     def forward(self, lookup_after: tuple[int, ...]) -> int:
         """Add bottom MLP, lookup, output exchange, and top; returns the last step.
@@ -152,12 +119,10 @@ class ProgramBuilder:
         """
         t = self.times
         if t.earlier_s is not None:
-            self.compute("earlier micro-batches", t.earlier_s)
+            self.add("earlier micro-batches", t.earlier_s)
         gathered = [self._gather("forward", i) for i in range(len(t.gather_s[:1]))]
         self.bottom_forward()
-        lookup = self.compute(
-            base.LOOKUP_FORWARD, t.lookup_forward_s, t.lookup_host_s, lookup_after
-        )
+        lookup = self.lookup_forward(lookup_after)
         arrived = self.coded("output dequantize", self.output_dist(lookup))
         gathered += [self._gather("forward", i) for i in range(1, len(t.gather_s))]
         step, count = lookup, max(len(gathered), 1)
@@ -182,7 +147,7 @@ class ProgramBuilder:
     def _gather(self, when: str, index: int, after: tuple[int, ...] = ()) -> int:
         """Add the all-gather of the parameters of one piece of a sharded dense part."""
         name = f"parameter all-gather {when} {index + 1}"
-        return self.communication(name, self.times.gather_s[index], after)
+        return self.collective(name, self.times.gather_s[index], after=after)
 
     def backward(self, after: tuple[int, ...]) -> None:
         """Add top, gradient exchange, table update, bottom, all-reduces and dense optimizer."""
@@ -192,8 +157,8 @@ class ProgramBuilder:
         before = (self.bottom_backward(),)
         if t.gather_s:
             name = "last gradient reduce-scatter"
-            buckets.append(self.communication(name, t.last_scatter_s, before))
-        tail = self.communication("last gradient all-reduce", t.tail_bucket_s, before)
+            buckets.append(self.collective(name, t.last_scatter_s, after=before))
+        tail = self.collective("last gradient all-reduce", t.tail_bucket_s, after=before)
         self.optimizer((*buckets, tail))
 
     def bottom_forward(self) -> int:
@@ -202,12 +167,16 @@ class ProgramBuilder:
         name = f"{t.dense_names[0]} forward"
         return self.computed(name, t.bottom_forward_s, t.bottom_host_s)
 
+    def lookup_forward(self, after: tuple[int, ...]) -> int:
+        """Add the lookup of rows."""
+        t = self.times
+        return self.add(LOOKUP_FORWARD, t.lookup_forward_s, host_s=t.lookup_host_s, after=after)
+
     def lookup_backward(self, arrived: tuple[int, ...]) -> int:
         """Add the update of rows by the gradients that have arrived; they are decoded first."""
         t, after = self.times, self.coded("gradient dequantize", arrived)
-        return self.compute(
-            base.LOOKUP_BACKWARD, t.lookup_backward_s, t.lookup_backward_host_s, after
-        )
+        host_s = t.lookup_backward_host_s
+        return self.add(base.LOOKUP_BACKWARD, t.lookup_backward_s, host_s=host_s, after=after)
 
     def bottom_backward(self) -> int:
         """Add the backward pass of the bottom."""
@@ -218,14 +187,15 @@ class ProgramBuilder:
     def optimizer(self, after: tuple[int, ...]) -> int:
         """Add the update of the dense parameters."""
         t = self.times
-        return self.compute("dense optimizer", t.optimizer_s, t.optimizer_host_s, after)
+        return self.add("dense optimizer", t.optimizer_s, host_s=t.optimizer_host_s, after=after)
 
     def coded(self, name: str, before: tuple[int, ...]) -> tuple[int, ...]:
         """Add a step of the codecs, one of ``_CODECS``; returns what those that follow wait for."""
         codecs = self.times.codecs
         if codecs is None:
             return before
-        return (self.compute(name, getattr(codecs, _CODECS[name]), codecs.host_s, before),)
+        seconds = getattr(codecs, _CODECS[name])
+        return (self.add(name, seconds, host_s=codecs.host_s, after=before),)
 
     def _top_backward(self, after: tuple[int, ...]) -> tuple[int, list[int]]:
         """Add the backward pass of the top in pieces, with the collectives of their gradients.
@@ -254,15 +224,14 @@ class ProgramBuilder:
             )
             if i < len(t.bucket_s):
                 name, seconds = f"{kind} {i + 1}", t.bucket_s[i]
-                reduced.append(self.communication(name, seconds, (step,)))
+                reduced.append(self.collective(name, seconds, after=(step,)))
         return step, reduced
 
     def output_dist(self, produced: int) -> tuple[int, ...]:
         """Add the output exchange of each sharding type; returns the last step of each."""
         before = self.coded("output quantize", (produced,))
         families = self.times.families
-        each = (self._exchanged(f, f.outputs_s, before, "output") for f in families)
-        return tuple(itertools.chain.from_iterable(each))
+        return tuple(i for f in families for i in self._exchanged(f, f.outputs_s, before, "output"))
 
     def gradient_dist(self, produced: int) -> tuple[int, ...]:
         """Add the gradient exchange of each sharding type; returns the last step of each."""
@@ -282,10 +251,9 @@ class ProgramBuilder:
         kind: str,
     ) -> tuple[int, ...]:
         """Add collectives of one sharding type, one after the other; returns the last step."""
-        stream, present = Stream.COMMUNICATION, family.present
         for name, seconds in steps:
-            called = f"{kind} {name} {family.name}"
-            before = (self.collective(called, stream, seconds, after=before, present=present),)
+            called, present = f"{kind} {name} {family.name}", family.present
+            before = (self.collective(called, seconds, after=before, present=present),)
         return before
 
     def build(self) -> Program:
@@ -338,21 +306,21 @@ def _unpipelined(builder: ProgramBuilder) -> None:
     """Copy of the batch, index exchange, cache fetch, forward, backward, one after the other."""
     splits = builder.input_splits(builder.input_copy(Stream.COMPUTE))
     indices = builder.input_dist((splits,))
-    fetch = builder.compute("cache fetch", builder.times.cache_fetch_s, after=indices)
+    fetch = builder.add("cache fetch", builder.times.cache_fetch_s, after=indices)
     builder.backward((builder.forward((fetch,)),))
 
 
 def _sparse_dist(builder: ProgramBuilder) -> None:
     """Exchanges the next batch's split sizes before the forward pass, and its indices beside it."""
     splits = builder.input_splits()
-    fetch = builder.compute("cache fetch", builder.times.cache_fetch_s)
+    fetch = builder.add("cache fetch", builder.times.cache_fetch_s)
     _next_batch_beside(builder, splits, (fetch,))
 
 
 def _prefetching(builder: ProgramBuilder) -> None:
     """As sparse_dist, with the cache fetch of a coming batch on a stream of its own."""
     splits = builder.input_splits()
-    builder.add("cache prefetch", Stream.PREFETCH, builder.times.cache_fetch_s)
+    builder.add("cache prefetch", builder.times.cache_fetch_s, Stream.PREFETCH)
     _next_batch_beside(builder, splits, ())
 
 
@@ -376,19 +344,18 @@ def _hugectr(builder: ProgramBuilder) -> None:
     The indices of the next batch travel on a stream of their own.
     """
     t, top = builder.times, builder.times.dense_names[1]
-    fetch = builder.compute("cache fetch", t.cache_fetch_s)
-    lookup = builder.compute(LOOKUP_FORWARD, t.lookup_forward_s, t.lookup_host_s, (fetch,))
-    arrived = builder.output_dist(lookup)
+    fetch = builder.add("cache fetch", t.cache_fetch_s)
+    arrived = builder.output_dist(builder.lookup_forward((fetch,)))
     builder.input_dist(())
     builder.input_copy(Stream.COPY)
     builder.bottom_forward()
     decoded = builder.coded("output dequantize", arrived)
-    builder.compute(f"{top} forward", t.top_forward_s, t.top_host_s, decoded)
-    last = builder.compute(f"{top} backward", t.top_backward_s, t.top_backward_host_s)
+    builder.add(f"{top} forward", t.top_forward_s, host_s=t.top_host_s, after=decoded)
+    last = builder.add(f"{top} backward", t.top_backward_s, host_s=t.top_backward_host_s)
     gradients = builder.gradient_dist(last)
     bottom = builder.bottom_backward()
     seconds = sum(t.bucket_s, start=t.tail_bucket_s)
-    reduced = builder.communication("gradient all-reduce", seconds, (bottom,))
+    reduced = builder.collective("gradient all-reduce", seconds, after=(bottom,))
     builder.lookup_backward(gradients)
     builder.optimizer((reduced,))
 

@@ -38,8 +38,14 @@ from costmodels.iteration.base import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSchedule:
-    """Start and finish of every step, ``[..., R]`` each; time of the iteration, ``[...]``."""
+    """When every step is issued, starts and finishes, ``[..., R]`` each.
 
+    ``host_s`` is when the host has issued all steps, and ``iteration_time_s`` ``[...]`` the time of
+    the iteration.
+    """
+
+    issued_s: tuple[FloatArray, ...]
+    host_s: FloatArray
     start_s: tuple[FloatArray, ...]
     finish_s: tuple[FloatArray, ...]
     iteration_time_s: FloatArray
@@ -85,14 +91,13 @@ def on_ranks(program: Program, ranks: IntArray, num_ranks: int) -> Program:
 def schedule(program: Program, shape: tuple[int, ...]) -> StepSchedule:
     """Start and finish of all steps, for plans and ranks of ``shape`` = ``(..., R)``."""
     durations = [step.duration_s for step in program.steps]
-    first = _run(program.steps, durations, shape)
-    if program.overlap_slowdown_ratio <= 0:
-        return _floored(first, program.floor_s)
-    slowed = _slowed(program, durations, first)
-    return _floored(_run(program.steps, slowed, shape), program.floor_s)
+    found = run(program.steps, durations, shape)
+    if program.overlap_slowdown_ratio > 0:
+        found = run(program.steps, _slowed(program, durations, found), shape)
+    return replace(found, iteration_time_s=np.maximum(found.iteration_time_s, program.floor_s))
 
 
-def _run(
+def run(
     steps: tuple[Step, ...], durations: list[FloatArray], shape: tuple[int, ...]
 ) -> StepSchedule:
     """One pass over the steps; no compute step is slowed down by communication beside it."""
@@ -100,11 +105,13 @@ def _run(
     # ``host`` and ``streams`` hold the moments at which the host and each stream are free again.
     host: FloatArray = zero
     streams: dict[Stream, FloatArray] = dict.fromkeys(Stream, zero)
+    issued: list[FloatArray] = []
     starts: list[FloatArray] = []
     finishes: list[FloatArray] = []
     end: FloatArray = zero
     for step, duration in zip(steps, durations, strict=True):
         host = free = host + step.host_s
+        issued.append(host)
         for i in step.after:
             free = np.maximum(free, finishes[i])
         stream = streams[step.stream]
@@ -124,7 +131,11 @@ def _run(
         end = np.maximum(end, finish)
     end = np.maximum(end, host)
     return StepSchedule(
-        start_s=tuple(starts), finish_s=tuple(finishes), iteration_time_s=end.max(axis=-1)
+        issued_s=tuple(issued),
+        host_s=host,
+        start_s=tuple(starts),
+        finish_s=tuple(finishes),
+        iteration_time_s=end.max(axis=-1),
     )
 
 
@@ -161,13 +172,6 @@ def _awaited(steps: tuple[Step, ...]) -> list[int]:
     return found
 
 
-def _floored(result: StepSchedule, floor_s: float) -> StepSchedule:
-    """The schedule with an iteration of at least ``floor_s``."""
-    if floor_s <= 0:
-        return result
-    return replace(result, iteration_time_s=np.maximum(result.iteration_time_s, floor_s))
-
-
 # ------------------ causes
 
 
@@ -180,17 +184,16 @@ def traced(program: Program, num_ranks: int) -> Simulation:
     _require_step_times(program.steps)
     steps, shape = program.steps, (num_ranks,)
     found = schedule(program, shape)
-    start, finish = (
+    issued, start, finish = (
         np.stack([np.broadcast_to(x, shape) for x in times])
-        for times in (found.start_s, found.finish_s)
+        for times in (found.issued_s, found.start_s, found.finish_s)
     )
-    issued, host_s = _issued(steps, finish)
     waits = [_waits_for(steps, i) for i in range(len(steps))]
     zero = np.zeros((1, num_ranks))
     ends = (np.concatenate([zero, finish[before]]).max(axis=0) for before in waits)
     arrival = np.stack([np.maximum(*both) for both in zip(issued, ends, strict=True)])
     end, last = float(finish.max()), None
-    if end >= host_s:
+    if end >= float(found.host_s.max()):
         step, rank = divmod(int(finish.argmax()), num_ranks)
         last = rank, step
     return Simulation(
@@ -270,17 +273,6 @@ def _waits_for(steps: tuple[Step, ...], index: int) -> list[int]:
     before = (i for i in range(index) if steps[i].stream is step.stream and steps[i].is_present)
     earlier = list(before)[-1:] if step.is_present else []
     return sorted({*step.after, *earlier})
-
-
-def _issued(steps: tuple[Step, ...], finish: FloatArray) -> tuple[FloatArray, float]:
-    """When the host has issued each step, ``[steps, R]``, and when it has issued all of them."""
-    host = np.zeros(finish.shape[1])
-    issued = np.zeros_like(finish)
-    for i, step in enumerate(steps):
-        host = issued[i] = host + step.host_s
-        if step.blocks_host:
-            host = np.maximum(host, finish[i])
-    return issued, float(host.max())
 
 
 # ------------------ critical path

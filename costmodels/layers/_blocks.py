@@ -14,7 +14,8 @@ other operators, attention too, use two bytes per element.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from costmodels.datatypes import DataType
 from costmodels.layers import _parts
@@ -92,6 +93,7 @@ def moved(
     kind: OperatorKind = OperatorKind.ELEMENTWISE,
     saved: float = 0.0,
     num_kernels: int = 1,
+    **fields: Any,
 ) -> Operator:
     """An operator whose time depends on the bytes that it moves.
 
@@ -104,22 +106,21 @@ def moved(
         kind: kind of the operator.
         saved: bytes per element that are kept for the backward pass.
         num_kernels: kernels of the forward pass, if there is one.
+        fields: further fields of the operator.
     """
     elements = float(math.prod(shape))
     runs = num_kernels if forward else 0
-    return Operator(
-        name=name,
-        kind=kind,
-        shape=shape,
-        dtype=style.dtype,
-        read_bytes=0.5 * forward * elements,
-        written_bytes=0.5 * forward * elements,
-        backward_bytes=backward * elements,
-        saved_bytes=saved * elements,
-        num_kernels=runs,
-        num_calls=runs,
-        is_vectorized=style.compiled,
-    )
+    given: dict[str, Any] = {
+        "dtype": style.dtype,
+        "read_bytes": 0.5 * forward * elements,
+        "written_bytes": 0.5 * forward * elements,
+        "backward_bytes": backward * elements,
+        "saved_bytes": saved * elements,
+        "num_kernels": runs,
+        "num_calls": runs,
+        "is_vectorized": style.compiled,
+    }
+    return Operator(name=name, kind=kind, shape=shape, **given | fields)
 
 
 def linear(
@@ -135,16 +136,12 @@ def linear(
         style: how it is run.
         keeps_input: whether no other operator keeps the input for the backward pass.
     """
-    product = _parts.linear(
-        name, rows, fan_in, fan_out, style.dtype, bias=False, keeps_input=keeps_input
-    )
-    operators = [replace(product, is_cast=False)]
+    given = {"bias": False, "keeps_input": keeps_input, "is_cast": False}
+    operators = [_parts.linear(name, rows, fan_in, fan_out, style.dtype, **given)]
     if style.bias:
         added = 2.0 * style.element if style.old_bias else 0.0
-        kind = OperatorKind.REDUCTION
-        biased = moved(name, (rows, fan_out), style, added, style.element, kind=kind)
-        biased = replace(biased, num_parameters=fan_out, parameter_bytes=4.0 * fan_out)
-        operators.append(biased)
+        own = {"kind": OperatorKind.REDUCTION, **_parts.trained_fields(fan_out)}
+        operators.append(moved(name, (rows, fan_out), style, added, style.element, **own))
     if style.casts:
         operators.append(moved(name, (fan_in, fan_out), style, _CAST, _CAST))
     if style.dtype is not style.inner:
@@ -161,33 +158,22 @@ def norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]
     input, and one for the gradients of the weights. A compiler joins the norm with the addition
     before it and the cast after it.
     """
+    shape, trained = (rows, width), _parts.trained_fields(width * (2 if style.bias else 1))
     if style.composed and not style.bias:
-        return _composed_norm(name, rows, width, style)
-    result = 4.0 if style.casts and not style.compiled else style.element
-    backward = 2.0 * (result + style.residual) + style.residual
-    forward = result + style.residual
-    if style.compiled:
-        forward, backward = result, 2.0 * (result + style.residual)
-    kind, parameters = OperatorKind.NORM, width * (2 if style.bias else 1)
-    made = moved(name, (rows, width), style, forward, backward, kind=kind, saved=style.residual)
-    made = replace(made, saved_bytes=made.saved_bytes + 8.0 * rows)
-    cast = style.casts and not style.compiled
-    return _trained_norm(made, rows, width, style, parameters, is_cast=cast)
-
-
-def _composed_norm(name: str, rows: int, width: int, style: Style) -> tuple[Operator, ...]:
-    """A root mean square norm in single kernels: a square, a mean, two products, all in fp32."""
-    made = moved(name, (rows, width), style, 28.0, 76.0, saved=8.0, num_kernels=6)
-    made = replace(made, dtype=DataType.FP32)
-    return _trained_norm(made, rows, width, style, width, is_cast=style.casts)
-
-
-def _trained_norm(
-    norm: Operator, rows: int, width: int, style: Style, parameters: int, *, is_cast: bool
-) -> tuple[Operator, ...]:
-    """A norm with so many trained elements, and the cast of its result."""
-    made = replace(norm, num_parameters=parameters, parameter_bytes=4.0 * parameters)
-    casts = (moved(norm.name, (rows, width), style, _CAST, _CAST),) if is_cast else ()
+        # A root mean square norm in single kernels: a square, a mean, two products, all in fp32.
+        own = trained | {"saved": 8.0, "num_kernels": 6, "dtype": DataType.FP32}
+        made, is_cast = moved(name, shape, style, 28.0, 76.0, **own), style.casts
+    else:
+        is_cast = style.casts and not style.compiled
+        result = 4.0 if is_cast else style.element
+        forward, backward = result + style.residual, 2.0 * (result + style.residual)
+        forward, backward = (
+            (result, backward) if style.compiled else (forward, backward + style.residual)
+        )
+        kept = style.residual * float(math.prod(shape)) + 8.0 * rows
+        own = trained | {"kind": OperatorKind.NORM, "saved_bytes": kept}
+        made = moved(name, shape, style, forward, backward, **own)
+    casts = (moved(name, shape, style, _CAST, _CAST),) if is_cast else ()
     return (made, *casts)
 
 
@@ -221,8 +207,8 @@ def activation(
     if not gated and style.composed:
         casts = 4.0 if style.casts else 0.0
         forward, backward = 72.0 + casts, 112.0 + casts
-        made = moved(name, shape, style, forward, backward, saved=28.0, num_kernels=9)
-        return (replace(made, dtype=DataType.FP32),)
+        own: dict[str, Any] = {"saved": 28.0, "num_kernels": 9, "dtype": DataType.FP32}
+        return (moved(name, shape, style, forward, backward, **own),)
     if not gated:
         return (moved(name, shape, style, 2.0 * e, 3.0 * e, saved=e),)
     if style.compiled:

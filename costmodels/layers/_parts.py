@@ -8,10 +8,9 @@ on; ``width``, ``fan_in`` and ``fan_out`` are numbers of elements of a row.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from costmodels.datatypes import DataType
 from costmodels.operators import Operator, OperatorKind
@@ -34,6 +33,7 @@ def matmul(
     num_parameters: int = 0,
     saved: float = 0.0,
     kind: OperatorKind = OperatorKind.MATMUL,
+    **fields: Any,
 ) -> Operator:
     """``count`` matrix products of m x k times k x n.
 
@@ -44,21 +44,23 @@ def matmul(
         num_parameters: trained elements.
         saved: elements that are kept for the backward pass.
         kind: kind of the product.
+        fields: further fields of the operator.
     """
     count, m, k, n = shape
     element = dtype.num_bytes
-    return Operator(
-        name=name,
-        kind=kind,
-        shape=shape,
-        dtype=dtype,
-        read_bytes=float(element * count * (m * k + k * n)),
-        written_bytes=float(element * count * m * n),
-        num_parameters=num_parameters,
-        parameter_bytes=_MASTER_BYTES * num_parameters,
-        saved_bytes=float(kept_bytes(dtype) * saved),
-        is_cast=num_parameters > 0 and dtype.num_bytes == DataType.FP16.num_bytes,
-    )
+    amounts = {
+        "read_bytes": float(element * count * (m * k + k * n)),
+        "written_bytes": float(element * count * m * n),
+        "saved_bytes": float(kept_bytes(dtype) * saved),
+        "is_cast": num_parameters > 0 and dtype.num_bytes == DataType.FP16.num_bytes,
+    }
+    trained = trained_fields(num_parameters)
+    return Operator(name=name, kind=kind, shape=shape, dtype=dtype, **trained, **amounts | fields)
+
+
+def trained_fields(count: int) -> dict[str, Any]:
+    """The fields of an operator with so many trained elements."""
+    return {"num_parameters": count, "parameter_bytes": _MASTER_BYTES * count}
 
 
 batched: Final = partial(matmul, kind=OperatorKind.BATCHED_MATMUL)
@@ -74,11 +76,12 @@ def linear(
     *,
     bias: bool = True,
     keeps_input: bool = True,
+    **fields: Any,
 ) -> Operator:
     """The product of a linear layer, which keeps its input unless another operator does."""
     count = fan_in * fan_out + (fan_out if bias else 0)
-    saved = rows * fan_in if keeps_input else 0
-    return matmul(name, (1, rows, fan_in, fan_out), dtype, num_parameters=count, saved=saved)
+    saved, shape = rows * fan_in if keeps_input else 0, (1, rows, fan_in, fan_out)
+    return matmul(name, shape, dtype, num_parameters=count, saved=saved, **fields)
 
 
 def streamed(
@@ -90,6 +93,7 @@ def streamed(
     writes: float = 1.0,
     kind: OperatorKind = OperatorKind.ELEMENTWISE,
     saved: float = 0.0,
+    **fields: Any,
 ) -> Operator:
     """An operator whose time depends on the bytes that it reads and writes.
 
@@ -101,31 +105,27 @@ def streamed(
         writes: how many it writes.
         kind: kind of the operator.
         saved: elements that are kept for the backward pass.
+        fields: further fields of the operator.
     """
     size = float(math.prod(shape)) * dtype.num_bytes
-    return Operator(
-        name=name,
-        kind=kind,
-        shape=shape,
-        dtype=dtype,
-        read_bytes=reads * size,
-        written_bytes=writes * size,
-        saved_bytes=float(kept_bytes(dtype) * saved),
-    )
+    amounts = {
+        "read_bytes": reads * size,
+        "written_bytes": writes * size,
+        "saved_bytes": float(kept_bytes(dtype) * saved),
+    }
+    return Operator(name=name, kind=kind, shape=shape, dtype=dtype, **amounts | fields)
 
 
-def norm(name: str, rows: int, width: int, dtype: DataType) -> Operator:
+def norm(name: str, rows: int, width: int, dtype: DataType, **fields: Any) -> Operator:
     """Layer normalization with weight and bias; it keeps its input, means and deviations."""
-    made = streamed(name, (rows, width), dtype, kind=OperatorKind.NORM, saved=rows * width)
-    return replace(
-        made,
-        num_parameters=2 * width,
-        parameter_bytes=_MASTER_BYTES * 2 * width,
-        saved_bytes=made.saved_bytes + 2.0 * _MASTER_BYTES * rows,
-    )
+    kept = float(kept_bytes(dtype) * rows * width) + 2.0 * _MASTER_BYTES * rows
+    trained = trained_fields(2 * width) | {"saved_bytes": kept}
+    return streamed(name, (rows, width), dtype, kind=OperatorKind.NORM, **trained | fields)
 
 
-def gather(name: str, shape: tuple[int, ...], dtype: DataType, num_parameters: int) -> Operator:
+def gather(
+    name: str, shape: tuple[int, ...], dtype: DataType, num_parameters: int, **fields: Any
+) -> Operator:
     """Looks up one row of a trained matrix for each row of ``shape``; it keeps indices of 8 bytes.
 
     Args:
@@ -133,14 +133,10 @@ def gather(name: str, shape: tuple[int, ...], dtype: DataType, num_parameters: i
         shape: shape of the result.
         dtype: type of its elements.
         num_parameters: elements of the matrix.
+        fields: further fields of the operator.
     """
-    made = streamed(name, shape, dtype, kind=OperatorKind.GATHER)
-    return replace(
-        made,
-        num_parameters=num_parameters,
-        parameter_bytes=_MASTER_BYTES * num_parameters,
-        saved_bytes=8.0 * math.prod(shape[:-1]),
-    )
+    given = trained_fields(num_parameters) | {"saved_bytes": 8.0 * math.prod(shape[:-1])}
+    return streamed(name, shape, dtype, kind=OperatorKind.GATHER, **given | fields)
 
 
 def attention(
@@ -200,9 +196,9 @@ def mlp(
         if not fan_in:
             continue
         part, keeps = f"{name}.{i}", keeps_input and not i
-        product = linear(part, rows, fan_in, fan_out, dtype, keeps_input=keeps)
+        given = {"keeps_input": keeps, "left_gradient": bool(i) or not is_input}
         active = streamed(part, (rows, fan_out), dtype, saved=rows * fan_out)
-        operators += [replace(product, left_gradient=bool(i) or not is_input), active]
+        operators += [linear(part, rows, fan_in, fan_out, dtype, **given), active]
     return tuple(operators)
 
 
@@ -218,9 +214,6 @@ def reduced(
         result: elements of the result.
         saved: elements that are kept for the backward pass.
     """
-    made = streamed(name, shape, dtype, writes=0.0, kind=OperatorKind.REDUCTION)
-    return replace(
-        made,
-        written_bytes=float(result * dtype.num_bytes),
-        saved_bytes=float(kept_bytes(dtype) * saved),
-    )
+    written = float(result * dtype.num_bytes)
+    kind = OperatorKind.REDUCTION
+    return streamed(name, shape, dtype, kind=kind, saved=saved, written_bytes=written)

@@ -30,10 +30,6 @@ class AttentionPooling(AbstractLayer):
     width: int
     sizes: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range."""
-        self.check_sizes("seq", "width", "sizes")
-
     def build(self, flow: Flow) -> Built:
         """The MLP's input, the MLP on every position, and the product with the weights."""
         batch, dtype, name = flow.batch_size, flow.dtype, self.prefix

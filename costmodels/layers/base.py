@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import ClassVar
 
 from costmodels.datatypes import DataType
@@ -120,13 +120,15 @@ class AbstractLayer(ABC):
             InvalidValueError: what reaches the layer does not fit it.
         """
 
-    def check_sizes(self, *keys: str) -> None:
-        """Refuse sizes outside 1..1e6, and empty lists of sizes, under these keys of the entry.
+    def __post_init__(self) -> None:
+        """Refuse sizes outside 1..1e6, and empty lists of sizes.
+
+        The fields without a default are sizes, or lists of sizes.
 
         Raises:
             InvalidValueError: the message names the layer, the key and the value.
         """
-        for key in keys:
+        for key in (f.name for f in fields(self) if f.default is MISSING):
             value = getattr(self, key)
             given = value if isinstance(value, tuple) else (value,)
             good = bool(given) and all(1 <= size <= 10**6 for size in given)

@@ -24,10 +24,6 @@ class Dcn(AbstractLayer):
     num_layers: int
     low_rank: int
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range."""
-        self.check_sizes("num_layers", "low_rank")
-
     def build(self, flow: Flow) -> Built:
         """A copy of the vectors side by side; then two products and the cross terms per layer."""
         joined, met = joins.joined(flow)

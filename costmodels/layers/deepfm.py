@@ -26,10 +26,6 @@ class DeepFm(AbstractLayer):
 
     sizes: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range."""
-        self.check_sizes("sizes")
-
     def build(self, flow: Flow) -> Built:
         """The operators, which give one number per sample."""
         vectors, elements = flow.num_vectors, flow.num_elements

@@ -34,7 +34,7 @@ class Dlrm(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        self.check_sizes("bottom_mlp", "top_mlp")
+        AbstractLayer.__post_init__(self)
         check_cross(self.interaction, self.dcn_num_layers, self.dcn_low_rank_dim)
         require(
             not self.before_tables,

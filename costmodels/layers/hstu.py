@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import final
+from typing import Any, final
 
 from costmodels.errors import require
 from costmodels.layers import _parts, joins
@@ -77,7 +77,7 @@ class Hstu(AbstractLayer):
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
         where = f"layer {self.prefix}"
-        self.check_sizes("layers", "hidden", "heads", "seq")
+        AbstractLayer.__post_init__(self)
         for key in ("qk_width", "value_width", "input_width", "contextual_width"):
             value = getattr(self, key)
             require(0 <= value <= 10**6, f"{where}: {key} must be 0..1e6, got {value}")
@@ -166,10 +166,12 @@ class Hstu(AbstractLayer):
         name, dtype = f"{self.prefix}.in", flow.dtype
         wide = 2 * self._queries + 2 * self._values
         if self.stu:
-            product = _parts.linear(name, rows, self.hidden, wide, dtype, keeps_input=False)
-            gate = _parts.streamed(name, (rows, self._values), dtype)
-            again = (_parts.norm(name, rows, self.hidden, dtype), product, gate)
-            return tuple(replace(o, is_recomputed=True) for o in again)
+            again: dict[str, Any] = {"is_recomputed": True}
+            return (
+                _parts.norm(name, rows, self.hidden, dtype, **again),
+                _parts.linear(name, rows, self.hidden, wide, dtype, keeps_input=False, **again),
+                _parts.streamed(name, (rows, self._values), dtype, **again),
+            )
         active = _parts.streamed(name, (rows, wide), dtype, saved=2 * rows * wide)
         if self.fused_attention:
             active = _in_product(active, 0.0, active.written_bytes, 3.0 * active.written_bytes)
@@ -249,7 +251,6 @@ class Hstu(AbstractLayer):
         name, hidden, wide, dtype = f"{self.prefix}.out", self.hidden, self._values, flow.dtype
         norm = _parts.norm(name, rows, wide, dtype)
         gate = _parts.streamed(name, (rows, wide), dtype, reads=2.0, saved=2 * rows * wide)
-        product = _parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)
         added = _parts.streamed(name, (rows, hidden), dtype, reads=2.0)
         if self.fused_attention:
             size = norm.written_bytes
@@ -261,12 +262,10 @@ class Hstu(AbstractLayer):
                 again = 3.0 * joined
                 norm = replace(norm, read_bytes=joined, written_bytes=joined, backward_bytes=again)
                 norm = replace(norm, is_recomputed=True)
-                product = _parts.linear(
-                    name, rows, 2 * wide + hidden, hidden, dtype, keeps_input=False
-                )
+                wide = 2 * wide + hidden
             added = _in_product(added, added.written_bytes, 0.0, 0.0)
-            return (norm, product, added)
-        return (norm, gate, product, added)
+        product = _parts.linear(name, rows, wide, hidden, dtype, keeps_input=False)
+        return (norm, product, added) if self.fused_attention else (norm, gate, product, added)
 
 
 def _in_product(operator: Operator, read: float, written: float, backward: float) -> Operator:

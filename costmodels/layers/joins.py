@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
+from typing import Any
 
 from costmodels.datatypes import DataType
 from costmodels.errors import require
@@ -203,22 +204,34 @@ def dot(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
     pairs = vectors * (vectors - 1) // 2
     passed = 0 if flow.is_input else flow.width
     if flow.interaction_kernel == "fused":
-        # The width of the result is a multiple of 8, so that the products after it are fast.
+        # The width of the result is a multiple of 8, so that the products after it are fast. One
+        # kernel reads the vectors, and writes pairs and the dense vector.
         wide = math.ceil((pairs + passed) / _FUSED_MULTIPLE) * _FUSED_MULTIPLE
-        kernel = _fused_dot(flow, batch * elements, batch * wide)
+        read, written = batch * elements, batch * wide
+        kernel = _parts.streamed(
+            "dot",
+            (read,),
+            flow.dtype,
+            saved=read,
+            written_bytes=float(written * flow.dtype.num_bytes),
+            backward_bytes=float((2 * read + written) * flow.dtype.num_bytes),
+            is_vectorized=True,
+        )
         return (*_one_tensor(flow), kernel), _without_vectors(flow, wide)
     is_compiled = flow.interaction_kernel == "compiled"
-    product = _parts.batched("dot", (batch, vectors, width, vectors), flow.dtype)
     # Both operands are the joined vectors: one tensor, or two copies in two bytes. The gradient of
     # the row of pairs stays until the layers before the tables have taken their part of it.
     kept = _COPIED * batch * elements + flow.dtype.num_bytes * batch * (pairs + passed)
-    product = replace(product, saved_bytes=kept)
-    chosen = _parts.streamed("dot", (batch, pairs), flow.dtype, kind=OperatorKind.GATHER)
+    shape = batch, vectors, width, vectors
+    product = _parts.batched("dot", shape, flow.dtype, saved_bytes=kept)
     # The gradient of the products is filled with zeros and written. Both operands are the same
     # vectors, whose two gradients are added up.
     returned = batch * (2.0 * vectors**2 + pairs + 3.0 * elements) * flow.dtype.num_bytes
-    chosen = replace(
-        chosen,
+    chosen = _parts.streamed(
+        "dot",
+        (batch, pairs),
+        flow.dtype,
+        kind=OperatorKind.GATHER,
         num_kernels=2,
         num_sorted=0 if is_compiled else batch * pairs,
         backward_bytes=returned,
@@ -247,15 +260,12 @@ def _collected(flow: Flow, *, is_cast: bool = False) -> tuple[Operator, ...]:
     name, batch, dense = "concat", flow.batch_size, flow.width * flow.length
     elements = flow.num_elements + dense
     if not flow.piece_bytes or not flow.num_vectors:
-        copy = _parts.streamed(name, (batch, elements), flow.dtype)
-        return (replace(copy, num_calls=2),)
+        return (_parts.streamed(name, (batch, elements), flow.dtype, num_calls=2),)
     dtype = DataType.FP32 if flow.piece_bytes == DataType.FP32.num_bytes else flow.dtype
     pieces = _parts.streamed(name, (batch, flow.num_elements), dtype)
-    pieces = replace(
-        pieces, num_joined=flow.num_vectors, backward_bytes=pieces.moved_bytes, num_calls=1
-    )
-    copy = _parts.streamed(name, (batch, elements), dtype)
-    copy = replace(copy, backward_bytes=2.0 * batch * dense * dtype.num_bytes)
+    pieces = replace(pieces, num_joined=flow.num_vectors, backward_bytes=pieces.moved_bytes)
+    returned = 2.0 * batch * dense * dtype.num_bytes
+    copy = _parts.streamed(name, (batch, elements), dtype, backward_bytes=returned)
     if not is_cast or dtype.num_bytes == flow.dtype.num_bytes:
         return pieces, copy
     casts = _parts.streamed(name, (batch, elements), dtype, reads=2.0, writes=1.0)
@@ -280,21 +290,9 @@ def _one_tensor(flow: Flow) -> tuple[Operator, ...]:
     if not flow.piece_bytes:
         return ()
     shape = flow.batch_size, flow.num_elements + flow.width
-    copy = _parts.streamed("concat", shape, flow.dtype)
     returned = 2.0 * flow.batch_size * flow.num_elements * flow.dtype.num_bytes
-    return (replace(copy, num_calls=2, backward_bytes=returned),)
-
-
-def _fused_dot(flow: Flow, num_read: int, num_written: int) -> Operator:
-    """The interaction in one kernel, which reads vectors and writes pairs and the dense vector."""
-    element = flow.dtype.num_bytes
-    made = _parts.streamed("dot", (num_read,), flow.dtype, saved=num_read)
-    return replace(
-        made,
-        written_bytes=float(num_written * element),
-        backward_bytes=float((2 * num_read + num_written) * element),
-        is_vectorized=True,
-    )
+    copied: dict[str, Any] = {"num_calls": 2, "backward_bytes": returned}
+    return (_parts.streamed("concat", shape, flow.dtype, **copied),)
 
 
 def cat(flow: Flow) -> tuple[tuple[Operator, ...], Flow]:
@@ -322,13 +320,13 @@ def cross(flow: Flow, num_layers: int, rank: int) -> tuple[Operator, ...]:
     operators: list[Operator] = []
     for i in range(num_layers):
         name, row = f"cross.{i}", _COPIED * batch * width
-        down = _parts.linear(name, batch, width, rank, dtype, bias=False)
         up = _parts.linear(name, batch, rank, width, dtype)
         kept = 0.0 if flow.is_input else row
         if not i:
             kept += kept + (row if copies else 0.0)
         terms = replace(_cross_terms(name, flow), num_kernels=2, num_calls=0, saved_bytes=kept)
-        down = replace(down, left_gradient=i > 0 or not flow.is_input)
+        left = i > 0 or not flow.is_input
+        down = _parts.linear(name, batch, width, rank, dtype, bias=False, left_gradient=left)
         operators += [down, up, terms]
     return tuple(operators)
 

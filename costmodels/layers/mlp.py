@@ -22,10 +22,6 @@ class Mlp(AbstractLayer):
 
     sizes: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range."""
-        self.check_sizes("sizes")
-
     def build(self, flow: Flow) -> Built:
         """A matrix product and an activation for each size."""
         joined, met = joins.joined(flow, self.prefix)

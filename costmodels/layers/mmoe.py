@@ -31,10 +31,6 @@ class Mmoe(AbstractLayer):
     expert_sizes: tuple[int, ...]
     tower_sizes: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        """Refuse sizes that are out of range."""
-        self.check_sizes("experts", "tasks", "expert_sizes", "tower_sizes")
-
     def build(self, flow: Flow) -> Built:
         """All experts; then gate, softmax, weighted sum and tower of each task."""
         joined, met = joins.joined(flow, self.prefix)
@@ -45,9 +41,9 @@ class Mmoe(AbstractLayer):
         expert = mlp(f"{name}.expert", rows, sizes, dtype, is_input=is_input)
         kept, gated, softmax = rows * (count * out + width), f"{name}.gate", OperatorKind.SOFTMAX
         known = moved(f"{name}.mix", (rows, count, out), dtype, saved=kept)
-        gate = _parts.linear(gated, rows, width, count, dtype, bias=False, keeps_input=False)
+        given = {"bias": False, "keeps_input": False, "left_gradient": not is_input}
         task = (
-            replace(gate, left_gradient=not is_input),
+            _parts.linear(gated, rows, width, count, dtype, **given),
             moved(gated, (rows, count), dtype, kind=softmax, saved=rows * count),
             _parts.batched(gated, (rows, 1, count, out), dtype, saved=rows * out),
             *mlp(f"{name}.tower", rows, tower, dtype),

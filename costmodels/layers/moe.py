@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Any, final
 
 from costmodels.errors import require
 from costmodels.layers import _parts, joins
@@ -32,7 +32,7 @@ class Moe(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        self.check_sizes("experts", "top", "ffn")
+        AbstractLayer.__post_init__(self)
         require(
             self.top <= self.experts,
             f"layer {self.prefix}: top must be at most experts, got {self.top} of {self.experts}",
@@ -47,26 +47,20 @@ class Moe(AbstractLayer):
         taken = experts * share
         moved = partial(_parts.streamed, dtype=dtype)
         gate, chosen, taking, giving = (f"{name}.{x}" for x in ("gate", "experts", "take", "give"))
-        weights = experts * width * ffn
-        first = _parts.batched(chosen, (experts, share, width, ffn), dtype, num_parameters=weights)
-        scores = _parts.linear(gate, rows, width, experts, dtype, bias=False)
+        weights, inner = experts * width * ffn, (experts, share, ffn, width)
+        outer = experts, share, width, ffn
+        left: dict[str, Any] = {"left_gradient": not met.is_input}
         softmax, other, gather = OperatorKind.SOFTMAX, OperatorKind.OTHER, OperatorKind.GATHER
-        choice = moved(gate, (rows, experts), kind=other, saved=2 * taken)
+        sorted_: dict[str, Any] = {"saved": 2 * taken, "num_sorted": rows * self.top}
         operators = (
             *joined,
-            replace(scores, left_gradient=not met.is_input),
+            _parts.linear(gate, rows, width, experts, dtype, bias=False, **left),
             moved(gate, (rows, experts), kind=softmax, saved=rows * experts),
-            replace(choice, num_sorted=rows * self.top),
+            moved(gate, (rows, experts), kind=other, **sorted_),
             moved(taking, (taken, width), kind=gather, saved=taken * width),
-            replace(first, left_gradient=not met.is_input),
+            _parts.batched(chosen, outer, dtype, num_parameters=weights, **left),
             moved(chosen, (taken, ffn), saved=taken * ffn),
-            _parts.batched(
-                chosen,
-                (experts, share, ffn, width),
-                dtype,
-                num_parameters=weights,
-                saved=taken * width,
-            ),
+            _parts.batched(chosen, inner, dtype, num_parameters=weights, saved=taken * width),
             moved(giving, (taken, width), saved=taken * (1 + width)),
             moved(giving, (rows, width)),
             moved(giving, (rows, width), reads=2.0, kind=gather),

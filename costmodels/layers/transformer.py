@@ -118,7 +118,7 @@ class Transformer(AbstractLayer):
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range, and keys that do not fit together."""
         where = f"layer {self.prefix}"
-        self.check_sizes("layers", "hidden", "heads", "ffn", "seq")
+        AbstractLayer.__post_init__(self)
         require(
             0 <= self.vocabulary <= 10**9,
             f"{where}: vocabulary must be 0..1e9, got {self.vocabulary}",
@@ -128,7 +128,8 @@ class Transformer(AbstractLayer):
             f"{where}: hidden must be a multiple of heads, got {self.hidden} and {self.heads}",
         )
         require(
-            0 <= self.kv_heads <= self.heads and (not self.kv_heads or self._shares_evenly),
+            0 <= self.kv_heads <= self.heads
+            and (not self.kv_heads or self.heads % self.kv_heads == 0),
             f"{where}: heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}",
         )
         require(
@@ -182,10 +183,6 @@ class Transformer(AbstractLayer):
     @property
     def _lengths(self) -> joins.Lengths:
         return joins.Lengths.of(self.prefix, self.lengths, self.seq, is_balanced=self.balanced)
-
-    @property
-    def _shares_evenly(self) -> bool:
-        return self.heads % self.kv_heads == 0
 
     def as_compiled(self) -> Transformer:
         """The same blocks, compiled."""
@@ -324,10 +321,9 @@ class Transformer(AbstractLayer):
             return ()
         name, shape = f"{self.prefix}.tokens", (rows, self.hidden)
         size = math.ceil(self.vocabulary / split) * self.hidden
-        tokens = _parts.gather(name, shape, style.inner, size)
         filled = 4.0 if style.casts else style.element
         back = 3.0 * style.residual * rows * self.hidden + filled * size
-        found = [replace(tokens, backward_bytes=back)]
+        found = [_parts.gather(name, shape, style.inner, size, backward_bytes=back)]
         if not self.rotary:
             learned = self.seq * self.hidden
             found.append(_parts.gather(name, (self.seq, self.hidden), style.inner, learned))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 from costmodels.datatypes import DataType
@@ -33,7 +33,7 @@ class TwoTower(AbstractLayer):
 
     def __post_init__(self) -> None:
         """Refuse sizes that are out of range."""
-        self.check_sizes("sizes")
+        AbstractLayer.__post_init__(self)
         require(
             self.user_elements >= 0,
             f"layer {self.prefix}: user_elements must be 0 or more, got {self.user_elements}",
@@ -63,11 +63,10 @@ class TwoTower(AbstractLayer):
     def _softmax(name: str, rows: int, dtype: DataType) -> Operator:
         """The log-softmax of all scores, whose result autocast casts to fp32 for the loss."""
         kind, count = OperatorKind.SOFTMAX, rows * rows
-        made = _parts.streamed(name, (rows, rows), dtype, reads=2.0, kind=kind, saved=count)
-        size = float(count)
+        size, plain = float(count), float(count) * dtype.num_bytes
         cast = _CAST if dtype.num_bytes == DataType.FP16.num_bytes else 0.0
-        return replace(
-            made,
-            read_bytes=made.read_bytes + cast * size,
-            backward_bytes=4.0 * made.written_bytes + 1.5 * cast * size,
-        )
+        moved = {
+            "read_bytes": 2.0 * plain + cast * size,
+            "backward_bytes": 4.0 * plain + 1.5 * cast * size,
+        }
+        return _parts.streamed(name, (rows, rows), dtype, kind=kind, saved=count, **moved)

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import ClassVar, Final, NoReturn, final
+from typing import Any, ClassVar, Final, NoReturn, final
 
 import numpy as np
 
@@ -188,44 +188,29 @@ class LookupShards:
     @staticmethod
     def of(shard: LookupShard) -> LookupShards:
         """A single shard as columns of one entry."""
+        columns: dict[str, Any] = {
+            name: np.array([getattr(shard, name)], dtype=dtype) for name, dtype in _NUMBERS.items()
+        }
+        shared: dict[str, Any] = {name: getattr(shard, name) for name in _SHARED}
         return LookupShards(
             tables=TableColumns.of((shard.table,)),
             table=np.zeros(1, dtype=np.int64),
             kernel=np.array([KERNELS.index(shard.kernel)]),
-            row_offset=np.array([shard.row_offset], dtype=np.int64),
-            num_rows=np.array([shard.num_rows], dtype=np.int64),
-            num_cols=np.array([shard.num_cols], dtype=np.int64),
-            num_indices=np.array([shard.num_indices], dtype=float),
-            num_table_indices=np.array([shard.num_table_indices], dtype=float),
-            num_bags=np.array([shard.num_bags], dtype=float),
             cache_load_factor_ratio=np.array([shard.cache_load_factor_ratio or 0.0]),
-            output_element_bytes=shard.output_element_bytes,
-            index_bytes=shard.index_bytes,
-            optimizer=shard.optimizer,
-            lookahead_batches=shard.lookahead_batches,
-            prefetches=shard.prefetches,
+            **columns,
+            **shared,
         )
 
     def shard(self, index: int) -> LookupShard:
         """The shard at one position."""
         kernel = KERNELS[int(self.kernel[index])]
+        table = self.tables.tables[int(self.table[index])]
         ratio = float(self.cache_load_factor_ratio[index])
-        return LookupShard(
-            table=self.tables.tables[int(self.table[index])],
-            kernel=kernel,
-            row_offset=int(self.row_offset[index]),
-            num_rows=int(self.num_rows[index]),
-            num_cols=int(self.num_cols[index]),
-            num_indices=float(self.num_indices[index]),
-            num_table_indices=float(self.num_table_indices[index]),
-            num_bags=float(self.num_bags[index]),
-            output_element_bytes=self.output_element_bytes,
-            index_bytes=self.index_bytes,
-            optimizer=self.tables.tables[int(self.table[index])].optimizer or self.optimizer,
-            lookahead_batches=self.lookahead_batches,
-            prefetches=self.prefetches,
-            cache_load_factor_ratio=ratio if kernel is ComputeKernel.FUSED_UVM_CACHING else None,
-        )
+        given: dict[str, Any] = {name: getattr(self, name)[index].item() for name in _NUMBERS}
+        given |= {name: getattr(self, name) for name in _SHARED}
+        given["optimizer"] = table.optimizer or self.optimizer
+        cached = ratio if kernel is ComputeKernel.FUSED_UVM_CACHING else None
+        return LookupShard(table=table, kernel=kernel, cache_load_factor_ratio=cached, **given)
 
     def chosen(self, where: BoolArray | IntArray) -> LookupShards:
         """The shards at some positions, or those where a mask ``[n]`` is True."""
@@ -300,10 +285,16 @@ class LookupShards:
         return np.asarray(self.rows_ratio * missing)
 
 
-_SHARD_COLUMNS: Final = (
-    *("table", "kernel", "row_offset", "num_rows", "num_cols", "num_indices"),
-    *("num_table_indices", "num_bags", "cache_load_factor_ratio"),
+_NUMBERS: Final = {
+    **dict.fromkeys(("row_offset", "num_rows", "num_cols"), np.int64),
+    **dict.fromkeys(("num_indices", "num_table_indices", "num_bags"), float),
+}
+"""The numbers that a shard has of its own, and their types in :class:`LookupShards`."""
+_SHARED: Final = (
+    *("output_element_bytes", "index_bytes", "optimizer", "lookahead_batches", "prefetches"),
 )
+"""What all shards of a workload have in common."""
+_SHARD_COLUMNS: Final = ("table", "kernel", "cache_load_factor_ratio", *_NUMBERS)
 """The fields of :class:`LookupShards` with an entry for each shard."""
 _OPTIMIZERS: Final = tuple(Optimizer)
 _STATE_PER_ROW: Final = np.array([o.state_bytes_per_row(0) for o in _OPTIMIZERS])

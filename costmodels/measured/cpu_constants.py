@@ -7,9 +7,9 @@ of the counts of the model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from costmodels.errors import CostModelError, require
 from costmodels.fields import require_measured
@@ -64,14 +64,33 @@ _NUM_BACKWARD = {len(counts) for counts in (BACKWARD, DENSE_BACKWARD, SEQUENCE_B
 """How many counts the backward lookup of some kernel has."""
 
 
-def _check(owner: object, what: str, *counts: tuple[tuple[float, ...], int]) -> None:
-    """Require that each tuple has its number of counts, and all numbers are finite and not below 0.
+def _counted(*lengths: int) -> Any:
+    """A field of seconds per count, of which there are so many, or one of these numbers."""
+    return field(metadata={"lengths": lengths})
+
+
+class _Constants:
+    """Seconds per count, which fit this version, and are finite and not below 0.
 
     With negative seconds per count, times would not be convex, and bounds would be wrong.
     """
-    fits = all(len(numbers) == length for numbers, length in counts)
-    require(fits, f"{what} do not fit this version's counts: calibrate again")
-    require_measured(owner, f"{what}: ")
+
+    __slots__ = ()
+
+    what: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            InvalidValueError: the numbers are those of another version, below 0 or not finite.
+        """
+        counted = ((getattr(self, f.name), f.metadata.get("lengths")) for f in fields(self))  # type: ignore[arg-type]
+        self._require_fit(all(not lengths or len(found) in lengths for found, lengths in counted))
+        require_measured(self, f"{self.what}: ")
+
+    def _require_fit(self, fits: bool) -> None:  # noqa: FBT001
+        require(fits, f"{self.what} do not fit this version's counts: calibrate again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,130 +119,100 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookupConstants:
+class LookupConstants(_Constants):
     """The constants of the forward and the backward lookup of one kernel.
 
     Attributes:
         forward_s: seconds per count of :data:`costmodels.measured.cpu_constants.FORWARD`.
         backward_s: seconds per count of the kernel's backward lookup.
         forward_residual, backward_residual: learned factors on the seconds.
-
-    Raises:
-        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
+    what: ClassVar[str] = "lookup constants"
+
+    forward_s: tuple[float, ...] = _counted(len(FORWARD))
+    backward_s: tuple[float, ...] = _counted(*_NUM_BACKWARD)
     forward_residual: Residual = Residual()
     backward_residual: Residual = Residual()
 
     def __post_init__(self) -> None:
-        """Check that there is one number for each count."""
+        """Check that there is one number for each count, and one for each number of a shape."""
         residuals = (self.forward_residual, self.backward_residual)
         widths = {len(row) for r in residuals for row in (r.lengths_ratio, *r.points_ratio)}
-        fits = len(self.forward_s) == len(FORWARD)
-        fits &= len(self.backward_s) in _NUM_BACKWARD
-        require(
-            fits and widths <= {0, len(SHAPE)},
-            "lookup constants do not fit this version's counts: calibrate again",
-        )
-        require_measured(self, "lookup constants: ")
+        self._require_fit(widths <= {0, len(SHAPE)})
+        _Constants.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConstants:
+class GroupConstants(_Constants):
     """How much longer a table takes in a step than alone, where caches are cold.
 
     Attributes:
         forward_s: a factor on the seconds that the table takes alone; seconds per table; and
             further seconds per bag, per element of the bags' vectors, and per index.
         backward_s: the same for the backward lookup.
-
-    Raises:
-        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
+    what: ClassVar[str] = "constants of a step's tables"
 
-    def __post_init__(self) -> None:
-        """Check that there is one number for each count."""
-        _check(self, "constants of a step's tables", (self.forward_s, 5), (self.backward_s, 5))
+    forward_s: tuple[float, ...] = _counted(5)
+    backward_s: tuple[float, ...] = _counted(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeConstants:
+class ExchangeConstants(_Constants):
     """The constants of the exchanges of one sharding type (:mod:`costmodels.cpu.exchange`).
 
     Attributes:
         input_s: seconds per count of the exchange of indices.
         output_s: seconds per count of the exchange of pooled vectors.
         gradient_s: seconds per count of the exchange of their gradients.
-
-    Raises:
-        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
-    input_s: tuple[float, ...]
-    output_s: tuple[float, ...]
-    gradient_s: tuple[float, ...]
+    what: ClassVar[str] = "constants of exchanges"
 
-    def __post_init__(self) -> None:
-        """Check that there is one number for each count."""
-        counts = (self.input_s, 5), (self.output_s, 4), (self.gradient_s, 4)
-        _check(self, "constants of exchanges", *counts)
+    input_s: tuple[float, ...] = _counted(5)
+    output_s: tuple[float, ...] = _counted(4)
+    gradient_s: tuple[float, ...] = _counted(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveConstants:
+class CollectiveConstants(_Constants):
     """The constants of single collectives (:mod:`costmodels.cpu.exchange`).
 
     Attributes:
         all_to_all_s: seconds per count of :func:`costmodels.cpu.exchange.all_to_all_counts`.
         reduce_scatter_s, all_gather_s, all_reduce_s: seconds per count of
             :func:`costmodels.cpu.exchange.buffer_counts`.
-
-    Raises:
-        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
-    all_to_all_s: tuple[float, ...]
-    reduce_scatter_s: tuple[float, ...]
-    all_gather_s: tuple[float, ...]
-    all_reduce_s: tuple[float, ...]
+    what: ClassVar[str] = "collective constants"
 
-    def __post_init__(self) -> None:
-        """Check that there is one number for each count; old files have fewer."""
-        buffers = (self.reduce_scatter_s, self.all_gather_s, self.all_reduce_s)
-        counts = (self.all_to_all_s, ALL_TO_ALL_COUNTS), *((b, BUFFER_COUNTS) for b in buffers)
-        _check(self, "collective constants", *counts)
+    all_to_all_s: tuple[float, ...] = _counted(ALL_TO_ALL_COUNTS)
+    reduce_scatter_s: tuple[float, ...] = _counted(BUFFER_COUNTS)
+    all_gather_s: tuple[float, ...] = _counted(BUFFER_COUNTS)
+    all_reduce_s: tuple[float, ...] = _counted(BUFFER_COUNTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DenseConstants:
+class DenseConstants(_Constants):
     """The constants of small MLPs in training steps (:mod:`costmodels.cpu.dense`).
 
     Attributes:
         forward_s: seconds per count of the forward pass of all layers.
         backward_s: seconds per count of the backward pass of the top MLP.
         update_s: seconds per count of the backward pass of the bottom MLP and the optimizer.
-
-    Raises:
-        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
 
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    update_s: tuple[float, ...]
+    what: ClassVar[str] = "constants of MLPs"
 
-    def __post_init__(self) -> None:
-        """Check that there is one number for each count."""
-        counts = (self.forward_s, 6), (self.backward_s, 6), (self.update_s, 9)
-        _check(self, "constants of MLPs", *counts)
+    forward_s: tuple[float, ...] = _counted(6)
+    backward_s: tuple[float, ...] = _counted(6)
+    update_s: tuple[float, ...] = _counted(9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorConstants:
+class OperatorConstants(_Constants):
     """The constants of single operators of any dense part (:mod:`costmodels.cpu.dense`).
 
     Attributes:
@@ -232,29 +221,24 @@ class OperatorConstants:
         update_s: seconds per count of a step of the optimizer (stochastic gradient descent).
         sigma_ratio: log-standard deviation of the errors of forward and backward pass together, on
             chains of operators that were left out of the fit.
-
-    Raises:
-        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
+
+    what: ClassVar[str] = "constants of operators"
 
     forward_s: tuple[tuple[str, tuple[float, ...]], ...]
     backward_s: tuple[tuple[str, tuple[float, ...]], ...]
-    update_s: tuple[float, ...]
+    update_s: tuple[float, ...] = _counted(UPDATE_COUNTS)
     sigma_ratio: float
 
     def __post_init__(self) -> None:
         """Check that there is a number for each count; old files have fewer."""
         by_class = (*self.forward_s, *self.backward_s)
-        fits = all(len(counts_s) == OPERATOR_COUNTS for _, counts_s in by_class)
-        require(
-            fits and len(self.update_s) == UPDATE_COUNTS,
-            "constants of operators do not fit this version's counts: calibrate again",
-        )
-        require_measured(self, "constants of operators: ")
+        self._require_fit(all(len(counts_s) == OPERATOR_COUNTS for _, counts_s in by_class))
+        _Constants.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradientConstants:
+class GradientConstants(_Constants):
     """The constants of the gradients of replicated tables.
 
     Attributes:
@@ -262,16 +246,27 @@ class GradientConstants:
         per_byte_s: seconds per byte of their gradients.
     """
 
+    what: ClassVar[str] = "constants of gradients"
+
     fixed_s: float
     per_byte_s: float
 
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        require_measured(self, "constants of gradients: ")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+    """Bytes of the caches of a core, from which counts of cache misses follow.
+
+    Attributes:
+        l2_bytes: of the core's own cache.
+        l3_bytes: of the shared cache that the core can count on.
+    """
+
+    l2_bytes: float
+    l3_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CpuConstants:
+class CpuConstants(_Constants):
     """All constants of a machine.
 
     Attributes:
@@ -296,10 +291,9 @@ class CpuConstants:
         sequence: lookups of unpooled tables; None if the calibration did not measure them.
         pace_s: seconds that fixed work took beside the training steps of the calibration, which say
             how slow the machine was; None if the calibration did not measure them.
-
-    Raises:
-        InvalidValueError: the numbers are those of another version, below 0 or not finite.
     """
+
+    what: ClassVar[str] = "constants of the machine"
 
     machine: str
     world_size: int
@@ -324,16 +318,19 @@ class CpuConstants:
 
     def __post_init__(self) -> None:
         """Check the numbers, and that there is one for each count of a kernel's backward lookup."""
-        counts = [(self.fused, BACKWARD), (self.replicated, DENSE_BACKWARD)]
-        if self.sequence is not None:
-            counts.append((self.sequence, SEQUENCE_BACKWARD))
-        backwards = ((one.backward_s, len(names)) for one, names in counts)
-        _check(self, "constants of the machine", *backwards)
-        amounts = (self.world_size, self.l2_bytes, self.l3_bytes)
-        require(
-            min(amounts) > 0,
-            "constants of the machine: ranks and caches must be above 0: correct them",
+        needed = {"fused": BACKWARD, "replicated": DENSE_BACKWARD, "sequence": SEQUENCE_BACKWARD}
+        found = [(getattr(self, name), names) for name, names in needed.items()]
+        self._require_fit(
+            all(own is None or len(own.backward_s) == len(names) for own, names in found)
         )
+        _Constants.__post_init__(self)
+        amounts = (self.world_size, self.l2_bytes, self.l3_bytes)
+        require(min(amounts) > 0, f"{self.what}: ranks and caches must be above 0: correct them")
+
+    @property
+    def caches(self) -> Caches:
+        """The caches of a core."""
+        return Caches(l2_bytes=self.l2_bytes, l3_bytes=self.l3_bytes)
 
     @property
     def kernel_latency_s(self) -> float:
@@ -346,12 +343,8 @@ class CpuConstants:
         Raises:
             CostModelError: the calibration is older than the measurement of unpooled tables.
         """
-        of_kernel = {
-            CpuKernel.FUSED: self.fused,
-            CpuKernel.DENSE: self.replicated,
-            CpuKernel.SEQUENCE: self.sequence,
-        }
-        found = of_kernel[kernel]
+        names = {CpuKernel.FUSED: "fused", CpuKernel.DENSE: "replicated"}
+        found: LookupConstants | None = getattr(self, names.get(kernel, "sequence"))
         if found is None:
             message = (
                 "the calibration was made before lookups of unpooled tables were measured; run "

@@ -176,12 +176,15 @@ class OptionCells:
             blocks = ((0, num_embeddings, _OF_LAW),) * len(ratios)
             return Layout(blocks, widths, index, may_repeat=False, batch_ratio=tuple(ratios))
         if parts is None:
-            index = _everywhere(self._world_size) if uniform else piece
+            index = _rows((self._world_size,)) if uniform else piece
             return Layout(((0, num_embeddings, _OF_LAW),), widths, index, may_repeat=False)
         if self._columns.is_scattered[at]:
             blocks, shape = _hashed_blocks(self._columns.tables[at], parts)
         else:
-            blocks, shape = _own_blocks(num_embeddings, parts)
+            # All row blocks, and how many parts each stands for; empty blocks are kept once.
+            counts = Counter(row_blocks(num_embeddings, parts))
+            blocks = tuple((*block, _OF_LAW) for block in counts)
+            shape = tuple(counts.values())
         index = _rows(shape) if uniform else _grid(option.column_widths, shape)
         return Layout(blocks, widths, index, may_repeat=len(blocks) > _MOST_HASHED)
 
@@ -194,12 +197,6 @@ _MOST_HASHED: Final = 5
 """Most blocks of a table of hashed ids: whole ones beside the hottest one, cut, and empty."""
 _UNEVEN_RATIO: Final = 0.002
 """Excess of the hottest part over the even share, up to which all parts count as equal."""
-
-
-@lru_cache(maxsize=64)
-def _everywhere(world_size: int) -> IntArray:
-    """The layout of an option of which every rank has the same single cell, ``[W]``."""
-    return _read_only(np.zeros(world_size, dtype=np.int64))
 
 
 @lru_cache(maxsize=4096)
@@ -265,12 +262,6 @@ def _hashed_blocks(table: Table, parts: int) -> tuple[tuple[_Block, ...], _Shape
         if count
     ]
     return tuple(block for block, _ in used), tuple(count for _, count in used)
-
-
-def _own_blocks(num_embeddings: int, parts: int) -> tuple[tuple[_Block, ...], _Shape]:
-    """All row blocks of a table, and how many parts each stands for; empty blocks are kept once."""
-    counts = Counter(row_blocks(num_embeddings, parts))
-    return tuple((*block, _OF_LAW) for block in counts), tuple(counts.values())
 
 
 @lru_cache(maxsize=4096)

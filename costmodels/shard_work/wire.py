@@ -173,12 +173,9 @@ class Wire:
 
 def _arriving_vectors(table: Table, batch_size: float) -> float:
     """How many vectors of a table arrive for one rank's batch."""
-    is_pooled = table.pooling is not Pooling.NONE
-    return (
-        len(table.features) * float(batch_size)
-        if is_pooled
-        else exchanged_indices(table, batch_size)
-    )
+    if table.pooling is Pooling.NONE:
+        return exchanged_indices(table, batch_size)
+    return len(table.features) * batch_size
 
 
 def _sources(encode: FloatArray, decode: FloatArray, topology: Topology) -> FloatArray:

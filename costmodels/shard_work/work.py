@@ -372,7 +372,7 @@ class WorkModel:
         work[:, MEMORY + Memory.BUFFERS] = sources * held
         if self.wire is not None:
             elements = np.asarray(bags[moved] * cells.num_cols[moved], dtype=np.float64)
-            _compress(work, self.wire, moved, (family, table[moved]), elements)
+            work[moved] = _compress(work[moved], self.wire, family, table[moved], elements)
             copied = self._excess_ratio * sources[moved]
             work[moved, MEMORY + Memory.BUFFERS] += copied * work[moved, OUTPUT + family]
         return work
@@ -439,32 +439,32 @@ class WorkModel:
 
 
 def _compress(
-    work: FloatArray,
-    wire: Wire,
-    rows: IntArray,
-    which: tuple[IntArray, IntArray],
-    elements: FloatArray,
-) -> None:
-    """Fill the columns of compressed exchanges; ``OUTPUT`` becomes the mean of both directions.
+    work: FloatArray, wire: Wire, family: IntArray, table: IntArray, elements: FloatArray
+) -> FloatArray:
+    """The work with the columns of compressed exchanges filled in.
+
+    ``OUTPUT`` becomes the mean of both directions.
 
     Args:
-        work: of cells, ``[n, columns]``.
+        work: of cells that exchange vectors, ``[m, columns]``.
         wire: bytes per element.
-        rows: ``[m]`` the cells that exchange vectors; their rows are filled.
-        which: sharding type and table of each of them, ``[m]`` both.
-        elements: ``[m]`` elements that each of them sends to each rank.
+        family: ``[m]`` sharding type of each cell.
+        table: ``[m]`` its table.
+        elements: ``[m]`` elements that it sends to each rank.
     """
-    family, table = which
+    every, again = np.arange(len(work)), work.copy()
     first = wire.element_bytes[family, 0, :, table] * elements[:, None]
-    work[rows, OUTPUT + family] = first.mean(axis=1)
-    work[rows, FORWARD_OUTPUT + family] = first[:, FORWARD]
-    source = wire.source_bytes[family, :, table] * elements[:, None]
-    work[rows[:, None], [CODECS + FORWARD, CODECS + BACKWARD]] = source
+    again[every, OUTPUT + family] = first.mean(axis=1)
+    again[every, FORWARD_OUTPUT + family] = first[:, FORWARD]
+    again[:, [CODECS + FORWARD, CODECS + BACKWARD]] = (
+        wire.source_bytes[family, :, table] * elements[:, None]
+    )
     for i, kind in enumerate(BY_HOSTS):
         here = family == EXCHANGING_TYPES.index(kind)
-        again = wire.element_bytes[family[here], 1, :, table[here]] * elements[here, None]
-        work[rows[here], SECOND + i] = again.mean(axis=1)
-        work[rows[here], FORWARD_SECOND + i] = again[:, FORWARD]
+        second = wire.element_bytes[family[here], 1, :, table[here]] * elements[here, None]
+        again[here, SECOND + i] = second.mean(axis=1)
+        again[here, FORWARD_SECOND + i] = second[:, FORWARD]
+    return again
 
 
 _OFFSET_BYTES: Final = 12.0

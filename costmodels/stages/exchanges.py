@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from costmodels.batch_shares import batch_ratios
-from costmodels.collective.base import AbstractCollectiveModel, spread_by_level
+from costmodels.collective.base import AbstractCollectiveModel, balanced_s, spread_by_level
 from costmodels.cpu.exchange import Traffic
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import DenseLayers
 from costmodels.errors import require
 from costmodels.iteration.base import CodecTimes, FamilyTimes, require_times
+from costmodels.measured.curves import Collective
 from costmodels.shard_work import work as columns
 from costmodels.shard_work.wire import BACKWARD, FORWARD, Wire
 from costmodels.shard_work.work import EXCHANGING_TYPES, Sent, sent_bytes
@@ -95,7 +96,8 @@ class DenseReduction:
 
     def all_reduce_s(self, num_bytes: FloatArray) -> FloatArray:
         """Seconds of an all-reduce over the ranks that have the same part of every layer."""
-        return self._collective.all_reduce_s(num_bytes, self._topology) * (num_bytes > 0)
+        kind, topology = Collective.ALL_REDUCE, self._topology
+        return balanced_s(self._collective, kind, num_bytes, topology) * (num_bytes > 0)
 
     @cached_property
     def shared_s(self) -> tuple[float, float]:
@@ -106,11 +108,8 @@ class DenseReduction:
         if self._split == 1:
             return 0.0, 0.0
         operators = [o for x in self._layers.top for o in x.operators if o.shared_bytes]
-        once_s = [
-            o.num_repeats
-            * float(self._collective.all_reduce_s(np.array(o.shared_bytes), self._group))
-            for o in operators
-        ]
+        price = partial(balanced_s, self._collective, Collective.ALL_REDUCE, topology=self._group)
+        once_s = [o.num_repeats * float(price(np.array(o.shared_bytes))) for o in operators]
         again_s = [s for o, s in zip(operators, once_s, strict=True) if o.is_recomputed]
         return sum(once_s), sum(once_s) + sum(again_s)
 
@@ -161,11 +160,6 @@ class DenseReduction:
         return float(self.num_parameters * element)
 
     @property
-    def scattered_bytes(self) -> float:
-        """Bytes of all gradients when they are reduced."""
-        return float(self.num_parameters * self._workload.gradient_dtype.num_bytes)
-
-    @property
     def cast_s(self) -> float:
         """Seconds to convert a micro-batch's gradients to the type in which they are reduced.
 
@@ -182,20 +176,20 @@ class DenseReduction:
     @cached_property
     def gathers_s(self) -> tuple[FloatArray, ...]:
         """Seconds to gather the parameters of each piece."""
-        return self._each_s(self._collective.all_gather_s, self.gathered_bytes, self.pieces)
+        return self._each_s(Collective.ALL_GATHER, self.gathered_bytes, self.pieces)
 
     @cached_property
     def scatters_s(self) -> tuple[FloatArray, ...]:
         """Seconds to reduce the gradients of each piece, in the order of the backward pass."""
-        scatter, shares = self._collective.reduce_scatter_s, self.pieces[::-1]
-        return self._each_s(scatter, self.scattered_bytes, shares)
+        scattered = float(self.num_parameters * self._workload.gradient_dtype.num_bytes)
+        return self._each_s(Collective.REDUCE_SCATTER, scattered, self.pieces[::-1])
 
     def _each_s(
-        self, collective: Callable[..., FloatArray], whole_bytes: float, shares: tuple[float, ...]
+        self, kind: Collective, whole_bytes: float, shares: tuple[float, ...]
     ) -> tuple[FloatArray, ...]:
         """Seconds of a collective of each share of some bytes."""
         each = (np.array(whole_bytes * share) for share in shares)
-        return tuple(collective(size, self._topology, within_host=False) for size in each)
+        return tuple(balanced_s(self._collective, kind, size, self._topology) for size in each)
 
     def beside_backward_s(
         self, all_reduce_s: Callable[[FloatArray], FloatArray]
@@ -207,11 +201,6 @@ class DenseReduction:
         if self.is_sharded:
             return self.scatters_s[:-1]
         return tuple(all_reduce_s(np.array(b)) for b in self.buckets[:-1])
-
-    @property
-    def calls_per_pass(self) -> int:
-        """Collectives of a micro-batch before the last one: those of a sharded dense part."""
-        return 2 * len(self.gathers_s) + len(self.scatters_s) if self.is_sharded else 0
 
     def earlier_s(
         self,
@@ -252,10 +241,27 @@ class DenseReduction:
 #
 # The exchanges of tables: indices to the shards, vectors back, and their gradients.
 
-_AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
+AllToAll = Callable[[FloatArray, FloatArray, Topology], FloatArray]
 """Prices an all-to-all from the bytes that each rank sends and receives by level of links."""
-_Reduction = Callable[..., FloatArray]
+Reduction = Callable[..., FloatArray]
 """Prices a reduce-scatter from the bytes of its whole buffer, and ``within_host``."""
+
+
+class Prices(NamedTuple):
+    """What prices an all-to-all and a reduce-scatter."""
+
+    all_to_all: AllToAll
+    reduce_scatter: Reduction
+
+    @staticmethod
+    def growing(model: AbstractCollectiveModel) -> Prices:
+        """The parts that grow with the bytes."""
+        return Prices(model.all_to_all, model.reduce_scatter)
+
+    @staticmethod
+    def whole(model: AbstractCollectiveModel) -> Prices:
+        """The seconds with all that is fixed."""
+        return Prices(model.all_to_all_s, partial(model.buffer_s, Collective.REDUCE_SCATTER))
 
 
 class EmbeddingExchanges:
@@ -321,56 +327,45 @@ class EmbeddingExchanges:
         if self.batch_ratio is not None:
             first, second, indices = (x * self.batch_ratio.min() for x in (first, second, indices))
         kind = EXCHANGING_TYPES[family]
-        outputs = self._outputs(kind, (first, second), model.all_to_all, model.reduce_scatter)
+        outputs = self._outputs(kind, (first, second), Prices.growing(model))
         found = *outputs, self.index_exchange(indices, model.all_to_all)
         for seconds in found:
             require_times(seconds, f"an exchange of {kind.value} tables")
         return found
 
     def _outputs(
-        self,
-        kind: ShardingType,
-        sent: Sent,
-        all_to_all: _AllToAll,
-        reduce_scatter: _Reduction,
-        ratio: FloatArray | None = None,
+        self, kind: ShardingType, sent: Sent, prices: Prices, ratio: FloatArray | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """First and second exchange of vectors on each rank, priced by the given functions."""
-        first = self.first_exchange(kind, sent[0], all_to_all, reduce_scatter, ratio)
+        """First and second exchange of vectors on each rank."""
+        first = self.first_exchange(kind, sent[0], prices, ratio)
         if kind not in BY_HOSTS:
             return first, np.zeros_like(sent[0])
-        return first, self.across_hosts(sent[1], all_to_all, ratio)
+        return first, self.across_hosts(sent[1], prices.all_to_all, ratio)
 
     def first_exchange(
-        self,
-        kind: ShardingType,
-        out: FloatArray,
-        all_to_all: _AllToAll,
-        reduce_scatter: _Reduction,
-        ratio: FloatArray | None = None,
+        self, kind: ShardingType, out: FloatArray, prices: Prices, ratio: FloatArray | None = None
     ) -> FloatArray:
         """The exchange of looked-up vectors, or for types by hosts its part inside a host.
 
         Args:
             kind: the sharding type.
             out: bytes that each rank sends to each rank.
-            all_to_all: prices an all-to-all.
-            reduce_scatter: prices a reduce-scatter.
+            prices: of the two collectives.
             ratio: batch of each rank over the mean, ``[W]``: a rank receives in proportion to its
                 batch. The buffer of a reduce-scatter stays as large as with equal batches.
         """
         world_bytes = out * self.topology.world_size
         if kind is ShardingType.ROW_WISE and self._pooled:
-            return reduce_scatter(world_bytes, self.topology, within_host=False)
+            return prices.reduce_scatter(world_bytes, self.topology, within_host=False)
         if kind in BY_HOSTS and self.topology.local_world_size == 1:
             return np.zeros_like(out)
         if kind in BY_HOSTS:
-            return reduce_scatter(world_bytes, self.topology, within_host=True)
+            return prices.reduce_scatter(world_bytes, self.topology, within_host=True)
         own, others = _weighted(out, *self._levels, ratio)
-        return all_to_all(own, others, self.topology)
+        return prices.all_to_all(own, others, self.topology)
 
     def index_exchange(
-        self, arriving: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None
+        self, arriving: FloatArray, all_to_all: AllToAll, ratio: FloatArray | None = None
     ) -> FloatArray:
         """Seconds of the exchange of indices on each rank.
 
@@ -383,7 +378,7 @@ class EmbeddingExchanges:
         return all_to_all(others, own, self.topology)
 
     def across_hosts(
-        self, per_peer: FloatArray, all_to_all: _AllToAll, ratio: FloatArray | None = None
+        self, per_peer: FloatArray, all_to_all: AllToAll, ratio: FloatArray | None = None
     ) -> FloatArray:
         """Seconds of the all-to-all among ranks of the same local index, one on each host."""
         topology = self.topology
@@ -434,8 +429,7 @@ class EmbeddingExchanges:
         sent = sent_bytes(work, family, way)
         kind = EXCHANGING_TYPES[family]
         if exchange is None:
-            times = model.all_to_all_s, model.reduce_scatter_s
-            return self._outputs(kind, sent, *times, self.batch_ratio)
+            return self._outputs(kind, sent, Prices.whole(model), self.batch_ratio)
         traffic = replace(_traffic(work, family), leaving_bytes=sent[0])
         grown = exchange.output_growth(kind, traffic) + exchange.output_extra(kind, traffic)
         return grown + exchange.fixed_s(kind)[1], np.zeros_like(grown)
@@ -514,10 +508,8 @@ class CodecModel:
 
     def growth(self, work: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Seconds for a rank's own shards at device speed, forward and backward, ``[..., W]``."""
-        rate = self.rate_bytes_per_s
-        return work[..., columns.CODECS + FORWARD] / rate, work[
-            ..., columns.CODECS + BACKWARD
-        ] / rate
+        own_s = work[..., columns.CODECS : columns.CODECS + 2] / self.rate_bytes_per_s
+        return own_s[..., FORWARD], own_s[..., BACKWARD]
 
     def of_plans(
         self, work: FloatArray, families: Sequence[FamilyTimes], speeds: FloatArray, scale: Scale

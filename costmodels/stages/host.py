@@ -206,6 +206,11 @@ _FULL: Final = 4.0
 """Bytes of a parameter whose product is cast, if the product is of a smaller type."""
 
 
+def _seconds_of(kind: str) -> property:
+    """The seconds of one call of a kind, by its name in the profile."""
+    return property(lambda self: self.seconds(getattr(self.profile, kind)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCosts:
     """Seconds that the host of a rank takes to issue work.
@@ -270,7 +275,8 @@ class HostCosts:
 
     def passes_s(self, layers: Sequence[Layer]) -> float:
         """Issuing forward and backward pass of layers, and the loss."""
-        return self.forward_s(layers) + self.backward_s(layers) + self.loss_s
+        loss_s = self.seconds(self.profile.loss)
+        return self.forward_s(layers) + self.backward_s(layers) + loss_s
 
     def optimizer_s(self, layers: Sequence[Layer], optimizer: DenseOptimizer) -> float:
         """Issuing the update of the layers' tensors."""
@@ -285,25 +291,14 @@ class HostCosts:
         kind = self.profile.operators.get(OperatorKind.ELEMENTWISE, self.profile.other)
         return self.seconds(kind.forward.plus(kind.forward_kernel))
 
-    @property
-    def lookup_s(self) -> float:
-        """Issuing a fused lookup."""
-        return self.seconds(self.profile.lookup_forward)
-
-    @property
-    def lookup_backward_s(self) -> float:
-        """Issuing the backward pass of a fused lookup."""
-        return self.seconds(self.profile.lookup_backward)
-
-    @property
-    def collective_s(self) -> float:
-        """Issuing one collective."""
-        return self.seconds(self.profile.collective)
-
-    @property
-    def loss_s(self) -> float:
-        """Issuing the loss, forward and backward."""
-        return self.seconds(self.profile.loss)
+    lookup_s = _seconds_of("lookup_forward")
+    """Issuing a fused lookup."""
+    lookup_backward_s = _seconds_of("lookup_backward")
+    """Issuing the backward pass of a fused lookup."""
+    collective_s = _seconds_of("collective")
+    """Issuing one collective."""
+    loss_s = _seconds_of("loss")
+    """Issuing the loss, forward and backward."""
 
     def between_steps_s(self, workload: Workload) -> float:
         """Time from the end of a step's work to the first operator of the next step.

@@ -4,108 +4,82 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import pickle
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache, cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache, partial
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from costmodels.collective.alpha_beta import AlphaBeta
-from costmodels.collective.base import NUM_LEVELS, AbstractCollectiveModel
+from costmodels.collective.base import NUM_LEVELS, AbstractCollectiveModel, spread_by_level
 from costmodels.cpu.exchange import CpuExchange
+from costmodels.datatypes import BoolArray, FloatArray
 from costmodels.dense.base import AbstractDenseModel
 from costmodels.dense.roofline import DenseRoofline as DenseRoofline
 from costmodels.discovery import model_words, of_users
 from costmodels.errors import InvalidValueError
 from costmodels.fields import settle
+from costmodels.iteration.base import require_times
 from costmodels.lookup.base import KERNELS, NUM_LOOKUP_WORK, AbstractLookupModel
 from costmodels.lookup.fbgemm import Fbgemm
 from costmodels.lookup.roofline import Roofline as LookupRoofline
+from costmodels.measured.curves import Collective
 from costmodels.topology import Topology
 
 # ------------------ own models
 #
-# Cost models of users: which they are, and whether their answers have the shape that is asked for.
+# Cost models of users: which they are, and whether their answers have the shape that is asked
+# for.
 #
-# The models of this package are held to this by ``tests/conformance``. A model of a user that gives
-# times of another shape would end somewhere in the middle of a search, or change a price unseen.
+# The models of this package are held to this by ``tests/conformance``. A model of a user that
+# gives times of another shape would end somewhere in the middle of a search, or change a price
+# unseen.
 
 _FAMILIES: Final = (AbstractLookupModel, AbstractCollectiveModel, AbstractDenseModel, CpuExchange)
 _PLANS: Final = 2
 """For how many plans at once times are asked."""
 
 
+class _Reader(pickle.Pickler):
+    """Reads a value with all that it holds, and notes of which classes these are."""
+
+    def __init__(self, content: io.BytesIO) -> None:
+        """Write what is read to ``content``."""
+        super().__init__(content)
+        self.kinds = set[type]()
+
+    def reducer_override(self, value: object) -> Any:
+        """Note the class, and leave the rest to pickle."""
+        self.kinds.add(value if isinstance(value, type) else type(value))
+        return NotImplemented
+
+
 def own_description(parts: Sequence[object]) -> str:
     """A text that is the same for the same models in every process, and no other.
 
-    It has the fields of the models; for models of users also the content of the file that defines
-    them, because a changed formula is another model. It is empty where no model is a user's.
+    It is made of the fields of the models, and of the files that define them, because a changed
+    formula is another model. What cannot be pickled, such as a function inside another one, keeps
+    its address, so that it is never taken for another one. The text is empty where no model is a
+    user's.
 
     Args:
         parts: the fields of ``CostModels``.
     """
     if not any(isinstance(value, _FAMILIES) and of_users(value) for value in parts):
         return ""
+    content = io.BytesIO()
+    reader = _Reader(content)
     try:
-        return ", ".join(map(_described, parts))
-    except (RecursionError, ValueError):  # something holds itself, or what is not there yet
+        reader.dump(parts)
+    except Exception:
         return repr(parts)
-
-
-def _described(value: object) -> str:
-    """A text of a value and all in it.
-
-    What has no text of its own keeps its address, so that it is never taken for another one.
-    """
-    kind: Any = type(value)
-    if isinstance(value, np.ndarray):  # its own text leaves numbers out
-        content = value.tolist() if value.dtype.hasobject else value.tobytes()
-        return f"{value.dtype}{value.shape}{hashlib.sha256(repr(content).encode()).hexdigest()}"
-    if isinstance(value, FunctionType):
-        return _function_text(value)
-    if isinstance(value, dict):
-        parts = (f"{_described(key)}: {_described(held)}" for key, held in value.items())
-        return f"dict({', '.join(parts)})"
-    if isinstance(value, list | tuple):
-        return f"{kind.__qualname__}({', '.join(map(_described, value))})"
-    has_fields = is_dataclass(value) or isinstance(value, _FAMILIES)
-    if not has_fields and kind.__repr__ is not object.__repr__:
-        return repr(value)
-    held = {name: getattr(value, name) for name in _names(value) if hasattr(value, name)}
-    return f"{kind.__module__}.{kind.__qualname__}({_described(held)}) of {_content_hash(kind)}"
-
-
-def _function_text(function: FunctionType) -> str:
-    """What a function computes: its code with that of functions in it, and the values it holds."""
-    codes, content = [function.__code__], hashlib.sha256()
-    while codes:
-        code = codes.pop()
-        constants = [
-            sorted(map(repr, c)) if isinstance(c, frozenset) else c
-            for c in code.co_consts
-            if not isinstance(c, CodeType)
-        ]
-        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
-        content.update(repr((code.co_code, code.co_names, constants)).encode())
-    held = [cell.cell_contents for cell in function.__closure__ or ()]
-    values = _described([function.__defaults__, function.__kwdefaults__, held])
-    return f"{function.__module__}.{function.__qualname__}({values}) of {content.hexdigest()}"
-
-
-def _names(value: Any) -> list[str]:
-    """The attributes that tell a value from others of its class, without results it has kept."""
-    kind, names = type(value), set(getattr(value, "__dict__", ()))
-    for base in kind.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        names |= {slots} if isinstance(slots, str) else set(slots)
-    kept = {n for n in names if isinstance(getattr(kind, n, None), cached_property)}
-    if is_dataclass(value):
-        kept |= {field.name for field in fields(value) if not field.compare}
-    return sorted(names - kept - {"__dict__", "__weakref__"})
+    read = [hashlib.sha256(content.getvalue()).hexdigest(), *map(_content_hash, reader.kinds)]
+    return " ".join([read[0], *sorted(read[1:])])
 
 
 @cache
@@ -145,9 +119,10 @@ def require_shapes(models: CostModels, topology: Topology) -> None:
     sent, shape = np.ones((_PLANS, world, NUM_LEVELS)), (_PLANS, world)
     for name in ("all_to_all", "all_to_all_s"):
         _ask(model, name, shape, sent, sent, topology)
-    whole = ("reduce_scatter_s", "all_gather_s", "all_reduce_s")
-    for kind in ("reduce_scatter", "all_reduce", *whole):
+    for kind in ("reduce_scatter", "all_reduce"):
         _ask(model, kind, shape, np.ones(shape), topology, within_host=False)
+    for collective in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER, Collective.ALL_REDUCE):
+        _ask(model, "buffer_s", shape, collective, np.ones(shape), topology, within_host=False)
 
 
 def _ask(model: object, method: str, shape: tuple[int, ...], *args: object, **kwargs: bool) -> None:
@@ -204,8 +179,166 @@ class CostModels:
         parts = [getattr(self, f.name) for f in fields(self) if f.init]
         object.__setattr__(self, "description", own_description(parts))
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The references of all models."""
-        exchange = self.exchange.sources if self.exchange else ()
-        return (*self.lookup.sources, *self.collective.sources, *self.dense.sources, *exchange)
+
+# ------------------ rules of bounds
+#
+# The rules that lower bounds rest on, tried out on cost models of users.
+#
+# Tangents bound a time from below only if its growing part is convex and homogeneous in the work.
+# A model that breaks this would make bounds too high, and most plans too good to be true. The
+# models of this package are held to the rules by ``tests/conformance``; those of users are tried
+# out on drawn work before the first bound is computed. That finds models that break a rule for
+# most work; it cannot prove that a model keeps them.
+
+_DRAWN: Final = 12
+"""How many works are drawn; each is compared with its double and with the next one. More of them
+find rarer faults and take longer."""
+_SMALLEST_LOG10, _LARGEST_LOG10 = 2.0, 9.0
+"""Powers of ten of the bytes that are drawn: from short messages to the largest tables' lookups."""
+_IDLE_RATIO: Final = 0.3
+"""Share of the drawn bytes that are 0, because models often treat nothing in another way."""
+_NOTHING_S: Final = 1e-12
+"""Seconds up to which the time of no work counts as none."""
+_ROUNDING: Final = 1e-6
+"""Share by which times may differ from the rules: more than rounding, less than any real fault."""
+
+_Growth = Callable[[FloatArray], FloatArray]
+"""Seconds of the growing part, in any shape, for bytes ``[..., columns]``."""
+_OfWork = Callable[[FloatArray, Topology], FloatArray]
+_OfPeers = Callable[[FloatArray, FloatArray, Topology], FloatArray]
+
+
+class _OfBuffer(Protocol):
+    """The growing part of a collective of one buffer."""
+
+    def __call__(
+        self, num_bytes: FloatArray, topology: Topology, /, *, within_host: bool
+    ) -> FloatArray: ...
+
+
+def require_rules(models: CostModels, topology: Topology) -> None:
+    """Refuse models of users whose growing parts are not convex, homogeneous and non-decreasing.
+
+    Args:
+        models: those of this package are not tried out.
+        topology: the system for which they give times.
+
+    Raises:
+        InvalidValueError: a model breaks a rule; the message says which one and by how much.
+    """
+    if of_users(models.lookup):
+        _try_lookup(models.lookup, topology)
+    if of_users(models.collective):
+        _try_collective(models.collective, topology)
+
+
+def _try_lookup(model: AbstractLookupModel, topology: Topology) -> None:
+    """Forward and backward lookups."""
+    for what, time_s in (("forward", model.forward_time), ("backward", model.backward_time)):
+        _try(f"the {what} lookup", model, _of_work(time_s, topology), NUM_LOOKUP_WORK)
+
+
+def _of_work(time_s: _OfWork, topology: Topology) -> _Growth:
+    return lambda work: time_s(work, topology)
+
+
+def _try_collective(model: AbstractCollectiveModel, topology: Topology) -> None:
+    """All collectives, and whether a rank pays for what others send."""
+    world = topology.world_size
+    if world == 1:
+        return
+    all_to_all = _of_peers(model.all_to_all, topology)
+    _try("an all-to-all", model, all_to_all, world, _of_peers(model.all_to_all_s, topology))
+    for within in (True, False) if topology.local_world_size > 1 else (False,):
+        where = "inside a host" if within else "over all ranks"
+        for what, part, kind in (
+            ("a reduce-scatter", model.reduce_scatter, Collective.REDUCE_SCATTER),
+            ("an all-reduce", model.all_reduce, Collective.ALL_REDUCE),
+        ):
+            both = part, partial(model.buffer_s, kind)
+            growth, time_s = (_of_buffer(f, topology, within=within) for f in both)
+            _try(f"{what} {where}", model, growth, 1, time_s)
+    sent = 10.0**_LARGEST_LOG10 / world
+    alone_s = float(all_to_all(sent * (np.arange(world) == 0))[0])
+    beside_s = float(all_to_all(np.full(world, sent))[0])
+    if not model.pays_for_others and abs(beside_s - alone_s) > _ROUNDING * max(beside_s, alone_s):
+        _refuse(
+            model,
+            f"a rank's all-to-all takes {alone_s:.6g} s if it sends alone and {beside_s:.6g} s if "
+            "all send as much, but pays_for_others is False: bounds would be too high",
+        )
+
+
+def _of_peers(time_s: _OfPeers, topology: Topology) -> _Growth:
+    """Seconds ``[..., W]`` of ranks from the bytes that each sends to every other one."""
+    local, domain = topology.local_world_size, topology.domain_size
+    return lambda sent: time_s(*spread_by_level(sent, local=local, domain=domain), topology)
+
+
+def _of_buffer(time_s: _OfBuffer, topology: Topology, *, within: bool) -> _Growth:
+    return lambda num_bytes: time_s(num_bytes, topology, within_host=within)
+
+
+def _try(
+    what: str, model: object, growth: _Growth, columns: int, whole: _Growth | None = None
+) -> None:
+    """Compare the seconds of drawn work with those of none, of twice as much, and of mixtures.
+
+    Args:
+        what: what is tried out, for the message.
+        model: the model, for the message.
+        growth: seconds of its growing part.
+        columns: of the work.
+        whole: seconds of the same with all that is fixed, which may not be shorter.
+    """
+    rng = np.random.default_rng(0)
+    size = (_DRAWN, columns)
+    full = 10.0 ** rng.uniform(_SMALLEST_LOG10, _LARGEST_LOG10, size)
+    drawn = np.where(rng.random(size) < _IDLE_RATIO, 0.0, full)
+    # In every second work all grows together, as that of one table does with the batch.
+    drawn[::2] = full[0] * 10.0 ** -np.arange(0.0, _DRAWN / 2)[:, None]
+    other = np.roll(drawn, 1, axis=0)
+    none_s, one_s, next_s = growth(np.zeros_like(drawn)), growth(drawn), growth(other)
+    double_s, mean_s = growth(2.0 * drawn), growth((drawn + other) / 2.0)
+    both_s = growth(drawn + other)
+    for seconds in (none_s, one_s, next_s, double_s, mean_s, both_s):
+        require_times(seconds, f"{model_words(model)}: {what}")
+    whole_s = one_s if whole is None else whole(drawn)
+    halves_s = (one_s + next_s) / 2.0
+    for name, found, than, expected, wrong in (
+        ("no work", none_s, "and not", np.zeros_like(none_s), none_s > _NOTHING_S),
+        ("twice the work", double_s, "and not", 2 * one_s, _differs(double_s, 2 * one_s)),
+        (
+            "the mean of two works",
+            mean_s,
+            "more than the mean of their times,",
+            halves_s,
+            _exceeds(mean_s, halves_s),
+        ),
+        ("more work", both_s, "less than a part of it,", one_s, _exceeds(one_s, both_s)),
+        ("its fixed part", whole_s, "less than without it,", one_s, _exceeds(one_s, whole_s)),
+    ):
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            _refuse(
+                model,
+                f"{what} with {name} takes {found.flat[at]:.6g} s, {than} "
+                f"{expected.flat[at]:.6g} s. The part that grows with the work has to be convex, "
+                "homogeneous and non-decreasing, or bounds would be wrong",
+            )
+
+
+def _differs(a: FloatArray, b: FloatArray) -> BoolArray:
+    return np.asarray(np.abs(a - b) > _ROUNDING * np.maximum(a, b))
+
+
+def _exceeds(longer_s: FloatArray, shorter_s: FloatArray) -> BoolArray:
+    return np.asarray(longer_s > shorter_s * (1 + _ROUNDING))
+
+
+def _refuse(model: object, fault: str) -> None:
+    message = (
+        f"{model_words(model)}: {fault}; correct the model "
+        "(docs/how-to/own_model.md), or search by a strategy without a bound, such as random"
+    )
+    raise InvalidValueError(message)

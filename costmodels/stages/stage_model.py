@@ -212,7 +212,9 @@ class StageModel:
             scale: factors on all times.
         """
         speeds, dense, copy_s = ranks
-        issue, layers = self._host, self._layers
+        issue, layers, exchange = self._host, self._layers, self.models.exchange
+        # Of exchanges that are priced with the copies around them, what they cost once in a step.
+        splits_s = self.exchanges.lengths_s if exchange is None else exchange.once_s
         host, none, ratio = scale.host_ratio, np.zeros(1), scale.collective_ratio
         buckets = self.reduction.beside_backward_s(self._all_reduce_s)
         every = (*layers.bottom, *layers.top)
@@ -239,7 +241,7 @@ class StageModel:
             top_backward_s=passes[2],
             bottom_backward_s=passes[3],
             optimizer_s=dense.optimizer_s / speeds * scale.dense_ratio,
-            input_splits_s=self._splits_s * ratio,
+            input_splits_s=splits_s * ratio,
             bucket_s=tuple(s * ratio for s in buckets),
             piece_ratio=self.reduction.pieces,
             gather_s=tuple(s * ratio for s in self.reduction.gathers_s),
@@ -266,22 +268,15 @@ class StageModel:
         """Seconds of the micro-batches before the last one, if one takes ``passes_s``."""
         issue, layers = self._host, (*self._layers.bottom, *self._layers.top)
         issued_s = issue.passes_s(layers) + issue.copies_s(self.workload)
-        issued_s += self.reduction.calls_per_pass * issue.collective_s
+        # A sharded dense part is gathered twice and scattered once in each micro-batch.
+        calls = 2 * len(self.reduction.gathers_s) + len(self.reduction.scatters_s)
+        issued_s += calls * issue.collective_s
         return self.reduction.earlier_s(
             passes_s,
             issued_s * scale.host_ratio,
             scale.dense_ratio / speeds,
             scale.collective_ratio,
         )
-
-    @property
-    def _splits_s(self) -> float:
-        """Seconds of the exchange of split sizes.
-
-        If exchanges are priced with the copies around them, it is what they cost once in a step.
-        """
-        exchange = self.models.exchange
-        return self.exchanges.lengths_s if exchange is None else exchange.once_s
 
     def _tail_s(self, replicated_bytes: FloatArray) -> FloatArray:
         """Seconds of the last all-reduce, of the gradients that are reduced after the others.
@@ -331,10 +326,6 @@ class StageModel:
     def _loss_s(self) -> float:
         """Host seconds of the loss, forward and backward; 0 without a dense part."""
         return self._host.loss_s if self._layers.top else 0.0
-
-    def tail_all_reduce_s(self) -> float:
-        """Growing part, in seconds, of the last all-reduce without replicated tables."""
-        return float(self.all_reduce_growth(np.array(self.reduction.tail_bytes)))
 
     def _input_floor_s(self) -> float:
         """Seconds in which the data source delivers the samples of one step."""

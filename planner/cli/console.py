@@ -15,9 +15,8 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
-from planner.support.files import writing
 from planner.support.text import printable, printable_lines
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 MAX_WIDTH = 100
-_STDOUT: Final = Path("standard output")
 
 
 @dataclass(slots=True)
@@ -46,7 +44,7 @@ class Settings:
 
 def stdout_console() -> Console:
     """A console for results, at most 100 columns wide; plain with NO_COLOR or in a pipe."""
-    return _console(cast("TextIO", _Named(sys.stdout)))
+    return _console(sys.stdout)
 
 
 def stderr_console() -> Console:
@@ -59,33 +57,13 @@ def _console(file: TextIO) -> Console:
 
     # Without a height, rich uses 80 columns if TERM is dumb.
     height = shutil.get_terminal_size((MAX_WIDTH, 24)).lines
-    return Console(file=file, width=_width(), height=height, no_color=_no_color(), highlight=False)
-
-
-class _Named:
-    """A stream whose errors name it; everything else is passed on to the stream."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """See the stream."""
-        with writing(_STDOUT):
-            return self._stream.write(text)
-
-    def flush(self) -> None:
-        """See the stream."""
-        with writing(_STDOUT):
-            self._stream.flush()
+    plain = bool(os.environ.get("NO_COLOR"))
+    return Console(file=file, width=_width(), height=height, no_color=plain, highlight=False)
 
 
 def _echo(text: str) -> None:
-    with writing(_STDOUT):
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def write_json(data: object) -> None:
@@ -156,10 +134,6 @@ def _width() -> int:
     if sys.stdout.isatty():
         return min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
     return MAX_WIDTH
-
-
-def _no_color() -> bool:
-    return bool(os.environ.get("NO_COLOR"))
 
 
 def repair_streams() -> None:

@@ -31,9 +31,6 @@ NEWEST_FBGEMM_MINOR: Final = 9
 GENERATIONS: Final = {"1.8": "2.13", "1.9": "2.14"}
 """The torch version for each TorchRec (and fbgemm) version with which the tests run."""
 
-_POD_OF_PLANNER: Final = "TOPOLOGY_DOMAIN_MULTIPLE"
-_POD_OF_RUNTIME: Final = "TORCHREC_RESOLVED_POD_SIZE"
-
 Versions = Callable[[str], str | None]
 
 
@@ -58,19 +55,13 @@ class Check:
 def check_environment() -> list[Check]:
     """Everything that is checked of the environment, in the order in which it is printed."""
     found = shipped("systems")
-    told = f"{len(found)} systems shipped"
-    missing = "the files of the shipped systems are missing"
-    fix = "install shardplan again: pip install --force-reinstall shardplan"
-    return [
-        check_python(),
-        *check_packages(),
-        *check_torch_stack(),
-        *check_torch_traps(),
-        *check_machine(),
-        Check(CheckLevel.OK, "configs", told)
-        if found
-        else Check(CheckLevel.FAIL, "configs", missing, fix),
-    ]
+    configs = Check(CheckLevel.OK, "configs", f"{len(found)} systems shipped")
+    if not found:
+        missing = "the files of the shipped systems are missing"
+        fix = "install shardplan again: pip install --force-reinstall shardplan"
+        configs = Check(CheckLevel.FAIL, "configs", missing, fix)
+    stack = (*check_torch_stack(), *check_torch_traps())
+    return [check_python(), *check_packages(), *stack, *check_machine(), configs]
 
 
 # ------------------------------------------------------------------ Python, packages, machine
@@ -117,20 +108,15 @@ def check_packages(
     """Check that every required package is installed in a version that fits."""
     needed = metadata.requires(DISTRIBUTION) or [] if requirements is None else requirements
     checks = []
-    for line in needed:
-        match = re.match(r"[A-Za-z0-9._-]+", line)
-        if match is None or "extra ==" in line:
-            continue
-        name, limits = match.group(), line[match.end() :].split(";")[0].strip()
-        version, fix = version_of(name), f"pip install '{name}{limits}'"
-        if version is None:
-            checks.append(Check(CheckLevel.FAIL, name, "not installed", fix))
-        elif satisfies(version, limits):
+    found = (re.match(r"([\w.-]+)\s*([^;]*)", line) for line in needed if "extra ==" not in line)
+    for name, limits in (match.groups() for match in found if match is not None):
+        version = version_of(name)
+        if version is not None and satisfies(version, limits):
             checks.append(Check(CheckLevel.OK, name, version))
-        else:
-            checks.append(
-                Check(CheckLevel.FAIL, name, f"{version} installed, {limits} needed", fix)
-            )
+            continue
+        told = "not installed" if version is None else f"{version} installed, {limits} needed"
+        fix = f"pip install '{name}{limits.strip()}'"
+        checks.append(Check(CheckLevel.FAIL, name, told, fix))
     return checks
 
 
@@ -151,11 +137,13 @@ def check_machine() -> list[Check]:
     """Check the cores and the memory for a search."""
     checks = [Check(CheckLevel.OK, "cores", f"{usable_cores()} usable")]
     memory = available_memory_bytes()
-    if memory is None:
-        return checks
-    level = CheckLevel.OK if memory >= MIN_MEMORY_BYTES else CheckLevel.WARN
-    fix = "" if level is CheckLevel.OK else "large workloads may need more; close other programs"
-    return [*checks, Check(level, "memory", f"{units.format_bytes(memory)} available", fix)]
+    if memory is not None:
+        told, fix = f"{units.format_bytes(memory)} available", ""
+        level = CheckLevel.OK if memory >= MIN_MEMORY_BYTES else CheckLevel.WARN
+        if level is CheckLevel.WARN:
+            fix = "large workloads may need more; close other programs"
+        checks.append(Check(level, "memory", told, fix))
+    return checks
 
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> float | None:
@@ -181,10 +169,16 @@ def check_torch_stack(
     if torch is None and torchrec is None and not builds:
         told = "not installed; planning works without it, `ShardPlanner` inside TorchRec does not"
         return [Check(CheckLevel.OK, "torchrec", told)]
-    checks = [_check_torchrec(torchrec)]
+    checks = [Check(CheckLevel.OK, "torchrec", torchrec or "")]
+    if torchrec is None:
+        told = "not installed, though parts of its stack are"
+        fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
+        checks = [Check(CheckLevel.WARN, "torchrec", told, fix)]
     checks.extend(_check_pair(torch, name, version_of(name)) for name in builds)
     if torchrec is not None and not builds:
-        checks.append(_missing_fbgemm(torch))
+        told = "torchrec is installed without fbgemm-gpu and cannot be imported"
+        fix = f"pip install 'fbgemm-gpu=={_minor(torchrec)}.*' (or fbgemm-gpu-cpu without a GPU)"
+        checks.append(Check(CheckLevel.FAIL, "fbgemm", told, fix))
     if len(builds) == 2:
         told = "fbgemm-gpu and fbgemm-gpu-cpu are both installed and overwrite each other"
         fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then install the one you want"
@@ -194,13 +188,6 @@ def check_torch_stack(
         fix = "install the NVIDIA driver, or use fbgemm-gpu-cpu on a machine without a GPU"
         checks.append(Check(CheckLevel.FAIL, "nvidia driver", told, fix))
     return checks
-
-
-def _check_torchrec(version: str | None) -> Check:
-    if version is not None:
-        return Check(CheckLevel.OK, "torchrec", version)
-    fix = "pip install 'shardplan[torchrec]' if you want to plan inside TorchRec"
-    return Check(CheckLevel.WARN, "torchrec", "not installed, though parts of its stack are", fix)
 
 
 def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
@@ -221,27 +208,16 @@ def _check_pair(torch: str | None, name: str, fbgemm: str | None) -> Check:
     return Check(CheckLevel.FAIL, subject, told, " or ".join(choices))
 
 
-def _missing_fbgemm(torch: str | None) -> Check:
-    numbers = _numbers(torch or "")
-    known = len(numbers) > 1 and numbers[0] == 2 and numbers[1] >= TORCH_MINOR_OFFSET
-    wanted = f"==1.{numbers[1] - TORCH_MINOR_OFFSET}.*" if known else "==1.8.*"
-    told = "torchrec is installed without fbgemm-gpu and cannot be imported"
-    fix = f"pip install 'fbgemm-gpu{wanted}' (or fbgemm-gpu-cpu on a machine without a GPU)"
-    return Check(CheckLevel.FAIL, "fbgemm", told, fix)
-
-
 def check_torch_traps(
     version_of: Versions = installed_version,
     owns_files: Callable[[str], bool] = owns_fbgemm_files,
     nvml: Callable[[], bool] = has_nvml,
     environ: Mapping[str, str] = os.environ,
-    platform: str = sys.platform,
 ) -> list[Check]:
     """Warnings on TorchRec's installation and job; often there are none."""
-    torchrec, torch = version_of("torchrec"), version_of("torch")
+    torchrec = version_of("torchrec")
     if torchrec is None:
-        told = f"fbgemm has no wheels for {platform}, so TorchRec cannot run here; planning can"
-        return [] if platform.startswith("linux") else [Check(CheckLevel.OK, "platform", told)]
+        return []
     checks, minor = [], _minor(torchrec)
     if minor not in GENERATIONS:
         newest = max(GENERATIONS)
@@ -257,9 +233,6 @@ def check_torch_traps(
         told = "an NVIDIA driver is here, but fbgemm-gpu is the empty stand-in for its CPU build"
         fix = "pip uninstall fbgemm-gpu fbgemm-gpu-cpu, then pip install fbgemm-gpu"
         checks.append(Check(CheckLevel.WARN, "fbgemm-gpu", told, fix))
-    if torch is not None and "+cpu" not in torch and not nvml():
-        told = f"{torch} is a CUDA build and there is no GPU: it works, and takes 5 GB"
-        checks.append(Check(CheckLevel.OK, "torch build", told))
     return [*checks, *_job(environ)]
 
 
@@ -277,12 +250,11 @@ def _job(environ: Mapping[str, str]) -> list[Check]:
         told = "not set: TorchRec then assumes 8 ranks per host"
         fix = "start the job with torchrun, or export LOCAL_WORLD_SIZE on every rank"
         checks.append(Check(CheckLevel.WARN, "LOCAL_WORLD_SIZE", told, fix))
-    planned, run = environ.get(_POD_OF_PLANNER, "1"), environ.get(_POD_OF_RUNTIME, "1")
+    ours, theirs = "TOPOLOGY_DOMAIN_MULTIPLE", "TORCHREC_RESOLVED_POD_SIZE"
+    planned, run = (environ.get(name, "1") for name in (ours, theirs))
     if planned != run:
-        told = (
-            f"{_POD_OF_PLANNER} is {planned} but {_POD_OF_RUNTIME} is {run}: plan and runtime "
-            "would group ranks differently"
-        )
-        fix = f"export {_POD_OF_RUNTIME}={planned} on every rank"
+        differ = "plan and runtime would group ranks differently"
+        told = f"{ours} is {planned} but {theirs} is {run}: {differ}"
+        fix = f"export {theirs}={planned} on every rank"
         checks.append(Check(CheckLevel.WARN, "pod size", told, fix))
     return checks

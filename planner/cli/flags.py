@@ -1,7 +1,6 @@
-"""Flags: a field of a dataclass is one flag, with its type and its help in the same place.
+"""Commands: a field of a dataclass, or a parameter of a function, is a flag with its type and help.
 
-A command gets a whole dataclass as one argument (:func:`taking`). Flags that several commands share
-are here.
+:func:`command` makes a command of a function. Flags that several commands share are here.
 """
 
 from __future__ import annotations
@@ -9,9 +8,10 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -34,7 +34,7 @@ def option(
         names: the names of the flag, with blanks between them; else that of the field.
         default: the value without the flag; a text is read as if it was given.
         metavar: what the help shows for a value, in place of what the type says.
-        more: further arguments of ``click.option``.
+        more: further arguments of ``click.Option``.
     """
     if default is not None:
         more |= {"default": default, "show_default": True}
@@ -58,6 +58,11 @@ def switch(text: str, names: str = "") -> Any:
     return _field(text, names, False, {"is_flag": True, "type": None, "metavar": None})
 
 
+def argument(**more: Any) -> Any:
+    """A parameter that words without a flag set; ``more`` are arguments of ``click.Argument``."""
+    return field(metadata={"argument": more})
+
+
 def _field(text: str, names: str, default: object, more: Mapping[str, Any]) -> Any:
     return field(default=default, metadata={"names": names, "option": {"help": text, **more}})
 
@@ -69,6 +74,56 @@ class Flags:
 
     def check(self) -> None:
         """Refuse flags that contradict each other, or have no effect without another one."""
+
+
+def command(
+    short_help: str,
+    group: click.Group | None = None,
+    headings: Mapping[str, tuple[str, ...]] | None = None,
+) -> Callable[[Callable[..., int]], StrictCommand]:
+    """Make a command of a function, whose first parameter gets the output flags.
+
+    Every other parameter is a dataclass of flags; or a flag, if :func:`option` or a function beside
+    it makes its default; or an argument, which is a file unless :func:`argument` says otherwise.
+
+    Args:
+        short_help: a line about the command.
+        group: the group that gets the command under the name of the function.
+        headings: the long names of the flags under each heading of the help; others come first.
+    """
+
+    def made(function: Callable[..., int]) -> StrictCommand:
+        hints = get_type_hints(function, include_extras=True)
+        params: list[click.Parameter] = []
+        taken: dict[str, type[Flags]] = {}
+        for given in list(signature(function).parameters.values())[1:]:
+            hint = hints[given.name]
+            if isinstance(hint, type) and issubclass(hint, Flags):
+                taken[given.name] = hint
+                params += _options(hint)
+            else:
+                params.append(_parameter(given.name, hint, given.default))
+
+        def called(**values: Any) -> int:
+            for name, cls in taken.items():
+                own = fields(cast("Any", cls))
+                values[name] = cls(**{one.name: values.pop(one.name) for one in own})
+                values[name].check()
+            return function(click.get_current_context().obj, **values)
+
+        found = StrictCommand(
+            function.__name__.replace("_", "-"),
+            callback=called,
+            params=[*params, *OUTPUT],
+            help=function.__doc__,
+            short_help=short_help,
+        )
+        found.headings = headings or {}
+        if group is not None:
+            group.add_command(found)
+        return found
+
+    return made
 
 
 def taking(cls: type[Flags], name: str = "flags") -> Callable[[Command], Command]:
@@ -83,29 +138,43 @@ def taking(cls: type[Flags], name: str = "flags") -> Callable[[Command], Command
             return command(*args, **{name: flags}, **kwargs)
 
         wrapped: Any = called
-        for made in reversed(_options(cls)):
-            wrapped = made(wrapped)
+        wrapped.__click_params__ = [
+            *getattr(command, "__click_params__", ()),
+            *reversed(_options(cls)),
+        ]
         return cast("Command", wrapped)
 
     return decorate
 
 
-def _options(cls: type[Flags]) -> list[Callable[[Any], Any]]:
+def _options(cls: type[Flags]) -> list[click.Parameter]:
     """The flag of each field."""
-    hints, made = get_type_hints(cls, include_extras=True), []
-    for one in fields(cast("Any", cls)):
-        kind = next(
-            iter(getattr(hints[one.name], "__metadata__", ())), kinds.ValueKind(click.STRING)
-        )
-        names = one.metadata["names"] or f"--{one.name.replace('_', '-')}"
-        more = {"type": kind.type, "metavar": kind.metavar, **one.metadata["option"]}
-        made.append(click.option(*names.split(), one.name, **more))
-    return made
+    hints = get_type_hints(cls, include_extras=True)
+    return [_parameter(one.name, hints[one.name], one) for one in fields(cast("Any", cls))]
+
+
+def _parameter(name: str, hint: Any, given: Any) -> click.Parameter:
+    """What reads a field or parameter from the command line."""
+    said = given.metadata if isinstance(given, Field) else {}
+    if "option" not in said:
+        more = said.get("argument", {"required": given is Parameter.empty})
+        return click.Argument([name], **{"type": kinds.FILE, **more})
+    usual = kinds.ValueKind(kinds.FILE, "FILE") if hint is Path else kinds.ValueKind(click.STRING)
+    (kind,) = getattr(hint, "__metadata__", (usual,))
+    names = said["names"] or f"--{name.replace('_', '-')}"
+    more = {"type": kind.type, "metavar": kind.metavar, **said["option"]}
+    return click.Option([*names.split(), name], **more)
 
 
 def usage(message: str) -> click.UsageError:
     """The error of flags that do not go together."""
     return click.UsageError(message, click.get_current_context())
+
+
+def refuse(when: object, message: str) -> None:
+    """Refuse flags that do not go together, when they are given."""
+    if when:
+        raise usage(message)
 
 
 def is_given(parameter: str) -> bool:
@@ -116,6 +185,9 @@ def is_given(parameter: str) -> bool:
 
 class StrictCommand(click.Command):
     """A command that refuses a flag given twice, of which click would drop the first in silence."""
+
+    headings: Mapping[str, tuple[str, ...]] = {}
+    """The long names of the flags under each heading of the help; those not named come first."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, and refuse flags of one value that are there more than once."""
@@ -131,34 +203,27 @@ class StrictCommand(click.Command):
                 )
         return left
 
-
-class StrictGroup(click.Group):
-    """A group of such commands."""
-
-    command_class = StrictCommand
-
-
-class HeadedCommand(StrictCommand):
-    """A command whose help lists the usual flags first, and the others under headings."""
-
-    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """The long names of the flags under each heading; those not named here come first."""
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags, each under its heading."""
+        under = {flag: heading for heading, flags in self.headings.items() for flag in flags}
         sections: dict[str, list[tuple[str, str]]] = {
             "Options": [],
             **{h: [] for h in self.headings},
         }
-        under = {flag: heading for heading, flags in self.headings.items() for flag in flags}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None and not isinstance(param, click.Argument):
+            if record is not None and isinstance(param, click.Option):
                 heading = next((under[flag] for flag in param.opts if flag in under), "Options")
                 sections[heading].append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+class StrictGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = StrictCommand
 
 
 # ------------------------------------------------------------------ the problem
@@ -192,27 +257,23 @@ def refuse_said_twice(overrides: Sequence[str], given: Mapping[str, object]) -> 
         UsageError: something is said twice; the message names both ways.
     """
     flags = [flag for flag, value in given.items() if value not in (None, ())]
-    if {"--batch-size", "--global-batch-size"} <= set(flags):
-        message = "--batch-size (per rank) and --global-batch-size exclude each other; give one"
-        raise usage(message)
+    refuse(
+        {"--batch-size", "--global-batch-size"} <= set(flags),
+        "--batch-size (per rank) and --global-batch-size exclude each other; give one",
+    )
     keys = [text.partition("=")[0] for text in overrides]
     for flag in flags:
-        if _KEYS[flag] in keys:
-            message = f"{flag} and --set {_KEYS[flag]} give the same value; drop one of them"
-            raise usage(message)
-    twice = [key for key in keys if keys.count(key) > 1]
-    if twice:
-        message = f"--set {twice[0]}: {keys.count(twice[0])} values are given; give one"
-        raise usage(message)
+        same = f"{flag} and --set {_KEYS[flag]} give the same value; drop one of them"
+        refuse(_KEYS[flag] in keys, same)
+    for key, times in Counter(keys).items():
+        refuse(times > 1, f"--set {key}: {times} values are given; give one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemFlags(Flags):
     """The shared flags on workload and system; None for flags that were not given."""
 
-    system: kinds.System = option(
-        "System to plan for; see 'shardplan systems'.", shell_complete=kinds.complete_system
-    )
+    system: kinds.System = option("System to plan for; see 'shardplan systems'.")
     gpus: kinds.Number = option("Ranks in all.  [default: one host]")
     hosts: kinds.Number = option("Full hosts, instead of --gpus.")
     gpus_per_host: kinds.Number = option("Ranks per host.  [default: system's]")
@@ -236,9 +297,8 @@ class ProblemFlags(Flags):
         """Refuse what is said twice."""
         batches = {"--batch-size": self.batch_size, "--global-batch-size": self.global_batch_size}
         refuse_said_twice(self.overrides, {**batches, "--reserve": self.reserve})
-        if self.hosts is not None and self.gpus is not None:
-            message = "--hosts and --gpus both say how many ranks there are; give one"
-            raise usage(message)
+        both = "--hosts and --gpus both say how many ranks there are; give one"
+        refuse(self.hosts is not None and self.gpus is not None, both)
 
 
 # ------------------------------------------------------------------ the search
@@ -259,20 +319,14 @@ class SearchFlags(Flags):
     time_limit_s: kinds.Duration = option(
         f"End after this time with the best plan so far; {CLOCK}", "--time-limit"
     )
-    evaluations: kinds.Evaluations = option(f"Budget of work: {WORK}")
+    max_evaluations: kinds.Evaluations = option(f"Budget of work: {WORK}", "--evaluations")
     seed: kinds.Seed = option("Random seed.", default=0)
 
     def settings(self) -> SearchSettings:
         """The settings of the search."""
         from planner.settings import SearchSettings
 
-        return SearchSettings(
-            strategy=self.strategy,
-            objective=self.objective,
-            time_limit_s=self.time_limit_s,
-            max_evaluations=self.evaluations,
-            seed=self.seed,
-        )
+        return SearchSettings(**asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,41 +346,48 @@ class ScenarioFlags(Flags):
 
     def check(self) -> None:
         """Refuse ``--robust`` without scenarios."""
-        if self.robust is not None and not self.scenarios:
-            message = "--robust needs --scenario, what to plan for beside the workload"
-            raise usage(message)
+        needs = "--robust needs --scenario, what to plan for beside the workload"
+        refuse(self.robust is not None and not self.scenarios, needs)
 
     def check_figures(self, objective: str) -> None:
         """Refuse ``--torchrec-defaults`` for an objective that does not use them."""
-        if self.torchrec_defaults and not objective.startswith("torchrec"):
-            message = (
-                "--torchrec-defaults are figures for TorchRec's estimates; add --objective "
-                "torchrec or torchrec-critical-path"
-            )
-            raise usage(message)
+        refuse(
+            self.torchrec_defaults and not objective.startswith("torchrec"),
+            "--torchrec-defaults are figures for TorchRec's estimates; add --objective torchrec or "
+            "torchrec-critical-path",
+        )
 
 
 # ------------------------------------------------------------------ the output
-
-
-def output_options(command: Command) -> Command:
-    """Add the flags on how much is printed, which change the command's ``settings``."""
-    rows = (
-        ("json", "--json", "Print one JSON document to stdout; remarks go to stderr."),
-        ("quiet", "-q --quiet", "Print only results: no progress, no remarks."),
-        ("verbose", "-v --verbose", "Print every section of the report."),
-        ("debug", "--debug", "Show the traceback of an error."),
-    )
-    wrapped: Any = command
-    for name, names, text in reversed(rows):
-        wrapped = click.option(
-            *names.split(), is_flag=True, expose_value=False, is_eager=True, help=text,
-            callback=functools.partial(_store, name),
-        )(wrapped)  # fmt: skip
-    return cast("Command", wrapped)
 
 
 def _store(name: str, ctx: click.Context, param: click.Parameter, value: bool) -> None:
     del param
     if value:
         setattr(ctx.obj, name, True)
+
+
+OUTPUT: Final = tuple(
+    click.Option(
+        names.split(),
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        help=text,
+        callback=functools.partial(_store, names.split("--")[1]),
+    )
+    for names, text in {
+        "--json": "Print one JSON document to stdout; remarks go to stderr.",
+        "-q --quiet": "Print only results: no progress, no remarks.",
+        "-v --verbose": "Print every section of the report.",
+        "--debug": "Show the traceback of an error.",
+    }.items()
+)
+"""The flags on how much is printed, which change the first argument of a command."""
+
+
+def output_options(command: Command) -> Command:
+    """Add the flags on how much is printed, which change the command's ``settings``."""
+    wrapped: Any = command
+    wrapped.__click_params__ = [*getattr(command, "__click_params__", ()), *reversed(OUTPUT)]
+    return cast("Command", wrapped)

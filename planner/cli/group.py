@@ -26,10 +26,16 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, in the order of the help."""
         del ctx
-        found = [name.rstrip("_") for name in discovery.names(commands_package)]
-        order = [name for names in self.sections.values() for name in names]
-        known = [name for name in order if name in found]
-        return known + [name for name in found if name not in order]
+        return [name for names in self._named().values() for name in names]
+
+    def _named(self) -> dict[str, list[str]]:
+        """The names of the commands that there are, under their headings."""
+        left = [name.rstrip("_") for name in discovery.names(commands_package)]
+        found: dict[str, list[str]] = {}
+        for heading, names in self.sections.items():
+            found[heading] = [name for name in names if name in left]
+            left = [name for name in left if name not in names]
+        return found | {"Others": left}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command from its file; its help ends with the examples of its docstring."""
@@ -46,15 +52,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands under headings."""
-        left = self.list_commands(ctx)
-        for heading, names in (*self.sections.items(), ("Others", tuple(left))):
-            shown = [name for name in names if name in left]
-            left = [name for name in left if name not in shown]
-            lines = []
-            for name in shown:
-                command = self.get_command(ctx, name)
-                if command is not None and not command.hidden:
-                    lines.append((name, command.get_short_help_str(limit=70)))
+        for heading, names in self._named().items():
+            shown = [(name, self.get_command(ctx, name)) for name in names]
+            lines = [(n, c.get_short_help_str(70)) for n, c in shown if c and not c.hidden]
             if lines:
                 with formatter.section(heading):
                     formatter.write_dl(lines)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from costmodels.estimates import Provenance, Source
 from costmodels.sharding import Plan
 from costmodels.stages.models import CostModels
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import io
-from planner.cli.flags import ProblemFlags
+from planner.cli.flags import ProblemFlags, refuse
 from planner.cli.types import Share
 from planner.errors import InvalidInputError
 from planner.io.constraints import merged
@@ -22,8 +20,6 @@ from planner.options.contradictions import broken_constraints
 from planner.options.cuts import rank_batch
 from planner.problem import NO_CONSTRAINTS, Constraints, PlanningProblem
 from planner.profiling.stats import load_stats, with_stats
-from planner.result import Candidate, PlanningResult, SolverReport
-from planner.support.text import significant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +43,29 @@ def load_problem(source: Path, flags: ProblemFlags) -> Inputs:
     Raises:
         InvalidInputError: a file or flag breaks a rule, or no system is named.
     """
-    file = _file(source, flags)
-    return _inputs(file, _problem(file, load_topology(flags), flags), flags)
+    return _inputs(_file(source, flags), flags)
 
 
 def _file(source: Path, flags: ProblemFlags) -> io.WorkloadFile:
     return io.load_workload_file(source, overrides=override_pairs(flags.overrides))
 
 
-def _inputs(file: io.WorkloadFile, problem: PlanningProblem, flags: ProblemFlags) -> Inputs:
+def _inputs(
+    file: io.WorkloadFile, flags: ProblemFlags, made_for: io.SavedPlan | None = None
+) -> Inputs:
     """The problem, with what the file leaves open and flags do not give."""
+    topology = _topology(flags, made_for)
+    problem = PlanningProblem(
+        workload=_with_flags(file.workload, topology, flags),
+        topology=topology,
+        constraints=_in_group(file.constraints, topology),
+        models=models_named(topology, flags.models),
+    )
     batch = flags.batch_size or flags.global_batch_size
     given = {"training.batch_size_per_rank": batch, "memory.reserve": flags.reserve}
     assumed = {key: names for key, names in file.assumed.items() if given.get(key) is None}
     warnings = left_open(file, reserve=flags.reserve is not None, batch=batch is not None)
-    return Inputs(problem=problem, warnings=warnings, assumed=assumed)
+    return Inputs(problem=problem, made_for=made_for, warnings=warnings, assumed=assumed)
 
 
 def load_plans(
@@ -79,30 +83,31 @@ def load_plans(
     """
     file = _file(source, flags)
     if not paths:
-        if file.workload.tables:
-            message = (
-                f"Missing argument 'PLAN': {source} has tables, so name a plan after it; "
-                "'shardplan plan' makes one. Only workloads without tables need none"
-            )
-            raise InvalidInputError(message)
-        problem = _problem(file, load_topology(flags), flags)
-        return replace(_inputs(file, problem, flags), plans=(Plan(placements=()),))
+        refuse(
+            file.workload.tables,
+            f"Missing argument 'PLAN': {source} has tables, so name a plan after it; 'shardplan "
+            "plan' makes one. Only workloads without tables need none",
+        )
+        return replace(_inputs(file, flags), plans=(Plan(placements=()),))
     made_for = io.load_plan(paths[0], file.workload)
-    if flags.gpus is None and flags.hosts is None and made_for.world_size is None:
-        message = f"{paths[0]}: does not say for how many ranks it was made; add --gpus"
-        raise InvalidInputError(message)
-    problem = _problem(file, load_topology(flags, made_for=made_for), flags)
+    is_open = flags.gpus is None and flags.hosts is None and made_for.world_size is None
+    refuse(is_open, f"{paths[0]}: does not say for how many ranks it was made; add --gpus")
+    read = _inputs(file, flags, made_for)
+    problem = read.problem
     saved = tuple(io.load_plan(path, problem.workload, problem.topology) for path in paths)
-    read = _inputs(file, problem, flags)
     warnings = [*read.warnings, *(text for plan in saved for text in plan.warnings)]
-    warnings += made_otherwise(paths, saved, problem, flags)
-    if not other_data:
-        warnings += made_for_another_workload(source, paths, saved, problem, flags)
-    plans = tuple(plan.plan for plan in saved)
-    for path, plan in zip(paths, plans, strict=True):
-        if broken := broken_constraints(problem, plan):
+    for path, plan in zip(paths, saved, strict=True):
+        warnings += _made_otherwise(path, plan, (paths[0], made_for.system), problem, flags)
+        if not other_data and not flags.overrides and _made_of_others(plan, problem.workload):
+            warnings.append(
+                f"{path}: was made for other index laws, tables or training than {source} has "
+                "now; the file has changed since, or the plan was made with --stats, --set or by "
+                "study"
+            )
+        if broken := broken_constraints(problem, plan.plan):
             told = f"{path}: is priced as it is, but breaks the workload's constraints: "
             warnings.append(told + "; ".join(broken))
+    plans = tuple(plan.plan for plan in saved)
     return replace(read, plans=plans, made_for=saved[0], warnings=tuple(warnings))
 
 
@@ -117,8 +122,8 @@ def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
     if path is None:
         return inputs
     problem = inputs.problem
-    added = io.load_constraints(path, [t.name for t in problem.workload.tables])
-    added = _in_group(added, problem.topology)
+    read = io.load_constraints(path, [t.name for t in problem.workload.tables])
+    added = _in_group(read, problem.topology)
     alone = replace(problem, constraints=added)
     broken = [text for plan in inputs.plans for text in broken_constraints(alone, plan)]
     warnings = inputs.warnings
@@ -128,7 +133,7 @@ def with_constraints(inputs: Inputs, path: Path | None) -> Inputs:
     return replace(inputs, problem=replace(problem, constraints=constraints), warnings=warnings)
 
 
-def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) -> Topology:
+def _topology(flags: ProblemFlags, made_for: io.SavedPlan | None) -> Topology:
     """The system at its size, from the flags or else from what a plan was made for.
 
     A plan for one group of ranks is priced for a group of the same job, unless flags give a size.
@@ -136,20 +141,21 @@ def load_topology(flags: ProblemFlags, *, made_for: io.SavedPlan | None = None) 
     system, gpus, per_host = flags.system, flags.gpus, flags.gpus_per_host
     if flags.hosts is not None and system is not None:
         gpus = flags.hosts * (per_host or io.load_smallest(Path(system)).local_world_size)
-    group = made_for if gpus is None and per_host is None else None
+    whole = None
     if made_for is not None:
         if per_host is None and gpus is None:
-            per_host = made_for.local_world_size
+            whole, per_host = made_for.whole, made_for.local_world_size
         system, gpus = system or made_for.system, gpus or made_for.world_size
     if system is None:
         message = "no system named; add --system, such as h100_sxm ('shardplan systems' lists them)"
         raise InvalidInputError(message)
+    if whole is not None:
+        gpus, per_host = whole
+    price = flags.price_usd_per_hour
+    priced = () if price is None else (("price", f"{price!r} USD/h (user, --price)"),)
     try:
-        if group is not None and group.whole is not None:
-            return _group(
-                io.load_system(system, gpus=group.whole[0], gpus_per_host=group.whole[1]), group
-            )
-        return io.load_system(system, gpus=gpus, gpus_per_host=per_host)
+        found = io.load_system(system, gpus=gpus, gpus_per_host=per_host, overrides=priced)
+        return found if made_for is None or whole is None else _group(found, made_for)
     except InvalidInputError as error:
         if flags.system is not None:
             raise
@@ -198,68 +204,16 @@ def plan_names(paths: tuple[Path, ...]) -> tuple[str, ...]:
     return tuple(f"{text} ({i})" for i, text in enumerate(texts, 1))
 
 
-def as_result(inputs: Inputs, candidate: Candidate, solver: SolverReport) -> PlanningResult:
-    """A priced plan as a planning result, so that reports and JSON are the same as for a search."""
-    result = PlanningResult(
-        problem=inputs.problem, best=candidate, warnings=inputs.warnings, solver=solver
-    )
-    return with_assumptions(result, inputs)
-
-
-def with_assumptions(
-    result: PlanningResult, inputs: Inputs, until_s: float = math.inf
-) -> PlanningResult:
-    """The result with what was assumed, and what other values would make of its step.
-
-    After ``until_s``, by ``time.perf_counter``, no further value is priced.
-    """
-    from planner.solving.assumed import priced_assumptions
-
-    found = priced_assumptions(
-        result.problem, result.plan, inputs.assumed, lambda: time.perf_counter() < until_s
-    )
-    return replace(result, assumed=found)
-
-
-def _problem(file: io.WorkloadFile, topology: Topology, flags: ProblemFlags) -> PlanningProblem:
-    return PlanningProblem(
-        workload=_with_flags(file.workload, topology, flags),
-        topology=_priced(topology, flags),
-        constraints=_in_group(file.constraints, topology),
-        models=models_named(topology, flags.models),
-    )
-
-
 def models_named(topology: Topology, models: tuple[str, ...]) -> CostModels | None:
     """The models that ``--model`` names; None if it names none."""
     if not models:
         return None
     from planner.models import chosen_models
 
-    wrong = [text for text in models if not all(text.partition("=")[::2])]
-    if wrong:
-        problems = [
-            f"--model {text!r}: write FAMILY=NAME, such as collective=alpha_beta" for text in wrong
-        ]
-        raise InvalidInputError(problems)
-    named = [text.split("=", 1) for text in models]
-    families = [family for family, _ in named]
-    twice = [family for family in families if families.count(family) > 1]
-    if twice:
-        message = f"--model {twice[0]}: {families.count(twice[0])} models are given; give one"
-        raise InvalidInputError(message)
+    named = _pairs(models, "--model", "FAMILY=NAME, such as collective=alpha_beta")
+    for family, times in Counter(family for family, _ in named).items():
+        refuse(times > 1, f"--model {family}: {times} models are given; give one")
     return chosen_models(topology, dict(named))
-
-
-def _priced(topology: Topology, flags: ProblemFlags) -> Topology:
-    """The system with the user's price, if there is one."""
-    price = flags.price_usd_per_hour
-    if price is None:
-        return topology
-    told = f"{significant(price, 6)} USD/h"
-    own = Provenance(name="price", value=told, source=Source.USER, reference="--price")
-    others = tuple(p for p in topology.provenance if p.name != "price")
-    return replace(topology, price_per_device_usd_per_hour=price, provenance=(*others, own))
 
 
 def left_open(file: io.WorkloadFile, *, reserve: bool, batch: bool) -> tuple[str, ...]:
@@ -280,13 +234,14 @@ def with_notes(warnings: tuple[str, ...], notes: tuple[str, ...]) -> tuple[str, 
 
 def override_pairs(overrides: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """The pairs of ``key=value`` texts."""
-    wrong = [text for text in overrides if not text.partition("=")[0] or "=" not in text]
+    return _pairs(overrides, "--set", "KEY=VALUE, such as training.pipeline=none")
+
+
+def _pairs(texts: tuple[str, ...], flag: str, form: str) -> tuple[tuple[str, str], ...]:
+    wrong = [text for text in texts if "=" not in text or not text.partition("=")[0]]
     if wrong:
-        problems = [
-            f"--set {text!r}: write KEY=VALUE, such as training.pipeline=none" for text in wrong
-        ]
-        raise InvalidInputError(problems)
-    return tuple((key, value) for key, _, value in (text.partition("=") for text in overrides))
+        raise InvalidInputError([f"{flag} {text!r}: write {form}" for text in wrong])
+    return tuple((key, value) for key, _, value in (text.partition("=") for text in texts))
 
 
 def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> Workload:
@@ -299,73 +254,55 @@ def _with_flags(workload: Workload, topology: Topology, flags: ProblemFlags) -> 
     return replace(workload, batch_size_per_rank=batch, reserved_bytes=reserved)
 
 
-def made_otherwise(
-    paths: tuple[Path, ...],
-    saved: tuple[io.SavedPlan, ...],
+def _made_otherwise(
+    path: Path,
+    plan: io.SavedPlan,
+    first: tuple[Path, str | None],
     problem: PlanningProblem,
     flags: ProblemFlags,
 ) -> list[str]:
-    """Plans that were made for another system, batch or pipeline, where no flag asks for one."""
+    """That a plan was made for another system, batch or pipeline, where no flag asks for one."""
     workload, topology = problem.workload, problem.topology
     set_keys = {text.partition("=")[0] for text in flags.overrides}
-    asks_system = flags.system is not None or flags.gpus_per_host is not None
-    asks_batch = bool(flags.batch_size or flags.global_batch_size)
-    asks_batch |= "training.batch_size_per_rank" in set_keys
-    asks_pipeline = "training.pipeline" in set_keys
-    priced_on = io.system_hash(topology)
-    local, batch = topology.local_world_size, workload.batch_size_per_rank
-    pipeline = workload.pipeline.value
     told = []
-    for path, plan in zip(paths, saved, strict=True):
-        if flags.system is None and plan.system not in (None, saved[0].system):
-            told.append(
-                f"{path}: was made for {plan.system} and is priced on {saved[0].system}, as "
-                f"{paths[0]} is; --system says otherwise"
-            )
-        elif not asks_system and plan.system_hash not in (None, priced_on):
-            told.append(
-                f"{path}: was made for another {plan.system} than the shipped one, on which it is "
-                "priced; name its file with --system"
-            )
-        made = (
-            (flags.gpus_per_host is None, plan.local_world_size, local, "{} ranks per host",
-             "with {}; --gpus-per-host says otherwise"),
-            (not asks_batch, plan.batch_size_per_rank, batch, "{:,} samples per rank",
-             "at {:,}, the workload's; --batch-size says otherwise"),
-            (not asks_pipeline, plan.pipeline, pipeline, "pipeline {}",
-             f"with {{}}, the workload's; --set training.pipeline={plan.pipeline} says otherwise"),
-        )  # fmt: skip
-        told += [
-            f"{path}: was made for {was.format(old)} and is priced {instead.format(now)}"
-            for is_open, old, now, was, instead in made
-            if is_open and old not in (None, now)
-        ]
-    return told
+    is_other = plan.system_hash not in (None, io.system_hash(topology))
+    if flags.system is None and plan.system not in (None, first[1]):
+        told.append(
+            f"{path}: was made for {plan.system} and is priced on {first[1]}, as {first[0]} is; "
+            "--system says otherwise"
+        )
+    elif flags.system is None and flags.gpus_per_host is None and is_other:
+        told.append(
+            f"{path}: was made for another {plan.system} than the shipped one, on which it is "
+            "priced; name its file with --system"
+        )
+    batch = flags.batch_size or flags.global_batch_size
+    made = (
+        (flags.gpus_per_host or "", plan.local_world_size, topology.local_world_size,
+         "{} ranks per host", "with {}; --gpus-per-host says otherwise"),
+        (batch or set_keys & {"training.batch_size_per_rank"}, plan.batch_size_per_rank,
+         workload.batch_size_per_rank, "{:,} samples per rank",
+         "at {:,}, the workload's; --batch-size says otherwise"),
+        (set_keys & {"training.pipeline"}, plan.pipeline, workload.pipeline.value, "pipeline {}",
+         f"with {{}}, the workload's; --set training.pipeline={plan.pipeline} says otherwise"),
+    )  # fmt: skip
+    return told + [
+        f"{path}: was made for {was.format(old)} and is priced {instead.format(now)}"
+        for is_asked, old, now, was, instead in made
+        if not is_asked and old not in (None, now)
+    ]
 
 
-def made_for_another_workload(
-    source: Path,
-    paths: tuple[Path, ...],
-    saved: tuple[io.SavedPlan, ...],
-    problem: PlanningProblem,
-    flags: ProblemFlags,
-) -> list[str]:
-    """Plans made for other tables, laws or training, where no flag asks for them.
+def _made_of_others(plan: io.SavedPlan, workload: Workload) -> bool:
+    """Whether a plan was made for other tables, laws or training.
 
     Operators that were traced for one batch size go with it, so that nothing is said of them.
     """
-    workload = problem.workload
-    if flags.overrides or not any(plan.workload_hash for plan in saved):
-        return []
-    priced_for = io.workload_hash(workload)
-    batches = (None, workload.batch_size_per_rank) if workload.dense.operators else ()
-    return [
-        f"{path}: was made for other index laws, tables or training than {source} has now; the "
-        "file has changed since, or the plan was made with --stats, --set or by study"
-        for path, plan in zip(paths, saved, strict=True)
-        if plan.workload_hash not in (None, priced_for)
-        and (not batches or plan.batch_size_per_rank in batches)
-    ]
+    if plan.workload_hash in (None, io.workload_hash(workload)):
+        return False
+    return workload.dense.operators is None or plan.batch_size_per_rank in (
+        *(None, workload.batch_size_per_rank),
+    )
 
 
 # ------------------------------------------------------------------ scenarios and statistics
@@ -393,37 +330,27 @@ def load_scenarios(
     Raises:
         InvalidInputError: a file breaks a rule.
     """
-    workload = main.workload
-    read = [_scenario(path, main, flags) for path in paths]
-    warnings = [text for _, found in read for text in found]
-    scenarios = [
-        replace(scenario, name=path.stem) if scenario.name == workload.name else scenario
-        for path, (scenario, _) in zip(paths, read, strict=True)
-    ]
-    return _distinct((workload, *scenarios))[1:], warnings
-
-
-def _scenario(
-    path: Path, main: PlanningProblem, flags: ProblemFlags
-) -> tuple[Workload, tuple[str, ...]]:
-    """A variant of the workload, or the workload under other statistics; and its warnings."""
-    if path.suffix == ".json":
-        measured, notes = with_stats(main.workload, load_stats(path), str(path))
-        return replace(measured, name=path.stem), notes
-    inputs = load_problem(path, flags)
-    told = [f"{path}: {text}" for text in inputs.warnings]
-    if inputs.problem.constraints not in (NO_CONSTRAINTS, main.constraints):
-        told.append(
-            f"{path}: its constraints are left out: a plan for several scenarios keeps those of "
-            "the workload; put them there, or into --constraints"
-        )
-    return inputs.problem.workload, tuple(told)
-
-
-def _distinct(scenarios: tuple[Workload, ...]) -> tuple[Workload, ...]:
-    """The scenarios with a number behind each repeated name; the first one keeps its name."""
-    names = [s.name for s in scenarios]
+    found: list[Workload] = []
+    warnings: list[str] = []
+    names = [main.workload.name]
+    for path in paths:
+        if path.suffix == ".json":
+            scenario, notes = with_stats(main.workload, load_stats(path), str(path))
+            warnings += notes
+        else:
+            inputs = load_problem(path, flags)
+            scenario = inputs.problem.workload
+            warnings += [f"{path}: {text}" for text in inputs.warnings]
+            if inputs.problem.constraints not in (NO_CONSTRAINTS, main.constraints):
+                warnings.append(
+                    f"{path}: its constraints are left out: a plan for several scenarios keeps "
+                    "those of the workload; put them there, or into --constraints"
+                )
+        if scenario.name == main.workload.name:
+            scenario = replace(scenario, name=path.stem)
+        names.append(scenario.name)
+        found.append(scenario)
     return tuple(
-        s if i == 0 or names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
-        for i, s in enumerate(scenarios)
-    )
+        s if names.count(s.name) == 1 else replace(s, name=f"{s.name} ({i})")
+        for i, s in enumerate(found, 1)
+    ), warnings

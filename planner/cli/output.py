@@ -28,7 +28,10 @@ _FULL: Final = Path("/dev/full")
 _PROBE_BYTES: Final = 1024
 """This many bytes are written into an unnamed file, to test whether the disk has room."""
 
-COMPARE_FILE = "compare.html"
+
+def _refuse(when: object, message: str) -> None:
+    if when:
+        raise InvalidInputError(message)
 
 
 def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
@@ -45,21 +48,17 @@ def check_folder(folder: Path, inputs: Iterable[Path], *, force: bool) -> None:
     if not folder.exists():
         _check_parent(behind_links(folder))
         return
-    if not folder.is_dir():
-        message = f"--output {folder} is a file; name a folder"
-        raise InvalidInputError(message)
+    _refuse(not folder.is_dir(), f"--output {folder} is a file; name a folder")
     names = {path.name for path in folder.iterdir()}
     _check_kinds(folder, RUN_FILES & names)
     refuse_own_input((folder / name for name in names if name in RUN_FILES), inputs)
     holds_run = PLAN_FILE in names and names <= RUN_FILES
-    if names and not holds_run and not force:
-        others = [name for name in names if name not in RUN_FILES]
-        shown = ", ".join(sorted(others or names)[:3])
-        message = (
-            f"--output {folder} is not empty and not an earlier run (it holds {shown}); "
-            "choose another folder or add --force"
-        )
-        raise InvalidInputError(message)
+    shown = ", ".join(sorted(names - RUN_FILES or names)[:3])
+    _refuse(
+        names and not holds_run and not force,
+        f"--output {folder} is not empty and not an earlier run (it holds {shown}); choose another "
+        "folder or add --force",
+    )
     _check_writable(folder, folder)
 
 
@@ -77,12 +76,11 @@ def refuse_other_run(folder: Path, workload: Workload) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # no plan, or one that is not ours to judge
     mine = {table.name for table in workload.tables}
-    if name != workload.name or (tables and mine and not tables & mine):
-        message = (
-            f"--output {folder} holds a plan of another model ({name}), which would be lost; "
-            "choose another folder or add --force"
-        )
-        raise InvalidInputError(message)
+    _refuse(
+        name != workload.name or (tables and mine and not tables & mine),
+        f"--output {folder} holds a plan of another model ({name}), which would be lost; choose "
+        "another folder or add --force",
+    )
 
 
 def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
@@ -98,9 +96,8 @@ def refuse_own_input(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
 
     read = with_named_files(inputs)
     for path in there:
-        if path.resolve() in read:
-            message = f"{path}: is read by this command and would be lost; name another output"
-            raise InvalidInputError(message)
+        lost = f"{path}: is read by this command and would be lost; name another output"
+        _refuse(path.resolve() in read, lost)
 
 
 def check_output(path: Path | None, inputs: Iterable[Path]) -> None:
@@ -138,14 +135,10 @@ def check_file(path: Path) -> None:
     Raises:
         InvalidInputError: the file cannot be written; the message says why.
     """
-    if path.is_dir():
-        message = f"--output {path} is a folder; name a file"
-        raise InvalidInputError(message)
+    _refuse(path.is_dir(), f"--output {path} is a folder; name a file")
     if not is_stream(path):
         _check_parent(behind_links(path))
-    elif behind_links(path) == _FULL:
-        message = f"--output {path}: {os.strerror(errno.ENOSPC)}"
-        raise InvalidInputError(message)
+    _refuse(behind_links(path) == _FULL, f"--output {path}: {os.strerror(errno.ENOSPC)}")
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -154,16 +147,10 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         InvalidInputError: the folder is a file, or has other files in it.
     """
-    if folder.exists() and not folder.is_dir():
-        message = f"--output {folder} is a file; name a folder"
-        raise InvalidInputError(message)
-    other = (
-        sorted(p.name for p in folder.iterdir() if p.name not in files) if folder.exists() else []
-    )
-    if other:
-        message = f"--output {folder} holds {', '.join(other[:3])}; name a new or an empty folder"
-        raise InvalidInputError(message)
     if folder.exists():
+        _refuse(not folder.is_dir(), f"--output {folder} is a file; name a folder")
+        other = sorted({p.name for p in folder.iterdir()} - set(files))[:3]
+        _refuse(other, f"--output {folder} holds {', '.join(other)}; name a new or an empty folder")
         _check_kinds(folder, (name for name in files if (folder / name).exists()))
     _check_parent(behind_links(folder))
     write_files(folder, files)
@@ -172,29 +159,25 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 def _check_kinds(folder: Path, names: Iterable[str]) -> None:
     """Refuse folders where files are to be written: some files would be replaced, then it fails."""
     for name in sorted(names):
-        is_folder, becomes_folder = (folder / name).is_dir(), name == TRACE_FOLDER
-        if is_folder is not becomes_folder:
-            there, made = ("a folder", "a file") if is_folder else ("a file", "a folder")
-            message = (
-                f"--output {folder}: {name} in it is {there}, where {made} is to be written; "
-                "choose another folder"
-            )
-            raise InvalidInputError(message)
+        is_folder = (folder / name).is_dir()
+        there, made = ("a folder", "a file") if is_folder else ("a file", "a folder")
+        _refuse(
+            is_folder is not (name == TRACE_FOLDER),
+            f"--output {folder}: {name} in it is {there}, where {made} is to be written; choose "
+            "another folder",
+        )
 
 
 def _check_parent(path: Path) -> None:
     """Refuse a path whose nearest existing parent is not a folder that can be written."""
     parent = next(p for p in path.absolute().parents if p.exists())
-    if not parent.is_dir():
-        message = f"--output {path}: {parent} is a file, not a folder"
-        raise InvalidInputError(message)
+    _refuse(not parent.is_dir(), f"--output {path}: {parent} is a file, not a folder")
     _check_writable(path, parent)
 
 
 def _check_writable(folder: Path, existing: Path) -> None:
-    if not os.access(existing, os.W_OK | os.X_OK):
-        message = f"--output {folder}: no permission to write in {existing}"
-        raise InvalidInputError(message)
+    is_allowed = os.access(existing, os.W_OK | os.X_OK)
+    _refuse(not is_allowed, f"--output {folder}: no permission to write in {existing}")
     try:
         with tempfile.TemporaryFile(dir=existing) as probe:
             probe.write(bytes(_PROBE_BYTES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from planner.cli.console import Settings, stderr_console
 from planner.support.text import printable
@@ -30,43 +30,26 @@ def status_line(settings: Settings, text: str) -> Iterator[Callable[[str], None]
 @contextmanager
 def live_progress(settings: Settings, objective: str) -> Iterator[Report | None]:
     """A callback that tells how a search goes, or None when progress is not shown."""
-    with status_line(settings, "search") as show:
-
-        def tell(progress: SearchProgress) -> None:
-            show(describe(progress, objective))
-
-        yield tell if settings.shows_progress else None
-
-
-def describe(progress: SearchProgress, objective: str) -> str:
-    """The line of a search for an objective."""
     from planner.objectives import objective_class
 
-    return progress.line(in_seconds=objective_class(objective).unit == "s")
+    in_seconds = objective_class(objective).unit == "s"
+    with status_line(settings, "search") as show:
+        if settings.shows_progress:
+            yield lambda progress: show(progress.line(in_seconds=in_seconds))
+        else:
+            yield None
 
 
 @contextmanager
 def bars(settings: Settings) -> Iterator[Callable[[str, float, float], None]]:
-    """Bars of work; a callback takes the name of a bar, what is done of it, and the whole."""
-    if not settings.shows_progress:
-        yield lambda *_: None
-        return
-    from rich.progress import Progress
-
-    with Progress(console=stderr_console(), transient=True) as progress:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: float, total: float) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(printable(what), total=total)
-            progress.update(tasks[what], completed=done, total=max(total, done))
-
-        yield show
+    """What is done of some work; a callback takes its name, what is done of it, and the whole."""
+    with status_line(settings, "done") as show:
+        yield lambda what, done, total: show(f"{what} {done / max(total, done, 1.0):.0%}")
 
 
 @contextmanager
 def bar(settings: Settings, what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar over at least ``total`` items; call it with the name of each finished item."""
+    """Progress over at least ``total`` items; call it with the name of each finished item."""
     with bars(settings) as show:
         done = iter(range(1, 10**9))
         yield lambda _: show(what, next(done), total)

@@ -8,31 +8,19 @@ from planner.errors import InvalidInputError
 from planner.integrations.measure.gloo_ranks import launch_of
 
 
-def require_torchrec(command: str) -> None:
-    """Refuse to go on without torch and torchrec.
+def require_torchrec(
+    command: str, names: tuple[str, ...] = ("torch", "torchrec", "fbgemm_gpu")
+) -> None:
+    """Refuse to go on without torch and torchrec, or those of them in ``names``.
 
     Raises:
         InvalidInputError: one is missing; the message says how to install it.
     """
-    missing = [name for name in ("torch", "torchrec", "fbgemm_gpu") if find_spec(name) is None]
+    missing = [name for name in names if find_spec(name) is None]
     if missing:
         message = (
-            f"'shardplan {command}' runs TorchRec and needs {', '.join(missing)}: "
-            "pip install 'shardplan[torchrec]'; 'shardplan check' checks the versions"
-        )
-        raise InvalidInputError(message)
-
-
-def require_torch(command: str) -> None:
-    """Refuse to go on without torch.
-
-    Raises:
-        InvalidInputError: it is missing; the message says how to install it.
-    """
-    if find_spec("torch") is None:
-        message = (
-            f"'shardplan {command}' measures with torch, which is missing: pip install torch; "
-            "lookups need fbgemm-gpu too (pip install 'shardplan[torchrec]' has all)"
+            f"'shardplan {command}' needs {', '.join(missing)}: pip install 'shardplan[torchrec]'; "
+            "'shardplan check' checks the versions"
         )
         raise InvalidInputError(message)
 

@@ -16,6 +16,7 @@ from planner.cli.interrupt import (
     EXIT_GAVE_UP,
     EXIT_STOPPED,
     GaveUp,
+    Interrupted,
     interrupt_in,
     signals_interrupt,
     stop_words,
@@ -26,9 +27,8 @@ EXIT_BAD_INPUT = 2
 EXIT_INFEASIBLE = 3
 EXIT_BUG = 70
 
-_WHILE_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Files that are written are named by :mod:`planner.support.files`; what click prints is not.
-"""
+_WHILE_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Files that are written are named by :mod:`planner.support.files`; what is printed is not."""
 
 
 def run(args: Sequence[str] | None = None) -> int:
@@ -39,49 +39,33 @@ def run(args: Sequence[str] | None = None) -> int:
         try:
             code = cli.main(args, prog_name="shardplan", standalone_mode=False, obj=settings)
             sys.stdout.flush()
-        except SystemExit as error:
-            models = own_models(args)
-            if isinstance(error.__context__, BrokenPipeError) or not models:
-                return 0  # rich has met a reader that has ended, or click has completed words
-            return report_error(error, settings, models)
-        except (KeyboardInterrupt, click.Abort) as interrupt:
-            return report_interrupt(interrupt, settings)
-        except Exception as error:
-            stopped_by = interrupt_in(error)
-            if stopped_by is not None:
-                return report_interrupt(stopped_by, settings)
-            return report_error(error, settings, own_models(args))
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            given = sys.argv[1:] if args is None else args
+            models = [text for text in given if "=" in text and text.endswith(".py")]
+            return _ended(error, settings, models)
     return code if isinstance(code, int) else 0
 
 
-def report_interrupt(interrupt: BaseException, settings: Settings) -> int:
-    """Print what has stopped the command; returns the exit code."""
-    cause = interrupt.__cause__ if isinstance(interrupt, click.Abort) else interrupt
-    if isinstance(cause, EOFError):  # click turns it into an interrupt as well
-        return report_error(cause, settings)
-    words = "Ctrl-C" if cause is None else stop_words(cause)
-    again = " twice; what was not written before is lost" if isinstance(cause, GaveUp) else ""
-    detail = "".join(f"; {line}" for line in getattr(cause, "__notes__", ()))
-    complain(f"shardplan: stopped by {words}{again}{detail}")
-    return EXIT_GAVE_UP if isinstance(cause, GaveUp) else EXIT_STOPPED
-
-
-def own_models(args: Sequence[str] | None) -> tuple[str, ...]:
-    """The models in files of the user on the command line, such as ``lookup=mine.py``."""
-    given = sys.argv[1:] if args is None else args
-    return tuple(text for text in given if "=" in text and text.endswith(".py"))
-
-
-def report_error(
-    error: Exception | SystemExit, settings: Settings, models: Sequence[str] = ()
-) -> int:
-    """Print an error for people, and return its exit code.
+def _ended(error: BaseException, settings: Settings, models: Sequence[str]) -> int:
+    """Print what has ended a command, and return its exit code.
 
     Args:
         error: what was raised.
         settings: the output flags.
-        models: models of the user's own that were run; an unknown error may be theirs.
+        models: models in files of the user, such as ``lookup=mine.py``, that were run; an unknown
+            error may be theirs.
     """
+    if isinstance(error, SystemExit):
+        if isinstance(error.__context__, BrokenPipeError) or not models:
+            return 0  # rich has met a reader that has ended, or click has completed words
+    elif isinstance(error, click.Abort):  # click makes one of an interrupt, and of the end of input
+        error = error.__cause__ or Interrupted("Ctrl-C")
+    stopped = None if isinstance(error, SystemExit | EOFError) else interrupt_in(error)
+    if stopped is not None:
+        again = " twice; what was not written before is lost" if isinstance(stopped, GaveUp) else ""
+        detail = "".join(f"; {line}" for line in getattr(stopped, "__notes__", ()))
+        complain(f"shardplan: stopped by {stop_words(stopped)}{again}{detail}")
+        return EXIT_GAVE_UP if isinstance(stopped, GaveUp) else EXIT_STOPPED
     if isinstance(error, BrokenPipeError):
         abandon(sys.stdout)
         return 0  # the reader of the output has ended, as ``head`` does
@@ -90,13 +74,19 @@ def report_error(
     return _report(error, settings, models)
 
 
-def _report(error: Exception | SystemExit, settings: Settings, models: Sequence[str]) -> int:
+def _report(error: BaseException, settings: Settings, models: Sequence[str]) -> int:
+    """Print an error for people, and return its exit code."""
     if settings.debug:
         complain("".join(traceback.format_exception(error)).rstrip("\n"))
     if isinstance(error, click.ClickException):
         return _report_usage(error)
-    if isinstance(error, InfeasibleError | NoPlanFoundError):
-        return _report_no_plan(error)
+    if isinstance(error, InfeasibleError):
+        _print_error("\n".join((str(error), *(f"try: {line}" for line in error.advice))))
+        return EXIT_INFEASIBLE
+    if isinstance(error, NoPlanFoundError):
+        hint = "nothing written; more --evaluations or a longer --time-limit may find one"
+        _print_error(f"{error} ({hint})")
+        return EXIT_INFEASIBLE
     if isinstance(error, PlannerError | CostModelError):
         _print_error(str(error))
         return EXIT_BAD_INPUT
@@ -118,17 +108,6 @@ def _report(error: Exception | SystemExit, settings: Settings, models: Sequence[
         return EXIT_BAD_INPUT
     complain(f"shardplan: bug: {kind}: {text}. Please report it with the command line{again}.")
     return EXIT_BUG
-
-
-def _report_no_plan(error: InfeasibleError | NoPlanFoundError) -> int:
-    if isinstance(error, InfeasibleError):
-        _print_error(str(error))
-        for line in error.advice:
-            complain(f"  try: {line}")
-    else:
-        hint = "nothing written; more --evaluations or a longer --time-limit may find one"
-        _print_error(f"{error} ({hint})")
-    return EXIT_INFEASIBLE
 
 
 def _report_usage(error: click.ClickException) -> int:

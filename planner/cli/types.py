@@ -20,6 +20,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from costmodels import discovery, units
+from costmodels.errors import require
 
 Names = Callable[[], tuple[str, ...]]
 
@@ -57,9 +58,11 @@ class Parsed(click.ParamType[Any]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The names that begin with what was typed."""
+        """The names that begin with what was typed; files if there are none."""
         del ctx, param
-        return [] if self.names is None else matching(self.names(), incomplete)
+        if self.names is None:
+            return []
+        return matching(self.names(), incomplete) or [CompletionItem(incomplete, type="file")]
 
 
 def quantity(dimension: str, *, positive: bool = False) -> Parsed:
@@ -67,13 +70,10 @@ def quantity(dimension: str, *, positive: bool = False) -> Parsed:
     name, missing = _UNITS.get(dimension, (dimension, " ..."))
 
     def read(text: str) -> float:
-        if _number(text) is not None:
-            message = f"{text!r} has no unit; write {text.strip() + missing!r}"
-            raise ValueError(message)
+        bare = f"{text!r} has no unit; write {text.strip() + missing!r}"
+        require(_number(text) is None, bare)
         number = units.parse_quantity(text, dimension)
-        if positive and number == 0:
-            message = f"{text!r} must be above 0"
-            raise ValueError(message)
+        require(number > 0 or not positive, f"{text!r} must be above 0")
         return number
 
     return Parsed(name, read)
@@ -95,9 +95,8 @@ def _count(text: str, maximum: int) -> int:
     """Underscores may group the digits; ``int`` fails on thousands of them."""
     text = text.strip()
     digits = text.replace("_", "")
-    if not digits.isascii() or not digits.isdigit() or not 1 <= float(digits) <= maximum:
-        message = f"{text!r} is not a whole number from 1 to {maximum:,}"
-        raise ValueError(message)
+    is_whole = digits.isascii() and digits.isdigit() and 1 <= float(digits) <= maximum
+    require(is_whole, f"{text!r} is not a whole number from 1 to {maximum:,}")
     return int(float(digits))
 
 
@@ -116,10 +115,9 @@ def _samples(text: str) -> float:
 def _percent(text: str) -> float:
     """``3%`` is 0.03; without the sign, 0.03 could mean 3 % or 0.03 %."""
     text = text.strip()
-    number = _number(text.removesuffix("%")) if text.endswith("%") else None
-    if number is None or not 0 <= number < math.inf:
-        message = f"{text!r} is not a percentage such as '3%'"
-        raise ValueError(message)
+    found = _number(text.removesuffix("%")) if text.endswith("%") else None
+    number = math.inf if found is None else found
+    require(0 <= number < math.inf, f"{text!r} is not a percentage such as '3%'")
     return number / 100
 
 
@@ -136,9 +134,7 @@ def _reserve(text: str) -> float | Share:
         read: float = quantity("bytes").read(text)
         return read
     ratio = _percent(text)
-    if not 0 < ratio < 1:
-        message = f"{text!r} must be above 0% and below 100%"
-        raise ValueError(message)
+    require(0 < ratio < 1, f"{text!r} must be above 0% and below 100%")
     return Share(ratio)
 
 
@@ -148,12 +144,11 @@ def _price(text: str) -> tuple[str, float]:
     if not equals:
         return "", quantity("usd_per_hour", positive=True).read(text)
     number = _number(amount.strip().removesuffix("USD/h")) or 0.0
-    if not system.strip() or not 0 < number < 1e6:
-        message = (
-            f"{text!r} is not like 'h100_sxm=2.10', a system and USD per GPU and hour, which are "
-            "above 0 and below 1,000,000"
-        )
-        raise ValueError(message)
+    require(
+        bool(system.strip()) and 0 < number < 1e6,
+        f"{text!r} is not like 'h100_sxm=2.10', a system and USD per GPU and hour, which are above "
+        "0 and below 1,000,000",
+    )
     return system.strip(), number
 
 
@@ -162,9 +157,8 @@ def _rate(text: str) -> float:
     digits = text.strip().replace("_", "")
     factor = {"k": 1e3, "M": 1e6, "G": 1e9}.get(digits[-1:], 1.0)
     number = (_number(digits[:-1] if factor > 1 else digits) or 0.0) * factor
-    if not 0 < number < 1e15:
-        message = f"{text!r} is not a rate above 0 and below 1e15 samples/s, such as 20e6 or 20M"
-        raise ValueError(message)
+    like = "a rate above 0 and below 1e15 samples/s, such as 20e6 or 20M"
+    require(0 < number < 1e15, f"{text!r} is not {like}")
     return number
 
 
@@ -172,9 +166,7 @@ def name_of(known: Names) -> Parsed:
     """A name out of a list, which is made only when the flag is read."""
 
     def read(text: str) -> str:
-        if text not in known():
-            message = f"{text!r} is not one of {', '.join(known())}"
-            raise ValueError(message)
+        require(text in known(), f"{text!r} is not one of {', '.join(known())}")
         return text
 
     return Parsed("name", read, known)
@@ -281,6 +273,7 @@ def shipped(kind: str) -> tuple[str, ...]:
 FILE: Final = AnyFile()
 RANKS: Final = count(MAX_RANKS)
 PERCENT: Final = Parsed("percent", _percent)
+SYSTEM: Final = Parsed("text", str, lambda: shipped("systems"))
 PRICE: Final = quantity("usd_per_hour", positive=True)
 OBJECTIVE: Final = name_of(_objectives)
 _BATCH: Final = Parsed("samples", _batch)
@@ -302,7 +295,7 @@ File = Annotated[Path | None, ValueKind(FILE, "FILE")]
 Folder = Annotated[Path | None, ValueKind(FILE, "DIR")]
 Text = Annotated[str | None, ValueKind(click.STRING)]
 Texts = Annotated[tuple[str, ...], ValueKind(click.STRING)]
-System = Annotated[str | None, ValueKind(click.STRING, "NAME|FILE")]
+System = Annotated[str | None, ValueKind(SYSTEM, "NAME|FILE")]
 Number = Annotated[int | None, ValueKind(RANKS, "N")]
 Numbers = Annotated[tuple[int, ...], ValueKind(Several(RANKS), "N,N")]
 Tables = Annotated[int | None, ValueKind(count(100_000), "N")]
@@ -317,6 +310,7 @@ Rate = Annotated[float | None, ValueKind(Parsed("rate", _rate), "RATE")]
 Duration = Annotated[float | None, ValueKind(_DURATION, "TIME")]
 Seconds = Annotated[float, ValueKind(quantity("s"), "TIME")]
 Percent = Annotated[float, ValueKind(PERCENT, "PERCENT")]
+MaybePercent = Annotated[float | None, ValueKind(PERCENT, "PERCENT")]
 Price = Annotated[float | None, ValueKind(PRICE, "PRICE")]
 Prices = Annotated[tuple[tuple[str, float], ...], ValueKind(Parsed("price", _price), "PRICE")]
 Strategy = Annotated[str, ValueKind(name_of(_strategies), "NAME")]

@@ -1,23 +1,28 @@
-"""What has changed in the data of each table between two statistics, and which tables are full."""
+"""A plan in use: how its data have changed, when a new plan pays, what moves give."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from costmodels.sharding import Plan
+from costmodels.pipeline import CostPipeline
+from costmodels.sharding import Plan, TablePlacement
 from costmodels.workload import Table, Workload
 from planner import api
-from planner.errors import InvalidInputError, StoppedError
+from planner.errors import InvalidInputError, PlannerError, StoppedError
+from planner.explain import Explainer
 from planner.models import models_of
 from planner.problem import MoveLimit, PlanningProblem
-from planner.profiling.stats import Stats, TableStats, stats_key, with_stats
-from planner.result import Candidate, PlanningResult
+from planner.profiling.stats import Stats, some_names, stats_key, with_stats
+from planner.result import Blocked, Candidate, MovePoint, PlanningResult, SolverReport
+from planner.rules.moved_bytes import MoveBudget, received_bytes
 from planner.settings import SearchSettings
+from planner.space.objective import MakePipeline
 from planner.support.status import Status
 
 # ------------------ changes
@@ -102,7 +107,7 @@ def rows_needed(workload: Workload, stats: Stats) -> tuple[TableRows, ...]:
     return tuple(
         TableRows(
             table=table.name,
-            num_rows_needed=_rows(stats.tables[key]),
+            num_rows_needed=stats.tables[key].num_rows_needed,
             num_embeddings=table.num_embeddings,
         )
         for table, key in pairs
@@ -142,8 +147,9 @@ def workload_under(
             notes = tuple(note for note in notes if "no statistics of" not in note)
         notes = (
             *notes,
-            f"{place}: holds ids beyond the rows of {_some(sorted(outgrown))}; such tables are "
-            "priced with their old laws, and training on these data fails until they are enlarged",
+            f"{place}: holds ids beyond the rows of {some_names(sorted(outgrown))}; such tables "
+            "are priced with their old laws, and training on these data fails until they are "
+            "enlarged",
         )
     return measured, needed, notes
 
@@ -155,14 +161,6 @@ def _figures(table: Table, samples: float) -> IndexFigures:
         num_unique_rows=law.expected_unique_rows(samples * table.pooling_factor),
         hot_ratio=law.access_share(_HOT_RATIO * table.num_embeddings),
     )
-
-
-def _rows(stats: TableStats) -> int:
-    return stats.num_unique_rows if stats.ids_are_hashes else stats.highest_index + 1
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 # ------------------ assess
@@ -305,19 +303,18 @@ def trend(days: Sequence[float], values: Sequence[float]) -> Trend | None:
     if len(set(days)) < 2:
         return None
     x, y = np.array(days, dtype=float), np.array(values, dtype=float)
-    middle = x.mean()
-    square = float(((x - middle) ** 2).sum())
-    slope = float(((x - middle) * y).sum() / square)
-    rest = y - y.mean() - slope * (x - middle)
+    away, middle = x - x.mean(), float(y.mean())
+    square = float((away**2).sum())
+    slope = float((away * (y - middle)).sum() / square)
     spread = math.inf
     if len(days) >= _FEWEST_FOR_SPREAD:
+        rest = y - middle - slope * away
         spread = math.sqrt(float((rest**2).sum()) / (len(days) - 2) / square)
-    last = float(x.max())
     return Trend(
         slope_per_day=slope,
         spread_per_day=spread,
-        last_day=last,
-        at_last_day=float(y.mean()) + slope * (last - float(middle)),
+        last_day=float(x.max()),
+        at_last_day=middle + slope * float(away.max()),
     )
 
 
@@ -394,3 +391,139 @@ class Controller:
             return None
         self.lost_s *= 1.0 - saved[best] / most_s
         return best
+
+
+# ------------------------------------------------------------------ curve of moves
+
+
+COUNTS: Final = (1, 2, 5, 10)
+_GAIN: Final = 1e-4
+
+
+def with_curve(
+    result: PlanningResult,
+    *,
+    search: SearchSettings,
+    counts: tuple[int, ...] = COUNTS,
+    make_pipeline: MakePipeline = CostPipeline,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> PlanningResult:
+    """Add a point for each number of moved tables to a result, and the table that its limit blocks.
+
+    All points keep the limit on bytes of the problem. A point is never worse than one with fewer
+    moved tables. If the search of a point finds a faster plan than the result has, the result gets
+    that plan.
+
+    Args:
+        result: the result of a search that started from a plan in use.
+        search: how to search for every point.
+        counts: the numbers of tables; those that the problem does not allow are left out.
+        make_pipeline: makes what prices plans, as in :func:`planner.api.solve`.
+        should_stop: called again and again; if it is True, points that are not done are left out.
+
+    Raises:
+        InvalidInputError: the problem has no plan in use.
+    """
+    problem, limit = result.problem, result.problem.move_limit
+    if limit is None:
+        message = "a curve of moves needs a plan in use: set the move limit of the problem"
+        raise InvalidInputError(message)
+    every = len(problem.workload.tables)
+    most = every if limit.max_tables is None else min(every, limit.max_tables)
+    best: PlanningResult | None = None
+    points = []
+    solve = partial(
+        api.solve,
+        search=replace(search, with_baselines=False),
+        make_pipeline=make_pipeline,
+        should_stop=should_stop,
+    )
+    for count in (0, *(c for c in counts if c < most)):
+        found = _best(problem, limit, count, solve)
+        if should_stop():
+            break
+        if found is not None and (best is None or found.solver.value < best.solver.value):
+            best = found
+        if best is not None:
+            points.append(_point(count, best, _bound_s(found)))
+    if best is not None and best.solver.value < result.solver.value * (1 - _GAIN):
+        result = replace(
+            result,
+            best=best.best,
+            reshard=best.reshard,
+            scenarios=best.scenarios,
+            solver=_with_value_of(result.solver, best.solver),
+        )
+    points.append(_point(None, result, _bound_s(result)))
+    return replace(result, curve=tuple(points), blocked=_blocked(result, limit))
+
+
+def _best(
+    problem: PlanningProblem,
+    limit: MoveLimit,
+    count: int,
+    solve: Callable[[PlanningProblem], PlanningResult],
+) -> PlanningResult | None:
+    """The best plan with at most ``count`` moved tables; None if none fits."""
+    less = (
+        replace(limit, max_tables=None, max_bytes=0.0)
+        if count == 0
+        else replace(limit, max_tables=count)
+    )
+    try:
+        return solve(replace(problem, move_limit=less))
+    except PlannerError:
+        return None
+
+
+def _with_value_of(report: SolverReport, better: SolverReport) -> SolverReport:
+    """A report with the value of another plan, and with what is known of that plan."""
+    return replace(
+        report,
+        value=better.value,
+        separable_value=better.separable_value,
+        balanced_value=better.balanced_value,
+    )
+
+
+def _bound_s(result: PlanningResult | None) -> float | None:
+    """The bound that a search proved for the iteration time; None under other objectives."""
+    if result is None or result.scenarios or result.solver.objective != "iteration":
+        return None
+    return result.bound
+
+
+def _point(count: int | None, result: PlanningResult, bound_s: float | None) -> MovePoint:
+    if result.reshard is None:
+        message = "a point of the curve needs the price of its move"
+        raise InvalidInputError(message)
+    time_s = result.estimate.time.time_s
+    return MovePoint(most_tables=count, iteration_s=time_s, move=result.reshard, bound_s=bound_s)
+
+
+def _blocked(result: PlanningResult, limit: MoveLimit) -> Blocked | None:
+    """The best change of one table that breaks the limit; None if there is no limit, or no gain."""
+    if limit.max_bytes is None and limit.max_tables is None:
+        return None
+    problem = result.problem
+    budget = MoveBudget(limit, problem.workload, problem.topology)
+    unlimited = replace(limit, max_bytes=None, max_tables=None)
+    explainer = Explainer(replace(problem, move_limit=unlimited), result.plan)
+    names = [t.name for t in problem.workload.tables]
+
+    def received(name: str, after: TablePlacement) -> float:
+        before, table = limit.present.placement(name), problem.workload.table(name)
+        return received_bytes(before, after, table, problem.workload)
+
+    moved = np.array([received(n, result.plan.placement(n)) for n in names])
+    for change in explainer.changes(limit=len(names)):
+        if change.plan_time_s >= explainer.plan_time_s * (1 - _GAIN):
+            return None
+        bytes_then = received(change.table, change.after)
+        then = moved.copy()
+        then[names.index(change.table)] = bytes_then
+        if not budget.keeps(then):
+            return Blocked(
+                table=change.table, iteration_s=change.plan_time_s, moved_bytes=bytes_then
+            )
+    return None

@@ -1,7 +1,14 @@
 """Explains a plan: what other options would cost, which change would help, what rules cost."""
 
-from planner.explain.constraint_cost import ConstraintCost, constraint_costs, relaxed
-from planner.explain.explainer import Change, Explainer, OptionCost, TableExplanation
+from planner.explain.explainer import (
+    Change,
+    ConstraintCost,
+    Explainer,
+    OptionCost,
+    TableExplanation,
+    constraint_costs,
+    relaxed,
+)
 
 __all__ = [
     "Change",

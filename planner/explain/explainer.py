@@ -1,4 +1,4 @@
-"""Explains a plan: what each option of a table would cost, and which change would help."""
+"""Explains a plan: what each option of a table costs, which change helps, what rules cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,15 +17,28 @@ from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.wire import EXCHANGING_TYPES
 from costmodels.shard_work.work import INPUT, OUTPUT, REPLICATED
 from costmodels.sharding import Plan, ShardingType, Spread, TablePlacement, place
-from planner.errors import InvalidInputError
+from costmodels.topology import Topology
+from planner import api
+from planner.errors import InfeasibleError, InvalidInputError, NoPlanFoundError, StoppedError
 from planner.options.cuts import option_of
-from planner.problem import MoveLimit, PlanningProblem
+from planner.problem import NO_CONSTRAINTS, Constraints, MoveLimit, PlanningProblem
 from planner.rules.moved_bytes import MoveBudget, received_bytes
-from planner.rules.placement_rules import Usage, rules_on
+from planner.rules.placement_rules import (
+    Usage,
+    apart_words,
+    count_words,
+    general_words,
+    memory_words,
+    rules_on,
+    table_words,
+    together_words,
+)
 from planner.scenarios import ScenarioRule
 from planner.search.improve.best_place import BestPlace, Placed
+from planner.settings import SearchSettings
 from planner.solving.prepare import search_objective, search_space
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
+from planner.support.status import Status
 
 _ROUNDING: Final = 1e-9
 """Two times that differ by at most this share are taken for equal."""
@@ -343,3 +356,120 @@ def _is_faster(one_s: float | None, other_s: float | None) -> bool:
 def _seconds(time_s: float | None) -> float:
     """A time that can be compared; no plan that fits is later than all others."""
     return math.inf if time_s is None else time_s
+
+
+# ------------------------------------------------------------------ what constraints cost
+
+
+MORE_MEMORY: Final = "one GiB more per rank"
+"""The words for more memory, which stand in the place of a constraint."""
+_MORE_MEMORY_BYTES: Final = 2.0**30
+"""What :data:`MORE_MEMORY` adds to the device memory of each rank, in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintCost:
+    """What dropping one constraint gains, as the difference of two searches.
+
+    Attributes:
+        constraint: the constraint in words.
+        kept_s: seconds per iteration of the best plan with all constraints; None if none fits.
+        time_s: seconds per iteration of the best plan without this one; None if none fits.
+        gain_s: the first minus the second; None if one of them is missing.
+        is_cut: whether the clock ended one of the two searches.
+    """
+
+    constraint: str
+    kept_s: float | None
+    time_s: float | None
+    gain_s: float | None
+    is_cut: bool = False
+
+
+def constraint_costs(
+    problem: PlanningProblem,
+    *,
+    time_limit_s: float | None = None,
+    progress: Callable[[str], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[ConstraintCost, ...]:
+    """What each constraint costs, found by planning again without it; the costliest first.
+
+    One more line says what memory costs: there every rank has one GiB more than devices and limits
+    on memory leave it. Each gain is the difference of two searches, so that a gain below the
+    optimality gap says nothing.
+
+    Args:
+        problem: workload, system and constraints.
+        time_limit_s: seconds by the clock for each search; None for the usual budget of work.
+        progress: called with the name of each constraint that is done.
+        should_stop: called again and again; True ends the searches.
+
+    Raises:
+        StoppedError: ``should_stop`` was True.
+    """
+
+    def searched(
+        constraints: Constraints, topology: Topology, name: str
+    ) -> tuple[float | None, bool]:
+        """Seconds of the plan that was found, None for none, and whether the clock ended it."""
+        try:
+            found = api.solve(
+                replace(problem, topology=topology, constraints=constraints),
+                search=SearchSettings(time_limit_s=time_limit_s, with_baselines=False),
+                should_stop=should_stop,
+            )
+        except (InfeasibleError, NoPlanFoundError):
+            return None, False
+        if found.solver.status is Status.INTERRUPTED:
+            message = f"stopped before it was known what {name} costs"
+            raise StoppedError(message)
+        return found.estimate.time.time_s, found.solver.status is Status.TIME_LIMIT
+
+    given, topology = problem.constraints, problem.topology
+    kept_s, kept_is_cut = searched(given, topology, "the plan")
+    roomier = replace(given, memory=()), _with_more_memory(given.limited(topology))
+    questions = [(name, without, topology) for name, without in relaxed(given)]
+    costs = []
+    for name, without, there in (*questions, (MORE_MEMORY, *roomier)):
+        if progress is not None:
+            progress(name)
+        time_s, is_cut = searched(without, there, name)
+        costs.append(
+            ConstraintCost(
+                constraint=name,
+                kept_s=kept_s,
+                time_s=time_s,
+                gain_s=None if kept_s is None or time_s is None else kept_s - time_s,
+                is_cut=kept_is_cut or is_cut,
+            )
+        )
+    return tuple(sorted(costs, key=lambda c: -(c.gain_s or 0.0)))
+
+
+def relaxed(given: Constraints) -> list[tuple[str, Constraints]]:
+    """Each constraint in words, with the constraints that are left when it is dropped."""
+    found: list[tuple[str, Constraints]] = []
+    for field, told in general_words(given).items():
+        found.append((told, replace(given, **{field: getattr(NO_CONSTRAINTS, field)})))
+    words: tuple[tuple[str, Callable[[Any], str]], ...] = (
+        ("tables", table_words),
+        ("together", together_words),
+        ("apart", apart_words),
+        ("counts", count_words),
+        ("memory", memory_words),
+    )
+    for field, say in words:
+        rules = getattr(given, field)
+        for index, rule in enumerate(rules):
+            left = rules[:index] + rules[index + 1 :]
+            found.append((say(rule), replace(given, **{field: left})))
+    return found
+
+
+def _with_more_memory(topology: Topology) -> Topology:
+    """The system with one GiB more device memory on each rank."""
+    device = topology.device
+    roomier = replace(device, hbm_capacity_bytes=device.hbm_capacity_bytes + _MORE_MEMORY_BYTES)
+    by_rank = tuple(c + _MORE_MEMORY_BYTES for c in topology.hbm_capacity_by_rank_bytes)
+    return replace(topology, device=roomier, hbm_capacity_by_rank_bytes=by_rank)

@@ -18,20 +18,21 @@ The noise is what predictions with the right factors still miss on one plan. Its
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from costmodels.calibration.fitting import geomean_error
 from costmodels.datatypes import FloatArray
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import Z90
-from costmodels.fitted import scaled
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
 from costmodels.iteration.timing import traced
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, check_plan
+from costmodels.system_models import scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology, with_host_factor
 from costmodels.uncertainty import MACHINE, sigmas
 from planner.errors import InvalidInputError
@@ -324,13 +325,13 @@ class Fit:
     @property
     def before_ratio(self) -> float:
         """Geometric mean of the errors before the fit."""
-        return geomean_error(e.before_s / e.measured_s for e in self.errors)
+        return geomean_error(np.log([e.before_s / e.measured_s for e in self.errors]))
 
     @property
     def left_out_ratio(self) -> float | None:
         """Geometric mean of the errors on runs that were left out; None for a single run."""
         found = [e.left_out_s / e.measured_s for e in self.errors if e.left_out_s is not None]
-        return geomean_error(found) if found else None
+        return geomean_error(np.log(found)) if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,12 +404,6 @@ def fit(problem: PlanningProblem, runs: Sequence[Run]) -> Fit:
         errors=tuple(errors),
         topology=problem.topology,
     )
-
-
-def geomean_error(ratios: Iterable[float]) -> float:
-    """``exp(mean |ln ratio|) - 1``, from ratios of predicted to measured times."""
-    logs = np.abs(np.log(np.array(list(ratios), dtype=float)))
-    return float(np.exp(logs.mean()) - 1.0)
 
 
 def _prior(

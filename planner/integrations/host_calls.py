@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from costmodels.calibration.fit_device import HostCalls, host_calls_of
+from costmodels.calibration.device import HostCalls, host_calls_of
 
 __all__ = ["HostCalls", "host_calls_of", "measure_host"]
 

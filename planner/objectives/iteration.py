@@ -11,12 +11,12 @@ from typing import Self, final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.floors.exchange_floor import INDICES
 from costmodels.floors.phases import (
     ALL_REDUCE,
     BACKWARD_ALONE,
     FETCH,
     FORWARD_ALONE,
+    INDICES,
     exchange_phase,
 )
 from costmodels.floors.type_floor import TypeFloor

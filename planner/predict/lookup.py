@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, TypeVar, final
+from typing import Final, final
 
 import numpy as np
 
@@ -26,8 +26,17 @@ from costmodels.training.optimizers import RowUpdate
 from costmodels.uncertainty import CACHED_GROUPS, LOOKUP_GROUPS, group_sigma, rate_sigma
 from costmodels.workload import DataType, Feature, Optimizer, Pooling, Table
 from planner.models import calibrated_spread_ratio
-from planner.predict import rows as predict
-from planner.predict.rows import Predicted, Unmodelled, interval, number, parsed, spread_ratio
+from planner.predict.rows import (
+    CsvRows,
+    Predicted,
+    Unmodelled,
+    given_cells,
+    interval,
+    number,
+    parsed,
+    spread_ratio,
+    word,
+)
 
 LOOKUP_COLUMNS: Final = ("phase", "rows_per_table", "dim")
 LOOKUP_OPTIONAL: Final = (
@@ -76,7 +85,6 @@ _LARGEST_EXPONENT: Final = 100.0
 _AGREEING: Final = 0.1
 """Counted indices agree with a mean pooling factor if they differ by at most this share."""
 _SOURCED: Final = ("device.hbm_bandwidth", "device.update_efficiency", "device.sort_rate")
-_Word = TypeVar("_Word")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +119,7 @@ class CountedLaw(AbstractIndexDistribution):
         return num_indices * self.draws_per_index
 
 
-def predict_lookups(
-    table: predict.CsvRows, topology: Topology
-) -> tuple[Predicted | Unmodelled, ...]:
+def predict_lookups(table: CsvRows, topology: Topology) -> tuple[Predicted | Unmodelled, ...]:
     """Predict the call of every row.
 
     Args:
@@ -126,15 +132,14 @@ def predict_lookups(
     """
     rows = parsed(table, lookup_call)
     model = default_models(topology).lookup
-    found: list[Predicted | Unmodelled] = []
-    for row in rows:
-        if isinstance(row, LookupCall) and topology.calibration:
-            found.append(_on_cpu(row, model, topology))
-        elif isinstance(row, LookupCall):
-            found.append(predict_calls((row,), model, topology))
-        else:
-            found.append(row)
-    return tuple(found)
+    return tuple(
+        row
+        if isinstance(row, Unmodelled)
+        else _on_cpu(row, model, topology)
+        if topology.calibration
+        else predict_calls((row,), model, topology)
+        for row in rows
+    )
 
 
 def predict_calls(
@@ -151,9 +156,11 @@ def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[fl
     table = call.shard.table
     is_fbgemm = table.row_update.sorts
     cached = kernel is ComputeKernel.FUSED_UVM_CACHING
-    known = group_sigma(CACHED_GROUPS if cached else LOOKUP_GROUPS)
-    if is_fbgemm:
-        known = call_sigma(topology, kernel, is_pooled=table.pooling is not Pooling.NONE)
+    known = (
+        call_sigma(topology, kernel, is_pooled=table.pooling is not Pooling.NONE)
+        if is_fbgemm
+        else group_sigma(CACHED_GROUPS if cached else LOOKUP_GROUPS)
+    )
     parts = [known, rate_sigma(topology, "lookup")]
     sources = {p.name: p.source for p in topology.provenance}
     basis = _basis(topology)
@@ -162,7 +169,7 @@ def _trust(call: LookupCall, num_indices: float, topology: Topology) -> tuple[fl
         parts.append(RELATIVE_SIGMA[link])
         if link not in (Source.MEASURED, Source.CALIBRATED):
             basis = Basis.ANALYTIC
-    if call.shard.table.row_update is RowUpdate.PER_INDEX and _PHASES[call.phase][1]:
+    if table.row_update is RowUpdate.PER_INDEX and _PHASES[call.phase][1]:
         parts.append(_PER_INDEX_SIGMA)
         basis = Basis.ANALYTIC
     if _PHASES[call.phase][2]:
@@ -229,7 +236,7 @@ def lookup_call(row: Mapping[str, str]) -> LookupCall | Unmodelled:
     Raises:
         ValueError: a cell is wrong.
     """
-    given = {name: text.strip() for name, text in row.items() if text.strip()}
+    given = given_cells(row)
     kernel = given.get("kernel", "TBE")
     if not _KERNEL.search(kernel) or _OTHER_KERNEL.search(kernel):
         return Unmodelled(reason=f"kernel {kernel!r} is not a table-batched lookup of FBGEMM")
@@ -244,7 +251,7 @@ def lookup_call(row: Mapping[str, str]) -> LookupCall | Unmodelled:
 
 
 def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
-    phase = _word(given, "phase", "", dict(zip(_PHASES, _PHASES, strict=True)).__getitem__)
+    phase = word(given, "phase", "", {p: p for p in _PHASES}.__getitem__)
     rows = int(number(given, "rows_per_table", low=1, high=_MOST, whole=True))
     dim = int(number(given, "dim", low=1, high=16384, whole=True))
     num_tables = number(given, "num_tables", 1.0, low=1, high=1e6, whole=True)
@@ -253,7 +260,7 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
     law = _law(given, rows, indices, num_tables)
     if isinstance(law, Unmodelled):
         return law
-    pooling = _word(given, "pooling", "sum", Pooling)
+    pooling = word(given, "pooling", "sum", Pooling)
     shard = LookupShard(
         table=Table(
             name="table",
@@ -261,20 +268,20 @@ def _shaped(given: dict[str, str]) -> LookupCall | Unmodelled:
             embedding_dim=dim,
             features=(Feature(name="feature", pooling_factor=pooling_factor),),
             distribution=law,
-            dtype=_word(given, "weight_dtype", "fp32", DataType),
+            dtype=word(given, "weight_dtype", "fp32", DataType),
             pooling=pooling,
-            row_update=_word(given, "update", "deduplicated", RowUpdate),
+            row_update=word(given, "update", "deduplicated", RowUpdate),
         ),
-        kernel=_word(given, "location", "hbm", _LOCATIONS.__getitem__),
+        kernel=word(given, "location", "hbm", _LOCATIONS.__getitem__),
         row_offset=0,
         num_rows=rows,
         num_cols=dim,
         num_indices=indices,
         num_table_indices=indices,
         num_bags=indices if pooling is Pooling.NONE else bags,
-        output_element_bytes=int(_word(given, "output_dtype", "fp32", DataType).num_bytes),
+        output_element_bytes=int(word(given, "output_dtype", "fp32", DataType).num_bytes),
         index_bytes=8,
-        optimizer=_word(given, "optimizer", "sgd", _optimizer),
+        optimizer=word(given, "optimizer", "sgd", _optimizer),
         cache_load_factor_ratio=number(given, "cache_load_factor", 1.0, low=1e-9, high=1.0)
         if given.get("location") == "uvm_caching"
         else None,
@@ -353,15 +360,3 @@ def _draws_for(law: AbstractIndexDistribution, unique: float, indices: float) ->
 def _optimizer(text: str) -> Optimizer:
     name = text.replace("-", "_").replace("row_wise", "rowwise").removeprefix("exact_")
     return Optimizer(name)
-
-
-def _word(
-    given: dict[str, str], column: str, default: str, meaning: Callable[[str], _Word]
-) -> _Word:
-    """The meaning of a cell that must be one of a few words."""
-    text = given.get(column, default)
-    try:
-        return meaning(text.lower())
-    except (KeyError, ValueError):
-        message = f"{column} {text!r} is not known"
-        raise ValueError(message) from None

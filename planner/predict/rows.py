@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import EnumType
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -36,6 +37,7 @@ OWN_COLUMNS: Final = frozenset((*ADDED_COLUMNS, REASON_COLUMN))
 """Columns of predictions; of a table that has them already, as one that was predicted before, they
 are replaced."""
 _Row = TypeVar("_Row")
+_Word = TypeVar("_Word")
 _QUANTILE_95: Final = 1.645
 _UNFITTED_SPREAD: Final = 0.5
 """90 % spread on a calibrated machine for operations that its calibration did not measure."""
@@ -292,6 +294,30 @@ def number(
     return value
 
 
+def given_cells(row: Mapping[str, str]) -> dict[str, str]:
+    """The cells that are not empty, without blanks around them."""
+    return {name: text.strip() for name, text in row.items() if text.strip()}
+
+
+def word(
+    given: Mapping[str, str], column: str, default: str, meaning: Callable[[str], _Word]
+) -> _Word:
+    """The meaning of a cell that must be one of a few words.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    text = given.get(column, default)
+    try:
+        return meaning(text.lower())
+    except (KeyError, ValueError):
+        names = (
+            f"one of {', '.join(map(str, meaning))}" if isinstance(meaning, EnumType) else "known"
+        )
+        message = f"{column} {text!r} is not {names}"
+        raise ValueError(message) from None
+
+
 def _shown(limit: float) -> str:
     """A limit as people would write it: a whole number with all its digits."""
     return f"{limit:.0f}" if limit == int(limit) else f"{limit:g}"
@@ -317,35 +343,27 @@ def predict_products(table: CsvRows, topology: Topology) -> tuple[Predicted | Un
     Raises:
         InvalidInputError: some rows are wrong; the message lists all of them with their lines.
     """
-    rows = parsed(table, _product)
-    if topology.calibration:
-        return tuple(_on_cpu(row, topology) for row in rows)
     spread = spread_ratio(rate_sigma(topology, "dense"), _MODEL_SIGMA)
     sources = [p.source for p in topology.provenance if p.name == "device.flops_efficiency"]
     known = bool(sources) and sources[0] in (Source.MEASURED, Source.CALIBRATED)
     basis = Basis.CALIBRATED if known else Basis.ANALYTIC
-    return tuple(_on_device(row, topology, spread, basis) for row in rows)
+    rates = dict(topology.device.flops_per_s)
+
+    def predicted(product: Product, dtype: DataType) -> Predicted | Unmodelled:
+        """At the rate of the element type; tf32 runs as fp32 on devices without it."""
+        if topology.calibration:
+            return _on_cpu(product, dtype, topology)
+        if dtype is not DataType.TF32 and dtype not in rates:
+            name = topology.device.name
+            return Unmodelled(reason=f"{name} lists no rate for products in {dtype}")
+        return interval(product_s(product, dtype, topology.device), spread, basis)
+
+    rows = parsed(table, _product)
+    return tuple(row if isinstance(row, Unmodelled) else predicted(*row) for row in rows)
 
 
-def _on_device(
-    row: tuple[Product, DataType] | Unmodelled, topology: Topology, spread: float, basis: Basis
-) -> Predicted | Unmodelled:
-    """A product at the rate of its element type; tf32 runs as fp32 on devices without it."""
-    if isinstance(row, Unmodelled):
-        return row
-    product, dtype = row
-    if dtype is not DataType.TF32 and dtype not in dict(topology.device.flops_per_s):
-        return Unmodelled(reason=f"{topology.device.name} lists no rate for products in {dtype}")
-    return interval(product_s(product, dtype, topology.device), spread, basis)
-
-
-def _on_cpu(
-    row: tuple[Product, DataType] | Unmodelled, topology: Topology
-) -> Predicted | Unmodelled:
+def _on_cpu(product: Product, dtype: DataType, topology: Topology) -> Predicted | Unmodelled:
     """A product on a core, by the constants of a calibrated machine, which are those of fp32."""
-    if isinstance(row, Unmodelled):
-        return row
-    product, dtype = row
     if dtype is not DataType.FP32:
         return Unmodelled(reason=f"this machine was calibrated in fp32, not in {dtype}")
     counts = dense_counts((product,), joined_elements=0.0)
@@ -362,7 +380,7 @@ def _product(row: Mapping[str, str]) -> tuple[Product, DataType] | Unmodelled:
     Raises:
         ValueError: a cell is wrong.
     """
-    given = {name: text.strip() for name, text in row.items() if text.strip()}
+    given = given_cells(row)
     missing = [c for c in DENSE_COLUMNS if c not in given]
     if missing:
         return Unmodelled(reason=f"{', '.join(missing)} not given")
@@ -370,10 +388,5 @@ def _product(row: Mapping[str, str]) -> tuple[Product, DataType] | Unmodelled:
         int(number({"batch": "1", **given}, c, low=1, high=_MOST_SIDE, whole=True))
         for c in (*DENSE_COLUMNS, "batch")
     )
-    text = given.get("dtype", "fp32")
-    try:
-        dtype = DataType(text.lower())
-    except ValueError:
-        message = f"dtype {text!r} is not one of {', '.join(DataType)}"
-        raise ValueError(message) from None
+    dtype = word(given, "dtype", "fp32", DataType)
     return Product(m=m, k=k, n=n, count=count), dtype

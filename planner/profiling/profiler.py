@@ -14,7 +14,7 @@ from costmodels import units as si
 from planner.errors import InvalidInputError
 from planner.profiling.indices import Indices, open_indices
 from planner.profiling.readers import CHUNK_SAMPLES, READERS, AbstractReader, SampleBlock, read_head
-from planner.profiling.statistics import TableWork, table_stats
+from planner.profiling.statistics import table_stats
 from planner.profiling.stats import KIND, Stats, TableStats, some_names, stats_text
 from planner.profiling.stats import StatsSource as SourceStats
 from planner.support.files import is_stream, write_text_atomic
@@ -202,13 +202,11 @@ def _table(
         )
         raise InvalidInputError(message)
     return table_stats(
-        TableWork(
-            sums=sums,
-            by_range=indices.by_range,
-            num_embeddings=known,
-            ids_are_hashes=hashed,
-            max_ind_range=fold,
-        )
+        sums,
+        indices.by_range,
+        num_embeddings=known,
+        ids_are_hashes=hashed,
+        max_ind_range=fold,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -44,35 +43,6 @@ ByRange = Callable[[int, int], tuple[IntArray, IntArray, IntArray]]
 """From a table's rows and a number of ranges of ids: range, count, and rows that have both."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableWork:
-    """What was counted of a table, and what is known of it.
-
-    Attributes:
-        sums: what was counted.
-        by_range: counts of ids by ranges of ids.
-        num_embeddings: number of rows, if the table map has it.
-        ids_are_hashes: whether ids are hashes and not rows, so that only their number counts.
-        max_ind_range: the number modulo which ids were taken; None if they were taken as they are.
-    """
-
-    sums: TableSums
-    by_range: ByRange
-    num_embeddings: int | None
-    ids_are_hashes: bool
-    max_ind_range: int | None
-
-
-def table_stats(work: TableWork) -> schema.TableStats:
-    """Statistics of one table; every number follows from exact counts.
-
-    Linear algebra uses one thread, because matrices are small, and sums must not depend on the
-    number of cores.
-    """
-    with _linear_algebra().limit(limits=1):
-        return _table_stats(work)
-
-
 @cache
 def _linear_algebra() -> Any:
     """The controller of the threads of NumPy's libraries, made once.
@@ -83,41 +53,66 @@ def _linear_algebra() -> Any:
     return importlib.import_module("threadpoolctl").ThreadpoolController()
 
 
-def _table_stats(work: TableWork) -> schema.TableStats:
-    seen, highest = work.sums.rows_by_count, work.sums.highest
+def table_stats(
+    sums: TableSums,
+    by_range: ByRange,
+    *,
+    num_embeddings: int | None,
+    ids_are_hashes: bool,
+    max_ind_range: int | None,
+) -> schema.TableStats:
+    """Statistics of one table; every number follows from exact counts.
+
+    Linear algebra uses one thread, because matrices are small, and sums must not depend on the
+    number of cores.
+
+    Args:
+        sums: what was counted.
+        by_range: counts of ids by ranges of ids.
+        num_embeddings: number of rows, if the table map has it.
+        ids_are_hashes: whether ids are hashes and not rows, so that only their number counts.
+        max_ind_range: the number modulo which ids were taken; None if they were taken as they are.
+    """
+    seen = sums.rows_by_count
     counts, rows = (np.array(list(part), dtype=np.int64) for part in (seen, seen.values()))
-    hashed = work.num_embeddings is None and (work.ids_are_hashes or highest >= LARGEST_TABLE)
-    num_embeddings = _num_embeddings(work, counts, rows, highest, hashed=hashed)
-    law = smooth(counts, rows, num_embeddings)
-    ranges, range_rows = _ranges(work, law, counts, rows, None if hashed else num_embeddings)
-    table = schema.TableStats(
-        features={name: _pooling(c) for name, c in work.sums.feature_lengths.items()},
-        num_samples=work.sums.num_samples,
-        num_indices=int(counts @ rows),
-        num_unique_rows=int(rows.sum()),
-        num_embeddings=num_embeddings,
-        ids_are_hashes=hashed,
-        highest_index=highest,
-        unseen_mass_ratio=float(rows[counts == 1].sum() / (counts @ rows)),
-        pooling=_pooling(work.sums.lengths),
-        histogram=_histogram(law, counts, rows),
-        law=_law(law, range_rows),
-        ranges=ranges,
-        zipf=None,
-        batches=[],
-        hottest_rows=[],
-        cache=[],
-    )
-    return _with_law(table, work, counts, rows)
+    hashed = num_embeddings is None and (ids_are_hashes or sums.highest >= LARGEST_TABLE)
+    if num_embeddings is None and hashed:
+        num_embeddings = _chao(counts, rows)
+    elif num_embeddings is None:
+        needed = sums.highest if max_ind_range is None else sums.highest_raw
+        num_embeddings = min(max_ind_range or needed + 1, needed + 1)
+    with _linear_algebra().limit(limits=1):
+        law = smooth(counts, rows, num_embeddings)
+        ranges, range_rows = None, None
+        if not hashed and num_embeddings >= NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
+            ranges, range_rows = _ranges(by_range, law, counts, rows, num_embeddings)
+        table = schema.TableStats(
+            features={name: _pooling(c) for name, c in sums.feature_lengths.items()},
+            num_samples=sums.num_samples,
+            num_indices=int(counts @ rows),
+            num_unique_rows=int(rows.sum()),
+            num_embeddings=num_embeddings,
+            ids_are_hashes=hashed,
+            highest_index=sums.highest,
+            unseen_mass_ratio=float(rows[counts == 1].sum() / (counts @ rows)),
+            pooling=_pooling(sums.lengths),
+            histogram=_histogram(law, counts, rows),
+            law=_law(law, range_rows),
+            ranges=ranges,
+            zipf=None,
+            batches=[],
+            hottest_rows=[],
+            cache=[],
+        )
+        return _with_law(table, sums, counts, rows)
 
 
 def _with_law(
-    table: schema.TableStats, work: TableWork, counts: IntArray, rows: IntArray
+    table: schema.TableStats, sums: TableSums, counts: IntArray, rows: IntArray
 ) -> schema.TableStats:
     """Add what follows from the law, with the law rounded as in the file."""
     shown = schema.TableStats.model_validate(schema.rounded(table.model_dump()), strict=False)
     law = shown.distribution(table.num_embeddings)
-    num_samples = work.sums.num_samples
     num_rows = table.num_embeddings
     drawn = min(_chao(counts, rows), num_rows)
     more = (num_rows * factor for factor in _MORE_RANKS) if table.ids_are_hashes else ()
@@ -126,8 +121,8 @@ def _with_law(
         update={
             "zipf": zipf,
             "batches": [
-                _batch(size, sums, shown.pooling.mean, law)
-                for size, sums in sorted(work.sums.batches.items())
+                _batch(size, found, shown.pooling.mean, law)
+                for size, found in sorted(sums.batches.items())
             ],
             "hottest_rows": [
                 schema.AccessShare(
@@ -135,7 +130,7 @@ def _with_law(
                 )
                 for ratio in _HOTTEST_RATIOS
             ],
-            "hot_share": _hot_share(law, counts, rows, num_samples),
+            "hot_share": _hot_share(law, counts, rows, sums.num_samples),
             "cache": [
                 schema.CacheHit(
                     cached_rows_ratio=ratio, hit_ratio=min(law.hit_ratio(ratio * num_rows), 1.0)
@@ -158,19 +153,6 @@ def _hot_share(
         draws = draws_needed(law.frequency_bins(), num_draws, hottest)
         needed = None if draws is None else round(num_samples * draws / num_draws)
     return schema.HotShare(low_ratio=low, high_ratio=high, samples_needed=needed)
-
-
-def _num_embeddings(
-    work: TableWork, counts: IntArray, rows: IntArray, highest: int, *, hashed: bool
-) -> int:
-    """Rows of the table: as given; for hashes an estimate; otherwise those that the ids need."""
-    if work.num_embeddings is not None:
-        return work.num_embeddings
-    if hashed:
-        return _chao(counts, rows)
-    if work.max_ind_range is not None:
-        return min(work.max_ind_range, work.sums.highest_raw + 1)
-    return highest + 1
 
 
 def _chao(counts: IntArray, rows: IntArray) -> int:
@@ -205,57 +187,53 @@ def _law(law: Smoothed, range_rows: FloatArray | None) -> schema.FittedLaw:
 
 
 def _ranges(
-    work: TableWork, law: Smoothed, counts: IntArray, rows: IntArray, num_embeddings: int | None
-) -> tuple[schema.Ranges | None, FloatArray | None]:
-    """How accesses, and the rows of each bin, are spread over ranges of ids; None if few rows."""
-    if num_embeddings is None or num_embeddings < NUM_RANGES * _FEWEST_ROWS_PER_RANGE:
-        return None, None
+    by_range: ByRange, law: Smoothed, counts: IntArray, rows: IntArray, num_embeddings: int
+) -> tuple[schema.Ranges, FloatArray | None]:
+    """How accesses, and the rows of each bin if uneven, are spread over ranges of ids."""
     hot_count = _count_of_rank(counts, rows, _HOTTEST_LEFT_OUT)
-    places = _Places(law, hot_count, *work.by_range(num_embeddings, NUM_RANGES))
+    place, seen, found = by_range(num_embeddings, NUM_RANGES)
+    accesses = np.bincount(place, seen * found, minlength=NUM_RANGES)
+    cold = np.bincount(place, np.where(seen <= hot_count, seen, 0) * found, minlength=NUM_RANGES)
     left = counts <= hot_count
-    ratio = _clustering(places.cold, float((counts[left] ** 2.0) @ rows[left]))
-    share = places.accesses / places.accesses.sum()
+    ratio = _clustering(cold.astype(float), float((counts[left] ** 2.0) @ rows[left]))
+    share = accesses / accesses.sum()
     uneven = float(share.reshape(_SIXTEENTHS, -1).sum(axis=1).max()) * _SIXTEENTHS > _UNEVEN
-    clustered = ratio > _CLUSTERED
-    in_range = places.smoothed(num_embeddings) if clustered or uneven else None
-    return (
-        schema.Ranges(
-            num_ids=num_embeddings,
-            access_ratio=share.tolist(),
-            clustering_ratio=ratio,
-            clustered=clustered,
-            rows=[] if in_range is None else _sparse(in_range),
-        ),
-        in_range,
+    clustered, in_range = ratio > _CLUSTERED, None
+    if clustered or uneven:
+        in_range = _smoothed(law, place, seen, found, num_embeddings)
+    ranges = schema.Ranges(
+        num_ids=num_embeddings,
+        access_ratio=share.tolist(),
+        clustering_ratio=ratio,
+        clustered=clustered,
+        rows=[] if in_range is None else _sparse(in_range),
     )
+    return ranges, in_range
 
 
-class _Places:
-    """Adds up, for each range of ids, the accesses, and the rows by how often they were seen."""
+def _smoothed(
+    law: Smoothed, place: IntArray, seen: IntArray, found: IntArray, num_embeddings: int
+) -> FloatArray:
+    """``[ranges, bins]`` rows of each bin of the law in each range of ids.
 
-    def __init__(
-        self, law: Smoothed, hot_count: int, place: IntArray, seen: IntArray, rows: IntArray
-    ) -> None:
-        self._law = law
-        head_low = law.class_low[law.class_low > LOW_COUNT]
-        self._width = LOW_COUNT + 1 + len(head_low)
-        cold = np.where(seen <= hot_count, seen, 0)
-        self.accesses = np.bincount(place, seen * rows, minlength=NUM_RANGES)
-        self.cold = np.bincount(place, cold * rows, minlength=NUM_RANGES).astype(float)
-        head = LOW_COUNT + np.searchsorted(head_low, seen, side="right")
-        column = np.where(seen <= LOW_COUNT, seen, head)
-        self._rows = np.bincount(
-            place * self._width + column, rows, minlength=NUM_RANGES * self._width
-        )
-
-    def smoothed(self, num_embeddings: int) -> FloatArray:
-        """``[ranges, bins]`` rows of each bin of the law in each range of ids."""
-        rows = self._rows.reshape(NUM_RANGES, self._width).astype(float)
-        edges = -(-np.arange(NUM_RANGES + 1) * num_embeddings // NUM_RANGES)
-        rows[:, 0] = np.diff(edges) - rows.sum(axis=1)
-        in_range = smooth_ranges(self._law, rows[:, : LOW_COUNT + 1], rows[:, LOW_COUNT + 1 :])
-        in_range[in_range * np.maximum(self._law.num_draws, 1e-3) < _FEWEST_DRAWS] = 0.0
-        return in_range
+    Args:
+        law: of the whole table.
+        place: ``[n]`` ranges of ids.
+        seen: ``[n]`` counts.
+        found: ``[n]`` rows that have both.
+        num_embeddings: rows of the table.
+    """
+    head_low = law.class_low[law.class_low > LOW_COUNT]
+    width = LOW_COUNT + 1 + len(head_low)
+    head = LOW_COUNT + np.searchsorted(head_low, seen, side="right")
+    column = np.where(seen <= LOW_COUNT, seen, head)
+    flat = np.bincount(place * width + column, found, minlength=NUM_RANGES * width)
+    rows = flat.reshape(NUM_RANGES, width).astype(float)
+    edges = -(-np.arange(NUM_RANGES + 1) * num_embeddings // NUM_RANGES)
+    rows[:, 0] = np.diff(edges) - rows.sum(axis=1)
+    in_range = smooth_ranges(law, rows[:, : LOW_COUNT + 1], rows[:, LOW_COUNT + 1 :])
+    in_range[in_range * np.maximum(law.num_draws, 1e-3) < _FEWEST_DRAWS] = 0.0
+    return in_range
 
 
 def _count_of_rank(counts: IntArray, rows: IntArray, rank: int) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -47,7 +47,19 @@ class PoolingStats(_Part):
     empty_ratio: Ratio
 
 
-class Histogram(_Part):
+class _Columns(_Part):
+    """Lists of equal length."""
+
+    @model_validator(mode="after")
+    def _same_length(self) -> Self:
+        lengths = {len(column) for _, column in self}
+        if len(lengths) != 1 or 0 in lengths:
+            msg = f"{', '.join(type(self).model_fields)} must be of equal length, at least 1"
+            raise ValueError(msg)
+        return self
+
+
+class Histogram(_Columns):
     """Rows by how often they were accessed, hottest first; the last class was never seen.
 
     Classes are log-spaced in rank (and, below 128 accesses, half an octave of counts).
@@ -58,27 +70,12 @@ class Histogram(_Part):
     rows: list[Count]
     accesses: list[Count]
 
-    @model_validator(mode="after")
-    def _same_length(self) -> Histogram:
-        lengths = {len(self.lowest_count), len(self.rank_end), len(self.rows), len(self.accesses)}
-        if len(lengths) != 1:
-            msg = "lowest_count, rank_end, rows and accesses must be of equal length"
-            raise ValueError(msg)
-        return self
 
-
-class FittedLaw(_Part):
+class FittedLaw(_Columns):
     """Smoothed frequency bins, hottest first; the last holds rows of probability 0."""
 
     rows: list[Amount]
     probability: list[Ratio]
-
-    @model_validator(mode="after")
-    def _same_length(self) -> FittedLaw:
-        if len(self.rows) != len(self.probability) or not self.rows:
-            msg = "rows and probability must be of equal length, at least 1"
-            raise ValueError(msg)
-        return self
 
 
 class Ranges(_Part):
@@ -182,7 +179,7 @@ class TableStats(_Part):
         Raises:
             InvalidInputError: the data have ids that such a table does not have.
         """
-        least = self.num_unique_rows if self.ids_are_hashes else self.highest_index + 1
+        least, hot = self.num_rows_needed, self.hot_share
         if num_embeddings < least:
             what = f"{least} distinct ids" if self.ids_are_hashes else f"ids up to {least - 1}"
             message = (
@@ -197,17 +194,18 @@ class TableStats(_Part):
             range_rows=self._range_rows(),
             num_ids_in_ranges=self.ranges.num_ids if self.ranges else 0,
             num_unique_curve=self._unique_curve(),
-            hot_share_ratio=self._undersampled_ratio(),
+            hot_share_ratio=(hot.low_ratio, hot.high_ratio) if hot and self.is_undersampled else (),
         )
+
+    @property
+    def num_rows_needed(self) -> int:
+        """The fewest rows that a table for these data may have."""
+        return self.num_unique_rows if self.ids_are_hashes else self.highest_index + 1
 
     @property
     def is_undersampled(self) -> bool:
         """Whether the sample was too small to tell how hot the hottest rows are."""
         return self.hot_share is not None and self.hot_share.samples_needed != 0
-
-    def _undersampled_ratio(self) -> tuple[float, ...]:
-        found = self.hot_share
-        return (found.low_ratio, found.high_ratio) if found and self.is_undersampled else ()
 
     def _unique_curve(self) -> tuple[tuple[float, float], ...]:
         """(indices, distinct rows) of measured batches by size, made to rise with the size."""
@@ -218,10 +216,9 @@ class TableStats(_Part):
         )
         curve: list[tuple[float, float]] = []
         for indices, unique in measured:
-            if curve and indices <= curve[-1][0]:
-                continue
-            most = max(unique, curve[-1][1]) if curve else unique
-            curve.append((indices, min(most, indices)))
+            before, most = curve[-1] if curve else (0.0, unique)
+            if indices > before:
+                curve.append((indices, min(max(unique, most), indices)))
         return tuple(curve)
 
     def _range_rows(self) -> FloatArray | None:
@@ -257,16 +254,20 @@ class Stats(_Part):
     source: StatsSource
     tables: dict[str, TableStats]
 
+    def key(self, name: str, features: Sequence[str]) -> str | None:
+        """A table's name or, if it has one feature, that of the feature; None if not measured."""
+        known = [key for key in (name, *features[: len(features) == 1]) if key in self.tables]
+        return known[0] if known else None
+
     def table(self, name: str, features: tuple[str, ...] = ()) -> TableStats:
-        """The statistics under a table's name or, if it has one feature, under that name.
+        """The statistics of a table, under a name of :meth:`key`.
 
         Raises:
             InvalidInputError: there are none; the message lists the names that exist.
         """
-        if name in self.tables:
-            return self.tables[name]
-        if len(features) == 1 and features[0] in self.tables:
-            return self.tables[features[0]]
+        key = self.key(name, features)
+        if key is not None:
+            return self.tables[key]
         shown = ", ".join(list(self.tables)[:12]) + (" ..." if len(self.tables) > 12 else "")
         message = (
             f"no statistics of table {name!r}; there are {shown} "
@@ -399,20 +400,20 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
         InvalidInputError: no table was measured, or the data have ids that tables do not have; the
             message lists all such tables.
     """
-    _require_tables(workload, place)
+    if not workload.tables:
+        message = (
+            f"{place}: statistics are about tables, and the workload {workload.name!r} has none; "
+            "leave them out"
+        )
+        raise InvalidInputError(message)
+    keys = [(table, stats_key(table, stats)) for table in workload.tables]
+    missing = [table.name for table, key in keys if key is None]
+    used = {key for _, key in keys if key is not None}
     problems: list[str] = []
     tables: list[Table] = []
-    missing: list[str] = []
-    used: set[str] = set()
-    for table in workload.tables:
-        key = stats_key(table, stats)
-        if key is None:
-            missing.append(table.name)
-            tables.append(table)
-            continue
-        used.add(key)
+    for table, key in keys:
         try:
-            tables.append(_measured(table, stats.tables[key]))
+            tables.append(table if key is None else _measured(table, stats.tables[key]))
         except (InvalidInputError, CostModelError) as error:
             problems.append(f"{place}: table {table.name!r}: {error}")
     if len(missing) == len(workload.tables):
@@ -444,10 +445,7 @@ def with_stats(workload: Workload, stats: Stats, place: str) -> tuple[Workload, 
 
 def stats_key(table: Table, stats: Stats) -> str | None:
     """The name under which the statistics of a table are; None if it was not measured."""
-    if table.name in stats.tables:
-        return table.name
-    only = table.features[0].name if len(table.features) == 1 else None
-    return only if only in stats.tables else None
+    return stats.key(table.name, [f.name for f in table.features])
 
 
 def _measured(table: Table, found: TableStats) -> Table:
@@ -456,15 +454,6 @@ def _measured(table: Table, found: TableStats) -> Table:
         for f in table.features
     )
     return replace(table, features=features, distribution=found.distribution(table.num_embeddings))
-
-
-def _require_tables(workload: Workload, place: str) -> None:
-    if not workload.tables:
-        message = (
-            f"{place}: statistics are about tables, and the workload {workload.name!r} has none; "
-            "leave them out"
-        )
-        raise InvalidInputError(message)
 
 
 def some_names(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from costmodels.datatypes import FloatArray
+from costmodels.dense.base import dense_parameters
 from costmodels.estimates import IterationEstimate
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import CALLS, INPUT, OUTPUT, REPLICATED, output_traffic_bytes
@@ -244,7 +245,7 @@ def table_costs(plan: Candidate, pipeline: CostPipeline) -> Mapping[str, tuple[f
     exchange = np.zeros(len(placements))
     for name, columns in _EXCHANGES.items():
         exchange += _shared(rows[:, columns].sum(axis=-1)[index], spent[name])
-    dense = pipeline.dense_parameters * _DENSE_GRADIENT_BYTES
+    dense = dense_parameters(pipeline.workload) * _DENSE_GRADIENT_BYTES
     exchange += _shared(rows[:, REPLICATED][index], spent["reduce"], others=dense)
     return {
         p.table: (float(a), float(b)) for p, a, b in zip(placements, lookup, exchange, strict=True)

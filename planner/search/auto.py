@@ -43,7 +43,7 @@ class Auto(AbstractStrategy):
     ``docs/search.md`` explains them for users.
 
     Args:
-        without: parts of the search to leave out; benchmarks see by them what each part gives.
+        without: parts of the search to leave out.
         handed: plans of other problems with the same tables, from which the search begins too.
         schedule: how the search shares out its work among its phases.
     """
@@ -111,7 +111,6 @@ class _Run:
             self.proofs.bounds,
             self.proofs.relaxed,
             rng=np.random.default_rng(seed),
-            without=without,
             schedule=schedule,
         )
         self.second: SecondSearch | None = None
@@ -136,7 +135,6 @@ class _Run:
             self._first_cycles,  # sampled prices, ruin and recreate in each set of types
             self._pack,  # the bound by how shards share ranks, and plans from it
             self.proofs.split_boxes,  # boxes, and plans rounded in them
-            self.proofs.choose_whole_options,  # where there are no boxes: bounds by whole options
             self._refine,  # cycles and sampled prices in turn, while they help
             self._pack_again,  # the same bound by other choices, after which plans are refined
             self._begin_anew,  # with other prices and plans, while the gap is wide
@@ -231,7 +229,7 @@ class _Run:
         schedule = self.schedule
         ways = (self.improver.around, self.improver.explore)
         efforts = [1.0] * len(ways)
-        idle = schedule.idle_rounds if SearchPart.RESTARTS in self.without else 0
+        idle = 0
         while idle < schedule.idle_rounds and not self.improver.done:
             helped = []
             for way, effort in zip(ways, efforts, strict=True):
@@ -275,7 +273,7 @@ def _start_under_rules(space: SearchSpace, record: Record, *, schedule: Schedule
         record: is offered every plan.
         schedule: how much work each part may take.
     """
-    home = space.in_use()
+    home = space.in_use
     if home is not None:
         known = [c for c in home if c is not None]
         if len(known) == space.num_tables:

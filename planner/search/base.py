@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from costmodels import units
 from costmodels.datatypes import FloatArray
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
+from planner.support.status import Status
 
 __all__ = [
     "AbstractStrategy",
@@ -21,7 +21,6 @@ __all__ = [
     "Record",
     "SearchOutcome",
     "SearchProgress",
-    "Termination",
 ]
 
 OPTIMALITY_GAP: Final = 1e-4
@@ -31,18 +30,6 @@ would make searches longer for plans that no user could tell apart."""
 _POOL_SIZE: Final = 8
 """Plans with different options that a record keeps, the best ones. Reports show the first few of
 them as runners-up, so that a larger number would only cost memory."""
-
-
-class Termination(StrEnum):
-    """Why a search ended; the values are those of :class:`planner.result.Status`."""
-
-    OPTIMAL = "optimal"
-    GAP = "gap"
-    WORK_LIMIT = "work_limit"
-    TIME_LIMIT = "time_limit"
-    INTERRUPTED = "interrupted"
-    HEURISTIC = "heuristic"
-    NO_PROOF = "no_proof"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +85,7 @@ class SearchOutcome:
     assignments: tuple[Assignment, ...]
     values: tuple[float, ...]
     bound: float | None
-    termination: Termination
+    termination: Status
     progress: tuple[SearchProgress, ...]
 
 
@@ -250,17 +237,17 @@ class Record:
             progress=tuple(self._history),
         )
 
-    def _termination(self, *, proves: bool) -> Termination:
+    def _termination(self, *, proves: bool) -> Status:
         """Why the search ends, if it ended now."""
         if self.proven:
-            return Termination.OPTIMAL
+            return Status.OPTIMAL
         if self._interrupted:
-            return Termination.INTERRUPTED
+            return Status.INTERRUPTED
         if self.evaluate.late:
-            return Termination.TIME_LIMIT
+            return Status.TIME_LIMIT
         if self.evaluate.exhausted:
-            return Termination.WORK_LIMIT
-        return Termination.GAP if proves else Termination.HEURISTIC
+            return Status.WORK_LIMIT
+        return Status.GAP if proves else Status.HEURISTIC
 
 
 class AbstractStrategy(ABC):

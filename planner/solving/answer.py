@@ -29,7 +29,7 @@ from planner.result import (
 )
 from planner.rules.moved_bytes import received_bytes
 from planner.rules.placement_rules import rule_names, unmet_rules
-from planner.search.base import OPTIMALITY_GAP, SearchOutcome, Termination
+from planner.search.base import OPTIMALITY_GAP, SearchOutcome
 from planner.search.bounds.feasibility import least_excess_bytes
 from planner.search.common.guard import guarded
 from planner.search.improve.afterwards import EQUAL, simplified, staying
@@ -143,12 +143,12 @@ def _with_best(outcome: SearchOutcome, evaluate: Evaluator, best: Assignment) ->
     value, others = evaluate.value(best), zip(outcome.values, outcome.assignments, strict=True)
     kept = [pair for pair in list(others)[1:] if pair[0] >= value]
     gap = 0.0 if outcome.bound is None else value - outcome.bound
-    loses_proof = outcome.termination is Termination.OPTIMAL and gap > OPTIMALITY_GAP * abs(value)
+    loses_proof = outcome.termination is Status.OPTIMAL and gap > OPTIMALITY_GAP * abs(value)
     return replace(
         outcome,
         values=(value, *(v for v, _ in kept)),
         assignments=(best, *(a for _, a in kept)),
-        termination=Termination.GAP if loses_proof else outcome.termination,
+        termination=Status.GAP if loses_proof else outcome.termination,
     )
 
 
@@ -159,7 +159,7 @@ def _descended(outcome: SearchOutcome, evaluate: Evaluator, deadline: Deadline) 
     """
     space = evaluate.space
     moves = space.problem.move_limit is not None and space.rules.budget is None
-    if moves or not outcome.assignments or outcome.termination is Termination.OPTIMAL:
+    if moves or not outcome.assignments or outcome.termination is Status.OPTIMAL:
         return outcome
     best = outcome.assignments[0]
     better = single_changes(space, evaluate, best, lambda: not deadline.can_price)
@@ -287,7 +287,7 @@ def answer_without_tables(
 
 
 def _report(name: str, outcome: SearchOutcome, evaluate: Evaluator, seed: int) -> SolverReport:
-    status = Status(outcome.termination.value)
+    status = outcome.termination
     if status is Status.OPTIMAL and odd_tables(evaluate.space.problem.workload):
         status = Status.OPTIMAL_FOR_WIDTHS
     return SolverReport(

@@ -16,7 +16,7 @@ from planner.options.cuts import ListingProgress
 from planner.problem import PlanningProblem
 from planner.result import TORCHREC_BASELINE, PlanningResult
 from planner.search.auto import Auto
-from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress, Termination
+from planner.search.base import AbstractStrategy, SearchOutcome, SearchProgress
 from planner.search.bounds.feasibility import require_feasible
 from planner.search.construct.handed import HandedPlan
 from planner.settings import SearchSettings
@@ -33,6 +33,7 @@ from planner.space.evaluation import Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.kinds import require_kind
 from planner.support.processes import collector_paused
+from planner.support.status import Status
 
 _DEFAULT: Final = "auto"
 """The strategy that can begin with handed plans."""
@@ -52,8 +53,7 @@ def strategy_named(name: str) -> AbstractStrategy:
         InvalidInputError: there is no such file; the message lists the names of all strategies.
     """
     if not is_in(name, strategy_names()):
-        known = ", ".join(strategy_names())
-        msg = f"strategy {name!r} is not one of {known}"
+        msg = f"strategy {name!r} is not one of {', '.join(strategy_names())}"
         raise InvalidInputError(msg)
     return discovery.load(strategies, name, AbstractStrategy)()
 
@@ -156,7 +156,7 @@ class SolvingRun:
                 continue
             evaluate = Evaluator(space, objective, budget)
             outcome = strategy_named(name).search(space, evaluate, seed=self.settings.seed)
-            if outcome.termination is Termination.TIME_LIMIT and not outcome.values:
+            if outcome.termination is Status.TIME_LIMIT and not outcome.values:
                 continue
             points[name] = (outcome.values[0], outcome.assignments[0]) if outcome.values else None
         return points

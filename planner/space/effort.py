@@ -22,13 +22,11 @@ _PROGRAM_ENTRY_S: Final = 6e-7
 _PIVOT_ROW_S: Final = 5.5e-8
 """Linear programs: for each program, for each coefficient, and for each pivot times the rows. They
 include building the program and reading its solution."""
-_NODE_S: Final = 1e-3
-"""Mixed-integer programs: for each node of the search tree, in addition to its pivots."""
-_INSERTION_S: Final = 2.5e-4
-_INSERTION_ENTRY_S: Final = 4e-7
+_INSERTION_S: Final = 1.5e-4
+_INSERTION_ENTRY_S: Final = 1.5e-7
 """Putting one table where it fits best: for each time, and for each number that is compared."""
-_SHARING_S: Final = 2.2e-4
-_SHARING_ENTRY_S: Final = 1.7e-8
+_SHARING_S: Final = 1.6e-4
+_SHARING_ENTRY_S: Final = 1.3e-8
 """Sharing out the pieces of two places: for each time, and for each load in each way to do it."""
 _PLACING_S: Final = 3.3e-5
 _PLACING_RANK_S: Final = 2e-7
@@ -42,16 +40,15 @@ def priced_s(count: int, entries: int) -> float:
     return _PRICE_CALL_S + _PRICE_ENTRY_S * count * entries
 
 
-def program_s(entries: int, rows: int, pivots: int, nodes: int = 0) -> float:
+def program_s(entries: int, rows: int, pivots: int) -> float:
     """Nominal seconds of building and solving a program, and of reading its solution.
 
     Args:
         entries: coefficients that are not zero.
         rows: constraints of the program.
         pivots: pivots of the simplex method.
-        nodes: nodes of the search tree; 0 for a linear program.
     """
-    return _PROGRAM_S + _PROGRAM_ENTRY_S * entries + _PIVOT_ROW_S * pivots * rows + _NODE_S * nodes
+    return _PROGRAM_S + _PROGRAM_ENTRY_S * entries + _PIVOT_ROW_S * pivots * rows
 
 
 def insertion_s(entries: int) -> float:

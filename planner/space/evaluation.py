@@ -125,6 +125,7 @@ class SearchSpace:
         self._is_bound: BoolArray = np.array(bound, dtype=bool)
         self.may_use_rank = _mask([t.ranks for t in self.tables], self.world_size)
         self.may_use_host = _mask([t.hosts for t in self.tables], self.num_hosts)
+        self._runs: dict[int, list[tuple[IntArray, int]]] = {}
         self._is_tied = not (self.may_use_rank.all() and self.may_use_host.all())
 
     @property
@@ -140,6 +141,28 @@ class SearchSpace:
     def option(self, table: int, index: int) -> ShardingOption:
         """Option ``index`` of a table."""
         return self.tables[table].options[index]
+
+    def runs(self, flat: int) -> list[tuple[IntArray, int]]:
+        """The row of a piece, and the number of pieces, of each run of an option.
+
+        A run is a number of neighbouring pieces with equal work. Options that a search lists have
+        one run; those of a plan in use may have more.
+
+        Args:
+            flat: position of the option among those of all tables.
+        """
+        if flat not in self._runs:
+            rows = self.rows[flat]
+            differ = np.zeros(0, dtype=np.int64)
+            if not self.is_uniform[flat]:
+                work = self.pool[rows].reshape(len(rows), -1)
+                differ = np.flatnonzero((work[1:] != work[:-1]).any(axis=1)) + 1
+            ends = [*differ.tolist(), 1 if self.is_uniform[flat] else len(rows)]
+            starts = [0, *differ.tolist()]
+            shown = [rows] if self.is_uniform[flat] else [rows[a] for a in starts]
+            counts = [b - a for a, b in zip(starts, ends, strict=True)]
+            self._runs[flat] = list(zip(shown, counts, strict=True))
+        return self._runs[flat]
 
     def placed_rows(
         self, table: int, index: int, places: tuple[int, ...]
@@ -251,6 +274,7 @@ class SearchSpace:
             places.append(found[1])
         return Assignment(options=tuple(options), places=tuple(places))
 
+    @cached_property
     def in_use(self) -> list[tuple[int, tuple[int, ...]] | None] | None:
         """How the plan in use has each table: index of the option and places.
 

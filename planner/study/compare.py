@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from planner.study.figures import GOALS
+from costmodels import units
+from planner.report.base import Cell, Column, Kind, Section, laid_out
+from planner.study.figures import GOALS, Figures
 from planner.study.space import (
     BATCH,
     COMMUNICATION,
@@ -20,11 +22,12 @@ from planner.study.space import (
     told,
 )
 from planner.study.study import TIE_RATIO, Study
-from planner.study.task import DONE, SetupResult
+from planner.study.task import DONE, FAILED, SetupResult
 from planner.support.text import significant
 
 _ALLOWED_RATIO: Final = 0.03
 """Losses of more GPUs up to this share are not spoken of: gaps of searches are as wide."""
+_GAP: Final = "by what share a plan of the same setup can be faster than the one that was found"
 _LEAST_PERCENT: Final = 0.01
 """The least percentage that is printed for a proof; smaller values are only rounding."""
 
@@ -38,6 +41,65 @@ def described(study: Study, result: SetupResult) -> str:
         gpus = study.space.problem(result.setup).topology.world_size
         words.insert(0, f"{told(SYSTEM, result.setup.get(SYSTEM))} x {gpus}")
     return ", ".join(words) or "the usual setup"
+
+
+def setups_table(study: Study, most: int | None = None, *, everything: bool = False) -> Section:
+    """The searched setups, those of the front first; without empty columns.
+
+    Args:
+        study: the study, perhaps one that was stopped.
+        most: how many setups are listed, or the whole front; None for all.
+        everything: whether further columns, and setups that are impossible, are listed too.
+    """
+    front, several = study.front, len(study.goals) > 1
+    listed = [*front, *sorted((r for r in study.results if r not in front), key=study.value)]
+    listed = listed if most is None else listed[: max(most, len(front))]
+    if everything:
+        impossible = study.space.impossible.items()
+        listed += [SetupResult(setup=s, status=FAILED, reason=why) for s, why in impossible]
+
+    def named(r: SetupResult) -> str:
+        words = r.setup.words if r.status == FAILED else described(study, r)
+        return f"* {words}" if several and r in front else words
+
+    def of(figure: Callable[[Figures], Cell]) -> Callable[[SetupResult], Cell]:
+        return lambda r: None if r.figures is None else figure(r.figures)
+
+    def every(f: Figures) -> Cell:
+        every_s = f.checkpoint_interval_s
+        return None if every_s is None else units.format_long_time(every_s)
+
+    cells: list[tuple[Column, Callable[[SetupResult], Cell]]] = [
+        (Column("setup"), named),
+        (Column("iteration", Kind.TIME), of(lambda f: f.time_s)),
+        (Column("samples", Kind.RATE), of(lambda f: f.samples_per_s)),
+        (Column("gap", Kind.GAP, optional=True, hint=_GAP), study.gap_ratio),
+        (Column("free", Kind.BYTES, optional=True), of(lambda f: f.free_bytes)),
+        (Column("per 1e9 samples", Kind.USD), of(lambda f: f.usd_per_billion_samples)),
+        (Column("checkpoint every"), of(every)),
+        (
+            Column("against the recommended"),
+            lambda r: (everything and r.reason) or verdict(study, r),
+        ),
+    ]
+    if everything:
+        cells += [
+            (Column("low", Kind.TIME), of(lambda f: f.low_s)),
+            (Column("high", Kind.TIME), of(lambda f: f.high_s)),
+            (Column("per hour", Kind.USD), of(lambda f: f.usd_per_hour)),
+            (
+                Column("training", Kind.SHARE),
+                of(lambda f: f.availability_ratio if f.checkpoint_interval_s else None),
+            ),
+            (Column("waits for most"), lambda r: r.waits_for),
+        ]
+    columns, rows = laid_out(listed, cells)
+    kept = [i for i in range(len(columns)) if any(row[i] not in (None, "") for row in rows)]
+    return Section(
+        title="Setups" + (" (* no other equals or beats it in all objectives)" if several else ""),
+        columns=tuple(columns[i] for i in kept),
+        rows=tuple(tuple(row[i] for i in kept) for row in rows),
+    )
 
 
 def verdict(study: Study, result: SetupResult) -> str:
@@ -55,7 +117,7 @@ def verdict(study: Study, result: SetupResult) -> str:
     if abs(share) <= TIE_RATIO:
         return "tie"
     text = f"{significant(100 * abs(share), 2)} % {'worse' if share > 0 else 'better'}"
-    gap = result.gap_ratio
+    gap = study.gap_ratio(result)
     if gap is None or study.goals[0] == "headroom" or share < 0:
         return text
     bounded = study.value(result) * (1 - gap if study.value(result) > 0 else 1 / (1 - gap + 1e-12))
@@ -233,7 +295,7 @@ def _slowdown(study: Study, slow: SetupResult, fast: SetupResult) -> str:
         f"{described(study, slow)} trains {_millions(_speed(slow))} samples/s, and {few} GPUs "
         f"train {_millions(_speed(fast))}"
     )
-    gap = slow.gap_ratio
+    gap = study.gap_ratio(slow)
     most = math.inf if gap is None or gap >= 1 else _speed(slow) / (1 - gap)
     if most >= _speed(fast):
         return f"{text}; more --evaluations may find a better plan for {many} GPUs"

@@ -7,7 +7,6 @@ from typing import Final
 
 from markupsafe import Markup
 
-from planner.report.base import Cell, Column, Kind
 from planner.report.charts import ChartDot, Figure, legend, scatter
 from planner.report.page import Block, fill, grid, render_page
 from planner.study.compare import (
@@ -15,14 +14,13 @@ from planner.study.compare import (
     described,
     recommendation,
     remarks,
+    setups_table,
     space_parts,
-    verdict,
     worths,
 )
 from planner.study.figures import GOALS, Figures
 from planner.study.space import SYSTEM, told
 from planner.study.study import Study
-from planner.study.task import SetupResult
 from planner.support.text import significant
 
 _AXES: Final[dict[str, tuple[str, float]]] = {
@@ -72,8 +70,10 @@ def study_page(study: Study, name: str) -> str:
             Block(name="setups", title="Setups that were searched", body=chart, short="Setups"),
             Block(name="choices", title="What each choice is worth", body=worth, short="Choices"),
         ]
-    if study.results or study.space.impossible:
-        blocks.append(Block(name="table", title="Every setup", body=_table(study), short="Table"))
+    table = setups_table(study, everything=True)
+    if table.rows:
+        body = grid(table.columns, table.rows, marked=len(study.front))
+        blocks.append(Block(name="table", title="Every setup", body=body, short="Table"))
     return render_page(f"Study: {name}", "Setups of a study, best first", blocks)
 
 
@@ -136,53 +136,3 @@ def _shown(row: Worth) -> float:
 def _bar(row: Worth, longest: float) -> tuple[str, str, str, str]:
     css = "out" if row.loss_ratio is None else ""
     return row.value, css, f"{100 * _shown(row) / longest:.1f}", row.text
-
-
-def _table(study: Study) -> Markup:
-    """Every setup, those of the front first; columns that no setup has are left out."""
-    front = {r.setup for r in study.front}
-    ordered = sorted(study.results, key=lambda r: (r.setup not in front, study.value(r)))
-    knobs = study.space.varying or (SYSTEM,)
-    rows = [{**_values(r, knobs), **_figures(study, r)} for r in ordered]
-    rows += [
-        {**_values(SetupResult(setup=s, status=""), knobs), "Verdict": why}
-        for s, why in study.space.impossible.items()
-    ]
-    titles = list(dict.fromkeys(t for r in rows for t, v in r.items() if v not in (None, "")))
-    columns = [_column(title, [row.get(title) for row in rows]) for title in titles]
-    marked = sum(r.setup in front for r in ordered)
-    return grid(columns, [[row.get(t) for t in titles] for row in rows], marked=marked)
-
-
-def _column(title: str, values: list[Cell]) -> Column:
-    is_text = any(isinstance(v, str) for v in values)
-    return Column(title, Kind.TEXT if is_text else Kind.NUMBER)
-
-
-def _values(result: SetupResult, knobs: tuple[str, ...]) -> dict[str, Cell]:
-    values = {k: result.setup.get(k) for k in knobs}
-    return {
-        k: v if type(v) in (int, float) else told(k, v).removeprefix(f"{k.rpartition('.')[2]} ")
-        for k, v in values.items()
-    }
-
-
-def _figures(study: Study, result: SetupResult) -> dict[str, Cell]:
-    figures, gap = result.figures, result.gap_ratio
-    if figures is None:
-        return {"Verdict": result.reason or verdict(study, result)}
-    every_s = figures.checkpoint_interval_s
-    return {
-        "Iteration (ms)": figures.time_s * 1e3,
-        "Low (ms)": (figures.low_s or 0.0) * 1e3,
-        "High (ms)": (figures.high_s or 0.0) * 1e3,
-        "Gap (%)": None if gap is None else round(100.0 * gap, 4),
-        "M samples/s": figures.samples_per_s * 1e-6,
-        "Free (GiB)": figures.free_bytes * 2.0**-30,
-        "Training (%)": None if every_s is None else 100.0 * figures.availability_ratio,
-        "Checkpoint every (s)": every_s,
-        "USD/h": figures.usd_per_hour,
-        "USD per 10⁹ samples": figures.usd_per_billion_samples,
-        "Waits for most": result.waits_for,
-        "Verdict": verdict(study, result),
-    }

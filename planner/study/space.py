@@ -109,7 +109,7 @@ class Space:
     def __init__(self, knobs: Mapping[str, Sequence[Value]], load: Load) -> None:
         """Find the possible setups, if they are few enough to list."""
         self._load = load
-        self._loaded: dict[tuple[tuple[str, Value], ...], PlanningProblem | InvalidInputError] = {}
+        self._loaded: dict[tuple[tuple[str, Value], ...], PlanningProblem] = {}
         self._syncs_s: dict[Setup, float] = {}
         self.knobs = {name: tuple(dict.fromkeys(values)) for name, values in knobs.items()}
         self._drops_uneven = ALL in self.knobs.get(COPIES, ())
@@ -219,14 +219,8 @@ class Space:
         """
         picks = tuple((k, v) for k, v in setup.picks if k not in OWN_KNOBS)
         if picks not in self._loaded:
-            try:
-                self._loaded[picks] = self._load(dict(picks))
-            except InvalidInputError as error:
-                self._loaded[picks] = error
-        found = self._loaded[picks]
-        if isinstance(found, InvalidInputError):
-            raise InvalidInputError(found.problems)
-        return found
+            self._loaded[picks] = self._load(dict(picks))
+        return self._loaded[picks]
 
     def group_size(self, setup: Setup) -> int:
         """Ranks that share one copy of the tables."""

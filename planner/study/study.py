@@ -1,4 +1,4 @@
-"""A study: it proves bounds, searches setups, hands plans on between them, and recommends one."""
+"""A study: it proves bounds, searches setups, and recommends one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ from planner.study.figures import (
 from planner.study.space import GPUS, SYNC, SYSTEM, Setup, Space
 from planner.study.task import (
     DIED,
-    DONE,
     FAILED,
     STOPPED,
     SetupResult,
@@ -61,8 +60,6 @@ _WAVE: Final = 4
 """Setups that are chosen at a time: how many processes search them then changes no choice."""
 _REPEATS: Final = 3
 """If a sampler picks this many known setups in a row, an unknown one is drawn at random."""
-_ROUNDS: Final = 3
-"""At most this many further searches of a setup, in rounds that all setups finish together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,13 +220,8 @@ class Study:
 
     @property
     def results(self) -> tuple[SetupResult, ...]:
-        """The last result of each setup that was searched, in the order of their first search."""
-        found: dict[Setup, SetupResult] = {}
-        for result in self._trials.results:
-            known = found.get(result.setup)
-            if known is None or (result.handed_hash and result.status == DONE):
-                found[result.setup] = result
-        return tuple(found.values())
+        """Every finished search, in the order in which they began."""
+        return self._trials.results
 
     @property
     def front(self) -> tuple[SetupResult, ...]:
@@ -266,18 +258,36 @@ class Study:
         return values_of(self.goals[:1], result.figures)[0]
 
     def bound(self, setup: Setup, proven_s: float | None = None) -> Figures | None:
-        """Figures that no plan of a setup can better; None if nothing fits.
+        """Figures that no plan of a setup can better; None if nothing fits or nothing is proven.
 
         Args:
-            setup: a setup of a family that has a proof.
+            setup: the setup.
             proven_s: a further bound on its iteration, without the averaging of copies.
         """
-        floor = self.floors[self._family.get(setup) or self.space.loosest(setup)]
+        floor = self.floors.get(self._family.get(setup) or self.space.loosest(setup))
         if floor is None or math.isinf(floor.value):
             return None
         time_s = max(floor.value, proven_s or 0.0) + self.space.least_sync_s(setup)
         whole = self.space.problem(setup)
         return figures_of(whole, self.operation, time_s=time_s, free_bytes=floor.free_bytes)
+
+    def least_s(self, result: SetupResult) -> float | None:
+        """Seconds per iteration that no plan of a setup goes below, without averaging copies.
+
+        It is the higher one of the bound of the search and that of the setup's family; None if
+        nothing is proven.
+        """
+        floor = self.floors.get(self.space.loosest(result.setup))
+        bounds = (result.bound_s, None if floor is None else floor.value)
+        return max((b for b in bounds if b is not None), default=None)
+
+    def gap_ratio(self, result: SetupResult) -> float | None:
+        """By what share a plan of the setup can be faster than that found; None if not proven."""
+        least_s, figures = self.least_s(result), result.figures
+        if least_s is None or figures is None or not figures.time_s:
+            return None
+        sync_s = self.space.least_sync_s(result.setup)
+        return max(0.0, 1.0 - (least_s + sync_s) / figures.time_s)
 
     @property
     def is_proven(self) -> bool:
@@ -350,8 +360,6 @@ class Study:
         """The stored plan of a setup, priced again, with the bound of the setup."""
         asked, figures = self.space.restricted(result.setup), result.figures
         assert figures is not None
-        floor = self.floors.get(self.space.loosest(result.setup))
-        bounds = [result.bound_s, None if floor is None else floor.value]
         plan = Plan(placements=())
         if asked.workload.tables:
             plan = plan_from_json(result.plan, asked.workload, asked.topology)
@@ -363,7 +371,7 @@ class Study:
             objective="iteration",
             status=Status.INTERRUPTED if result.status == STOPPED else Status.GAP,
             value=candidate.estimate.time.time_s,
-            bound=max((b for b in bounds if b is not None), default=None),
+            bound=self.least_s(result),
             seconds=self._trials.seconds,
             seed=self.effort.seed,
             evaluations=sum(r.evaluations for r in self.results),
@@ -400,11 +408,10 @@ class Study:
             self._search(self._fresh(self.space.setups))
         else:
             self._by_bounds()
-        self._hand_on()
 
     def _fresh(self, setups: Sequence[Setup]) -> list[Task]:
-        """First searches of the setups that nobody has searched or is searching."""
-        taken = {setup for setup, _ in self._trials.taken}
+        """Searches of the setups that nobody has searched or is searching."""
+        taken = self._trials.taken
         return [self._task(s) for s in setups if s not in taken]
 
     def _task(self, setup: Setup) -> Task:
@@ -420,7 +427,7 @@ class Study:
 
     def _search(self, tasks: Sequence[Task], *, here: bool = False) -> None:
         """Search setups, and write each result at once."""
-        begun = {i: self._trials.begin(t.setup, t.handed_hash) for i, t in enumerate(tasks)}
+        begun = {i: self._trials.begin(t.setup) for i, t in enumerate(tasks)}
         self._search_begun(tasks, begun, here=here)
 
     def _search_begun(
@@ -429,16 +436,14 @@ class Study:
         place = None if here else self._place
         try:
             for i, found in done_at(place, search, tasks, self._should_stop):
-                task = tasks[i]
-                result = found or task.first
-                if result is None:
-                    result = SetupResult(setup=task.setup, status=FAILED, reason=DIED)
+                setup = tasks[i].setup
+                result = found or SetupResult(setup=setup, status=FAILED, reason=DIED)
                 if result.status == STOPPED:
                     if result.figures is not None:
                         self.unfinished = result
                     continue
                 self._record(begun.pop(i), result)
-                self._progress(task.setup.words)
+                self._progress(setup.words)
         finally:
             for number in begun.values():
                 self._trials.give_up(number)
@@ -529,7 +534,7 @@ class Study:
         repeats = 0
         self._search(self._fresh([self.space.base]), here=True)
         while self._num_done < self.effort.trials and not self._should_stop():
-            seen = {setup for setup, _ in self._trials.taken}
+            seen = self._trials.taken
             if len(seen) >= self.space.num_setups or (listed and listed <= seen):
                 return
             number, setup = self._trials.ask()
@@ -558,57 +563,12 @@ class Study:
             self._record(number, SetupResult(setup=setup, status=FAILED, reason=str(error)))
             return
         self._prove([setup])
-        family = self.space.loosest(setup)
-        bound = self.bound(setup) if family in self.floors else None
+        bound, found = self.bound(setup), self._found()
         own = np.array([values_of(self.goals, bound)])
-        if (
-            bound is not None
-            and len(self._found())
-            and (behind(self._found(), own)[0] <= self.effort.within_ratio)
-        ):
+        if bound and len(found) and behind(found, own)[0] <= self.effort.within_ratio:
             self._trials.rule_out(number)
             return
         self._search_begun([task], {0: number})
-
-    def _hand_on(self) -> None:
-        """Second searches from the plans of neighbours, in rounds that all setups finish together.
-
-        Whatever is done first, each round starts from the same plans, so that no result depends on
-        an order. Setups that cannot better what was found, as bounds prove, are left alone.
-        """
-        first = [r for r in self._trials.results if not r.handed_hash]
-        latest = {r.setup: r for r in first if r.status != FAILED or self._is_possible(r.setup)}
-        given: dict[Setup, tuple[Any, ...]] = {}
-        for _ in range(_ROUNDS):
-            known = {(r.setup, r.handed_hash): r for r in self._trials.results}
-            if self._should_stop() or self._trials.are_others_at_work:
-                return
-            tasks = [self._task(s).again(r, list(latest.values())) for s, r in latest.items()]
-            asked = [t for t in tasks if t and t.handed != given.get(t.setup) and self._may_win(t)]
-            given |= {t.setup: t.handed for t in asked}
-            self._search([t for t in asked if (t.setup, t.handed_hash) not in known])
-            known = {(r.setup, r.handed_hash): r for r in self._trials.results}
-            again = {t.setup: known.get((t.setup, t.handed_hash)) for t in asked}
-            latest |= {setup: r for setup, r in again.items() if r is not None}
-            if not asked:
-                return
-
-    def _is_possible(self, setup: Setup) -> bool:
-        return not self.space.reason(setup)
-
-    def _may_win(self, task: Task) -> bool:
-        """Whether a second search of a setup can change what is best."""
-        first = task.first
-        if self.effort.is_grid or first is None or first.bound_s is None or first.figures is None:
-            return True
-        bound = figures_of(
-            task.whole,
-            self.operation,
-            time_s=first.bound_s + self.space.least_sync_s(task.setup),
-            free_bytes=math.inf,
-        )
-        own = np.array([values_of(self.goals, bound)])
-        return float(behind(self._found(), own)[0]) > self.effort.within_ratio
 
     # -- the smallest cluster ---------------------------------------------------------------------
 
@@ -631,47 +591,26 @@ class Study:
             answer = None
             for size, setups in sizes.items():
                 self._prove(setups)
-                fast = [s for s in setups if self._speed(self._bound_of(s)) >= target]
+                fast = [s for s in setups if self._speed(self.bound(s)) >= target]
                 if not fast:
                     slow.append(size)
-                answer = self._first_of(fast, own, target)
+                answer = self._first_of(fast, target)
                 if answer is not None or self._should_stop():
                     break
             self.answers += (Answer(system=str(system), found=answer, ruled_out=tuple(slow)),)
             if answer is None and not any(r.setup in own for r in self.results):
-                most = sorted(own, key=lambda s: -self._speed(self._bound_of(s)))
+                most = sorted(own, key=lambda s: -self._speed(self.bound(s)))
                 self._search(self._fresh(most[:1]))
-
-    def _bound_of(self, setup: Setup) -> Figures | None:
-        return self.bound(setup) if self.space.loosest(setup) in self.floors else None
 
     @staticmethod
     def _speed(figures: Figures | None) -> float:
         return 0.0 if figures is None else figures.samples_per_s
 
-    def _first_of(
-        self, fast: Sequence[Setup], own: Sequence[Setup], target: float
-    ) -> SetupResult | None:
-        """The best result of some setups that reaches the target, with second searches if needed.
-
-        Args:
-            fast: the setups on one cluster that may reach it.
-            own: all setups on the system.
-            target: samples per second.
-        """
-        self._search(self._fresh(fast), here=self._place is None)
-        for is_last in (False, True):
-            found = {r.setup: r for r in self.results if r.setup in own}
-            enough = [found[s] for s in fast if s in found]
-            enough = [r for r in enough if self._speed(r.figures) >= target]
-            if enough or is_last:
-                return min(enough, key=self.value, default=None)
-            tasks = [
-                self._task(s).again(found[s], list(found.values())) for s in fast if s in found
-            ]
-            taken = self._trials.taken
-            self._search([t for t in tasks if t and (t.setup, t.handed_hash) not in taken])
-        return None
+    def _first_of(self, fast: Sequence[Setup], target: float) -> SetupResult | None:
+        """The best result of the setups on one cluster that reaches the target."""
+        self._search(self._fresh(fast))
+        found = [r for r in self.results if r.setup in fast and self._speed(r.figures) >= target]
+        return min(found, key=self.value, default=None)
 
 
 def _name(family: Setup) -> str:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 STUDY_NAME: Final = "shardplan"
-SAMPLERS: Final = ("bounds", "tpe", "nsga2", "random")
 
 _STARTUP_TRIALS: Final = 8
 _POPULATION: Final = 16
@@ -42,7 +41,7 @@ class Trials:
     Args:
         space: the setups.
         journal: the file of Optuna's journal; None keeps the trials in memory.
-        sampler: one of :data:`SAMPLERS`.
+        sampler: ``tpe``, ``nsga2`` or ``random``; others pick at random too.
         seed: of the sampler.
         num_goals: number of goals.
 
@@ -82,12 +81,11 @@ class Trials:
 
     @property
     def results(self) -> tuple[SetupResult, ...]:
-        """Every finished search, also second ones, in the order in which they began."""
+        """Every finished search, in the order in which they began."""
         for trial in self._in("COMPLETE"):
             if trial.number not in self._results:
                 told = dict(trial.user_attrs)
-                setup = Setup(tuple((k, v) for k, v in told["setup"]))
-                result = SetupResult.from_json(setup, told["result"], trial.number)
+                result = SetupResult.from_json(_setup_of(trial), told["result"], trial.number)
                 self._results[trial.number] = replace(result, plan=told.get("plan"))
         return tuple(self._results[number] for number in sorted(self._results))
 
@@ -97,16 +95,10 @@ class Trials:
         return tuple(_setup_of(t) for t in self._in("PRUNED"))
 
     @property
-    def taken(self) -> set[tuple[Setup, str]]:
-        """What was searched or ruled out or is at work: setups, with hashes of handed plans."""
+    def taken(self) -> set[Setup]:
+        """The setups that were searched or ruled out, or are at work."""
         every = self._in("COMPLETE", "PRUNED", "RUNNING")
-        begun = [t for t in every if "setup" in t.user_attrs]
-        return {(_setup_of(t), t.user_attrs.get("handed_hash", "")) for t in begun}
-
-    @property
-    def are_others_at_work(self) -> bool:
-        """Whether trials run in other processes."""
-        return bool(self._in("RUNNING"))
+        return {_setup_of(t) for t in every if "setup" in t.user_attrs}
 
     @property
     def seconds(self) -> float:
@@ -116,25 +108,24 @@ class Trials:
         ended = [t.datetime_complete for t in done if t.datetime_complete is not None]
         return (max(ended) - min(begun)).total_seconds() if begun and ended else 0.0
 
-    def begin(self, setup: Setup, handed_hash: str = "") -> int:
+    def begin(self, setup: Setup) -> int:
         """Begin the trial of a setup; returns its number."""
         knobs = self._space.knobs
         params = {k: v if v in knobs[k] else knobs[k][0] for k, v in setup.picks}
         self._study.enqueue_trial(params, user_attrs={"wanted": setup.picks})
         trial = self._study.ask()
         wanted = trial.user_attrs.get("wanted", setup.picks)
-        return self._begun(trial, Setup(tuple((k, v) for k, v in wanted)), handed_hash)[0]
+        return self._begun(trial, Setup(tuple((k, v) for k, v in wanted)))[0]
 
     def ask(self) -> tuple[int, Setup]:
         """Begin the trial of the setup that the sampler chooses."""
-        return self._begun(self._study.ask(), None, "")
+        return self._begun(self._study.ask(), None)
 
-    def _begun(self, trial: Trial, setup: Setup | None, handed_hash: str) -> tuple[int, Setup]:
+    def _begun(self, trial: Trial, setup: Setup | None) -> tuple[int, Setup]:
         values = [trial.suggest_categorical(n, list(v)) for n, v in self._space.knobs.items()]
         setup = setup or self._space.setup_of(values)
         self._begun_here[trial.number] = trial
         trial.set_user_attr("worker", _worker())
-        trial.set_user_attr("handed_hash", handed_hash)
         trial.set_user_attr("setup", [list(pick) for pick in setup.picks])
         return trial.number, setup
 

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 # ------------------ collector
 #
@@ -70,19 +69,6 @@ def end_with(parent: int) -> None:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     if os.getppid() != parent:
         os._exit(1)
-
-
-def call_as_child(parent: int, request: bytes) -> None:
-    """The target of a process of :mod:`multiprocessing`, which ends with its parent.
-
-    Args:
-        parent: as for :func:`end_with`.
-        request: a pickled pair of a function and its arguments. Unpickling it may import much; it
-            is done here, so that the end of the parent is noticed meanwhile.
-    """
-    end_with(parent)
-    function, arguments = pickle.loads(request)
-    function(*arguments)
 
 
 def command(module: str) -> list[str]:
@@ -168,7 +154,7 @@ class _Worker:
         self.process.join()
 
 
-class WorkerPool:
+class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     """Processes that are started when they are needed; :meth:`close` ends all of them.
 
     A pool belongs to the thread that made it: its processes end with that thread
@@ -184,18 +170,8 @@ class WorkerPool:
         self._idle: list[_Worker] = []
         self._busy: dict[Connection, tuple[_Worker, int]] = {}
 
-    def __enter__(self) -> Self:
-        """The pool itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End all processes."""
-        del kind, error, trace
         self.close()
 
     def close(self) -> None:

@@ -84,19 +84,14 @@ def rank_rows(
 
 def html(facts: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> str:
     """A short list of facts, and a table of the first rows."""
+    import pandas
+
     lines = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in facts)
-    if not rows:
-        return f"<dl>{lines}</dl>"
-    head = "".join(f"<th>{escape(column)}</th>" for column in rows[0])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(_cell(v))}</td>" for v in row.values()) + "</tr>"
-        for row in rows[:_MOST_ROWS]
-    )
+    shown = [{name: _cell(value) for name, value in row.items()} for row in rows[:_MOST_ROWS]]
+    table = pandas.DataFrame(shown).to_html(index=False, border=0) if shown else ""
     rest = len(rows) - _MOST_ROWS
     more = f"<p>and {rest:,} more rows; to_dataframe() has all</p>" if rest > 0 else ""
-    return (
-        f"<dl>{lines}</dl><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
-    )
+    return f"<dl>{lines}</dl>{table}{more}"
 
 
 def _table_row(placement: TablePlacement, workload: Workload) -> dict[str, Any]:

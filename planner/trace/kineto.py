@@ -11,8 +11,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,9 @@ from costmodels.iteration.base import INPUT_COPY, Program, Simulation, Step, Str
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.topology import Topology
-from planner.trace.reading import WAITED
+from planner.errors import InvalidInputError
+from planner.trace.reading import WAITED, TraceTimes, times_of, told_wait_s
+from planner.trace.stages import DENSE_STAGES, OTHER, STAGES
 
 Event = dict[str, Any]
 
@@ -76,23 +79,11 @@ def traces(
         ranks: the ranks to write; None for all.
     """
     program, simulation = pipeline.simulate(plan)
-    local = pipeline.topology.local_world_size
-    for rank in range(pipeline.topology.world_size) if ranks is None else sorted(ranks):
-        lane = _Lane(rank=rank, device=rank % local)
-        events = list(_events(program, simulation, lane, iterations))
-        yield TraceFile(rank=rank, data=_packed(_document(events, lane, pipeline.topology)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lane:
-    """One rank: the process id of its GPU is its device number; its host has another id."""
-
-    rank: int
-    device: int
-
-    @property
-    def host(self) -> int:
-        return 10_000 + self.rank
+    topology = pipeline.topology
+    for rank in range(topology.world_size) if ranks is None else sorted(ranks):
+        device = rank % topology.local_world_size
+        events = list(_events(program, simulation, rank, device, iterations))
+        yield TraceFile(rank=rank, data=_packed(_document(events, rank, device, topology)))
 
 
 def _packed(document: dict[str, Any]) -> bytes:
@@ -102,38 +93,44 @@ def _packed(document: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def _document(events: list[Event], lane: _Lane, topology: Topology) -> dict[str, Any]:
+def _host(rank: int) -> int:
+    """The process id of the host of a rank; that of its GPU is the number of the device."""
+    return 10_000 + rank
+
+
+def _document(events: list[Event], rank: int, device: int, topology: Topology) -> dict[str, Any]:
     return {
         "schemaVersion": 1,
         "deviceProperties": [
             {
-                "id": lane.device,
+                "id": device,
                 "name": topology.device.name,
-                "totalGlobalMem": int(topology.hbm_capacities()[lane.rank]),
+                "totalGlobalMem": int(topology.hbm_capacities()[rank]),
                 "numSms": topology.device.num_multiprocessors,
             }
         ],
         "distributedInfo": {
             "backend": "nccl",
-            "rank": lane.rank,
+            "rank": rank,
             "world_size": topology.world_size,
             "pg_count": 1,
             "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl"}],
         },
-        "traceName": f"shardplan {costmodels.__version__}: predicted, rank {lane.rank}",
+        "traceName": f"shardplan {costmodels.__version__}: predicted, rank {rank}",
         "displayTimeUnit": "ms",
-        "traceEvents": [*_names(lane), *events],
+        "traceEvents": [*_names(rank, device), *events],
     }
 
 
-def _names(lane: _Lane) -> list[Event]:
+def _names(rank: int, device: int) -> list[Event]:
     """Labels of processes and threads."""
-    processes = ((lane.host, f"rank {lane.rank} host"), (lane.device, f"rank {lane.rank} GPU"))
+    host = _host(rank)
     return [
-        *(_meta("process_name", pid, 0, {"name": name}) for pid, name in processes),
-        _meta("thread_name", lane.host, _HOST_THREAD, {"name": "main thread"}),
+        _meta("process_name", host, 0, {"name": f"rank {rank} host"}),
+        _meta("process_name", device, 0, {"name": f"rank {rank} GPU"}),
+        _meta("thread_name", host, _HOST_THREAD, {"name": "main thread"}),
         *(
-            _meta("thread_name", lane.device, tid, {"name": f"stream {tid} {stream.value}"})
+            _meta("thread_name", device, tid, {"name": f"stream {tid} {stream.value}"})
             for stream, tid in STREAM_IDS.items()
         ),
     ]
@@ -143,32 +140,31 @@ def _meta(name: str, pid: int, tid: int, args: dict[str, str]) -> Event:
     return {"name": name, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 
-def _events(program: Program, simulation: Simulation, lane: _Lane, count: int) -> Iterator[Event]:
-    period_s = simulation.iteration_time_s
+def _span(
+    name: str, category: str, place: tuple[int, int], begin_s: float, time_s: float, args: Event
+) -> Event:
+    """A complete event in a process and a thread."""
+    pid, tid = place
+    times = {"ts": _us(begin_s), "dur": _us(time_s)}
+    return {"name": name, "ph": "X", "cat": category, "pid": pid, "tid": tid, **times, "args": args}
+
+
+def _events(
+    program: Program, simulation: Simulation, rank: int, device: int, count: int
+) -> Iterator[Event]:
+    period_s, host = simulation.iteration_time_s, (_host(rank), _HOST_THREAD)
     for iteration in range(count):
-        begin_s = iteration * period_s
-        yield {
-            "name": f"ProfilerStep#{iteration}",
-            "ph": "X",
-            "cat": "user_annotation",
-            "pid": lane.host,
-            "tid": _HOST_THREAD,
-            "ts": _us(begin_s),
-            "dur": _us(period_s),
-            "args": {"External id": _first_id(program, iteration)},
-        }
-        yield from _iteration(program, simulation, lane, iteration, begin_s)
-
-
-def _first_id(program: Program, iteration: int) -> int:
-    return iteration * (len(program.steps) + 1) + 1
+        begin_s, first = iteration * period_s, iteration * (len(program.steps) + 1) + 1
+        mark = f"ProfilerStep#{iteration}"
+        yield _span(mark, "user_annotation", host, begin_s, period_s, {"External id": first})
+        yield from _iteration(program, simulation, rank, device, first + 1, begin_s)
 
 
 def _iteration(
-    program: Program, simulation: Simulation, lane: _Lane, iteration: int, begin_s: float
+    program: Program, simulation: Simulation, rank: int, device: int, first: int, begin_s: float
 ) -> Iterator[Event]:
     """The host's launch and the kernel of every step that takes time on this rank."""
-    rank, host_s = lane.rank, 0.0
+    host_s = 0.0
     for index, step in enumerate(program.steps):
         host_cost_s = _on_rank(step.host_s, rank)
         issued_s, host_s = host_s, host_s + host_cost_s
@@ -178,35 +174,21 @@ def _iteration(
             host_s = max(host_s, finish_s)
         if finish_s - start_s < _NANOSECOND:
             continue
-        number = _first_id(program, iteration) + 1 + index
-        shared = {"correlation": number, "External id": number}
-        yield {
-            "name": "cudaLaunchKernel",
-            "ph": "X",
-            "cat": "cuda_runtime",
-            "pid": lane.host,
-            "tid": _HOST_THREAD,
-            "ts": _us(begin_s + issued_s),
-            "dur": _us(host_cost_s),
-            "args": shared,
-        }
+        shared = {"correlation": first + index, "External id": first + index}
+        host = (_host(rank), _HOST_THREAD)
+        launched_s = begin_s + issued_s
+        yield _span("cudaLaunchKernel", "cuda_runtime", host, launched_s, host_cost_s, shared)
+        stream = STREAM_IDS[step.stream]
+        where = {"device": device, "stream": stream, "step": step.name}
         waited_s = start_s - float(simulation.arrival_s[index, rank])
-        yield {
-            "name": kernel_name(step),
-            "ph": "X",
-            "cat": "gpu_memcpy" if _copies(step) else "kernel",
-            "pid": lane.device,
-            "tid": STREAM_IDS[step.stream],
-            "ts": _us(begin_s + start_s),
-            "dur": _us(finish_s - start_s),
-            "args": {
-                **shared,
-                "device": lane.device,
-                "stream": STREAM_IDS[step.stream],
-                "step": step.name,
-                **_collective_args(step, waited_s),
-            },
-        }
+        yield _span(
+            kernel_name(step),
+            "gpu_memcpy" if _copies(step) else "kernel",
+            (device, stream),
+            begin_s + start_s,
+            finish_s - start_s,
+            {**shared, **where, **_collective_args(step, waited_s)},
+        )
 
 
 def _on_rank(values: np.ndarray[Any, np.dtype[np.float64]], rank: int) -> float:
@@ -276,3 +258,93 @@ def buffer_bytes(traffic_bytes: FloatArray) -> int:
     """Bytes of the buffer to replay the matrix: the largest sum of a row or column."""
     whole = whole_bytes(traffic_bytes)
     return int(max(whole.sum(axis=0).max(), whole.sum(axis=1).max()))
+
+
+# ------------------------------------------------------------------ beside measured traces
+
+
+HOST: Final = "host"
+"""What the host does for an iteration; other rows are times of the GPU or of the whole step."""
+TOTALS = ("iteration", "compute", "communication", "exposed communication")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRow:
+    """One stage, or a total, on one rank, in seconds per iteration.
+
+    ``wait_s`` is how long this rank waits for later ranks in such a collective, as predicted; a
+    measured kernel runs during this time. If the measured file has the waits itself, as traces of
+    this project do, they are in ``measured_wait_s``.
+    """
+
+    rank: int
+    kind: str
+    measured_s: float
+    predicted_s: float
+    wait_s: float = 0.0
+    measured_wait_s: float = 0.0
+
+    @property
+    def error_ratio(self) -> float | None:
+        """(predicted - measured) / measured; None if nothing was measured."""
+        measured_s = self.measured_s + self.measured_wait_s
+        return (self.predicted_s + self.wait_s) / measured_s - 1.0 if self.measured_s > 0 else None
+
+
+def compare_traces(
+    pipeline: CostPipeline, plan: Plan, measured: Sequence[TraceTimes]
+) -> tuple[TraceRow, ...]:
+    """Rows for every rank that has a trace: totals first, and then stages.
+
+    Raises:
+        InvalidInputError: two traces are of one rank, or one of a rank that the plan does not have.
+    """
+    world, by_rank = pipeline.topology.world_size, {t.rank: t for t in measured}
+    if len(by_rank) < len(measured):
+        message = "two traces are of the same rank; give one file per rank"
+        raise InvalidInputError(message)
+    strange = [rank for rank in by_rank if rank >= world]
+    if strange:
+        message = f"a trace is of rank {strange[0]}, and the plan has ranks 0..{world - 1}"
+        raise InvalidInputError(message)
+    program, _ = pipeline.simulate(plan)
+    host_s = sum(np.broadcast_to(step.host_s, (world,)) for step in program.steps)
+    rows: list[TraceRow] = []
+    for file in traces(pipeline, plan, ranks=by_rank):
+        times, document = by_rank[file.rank], json.loads(gzip.decompress(file.data))
+        rows += _rows(times, times_of(document, Path(file.name)), _waits_s(document))
+        if times.host_s is not None:
+            told_s = float(np.asarray(host_s)[file.rank])
+            host = TraceRow(rank=file.rank, kind=HOST, measured_s=times.host_s, predicted_s=told_s)
+            rows.append(host)
+    return tuple(rows)
+
+
+def _rows(measured: TraceTimes, predicted: TraceTimes, waits_s: float) -> list[TraceRow]:
+    rank, told_s = measured.rank, measured.told_waits_s
+    fields = ("iteration_s", "compute_s", "communication_s", "exposed_s")
+    rows = [
+        TraceRow(
+            rank=rank,
+            kind=kind,
+            measured_s=getattr(measured, field),
+            predicted_s=getattr(predicted, field),
+            wait_s=waits_s if waits else 0.0,
+            measured_wait_s=told_s if waits else 0.0,
+        )
+        for kind, field, waits in zip(TOTALS, fields, (False, False, True, True), strict=True)
+    ]
+    expected = dict(predicted.kinds_s)
+    if not measured.tells_stages:
+        dense_s = sum(expected.pop(stage, 0.0) for stage in DENSE_STAGES)
+        expected[OTHER] = expected.get(OTHER, 0.0) + dense_s
+    for kind in STAGES:
+        m, p = measured.kinds_s.get(kind, 0.0), expected.get(kind, 0.0)
+        if m or p:
+            rows.append(TraceRow(rank=rank, kind=kind, measured_s=m, predicted_s=p))
+    return rows
+
+
+def _waits_s(document: dict[str, list[dict[str, object]]]) -> float:
+    """Seconds that the predicted rank waits for later ones in collectives."""
+    return sum(told_wait_s(event) for event in document["traceEvents"])

@@ -308,16 +308,8 @@ def _lengths_s(marks: Sequence[tuple[float, float]]) -> FloatArray:
     return np.diff(begins) * 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Placed:
-    """A kernel with its iteration and its stage."""
-
-    step: int
-    stage: str
-    group: str
-    begin_s: float
-    time_s: float
-    told_wait_s: float
+_Placed = tuple[int, str, str, float, float, float]
+"""A kernel: iteration, stage, kind, begin, seconds, and seconds that it waits for later ranks."""
 
 
 def _placed(
@@ -328,17 +320,9 @@ def _placed(
     for event in kernels:
         step = _step_of(launches.launched_us(event), marks)
         if step is not None:
-            name = str(event.get("name", ""))
-            found.append(
-                _Placed(
-                    step=step,
-                    stage=launches.stage(event),
-                    group=group_of(name),
-                    begin_s=float(event["ts"]) * 1e-6,
-                    time_s=float(event["dur"]) * 1e-6,
-                    told_wait_s=told_wait_s(event),
-                )
-            )
+            group = group_of(str(event.get("name", "")))
+            begin_s, time_s = (float(event[key]) * 1e-6 for key in ("ts", "dur"))
+            found.append((step, launches.stage(event), group, begin_s, time_s, told_wait_s(event)))
     return found
 
 
@@ -371,10 +355,7 @@ def _times(
     on_cpu: bool,
 ) -> TraceTimes:
     count = len(lengths_s)
-    step = np.array([e.step for e in placed])
-    start, spans = (np.array([getattr(e, key) for e in placed]) for key in ("begin_s", "time_s"))
-    stages = np.array([e.stage for e in placed])
-    groups = np.array([e.group for e in placed])
+    step, stages, groups, start, spans, told_s = map(np.array, zip(*placed, strict=True))
     moving = np.isin(stages, COLLECTIVES)
     computing = ~moving & (stages != COPIES)
 
@@ -409,7 +390,7 @@ def _times(
             for at in ((stages == stage) & (groups == group),)
         ),
         device=device,
-        told_waits_s=median(step >= 0, np.array([e.told_wait_s for e in placed])),
+        told_waits_s=median(step >= 0, told_s),
         on_cpu=on_cpu,
     )
 

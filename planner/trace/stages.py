@@ -17,15 +17,20 @@ from typing import Any, Final
 
 from costmodels.iteration.base import LOOKUP_BACKWARD, LOOKUP_FORWARD
 
-_KINDS: Final = (
-    ("lookup forward", re.compile(r"^\[lookup\]")),
-    ("lookup backward", re.compile(r"CppNode<.*Lookup")),
-    (
-        "all-to-all",
-        re.compile(r"^(## |\[\w*dist|c10d::|gloo:)|(All2All|ReduceScatter|AllGather)\w*_"),
-    ),
+Patterns = tuple[tuple[str, re.Pattern[str]], ...]
+"""Names, each with the pattern of what it stands for; the first match wins."""
+
+
+def _patterns(*pairs: tuple[str, str], flags: re.RegexFlag = re.NOFLAG) -> Patterns:
+    return tuple((name, re.compile(pattern, flags)) for name, pattern in pairs)
+
+
+_KINDS: Final = _patterns(
+    ("lookup forward", r"^\[lookup\]"),
+    ("lookup backward", r"CppNode<.*Lookup"),
+    ("all-to-all", r"^(## |\[\w*dist|c10d::|gloo:)|(All2All|ReduceScatter|AllGather)\w*_"),
 )
-"""Kinds of spans by name, from TorchRec's marks and the nodes of autograd; the first match wins."""
+"""Kinds of spans by name, from TorchRec's marks and the nodes of autograd."""
 SPAN_KINDS: Final = frozenset(kind for kind, _ in _KINDS)
 _MARKED: Final = frozenset({"cpu_op", "user_annotation"})
 
@@ -49,25 +54,20 @@ def cpu_spans(
         e for e in events if e.get("tid") in step_threads and str(e.get("cat")).lower() in _MARKED
     ]
     own.sort(key=lambda e: (float(e["ts"]), -float(e["dur"])))
-    return list(_without_gaps(own, other))
-
-
-def _without_gaps(own: Sequence[dict[str, Any]], other: str) -> Iterator[dict[str, Any]]:
-    end: float | None = None
+    found, end = [], float(own[0]["ts"]) if own else 0.0
     for event in own:
         begin = float(event["ts"])
-        if end is None:
-            end = begin
-        kind = next((k for k, p in _KINDS if p.search(str(event.get("name", "")))), None)
+        kind = _first(_KINDS, str(event.get("name", "")))
         if kind is None or begin < end:
             continue
         if begin > end:
-            yield {"name": other, "ts": end, "dur": begin - end}
-        yield {"name": kind, "ts": begin, "dur": float(event["dur"])}
+            found.append({"name": other, "ts": end, "dur": begin - end})
+        found.append({"name": kind, "ts": begin, "dur": float(event["dur"])})
         end = begin + float(event["dur"])
-    last = max((float(e["ts"]) + float(e["dur"]) for e in own), default=0.0)
-    if end is not None and last > end:
-        yield {"name": other, "ts": end, "dur": last - end}
+    last = max((float(e["ts"]) + float(e["dur"]) for e in own), default=end)
+    if last > end:
+        found.append({"name": other, "ts": end, "dur": last - end})
+    return found
 
 
 COPIES: Final = "copies"
@@ -95,82 +95,73 @@ STAGES: Final = (
 )
 """In the order in which they are shown."""
 
-_COLLECTIVE_NAMES: Final = (
-    ("all-to-all", re.compile(r"nccl.*(sendrecv|alltoall|all_to_all)", re.IGNORECASE)),
-    ("reduce-scatter", re.compile(r"nccl.*reduce_?scatter", re.IGNORECASE)),
-    ("all-gather", re.compile(r"nccl.*all_?gather", re.IGNORECASE)),
-    ("all-reduce", re.compile(r"nccl.*all_?reduce", re.IGNORECASE)),
-    ("other collectives", re.compile(r"^(nccl|rccl)", re.IGNORECASE)),
+_COLLECTIVE_NAMES: Final = _patterns(
+    ("all-to-all", r"nccl.*(sendrecv|alltoall|all_to_all)"),
+    ("reduce-scatter", r"nccl.*reduce_?scatter"),
+    ("all-gather", r"nccl.*all_?gather"),
+    ("all-reduce", r"nccl.*all_?reduce"),
+    ("other collectives", r"^(nccl|rccl)"),
+    flags=re.IGNORECASE,
 )
+_SORTED: Final = "embedding.*(backward|grad)|linearize_index|transpose_embedding|radix_?sort"
 _NAMES: Final = (
     *_COLLECTIVE_NAMES,
-    (
-        LOOKUP_BACKWARD,
-        re.compile(
-            r"embedding.*(backward|grad)|linearize_index|transpose_embedding|radix_?sort|"
-            r"split_embedding.*optimizer",
-            re.IGNORECASE,
-        ),
+    *_patterns(
+        (LOOKUP_BACKWARD, rf"{_SORTED}|split_embedding.*optimizer"),
+        (LOOKUP_FORWARD, r"(split|dense|batched)_embedding|bounds_check"),
+        (COPIES, r"^mem(cpy|set)"),
+        flags=re.IGNORECASE,
     ),
-    (LOOKUP_FORWARD, re.compile(r"(split|dense|batched)_embedding|bounds_check", re.IGNORECASE)),
-    (COPIES, re.compile(r"^mem(cpy|set)", re.IGNORECASE)),
     # Steps of predicted iterations; names of real kernels have no such words.
-    (OPTIMIZER, re.compile(r"^dense optimizer")),
-    (DENSE_FORWARD, re.compile(r"^[^_(<:]* forward\b")),
-    (DENSE_BACKWARD, re.compile(r"^[^_(<:]* backward\b")),
-)
-"""Stages by the name of a kernel; the first match wins."""
-
-_SPANS: Final = (
-    (OPTIMIZER, re.compile(r"^(Optimizer\.|## optimizer ##)")),
-    (LOOKUP_BACKWARD, re.compile(r"CppNode<\w*Lookup|embedding_backward")),
-    (LOOKUP_FORWARD, re.compile(r"^\[lookup\]|_embedding\w*_(lookup|forward)|bounds_check")),
-    (
-        OTHER,
-        re.compile(
-            r"^## (KJT|all2all|\w+ wait\(\)|.*dist)|^\[\w*dist|"
-            r"(All2All|ReduceScatter|AllGather)\w*_"
-        ),
+    *_patterns(
+        (OPTIMIZER, r"^dense optimizer"),
+        (DENSE_FORWARD, r"^[^_(<:]* forward\b"),
+        (DENSE_BACKWARD, r"^[^_(<:]* backward\b"),
     ),
-    (DENSE_BACKWARD, re.compile(r"^(autograd::engine::|## backward ##)")),
-    (DENSE_FORWARD, re.compile(r"^(DistributedDataParallel\.forward|## forward ##)")),
 )
-"""Stages by the name of a span of the host, from the marks of PyTorch and TorchRec; the first match
-wins, and a span without a match has the stage of the span around it."""
+"""Stages by the name of a kernel."""
+_EXCHANGED: Final = r"^\[\w*dist|(All2All|ReduceScatter|AllGather)\w*_"
+
+_SPANS: Final = _patterns(
+    (OPTIMIZER, r"^(Optimizer\.|## optimizer ##)"),
+    (LOOKUP_BACKWARD, r"CppNode<\w*Lookup|embedding_backward"),
+    (LOOKUP_FORWARD, r"^\[lookup\]|_embedding\w*_(lookup|forward)|bounds_check"),
+    (OTHER, rf"^## (KJT|all2all|\w+ wait\(\)|.*dist)|{_EXCHANGED}"),
+    (DENSE_BACKWARD, r"^(autograd::engine::|## backward ##)"),
+    (DENSE_FORWARD, r"^(DistributedDataParallel\.forward|## forward ##)"),
+)
+"""Stages by the name of a span of the host, from the marks of PyTorch and TorchRec; a span without
+a match has the stage of the span around it."""
 
 _MOVES: Final = re.compile(r"^Memcpy (HtoD|DtoH)", re.IGNORECASE)
 """Copies over the host's link: the batch and, in TorchRec, sizes of exchanges."""
 
-_GROUPS: Final = (
-    ("copies", re.compile(r"^memcpy", re.IGNORECASE)),
-    ("fill", re.compile(r"^memset|FillFunctor", re.IGNORECASE)),
-    ("bounds check", re.compile(r"bounds_check")),
-    ("index backward", re.compile(r"indexing_backward")),
-    (
-        "sort and encode",
-        re.compile(
-            r"radix_?sort|DeviceScan|ReduceByKey|DeviceCompact|RunLength|linearize_index|"
-            r"find_long_segments|DeviceMerge",
-            re.IGNORECASE,
-        ),
-    ),
-    ("embedding kernels", re.compile(r"embedding", re.IGNORECASE)),
-    ("multi-tensor", re.compile(r"multi_tensor_apply")),
-    ("attention", re.compile(r"flash_|fmha|attention|hstu", re.IGNORECASE)),
-    ("concatenation", re.compile(r"CatArray")),
-    ("index", re.compile(r"index_elementwise|_gather|scatter|index_select", re.IGNORECASE)),
-    (
-        "products",
-        re.compile(r"gemm|gemv|cutlass|cublas|splitK|xmma|nvjet|scal_kernel", re.IGNORECASE),
-    ),
-    ("normalization", re.compile(r"softmax|layer_?norm|batch_?norm", re.IGNORECASE)),
-    ("reductions", re.compile(r"reduce_kernel")),
-    ("elementwise", re.compile(r"elementwise|triton_poi", re.IGNORECASE)),
+_ENCODED: Final = r"ReduceByKey|RunLength|linearize_index|find_long_segments"
+_GROUPS: Final = _patterns(
+    ("copies", r"(?i)^memcpy"),
+    ("fill", r"(?i)^memset|FillFunctor"),
+    ("bounds check", r"bounds_check"),
+    ("index backward", r"indexing_backward"),
+    ("sort and encode", rf"(?i)radix_?sort|Device(Scan|Compact|Merge)|{_ENCODED}"),
+    ("embedding kernels", r"(?i)embedding"),
+    ("multi-tensor", r"multi_tensor_apply"),
+    ("attention", r"(?i)flash_|fmha|attention|hstu"),
+    ("concatenation", r"CatArray"),
+    ("index", r"(?i)index_elementwise|_gather|scatter|index_select"),
+    ("products", r"(?i)gemm|gemv|cutlass|cublas|splitK|xmma|nvjet|scal_kernel"),
+    ("normalization", r"(?i)softmax|layer_?norm|batch_?norm"),
+    ("reductions", r"reduce_kernel"),
+    ("elementwise", r"(?i)elementwise|triton_poi"),
 )
-"""Groups of kernels by name; the first match wins."""
+"""Groups of kernels by name."""
 _REST: Final = "other kernels"
 _NAMES_KEPT: Final = 4096
 """Names of kernels and spans come again in every step."""
+
+
+def _first(patterns: Patterns, name: str) -> str | None:
+    """What stands beside the first pattern that is in a name; None without any."""
+    return next((what for what, pattern in patterns if pattern.search(name)), None)
 
 
 @lru_cache(maxsize=_NAMES_KEPT)
@@ -178,21 +169,19 @@ def stage_of_name(name: str) -> str:
     """The stage of a kernel by its name; spans of CPU ranks already have the names of stages."""
     if name in SPAN_KINDS:
         return name
-    return next((stage for stage, pattern in _NAMES if pattern.search(name)), OTHER)
+    return _first(_NAMES, name) or OTHER
 
 
 @lru_cache(maxsize=_NAMES_KEPT)
 def group_of(name: str) -> str:
     """What kind of kernel a name is of."""
-    if any(pattern.search(name) for _, pattern in _COLLECTIVE_NAMES):
-        return "collective"
-    return next((group for group, pattern in _GROUPS if pattern.search(name)), _REST)
+    return "collective" if _first(_COLLECTIVE_NAMES, name) else _first(_GROUPS, name) or _REST
 
 
 @lru_cache(maxsize=_NAMES_KEPT)
 def _stage_of_span(name: str) -> str | None:
     """The stage that a span of the host names; None if it names none."""
-    return next((stage for stage, pattern in _SPANS if pattern.search(name)), None)
+    return _first(_SPANS, name)
 
 
 class Launches:

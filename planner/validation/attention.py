@@ -24,14 +24,24 @@ from costmodels.dense.roofline import attention_s
 from costmodels.operators import Operator, OperatorKind
 from costmodels.sustained import BURSTS, POINTWISE, ScoreWork, Works, generation_of
 from costmodels.topology import Device
-from planner import io
-from planner.validation.cases import AS_SHIPPED, Prediction, csv_rows
+from planner.validation.cases import (
+    AS_SHIPPED,
+    Case,
+    Part,
+    Prediction,
+    csv_rows,
+    left_out,
+    system,
+    within,
+)
 from planner.validation.transformers import TransformerCase, unfitted
 
 _FILE: Final = "hstu_attention.csv"
 """Single kernels, one shape a row."""
 _LAYERS: Final = "hstu_layers.csv"
 """Whole layers, one a row."""
+_SHORT: Final = 1024
+"""Positions up to which a sequence is listed as short."""
 _START: Final = (0.8, 300.0, 4e-6, 4e-6)
 _LIMITS: Final = ((0.1, 1.0, 1e-9, 1e-9), (1.0, 1e4, 1e-3, 1e-4))
 """Where a fit begins, and the least and greatest values that it may take: for the product ratio,
@@ -46,28 +56,27 @@ generations. The first two depend on the arithmetic of a score, which is the sam
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionCase:
+class AttentionCase(Case):
     """One measured pass of a kernel.
 
     Attributes:
-        device: the GPU.
         batch: number of sequences.
         heads: number of heads.
         positions: positions of each sequence.
         width: elements of a head.
         is_backward: whether the backward pass was measured, or the forward pass.
-        measured_s: measured seconds.
-        source: where the measurement is published.
     """
 
-    device: Device
     batch: int
     heads: int
     positions: int
     width: int
     is_backward: bool
-    measured_s: float
-    source: str
+
+    @property
+    def device(self) -> Device:
+        """The GPU."""
+        return self.topology.device
 
     @property
     def operator(self) -> Operator:
@@ -92,11 +101,9 @@ def _operator(groups: int, positions: int, width: int) -> Operator:
     )
 
 
-Leaving = Callable[[AttentionCase, AttentionCase], bool]
-"""Says whether the first case may be fitted to the second one."""
-LEFT_OUT: Final[dict[str, Leaving]] = {
+LEFT_OUT: Final[dict[str, Callable[[AttentionCase, AttentionCase], bool]]] = {
     "width of heads left out": lambda case, other: case.width != other.width,
-    "device left out": lambda case, other: case.device != other.device,
+    "device left out": lambda case, other: case.topology.name != other.topology.name,
 }
 """For each kind of fit: whether a case may be fitted to another one."""
 
@@ -105,14 +112,15 @@ def load_cases(name: str = _FILE) -> tuple[AttentionCase, ...]:
     """The cases of the measured passes of every row of a shipped file, in file order."""
     return tuple(
         AttentionCase(
-            device=_device(row["system"]),
+            name=f"{row['batch']} x {row['positions']}, {row['heads']} x {row['width']} {key[:-3]}",
+            topology=system(row["system"]),
             batch=int(row["batch"]),
             heads=int(row["heads"]),
             positions=int(row["positions"]),
             width=int(row["width"]),
             is_backward=key == "backward_ms",
             measured_s=float(row[key]) * 1e-3,
-            source=row["source"],
+            reference=row["source"],
         )
         for row in csv_rows(name)
         for key in ("forward_ms", "backward_ms")
@@ -169,18 +177,41 @@ def _fit(cases: Sequence[AttentionCase], names: Sequence[str]) -> dict[str, Scor
     return works(least_squares(errors, start, bounds=(low, high)).x)
 
 
-def predictions(cases: Sequence[AttentionCase]) -> dict[str, list[float]]:
-    """Predicted seconds of every case, by what the work of its kernel was fitted to."""
-    found = {AS_SHIPPED: [_time_s(c, POINTWISE[generation_of(c.device)]) for c in cases]}
-    # Which cases are left out depends on the device and the width alone: fit once for each pair.
-    kinds = {(c.device.name, c.width): c for c in cases}
-    for name, is_kept in LEFT_OUT.items():
-        kept = {k: tuple(i for i, o in enumerate(cases) if is_kept(c, o)) for k, c in kinds.items()}
-        works = {indices: fit([cases[i] for i in indices]) for indices in set(kept.values())}
-        found[name] = [
-            _time_s(c, _on(c.device, works[kept[c.device.name, c.width]])) for c in cases
-        ]
-    return found
+def predictions(cases: Sequence[AttentionCase]) -> tuple[Prediction[AttentionCase], ...]:
+    """Every case, predicted also by the work that is fitted to others."""
+    fits = left_out(cases, cases, LEFT_OUT, lambda kept: fit([cases[i] for i in kept]))
+    return tuple(
+        Prediction(
+            case=c,
+            predicted={
+                AS_SHIPPED: within(_time_s(c, POINTWISE[generation_of(c.device)])),
+                **{
+                    name: within(_time_s(c, _on(c.device, works[i])))
+                    for name, works in fits.items()
+                },
+            },
+        )
+        for i, c in enumerate(cases)
+    )
+
+
+def parts() -> tuple[Part, ...]:
+    """The kernels, and the whole layers."""
+    return (
+        Part(
+            "kernels",
+            "Kernels of pointwise attention",
+            predictions(load_cases()),
+            by={
+                "device": lambda c: c.device.name,
+                "head": lambda c: str(c.width),
+                "pass": lambda c: "backward" if c.is_backward else "forward",
+                "positions": lambda c: f"{'to' if c.positions <= _SHORT else 'above'} {_SHORT}",
+            },
+            unit="us",
+        ),
+        Part("layers", "Layers of HSTU, forward and backward; nothing is fitted to them", layers()),
+    )
 
 
 def _on(device: Device, found: dict[str, Works]) -> Works:
@@ -198,8 +229,3 @@ def _on(device: Device, found: dict[str, Works]) -> Works:
 def _time_s(case: AttentionCase, works: Works) -> float:
     """Predicted seconds of a case."""
     return attention_s(case.operator, case.device, works, is_backward=case.is_backward)
-
-
-@cache
-def _device(system: str) -> Device:
-    return io.load_system(system, gpus=1).device

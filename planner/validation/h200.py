@@ -9,24 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodels.calibration.fit_device import host_calls_of
+from costmodels.calibration.device import host_calls_of
 from costmodels.estimates import Source
 from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.topology import Topology
-from costmodels.validation.metrics import ErrorSummary
 from costmodels.workload import Workload
-from planner import io
-from planner.io.documents import Document
-from planner.io.workload.workload_file import workload_file_of
-from planner.validation import cases
-from planner.validation.cases import AS_SHIPPED, Case, Prediction, exact, json_rows
+from planner.validation.cases import (
+    UNSEEN,
+    Part,
+    Prediction,
+    StepCase,
+    json_rows,
+    system,
+    whole_tables,
+    within,
+    workload_of,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Row = Mapping[str, Any]
 """A measured row, as it is written."""
@@ -53,7 +59,7 @@ def load_rows(name: str, *blocks: str) -> list[Row]:
 
 def step_of(row: Row) -> Workload:
     """The workload of a row of the blocks ``dense``, ``dlrm`` and ``pipe``."""
-    return workload_file_of(Document(Path(row["id"]), document_of(row), {})).workload
+    return workload_of(row["id"], document_of(row))
 
 
 def document_of(row: Row) -> dict[str, Any]:
@@ -132,27 +138,6 @@ def _with_tables(row: Row) -> dict[str, Any]:
     return {"name": row["id"], "training": training, "dense": dense, "tables": tables}
 
 
-def whole_tables(workload: Workload) -> Plan:
-    """The plan with every table whole on the only rank."""
-    return Plan(
-        placements=tuple(
-            place(
-                ShardingOption(
-                    table=table.name,
-                    sharding_type=ShardingType.TABLE_WISE,
-                    kernel=ComputeKernel.FUSED,
-                    column_widths=(table.embedding_dim,),
-                ),
-                table.num_embeddings,
-                (0,),
-                world_size=1,
-                local_world_size=1,
-            )
-            for table in workload.tables
-        )
-    )
-
-
 # ------------------------------------------------------------------ walls of steps
 #
 # The host of the machine is described by two rows of the block ``ceilings``: an eager call and a
@@ -163,24 +148,18 @@ def whole_tables(workload: Workload) -> Plan:
 _FITTED, _EXTRA = "gpu_h200.jsonl", "gpu_h200_extra.jsonl"
 _SYSTEM: Final = "h200_sxm"
 _TORCHREC: Final = "torchrec"
-_MICROSECOND: Final = 1e-6
 HOST_ONLY: Final = "with measured kernels"
 """The name of predictions with the measured kernels in place of what the models say."""
 _HOST_BOUND: Final = 1.15
 """How far a wall must exceed the kernels and copies of a step for the host to decide it."""
 _DEVICE_TIMES: Final = (
-    "bottom_forward_s",
-    "top_forward_s",
-    "top_backward_s",
-    "bottom_backward_s",
+    *(f"{part}_{way}_s" for part in ("bottom", "top", "lookup") for way in ("forward", "backward")),
     "optimizer_s",
-    "lookup_forward_s",
-    "lookup_backward_s",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuStep(Case):
+class GpuStep(StepCase):
     """A measured step, by its wall.
 
     Attributes:
@@ -214,7 +193,7 @@ def steps() -> tuple[Prediction[GpuStep], ...]:
 
 def measured_host(rows: list[Row]) -> Topology:
     """The system with one device, and the host of the machine that the rows are from."""
-    calls, topology = host_calls_of(rows), io.load_system(_SYSTEM, gpus=1)
+    calls, topology = host_calls_of(rows), system(_SYSTEM)
     host = replace(topology.host, eager_call_s=calls.eager_call_s, eager_pass_s=calls.eager_pass_s)
     sources = tuple(
         replace(p, source=Source.MEASURED) if p.name == "host.eager_call" else p
@@ -223,65 +202,51 @@ def measured_host(rows: list[Row]) -> Topology:
     return replace(topology, host=host, provenance=sources)
 
 
-def summarize(found: tuple[Prediction[GpuStep], ...]) -> dict[str, dict[str, ErrorSummary]]:
-    """Errors of each group: as predicted, and with the measured kernels."""
-    return {
-        name: cases.summarize(steps)
-        for name, steps in cases.grouped(found, lambda s: s.case.group).items()
-    }
+def parts() -> tuple[Part, ...]:
+    """All steps by group, and the host-bound ones by what decides them.
 
-
-def host_groups(found: tuple[Prediction[GpuStep], ...]) -> dict[str, float]:
-    """Root mean square of ln(predicted / measured) of host-bound steps, per family.
-
-    The device's kernels are the measured ones, and models of ``extra`` are left out. These are
-    :data:`costmodels.uncertainty.HOST_GROUPS`.
+    The errors of the latter, with measured kernels, are :data:`costmodels.uncertainty.HOST_GROUPS`;
+    models of ``extra`` are not among them.
     """
-    bound = tuple(s for s in found if s.case.is_host_bound and not s.case.group.startswith("extra"))
-    return {
-        family: float(
-            np.sqrt(
-                np.mean(
-                    [np.log(s.predicted[HOST_ONLY].time_s / s.case.measured_s) ** 2 for s in steps]
-                )
-            )
-        )
-        for family, steps in cases.grouped(bound, lambda s: s.case.family).items()
-    }
+    found = steps()
+    bound = [s for s in found if s.case.is_host_bound and not s.case.group.startswith("extra")]
+    return (
+        Part("steps", "Steps on one H200, wall", found, by={"group": lambda c: c.group}),
+        Part(
+            "host_bound",
+            "Steps that the host decides",
+            bound,
+            by={"family": lambda c: c.family},
+            judged=HOST_ONLY,
+        ),
+    )
 
 
 def _group(row: Row) -> str:
     """The group of a row; empty for rows of other blocks and of other software."""
     block = str(row["block"])
-    if block == "dense":
-        return block
     is_torchrec = str(row.get("backend", "")).startswith(_TORCHREC)
-    return block if block in ("dlrm", "pipe") and is_torchrec else ""
+    return block if block == "dense" or (block in ("dlrm", "pipe") and is_torchrec) else ""
 
 
 def _priced(row: Row, topology: Topology, prefix: str) -> Prediction[GpuStep]:
-    group = _group(row)
-    workload = step_of(row)
-    pipeline = CostPipeline(workload, topology)
-    plan = whole_tables(workload)
-    copied_s = float(row["h2d_us"]) * _MICROSECOND
-    times = _with_kernels(
-        pipeline.stage_times(pipeline.plan_work(plan)),
-        float(row["kernel_us"]) * _MICROSECOND,
-        copied_s,
-    )
+    workload, group = step_of(row), _group(row)
+    plan, pipeline = whole_tables(workload), CostPipeline(workload, topology)
+    kernels_s, copied_s = (float(row[key]) * 1e-6 for key in ("kernel_us", "h2d_us"))
+    times = pipeline.stage_times(pipeline.plan_work(plan))
+    times = _with_kernels(times, kernels_s, copied_s)
     case = GpuStep(
         name=str(row["id"]),
         workload=workload,
         topology=topology,
-        measured_s=float(row["wall_us"]) * _MICROSECOND,
+        measured_s=float(row["wall_us"]) * 1e-6,
         group=prefix + group,
         family=str(row.get("kind", group)),
-        kernels_s=float(row["kernel_us"]) * _MICROSECOND + copied_s,
+        kernels_s=kernels_s + copied_s,
     )
     predicted = {
-        AS_SHIPPED: pipeline.estimate(plan).time,
-        HOST_ONLY: exact(float(pipeline.times_of_stages(times, (1, 1)).squeeze())),
+        UNSEEN: pipeline.estimate(plan).time,
+        HOST_ONLY: within(float(pipeline.scheduled(times, (1, 1))[1].iteration_time_s.squeeze())),
     }
     return Prediction(case=case, predicted=predicted)
 
@@ -300,50 +265,44 @@ def _with_kernels(times: StageTimes, kernels_s: float, copied_s: float) -> Stage
 # the rest: the dense part, activations, indices, and what lookups need for a moment.
 
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-
 def memory_of_steps() -> DataFrame:
     """The measured steps, each with its ledger on the device.
 
     Returns:
         A row for each step: its ``name``, the ``group`` that it is counted among, ``tables_bytes``
         (weights and optimizer states of tables), ``measured_bytes`` (the most that was allocated),
-        ``reserved_bytes`` (the most that the allocator reserved; 0 if not recorded), and
-        ``predicted_bytes`` (the ledger, without the memory reserve).
+        ``reserved_bytes`` (the most that the allocator reserved; 0 if not recorded),
+        ``predicted_bytes`` (the ledger, without the memory reserve), ``rest_ratio``, the relative
+        error beside the tables, and ``sum_ratio``, that of the whole.
     """
     from pandas import DataFrame
 
-    topology = io.load_system(_SYSTEM, gpus=1, gpus_per_host=1)
+    topology = system(_SYSTEM, 1, 1)
     found = []
     for row in load_rows(_FITTED, "dlrm", "pipe", "dense"):
         workload = step_of(row)
         (rank,) = CostPipeline(workload, topology).memory(whole_tables(workload)).ranks
         kind = row["kind"] if row["block"] == "dense" else row["backend"].split()[0]
+        tables_bytes = rank.weights_bytes + rank.optimizer_bytes
+        measured_bytes = 1e9 * row["mem_gb"]
+        predicted_bytes = rank.used_bytes - rank.reserved_bytes
         found.append(
             {
                 "name": row["id"],
                 "group": f"{row['block']} {kind}",
-                "tables_bytes": rank.weights_bytes + rank.optimizer_bytes,
-                "measured_bytes": 1e9 * row["mem_gb"],
+                "tables_bytes": tables_bytes,
+                "measured_bytes": measured_bytes,
                 "reserved_bytes": 1e9 * row.get("reserved_gb", 0.0),
-                "predicted_bytes": rank.used_bytes - rank.reserved_bytes,
+                "predicted_bytes": predicted_bytes,
+                "rest_ratio": (predicted_bytes - tables_bytes) / (measured_bytes - tables_bytes)
+                - 1.0,
+                "sum_ratio": predicted_bytes / measured_bytes - 1.0,
             }
         )
     return DataFrame(found)
 
 
-def with_errors(steps: DataFrame) -> DataFrame:
-    """The steps with ``rest_ratio``, the relative error beside the tables, and ``sum_ratio``."""
-    rest_bytes = steps.measured_bytes - steps.tables_bytes
-    return steps.assign(
-        rest_ratio=(steps.predicted_bytes - steps.tables_bytes) / rest_bytes - 1.0,
-        sum_ratio=steps.predicted_bytes / steps.measured_bytes - 1.0,
-    )
-
-
-def memory_errors(steps: DataFrame) -> dict[str, dict[str, float]]:
+def memory_errors(steps: DataFrame) -> DataFrame:
     """The errors of each group of steps, and of all steps of the block ``dense``, as ratios.
 
     ``rest_median_ratio`` is the median error of what is beside the tables, without its sign;
@@ -351,17 +310,15 @@ def memory_errors(steps: DataFrame) -> dict[str, dict[str, float]]:
     ledger is short of the whole sum at most, 0 if never; ``reserved_median_ratio`` the median of
     reserved over allocated bytes, 0 if not recorded.
     """
-    known = with_errors(steps)
-    groups = {str(name): group for name, group in known.groupby("group", sort=False)}
-    dense = known[known.group.str.startswith("dense ")]
-    groups |= {"dense all": dense} if len(dense) else {}
-    return {
-        name: {
-            "num_steps": len(group),
-            "rest_median_ratio": float(group.rest_ratio.abs().median()),
-            "rest_worst_ratio": max(group.rest_ratio.tolist(), key=abs),
-            "most_short_ratio": max(0.0, -float(group.sum_ratio.min())),
-            "reserved_median_ratio": float((group.reserved_bytes / group.measured_bytes).median()),
-        }
-        for name, group in groups.items()
-    }
+    from pandas import concat
+
+    dense = steps[steps.group.str.startswith("dense ")].assign(group="dense all")
+    known = concat([steps, dense])
+    known["reserved_ratio"] = known.reserved_bytes / known.measured_bytes
+    return known.groupby("group", sort=False).agg(
+        num_steps=("name", "size"),
+        rest_median_ratio=("rest_ratio", lambda errors: errors.abs().median()),
+        rest_worst_ratio=("rest_ratio", lambda errors: max(errors, key=abs)),
+        most_short_ratio=("sum_ratio", lambda errors: max(0.0, -errors.min())),
+        reserved_median_ratio=("reserved_ratio", "median"),
+    )

@@ -7,11 +7,7 @@ clusters.
 
 from __future__ import annotations
 
-import csv
-import functools
-import io as text_io
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,13 +24,12 @@ from costmodels.measured.curves import CollectiveCurve
 from costmodels.system_models import collective_model
 from costmodels.topology import Link, Topology
 from planner.errors import InvalidInputError
-from planner.io.documents import read_text
 from planner.io.library import configs_folder
 from planner.io.system.collective_curves import PREDICTING_ROLES, CurveRecord, shipped_curves
 from planner.io.system.system_file import load_system
 from planner.predict.lookup import LOOKUP_COLUMNS, predict_lookups
-from planner.predict.rows import Predicted, read_table
-from planner.validation.cases import Prediction
+from planner.predict.rows import Predicted, parsed, read_table
+from planner.validation.cases import Prediction, grouped
 from planner.validation.published import PublishedCase, load_cases, predict
 
 _TYPICAL_EFFICIENCY = 0.82
@@ -98,7 +93,7 @@ def predicting_records() -> tuple[CurveRecord, ...]:
     return tuple(r for r in shipped_curves() if r.role in PREDICTING_ROLES)
 
 
-@functools.cache
+@cache
 def system_of(record: CurveRecord) -> Topology:
     """The system on which a curve was measured, with its number of hosts and GPUs.
 
@@ -162,26 +157,19 @@ def every_other_size(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
             yield from points(Measured(curves=(kept,)), record, left)
 
 
-def predict_across_versions(
-    records: Sequence[CurveRecord], *, newest_only: bool
-) -> Iterator[HeldOut]:
-    """Curves of one version of the library inside a domain, predicted from other versions.
+def versions_of(records: Sequence[CurveRecord]) -> list[list[CurveRecord]]:
+    """Curves inside a domain that differ in the version of the library alone, the newest last."""
+    inside = [r for r in records if r.curve.version and r.curve.domains == 1]
+    groups = grouped(inside, lambda r: (r.set_name, r.curve.collective, r.curve.ranks))
+    number = {r: tuple(map(int, r.curve.version.split("."))) for r in inside}
+    return [sorted(group, key=number.__getitem__) for group in groups.values()]
 
-    Args:
-        records: the curves.
-        newest_only: whether the newest version predicts all others. Otherwise each version is
-            predicted from all others.
-    """
-    groups: dict[object, list[CurveRecord]] = defaultdict(list)
-    for r in records:
-        if r.curve.version and r.curve.domains == 1:
-            groups[(r.set_name, r.curve.collective, r.curve.ranks)].append(r)
-    for group in groups.values():
-        group.sort(key=lambda r: tuple(map(int, r.curve.version.split("."))))
-        for record in group[:-1] if newest_only else group:
-            others = [group[-1]] if newest_only else [r for r in group if r is not record]
-            if others:
-                yield from points(Measured(curves=tuple(r.curve for r in others)), record)
+
+def older_versions(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
+    """Curves of older versions of the library, predicted from the newest one."""
+    for *older, newest in versions_of(records):
+        model = Measured(curves=(newest.curve,))
+        yield from (point for record in older for point in points(model, record))
 
 
 def never_fitted(records: Sequence[CurveRecord]) -> Iterator[HeldOut]:
@@ -254,7 +242,7 @@ _LARGE_BYTES: Final = 2**20
 _CONSISTENT: Final = 0.05
 """A share outside of :data:`WANTED` is accepted if it could come from true 90 % intervals with more
 than this probability, because there are few rows."""
-_RUN_COLUMNS: Final = ("predicted_s", "low_s", "high_s", "measured_s")
+_RUN_COLUMNS: Final = ("measured_s", "low_s", "high_s")
 """The columns of a file of runs that are needed."""
 
 
@@ -321,30 +309,15 @@ def coverages(runs: Path | None = None) -> tuple[Coverage, ...]:
     """
     of_runs = None if runs is None else _run_rows(runs)
     records = predicting_records()
-    other = list(never_fitted(records))
-    families: list[tuple[str, list[tuple[bool, float]], bool]] = [
-        (
-            "iteration: published systems",
-            [_row(p.case.measured_s, p.shipped.low_s, p.shipped.high_s) for p in _published()],
-            True,
-        ),
+    other = never_fitted(records)
+    large = (p for p in other if p.size_bytes >= _LARGE_BYTES and " 1x" in p.name)
+    families = [
+        ("iteration: published systems", [_told(p) for p in _published()], True),
         ("lookup: H100", _lookup_rows(), True),
         ("collective: sizes left out", _curve_rows(every_other_size(records)), True),
-        (
-            "collective: other versions",
-            _curve_rows(predict_across_versions(records, newest_only=True)),
-            True,
-        ),
-        (
-            "collective: other harness, >= 1 MiB",
-            _curve_rows(p for p in other if p.size_bytes >= _LARGE_BYTES and " 1x" in p.name),
-            False,
-        ),
-        (
-            "collective: other clusters",
-            _curve_rows(clusters_never_fitted()),
-            False,
-        ),
+        ("collective: other versions", _curve_rows(older_versions(records)), True),
+        ("collective: other harness, >= 1 MiB", _curve_rows(large), False),
+        ("collective: other clusters", _curve_rows(clusters_never_fitted()), False),
     ]
     if of_runs is not None:
         families.append(("iteration: runs of this machine", of_runs, True))
@@ -358,22 +331,24 @@ def published_pairs() -> tuple[PlanPair, ...]:
 
     If a plan was measured several times, its median time counts.
     """
-    groups: dict[tuple[str, int, float], dict[object, list[Prediction[PublishedCase]]]] = {}
-    for p in _published():
-        topology, batch = p.case.topology, p.case.workload.batch_size_per_rank
-        plans = groups.setdefault((topology.name, topology.world_size, batch), {})
-        plans.setdefault(p.case.plan, []).append(p)
+    alike = grouped(
+        _published(),
+        lambda p: (
+            p.case.topology.name,
+            p.case.topology.world_size,
+            p.case.workload.batch_size_per_rank,
+        ),
+    )
     pairs = []
-    for plans in groups.values():
-        for first, second in combinations(plans.values(), 2):
-            measured = [float(np.median([p.case.measured_s for p in g])) for g in (first, second)]
-            predicted = [g[0].shipped.time_s for g in (first, second)]
+    for runs in alike.values():
+        for one, other in combinations(grouped(runs, lambda p: p.case.plan).values(), 2):
+            medians = [float(np.median([p.case.measured_s for p in g])) for g in (one, other)]
             pairs.append(
                 PlanPair(
-                    first=first[0].case.name,
-                    second=second[0].case.name,
-                    measured_ratio=measured[1] / measured[0],
-                    predicted_ratio=predicted[1] / predicted[0],
+                    first=one[0].case.name,
+                    second=other[0].case.name,
+                    measured_ratio=medians[1] / medians[0],
+                    predicted_ratio=other[0].shipped.time_s / one[0].shipped.time_s,
                 )
             )
     return tuple(pairs)
@@ -397,6 +372,10 @@ def _lookup_rows() -> list[tuple[bool, float]]:
     ]
 
 
+def _told(p: Prediction[PublishedCase]) -> tuple[bool, float]:
+    return p.is_inside, p.shipped.high_s / p.shipped.low_s - 1.0
+
+
 def _curve_rows(points: Iterable[HeldOut]) -> list[tuple[bool, float]]:
     """The rows (:func:`_row`) of points of collective curves."""
     return [(p.inside, (1.0 + p.spread_ratio) ** 2 - 1.0) for p in points]
@@ -408,21 +387,8 @@ def _run_rows(path: Path) -> list[tuple[bool, float]]:
     Raises:
         InvalidInputError: the file has no rows, lacks columns, or has times that are no times.
     """
-    reader = csv.DictReader(text_io.StringIO(read_text(path), newline=""))
-    missing = [c for c in _RUN_COLUMNS if c not in (reader.fieldnames or ())]
-    if missing:
-        message = f"{path}: columns {', '.join(missing)} are missing; give the file of runs that "
-        message += "'shardplan validate torchrec -o DIR' writes"
-        raise InvalidInputError(message)
-    try:
-        rows = [_row(float(r["measured_s"]), float(r["low_s"]), float(r["high_s"])) for r in reader]
-    except ValueError as error:
-        message = f"{path}: {error}"
-        raise InvalidInputError(message) from error
-    if not rows:
-        message = f"{path}: no rows below the header"
-        raise InvalidInputError(message)
-    return rows
+    table = read_table(path, _RUN_COLUMNS)
+    return parsed(table, lambda row: _row(*(float(row[c]) for c in _RUN_COLUMNS)))
 
 
 def _row(measured_s: float, low_s: float, high_s: float) -> tuple[bool, float]:

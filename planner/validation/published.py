@@ -12,15 +12,14 @@ import json
 from dataclasses import dataclass, replace
 
 from costmodels.collective.hierarchical import Hierarchical
+from costmodels.dense.base import dense_parameters
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import (
     ComputeKernel,
     Plan,
     Shard,
-    ShardingOption,
     ShardingType,
     TablePlacement,
-    place,
     row_blocks,
 )
 from costmodels.stages.models import CostModels
@@ -30,9 +29,9 @@ from costmodels.units import GB
 from costmodels.workload import DataType, Pipeline, Table, Workload
 from planner import io
 from planner.errors import InvalidInputError
-from planner.io.library import configs_folder
-from planner.validation.cases import AS_SHIPPED, Case, Prediction, csv_rows, exact
+from planner.validation.cases import UNSEEN, Part, Prediction, StepCase, csv_rows, within
 
+_FILES = ("mlperf_dcnv2.csv", "mlperf_dcnv2_later.csv")
 NAIVE = "naive"
 """The name of the predictions of :func:`naive_roofline_s`."""
 _REPLICATION_SLACK = 1.02
@@ -41,7 +40,7 @@ the threshold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedCase(Case):
+class PublishedCase(StepCase):
     """One measured system.
 
     Attributes:
@@ -52,19 +51,20 @@ class PublishedCase(Case):
     plan: Plan
     plan_source: str
 
+    @property
+    def label(self) -> str:
+        """The round of the benchmark and who ran it."""
+        return " ".join(self.name.split("-")[1:3])
+
 
 def load_cases() -> tuple[PublishedCase, ...]:
-    """Every shipped case, in the order of files and rows; files of single operations have none.
+    """Every shipped case, in the order of files and rows.
 
     Raises:
         InvalidInputError: a row cannot be read.
     """
-    cases: list[PublishedCase] = []
-    for path in sorted((configs_folder() / "published").glob("*.csv")):
-        rows = csv_rows(path.name)
-        if rows and "tables_by_rank" in rows[0]:
-            cases.extend(_case(row) for row in rows if row["role"] == "validate")
-    return tuple(cases)
+    rows = (row for name in _FILES for row in csv_rows(name))
+    return tuple(_case(row) for row in rows if row["role"] == "validate")
 
 
 def predict(case: PublishedCase) -> Prediction[PublishedCase]:
@@ -72,7 +72,13 @@ def predict(case: PublishedCase) -> Prediction[PublishedCase]:
     models = models_of_run(case.workload, case.topology)
     estimate = CostPipeline(case.workload, case.topology, models).estimate(case.plan)
     naive_s = naive_roofline_s(case.workload, case.topology)
-    return Prediction(case=case, predicted={AS_SHIPPED: estimate.time, NAIVE: exact(naive_s)})
+    return Prediction(case=case, predicted={UNSEEN: estimate.time, NAIVE: within(naive_s)})
+
+
+def parts() -> tuple[Part, ...]:
+    """Every measured system."""
+    found = tuple(predict(case) for case in load_cases())
+    return (Part("systems", "MLPerf DLRM-DCNv2, iteration time", found),)
 
 
 def models_of_run(workload: Workload, topology: Topology) -> CostModels:
@@ -105,7 +111,7 @@ def naive_roofline_s(workload: Workload, topology: Topology) -> float:
         for t in workload.tables
     )
     pipeline = CostPipeline(workload, topology)
-    flops, parameters = pipeline.dense_flops, pipeline.dense_parameters
+    flops, parameters = pipeline.dense_flops, dense_parameters(pipeline.workload)
     share = (world - 1) / world
     reduced = 2.0 * parameters * workload.gradient_dtype.num_bytes
     return (
@@ -177,37 +183,17 @@ def _placement(
         table.embedding_dim
     )
     size_gb = (table.num_embeddings * table.embedding_dim * DataType.FP32.num_bytes + state) / GB
-    whole = len(ranks) == topology.world_size
-    if whole and size_gb <= threshold_gb * _REPLICATION_SLACK:
-        option = ShardingOption(
-            table=table.name,
-            sharding_type=ShardingType.DATA_PARALLEL,
-            kernel=ComputeKernel.DENSE,
-            column_widths=(table.embedding_dim,),
-        )
-        return place(
-            option,
-            table.num_embeddings,
-            (),
-            world_size=topology.world_size,
-            local_world_size=topology.local_world_size,
-        )
-    blocks = row_blocks(table.num_embeddings, len(ranks))
-    return TablePlacement(
-        table=table.name,
-        sharding_type=_row_split(ranks, topology),
-        kernel=ComputeKernel.FUSED,
-        shards=tuple(
-            Shard(
-                rank=rank,
-                row_offset=offset,
-                num_rows=rows,
-                col_offset=0,
-                num_cols=table.embedding_dim,
-            )
-            for rank, (offset, rows) in zip(ranks, blocks, strict=True)
-        ),
+    rows, kernel = table.num_embeddings, ComputeKernel.FUSED
+    if len(ranks) == topology.world_size and size_gb <= threshold_gb * _REPLICATION_SLACK:
+        kind, kernel = ShardingType.DATA_PARALLEL, ComputeKernel.DENSE
+        blocks = [(0, rows)] * len(ranks)
+    else:
+        kind, blocks = _row_split(ranks, topology), list(row_blocks(rows, len(ranks)))
+    shards = (
+        Shard(rank=rank, row_offset=start, num_rows=n, col_offset=0, num_cols=table.embedding_dim)
+        for rank, (start, n) in zip(ranks, blocks, strict=True)
     )
+    return TablePlacement(table=table.name, sharding_type=kind, kernel=kernel, shards=tuple(shards))
 
 
 def _row_split(ranks: list[int], topology: Topology) -> ShardingType:

@@ -12,7 +12,7 @@ GPUs, and those on other GPUs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -21,13 +21,21 @@ import numpy as np
 
 from costmodels.datatypes import FloatArray
 from costmodels.estimates import Estimate
+from costmodels.iteration.base import StageTimes
 from costmodels.pipeline import CostPipeline
-from costmodels.topology import Topology, with_host_factor
-from costmodels.workload import Workload
-from planner import io
+from costmodels.topology import with_host_factor
 from planner.io.library import configs_folder
-from planner.validation.cases import AS_SHIPPED, Case, Prediction, csv_rows
-from planner.validation.h200 import whole_tables
+from planner.validation.cases import (
+    AS_SHIPPED,
+    Part,
+    Prediction,
+    StepCase,
+    csv_rows,
+    left_out,
+    published_workload,
+    system,
+    whole_tables,
+)
 
 _FILE: Final = "lin22_single_gpu.csv"
 """The measured iterations, one case a row."""
@@ -37,16 +45,7 @@ _LAUNCHES: Final = np.geomspace(0.5, 2.5, 33)
 """Launch latencies that a fit tries, as multiples of the system's; neighbours are 5 % apart."""
 _BETWEEN_S: Final = np.linspace(0.0, 3e-3, 31)
 """Times between steps that a fit tries, in seconds; neighbours are 0.1 ms apart."""
-_ISSUED: Final = (
-    "bottom_host_s",
-    "top_host_s",
-    "top_backward_host_s",
-    "bottom_backward_host_s",
-    "optimizer_host_s",
-    "lookup_host_s",
-    "lookup_backward_host_s",
-    "copy_host_s",
-)
+_ISSUED: Final = tuple(f.name for f in fields(StageTimes) if f.name.endswith("_host_s"))
 """The stage times that are proportional to the launch latency."""
 
 LEFT_OUT: Final[dict[str, Callable[[SingleGpuCase, SingleGpuCase], bool]]] = {
@@ -60,7 +59,7 @@ LEFT_OUT: Final[dict[str, Callable[[SingleGpuCase, SingleGpuCase], bool]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SingleGpuCase(Case):
+class SingleGpuCase(StepCase):
     """One measured iteration of one rank.
 
     Attributes:
@@ -87,24 +86,33 @@ def predictions() -> tuple[Prediction[SingleGpuCase], ...]:
     cases = load_cases()
     errors = np.array([np.abs(np.log(_tried_s(c) / c.measured_s)) for c in cases])
 
-    @cache
-    def estimated(index: int, pair: int | None) -> Estimate:
-        return _estimate(cases[index], pair)
-
-    def fitted(case: SingleGpuCase, name: str) -> int:
-        """The pair of both numbers with the least mean error on cases that may be fitted to."""
-        known = errors[[LEFT_OUT[name](case, other) for other in cases]]
-        return int(known.mean(axis=0).argmin())
-
+    estimated = cache(lambda index, pair: _estimate(cases[index], pair))
+    # The pair of both numbers with the least mean error on the cases that may be fitted to.
+    pairs = left_out(
+        cases, cases, LEFT_OUT, lambda kept: int(errors[list(kept)].mean(axis=0).argmin())
+    )
     return tuple(
         Prediction(
             case=case,
             predicted={
-                AS_SHIPPED: estimated(index, None),
-                **{name: estimated(index, fitted(case, name)) for name in LEFT_OUT},
+                AS_SHIPPED: estimated(i, None),
+                **{name: estimated(i, found[i]) for name, found in pairs.items()},
             },
         )
-        for index, case in enumerate(cases)
+        for i, case in enumerate(cases)
+    )
+
+
+def parts() -> tuple[Part, ...]:
+    """Every iteration."""
+    return (
+        Part(
+            "iterations",
+            "DLRM on one GPU, iteration time",
+            predictions(),
+            by={"model": lambda c: c.model, "GPU": lambda c: c.gpu},
+            judged="GPU left out",
+        ),
     )
 
 
@@ -117,7 +125,7 @@ def _tried_s(case: SingleGpuCase) -> FloatArray:
     times = pipeline.stage_times(pipeline.plan_work(whole_tables(case.workload)))
     issued = {name: getattr(times, name) * launches for name in _ISSUED}
     issued["copy_host_s"] = issued["copy_host_s"] + between_s
-    return pipeline.times_of_stages(replace(times, **issued), (launches.size, 1))
+    return pipeline.scheduled(replace(times, **issued), (launches.size, 1))[1].iteration_time_s
 
 
 def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
@@ -136,26 +144,16 @@ def _estimate(case: SingleGpuCase, pair: int | None) -> Estimate:
     return CostPipeline(workload, topology).estimate(whole_tables(workload)).time
 
 
-@cache
-def _workload(path: Path) -> Workload:
-    return io.load_workload(path)
-
-
-@cache
-def _system(source: Path | str) -> Topology:
-    return io.load_system(source, gpus=1, gpus_per_host=1)
-
-
 def _case(row: dict[str, str], folder: Path) -> SingleGpuCase:
     """The case of a row; its system is a file in ``folder``, or else a shipped one."""
     own = folder / f"{row['system']}.yaml"
-    workload = _workload(folder / f"{row['workload']}.yaml")
+    workload = published_workload(f"{_FOLDER}/{row['workload']}")
     return SingleGpuCase(
         name=row["case"],
         gpu=row["gpu"],
         model=row["model"],
         workload=replace(workload, batch_size_per_rank=int(row["batch_size"])),
-        topology=_system(own if own.is_file() else row["system"]),
+        topology=system(str(own if own.is_file() else row["system"]), 1, 1),
         measured_s=float(row["measured_ms"]) * 1e-3,
         reference=row["source"],
     )

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.calibration.designs import placed
+from costmodels.calibration.points import placed
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import CostModelError
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
@@ -81,7 +81,8 @@ def random_workload(seed: int) -> Workload:
         scattered = bool(rng.random() < 0.6)
         tables.append(_table(i, rows, dim, pooling, exponent, scattered=scattered))
     batch = int(rng.choice([1024, 2048, 4096]))
-    return _workload(f"random-{seed}", tables, batch, rng, (8, 16, 32))
+    bottom, top = int(rng.choice([16, 32])), int(rng.choice((8, 16, 32)))
+    return _with_mlps(f"random-{seed}", tables, batch, bottom, top)
 
 
 def large_workload(seed: int) -> Workload:
@@ -215,7 +216,8 @@ def over_fields(seed: int) -> tuple[Workload, Blocks]:
         for i in range(count)
     ]
     batch, blocks = _blocks(width, heads, count, batch, rng)
-    return _workload(f"fields-{seed}", tables, batch, rng), blocks
+    bottom, top = int(rng.choice([16, 32])), int(rng.choice((16, 32, 64)))
+    return _with_mlps(f"fields-{seed}", tables, batch, bottom, top), blocks
 
 
 def over_sequences(seed: int) -> tuple[Workload, Blocks]:
@@ -233,7 +235,8 @@ def over_sequences(seed: int) -> tuple[Workload, Blocks]:
     ]
     positions = int(np.ceil(mean * rng.uniform(1.0, 1.4)))
     batch, blocks = _blocks(width, heads, positions, batch, rng)
-    return _workload(f"sequences-{seed}", tables, batch, rng), blocks
+    bottom, top = int(rng.choice([16, 32])), int(rng.choice((16, 32, 64)))
+    return _with_mlps(f"sequences-{seed}", tables, batch, bottom, top), blocks
 
 
 def _widths(rng: np.random.Generator) -> tuple[int, int]:
@@ -287,17 +290,6 @@ def _blocks(
     return batch, Blocks(layers=layers, heads=heads, ffn=ffn, positions=positions)
 
 
-def _workload(
-    name: str,
-    tables: list[Table],
-    batch: int,
-    rng: np.random.Generator,
-    widths: tuple[int, ...] = (16, 32, 64),
-) -> Workload:
-    """The workload with these tables and small random MLPs, the top's of one of ``widths``."""
-    return _with_mlps(name, tables, batch, int(rng.choice([16, 32])), int(rng.choice(widths)))
-
-
 def _with_mlps(name: str, tables: list[Table], batch: int, bottom: int, top: int) -> Workload:
     """The workload with these tables and MLPs of one hidden layer."""
     return Workload(
@@ -340,7 +332,7 @@ class Outcome:
         wall_s: measured seconds per iteration by the clock.
         foreign_ratio: load of other processes on the machine during the run, in cores.
         stages_predicted_s, stages_measured_s: seconds of each stage of
-            :data:`costmodels.cpu.run_stages.STAGES` on its slowest rank. Measured ones leave out
+            :data:`costmodels.cpu.exchange.STAGES` on its slowest rank. Measured ones leave out
             the time of network threads.
         network_measured_s: seconds of network threads in all stages together.
         iterations_inside_ratio: share of measured iterations inside the 90 % interval.

@@ -39,7 +39,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -52,12 +51,20 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan
 from costmodels.sustained import PRIOR, PRIOR_SIGMA, Shares, group_of
 from costmodels.system_models import default_models
-from costmodels.topology import Topology
 from costmodels.workload import Framework
-from planner import io
-from planner.io.documents import Document
-from planner.io.workload.workload_file import workload_file_of
-from planner.validation.cases import AS_SHIPPED, Case, Prediction, csv_rows, exact
+from planner.validation.cases import (
+    AS_SHIPPED,
+    UNSEEN,
+    Part,
+    Prediction,
+    StepCase,
+    csv_rows,
+    grouped,
+    left_out,
+    system,
+    within,
+    workload_of,
+)
 
 TRIED: Final = np.geomspace(0.4, 1.25, 7)
 """Shares of the rates at which operators are priced; :func:`_between` reads between them."""
@@ -214,7 +221,7 @@ LEFT_OUT: Final[dict[str, Callable[[TransformerCase, TransformerCase], bool]]] =
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerCase(Case):
+class TransformerCase(StepCase):
     """One measured micro-batch of a model without tables.
 
     Attributes:
@@ -250,35 +257,67 @@ def load_cases(name: str = _FILE) -> tuple[TransformerCase, ...]:
     return tuple(_case(row, name) for row in csv_rows(name))
 
 
+def fitted_shares(cases: Sequence[TransformerCase]) -> dict[str, Shares]:
+    """The shares of each group (generation and precision), fitted to all its cases on one host."""
+    found: dict[str, Shares] = {}
+    for own in grouped((c for c in cases if c.is_fitted), lambda c: c.generation).values():
+        found |= _fitted(tuple(own))
+    return dict(sorted(found.items()))
+
+
+@cache
+def _fitted(cases: tuple[TransformerCase, ...]) -> dict[str, Shares]:
+    """The shares of one generation."""
+    return fit([parts_of(case) for case in cases])
+
+
 def predictions(cases: Sequence[TransformerCase]) -> tuple[Prediction[TransformerCase], ...]:
     """All cases with their predictions, as shipped and with shares fitted to other cases."""
-    parts = [parts_of(case) for case in cases]
+    fits = left_out(cases, cases, LEFT_OUT, lambda kept: fitted_shares([cases[i] for i in kept]))
 
-    @cache
-    def fitted_to(kept: tuple[int, ...]) -> dict[str, Shares]:
-        return fit([parts[i] for i in kept])
-
-    def fitted(case: TransformerCase, name: str) -> Shares:
-        kept: dict[str, list[int]] = {}
-        for i, other in enumerate(cases):
-            if other.is_fitted and LEFT_OUT[name](case, other):
-                kept.setdefault(other.generation, []).append(i)
-        own = fitted_to(tuple(kept.pop(case.generation, [])))
-        others = [fitted_to(tuple(rows)) for rows in kept.values()]
-        return own.get(case.group) or unmeasured(
-            {g: s for found in others for g, s in found.items()}, case.group.split()[1]
-        )
+    def shares(case: TransformerCase, found: dict[str, Shares]) -> Shares:
+        """Those of its own group, or of a generation that was not measured."""
+        others = {g: s for g, s in found.items() if g.split()[0] != case.generation}
+        return found.get(case.group) or unmeasured(others, case.group.split()[1])
 
     return tuple(
         Prediction(
             case=case,
             predicted={
                 AS_SHIPPED: estimate(case),
-                **{name: estimate(case, fitted(case, name)) for name in LEFT_OUT},
-                NAIVE: exact(naive_s(case)),
+                **{name: estimate(case, shares(case, found[i])) for name, found in fits.items()},
+                NAIVE: within(naive_s(case)),
             },
         )
-        for case in cases
+        for i, case in enumerate(cases)
+    )
+
+
+def parts() -> tuple[Part, ...]:
+    """The rows that shares are fitted to, those of other sources, and those of other frameworks."""
+    return (
+        Part(
+            "fitted",
+            "Transformers, micro-batch",
+            predictions(load_cases()),
+            by={"model": lambda c: c.model, "device": lambda c: c.group},
+            judged=MODEL_OUT,
+        ),
+        Part(
+            "unfitted",
+            "Steps to which nothing is fitted, micro-batch",
+            unfitted(UNFITTED),
+            by={
+                "model": lambda c: f"{c.model}, {c.workload.dense.dtype.value}",
+                "device": lambda c: c.topology.name,
+            },
+        ),
+        Part(
+            "frameworks",
+            "Steps of BERT in other frameworks, nothing fitted",
+            unfitted(FRAMEWORKS),
+            by={"framework": lambda c: c.family},
+        ),
     )
 
 
@@ -290,7 +329,7 @@ def unfitted(name: str, shares: Shares | None = None) -> tuple[Prediction[Transf
         shares: shares of the rates; None for the shipped ones.
     """
     return tuple(
-        Prediction(case=c, predicted={AS_SHIPPED: estimate(c, shares)}) for c in load_cases(name)
+        Prediction(case=c, predicted={UNSEEN: estimate(c, shares)}) for c in load_cases(name)
     )
 
 
@@ -353,29 +392,17 @@ def _pipeline(case: TransformerCase, shares: Shares | None) -> CostPipeline:
     return CostPipeline(case.workload, case.topology, models)
 
 
-@cache
-def _system(name: str, gpus: int, gpus_per_host: int) -> Topology:
-    return io.load_system(name, gpus=gpus, gpus_per_host=gpus_per_host)
-
-
 def _case(row: dict[str, str], file: str) -> TransformerCase:
     """The case of a row of a file."""
     framework = Framework.OTHER if file == FRAMEWORKS else Framework.MEASURED
-    document = Document(
-        Path(file),
-        {
-            "name": row["case"],
-            "training": json.loads(row["training"]),
-            "dense": {**json.loads(row["dense"]), "framework": framework.value},
-        },
-        {},
-    )
+    dense = {**json.loads(row["dense"]), "framework": framework.value}
+    values = {"name": row["case"], "training": json.loads(row["training"]), "dense": dense}
     return TransformerCase(
         name=row["case"],
         family=row["family"],
         model=row["model"],
-        workload=workload_file_of(document).workload,
-        topology=_system(row["system"], int(row["gpus"]), int(row["gpus_per_host"])),
+        workload=workload_of(file, values),
+        topology=system(row["system"], int(row["gpus"]), int(row["gpus_per_host"])),
         measured_s=float(row["measured_ms"]) * 1e-3,
         reference=row["source"],
     )

@@ -15,24 +15,11 @@ from costmodels.distribution.base import AbstractIndexDistribution
 from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.uniform import Uniform
 from costmodels.distribution.zipf import Zipf
-from costmodels.lookup.roofline import Roofline
-from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 
 T = TypeVar("T")
 
-_NEUTRAL = LearnedFactor(
-    center_ratio=(0.0,) * NUM_FEATURES,
-    spread_ratio=(1.0,) * NUM_FEATURES,
-    weights_ratio=(0.0,) * NUM_FEATURES,
-    intercept_ratio=0.0,
-)
-
 ARGUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
     "costmodels.collective.measured": lambda: {"curves": (), "otherwise": AlphaBeta()},
-    "costmodels.lookup.residual": lambda: {
-        "inner": Roofline(),
-        "residual": LookupResidual(forward=_NEUTRAL, backward=_NEUTRAL),
-    },
 }
 """Arguments of models that cannot be built without any."""
 

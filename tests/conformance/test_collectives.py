@@ -164,10 +164,16 @@ def test_the_growing_part_is_never_above_the_time(
     whole = np.array(size)
     for within in (False, True):
         grown = float(model.reduce_scatter(whole, topology, within_host=within)) * (1 - 1e-12)
-        assert grown <= float(model.reduce_scatter_s(whole, topology, within_host=within))
-        assert grown <= float(model.all_gather_s(whole, topology, within_host=within))
+        assert grown <= float(
+            model.buffer_s(Collective.REDUCE_SCATTER, whole, topology, within_host=within)
+        )
+        assert grown <= float(
+            model.buffer_s(Collective.ALL_GATHER, whole, topology, within_host=within)
+        )
         grown = float(model.all_reduce(whole, topology, within_host=within)) * (1 - 1e-12)
-        assert grown <= float(model.all_reduce_s(whole, topology, within_host=within))
+        assert grown <= float(
+            model.buffer_s(Collective.ALL_REDUCE, whole, topology, within_host=within)
+        )
 
 
 def test_one_rank_reduces_for_free(model: AbstractCollectiveModel) -> None:

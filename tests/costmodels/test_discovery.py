@@ -17,7 +17,6 @@ from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.errors import (
     CostModelError,
     InvalidValueError,
-    OutOfDomainError,
     UnitError,
     UnknownNameError,
     require,
@@ -96,7 +95,6 @@ def test_all_errors_have_one_root_and_a_builtin_kind() -> None:
     for kind, builtin in (
         (UnitError, ValueError),
         (InvalidValueError, ValueError),
-        (OutOfDomainError, ValueError),
         (UnknownNameError, KeyError),
     ):
         assert issubclass(kind, CostModelError)

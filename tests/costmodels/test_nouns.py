@@ -274,14 +274,6 @@ def test_broken_parts_of_a_system_are_refused() -> None:
 # ------------------------------------------------------------------ estimates
 
 
-def test_a_lognormal_estimate_is_ordered() -> None:
-    estimate = Estimate.lognormal(2.0, 0.1, Source.CALIBRATED)
-    assert estimate.low_s < estimate.time_s < estimate.high_s
-    assert estimate.low_s * estimate.high_s == pytest.approx(4.0)
-    assert estimate.high_s == pytest.approx(2.0 * math.exp(0.164485), rel=1e-5)
-    assert Estimate.lognormal(2.0, 0.0, Source.MEASURED).low_s == 2.0
-
-
 @pytest.mark.parametrize(
     ("low", "time", "high"),
     [(2.0, 1.0, 3.0), (0.5, 1.0, 0.9), (-1.0, -1.0, -1.0), (0.0, math.nan, 1.0)],

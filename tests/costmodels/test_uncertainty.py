@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.lookup_gpu import left_out
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import RELATIVE_SIGMA, Z90, Provenance, Source
 from costmodels.uncertainty import (
@@ -18,7 +19,6 @@ from costmodels.uncertainty import (
     PLAN_SIGMA,
     faster_probability,
     group_sigma,
-    left_out,
     rate_sigma,
     sigmas,
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import planner.cli.commands.validate as validate_module
-from costmodels.cpu.run_stages import STAGES
+from costmodels.cpu.exchange import STAGES
 from planner.cli.interrupt import EXIT_STOPPED, Interrupted, StopOnInterrupt
 from planner.cli.run import run
 from planner.study import Study

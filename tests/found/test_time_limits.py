@@ -12,7 +12,7 @@ import pytest
 
 import planner.search.bounds.bound as bound_module
 import planner.space.budget as budget_module
-from costmodels.distribution import _hottest as hottest_module
+from costmodels.distribution import _laws as hottest_module
 from costmodels.distribution.zipf import Zipf
 from costmodels.pipeline import CostPipeline
 from planner import api, io
@@ -22,7 +22,7 @@ from planner.problem import PlanningProblem
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.bound_program import Scope
 from planner.search.common.linear import LinearModel
-from planner.search.common.milp import Solution
+from planner.search.common.lp import Solution
 from planner.search.common.safe_bounds import first_prices, safe_bound
 from planner.settings import SearchSettings
 from planner.solving import assumed
@@ -66,7 +66,7 @@ def test_a_linear_program_gets_the_seconds_that_are_left(
 def test_a_program_that_the_clock_cuts_still_proves_something(problem: PlanningProblem) -> None:
     """The prices that are computed without a solver prove nearly what its first program proves."""
     bounds = bounds_of(problem)
-    program = bounds._program(None, Scope(), whole=False)
+    program = bounds._program(None, Scope())
     floor = safe_bound(program, first_prices(program))[0] * bounds.builder.scale
     solved = bounds_of(problem).relax(None, rounds=1).bound
     assert 0.9 * solved <= floor <= solved * (1 + 1e-6)

@@ -54,7 +54,7 @@ def costs_of(
             estimate=SimpleNamespace(time=SimpleNamespace(time_s=time_s)),
         )
 
-    monkeypatch.setattr("planner.explain.constraint_cost.api.solve", solve)
+    monkeypatch.setattr("planner.explain.explainer.api.solve", solve)
     named: list[str] = []
     found = constraint_costs(problem, time_limit_s=3.0, progress=named.append)
     return list(found), named

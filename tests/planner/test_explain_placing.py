@@ -8,7 +8,7 @@ import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner.explain import Explainer, OptionCost, relaxed
-from planner.explain.constraint_cost import _with_more_memory
+from planner.explain.explainer import _with_more_memory
 from planner.problem import (
     Constraints,
     CountLimit,

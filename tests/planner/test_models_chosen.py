@@ -177,7 +177,7 @@ def test_the_command_takes_a_file_also_with_a_second_process(model_file: Path) -
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("named", ["calibration", "curves", "residual"])
+@pytest.mark.parametrize("named", ["calibration", "curves"])
 def test_a_problem_is_another_one_where_what_its_system_names_was_measured_anew(
     named: str, tmp_path: Path
 ) -> None:
@@ -186,7 +186,6 @@ def test_a_problem_is_another_one_where_what_its_system_names_was_measured_anew(
     files = {
         "calibration": calibration,
         "curves": curves,
-        "residual": tmp_path / "box.calibration.lookup_residual.json",
     }
     for path in files.values():
         path.write_text("before")

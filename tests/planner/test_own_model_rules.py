@@ -16,12 +16,12 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.errors import InvalidValueError
-from costmodels.fitted import ScaledCollective
-from costmodels.floors.rules import require_rules
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
 from costmodels.lookup.roofline import Roofline
+from costmodels.measured.curves import Collective
 from costmodels.pipeline import CostPipeline
-from costmodels.stages.models import CostModels
+from costmodels.stages.models import CostModels, require_rules
+from costmodels.system_models import ScaledCollective
 from costmodels.topology import Topology
 from planner import load_system, load_workload, plan
 from planner.cli.run import run
@@ -75,19 +75,17 @@ class Network(AbstractCollectiveModel):
             seconds = np.maximum(1e-3 - seconds, 0.0) * (num_bytes > 0)
         return seconds + (self.within_more_s if within_host else 0.0)
 
-    def reduce_scatter_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
+    def buffer_s(
+        self, kind: Collective, num_bytes: FloatArray, topology: Topology, *, within_host: bool
     ) -> FloatArray:
-        """Seconds with what is fixed."""
-        seconds = super().reduce_scatter_s(num_bytes, topology, within_host=within_host)
-        return seconds * self.whole_ratio
-
-    def all_gather_s(
-        self, num_bytes: FloatArray, topology: Topology, *, within_host: bool
-    ) -> FloatArray:
-        """Seconds, fewer than those of a reduce-scatter, which no bound rests on."""
-        seconds = super().reduce_scatter_s(num_bytes, topology, within_host=within_host)
-        return 0.8 * seconds
+        """Seconds with what is fixed; no bound rests on those of an all-gather."""
+        seconds = super().buffer_s(kind, num_bytes, topology, within_host=within_host)
+        ratios = {
+            Collective.REDUCE_SCATTER: self.whole_ratio,
+            Collective.ALL_GATHER: 0.8,
+            Collective.ALL_REDUCE: 1.0,
+        }
+        return seconds * ratios[kind]
 
 
 @final

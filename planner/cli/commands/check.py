@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli import flags as spec
 from planner.cli.console import Settings, say, stdout_console, warn, write_json
-from planner.cli.flags import StrictCommand, output_options, usage
 from planner.cli.printing.show import print_assumed
-from planner.cli.types import FILE
+from planner.cli.types import Text
 from planner.support.text import counted, printable
 
 if TYPE_CHECKING:
@@ -20,17 +22,14 @@ if TYPE_CHECKING:
 KINDS = ("workload", "system", "plan", "constraints")
 
 
-@click.command(
-    cls=StrictCommand,
-    short_help="List the errors of an input file; without one, check the environment.",
-)
-@click.argument("file", type=FILE, required=False)
-@click.option(
-    "--schema", type=click.Choice(KINDS), help="Print the JSON schema of this kind of file instead."
-)
-@output_options
-@click.pass_obj
-def command(settings: Settings, *, file: Path | None, schema: str | None) -> int:
+@spec.command("List the errors of an input file; without one, check the environment.")
+def command(
+    settings: Settings,
+    file: Path | None = None,
+    schema: Text = spec.option(
+        "Print the JSON schema of this kind of file instead.", type=click.Choice(KINDS)
+    ),
+) -> int:
     """Read a workload, system, constraint or plan file and list every error with its line.
 
     The kind of file is told from its content. Exit code 2 says that there are errors. With the
@@ -46,9 +45,8 @@ def command(settings: Settings, *, file: Path | None, schema: str | None) -> int
       shardplan check run1/plan.json --json
       shardplan check --schema workload > workload.schema.json
     """
-    if file is not None and schema is not None:
-        message = "give either FILE or --schema KIND"
-        raise usage(message)
+    both = file is not None and schema is not None
+    spec.refuse(both, "give either FILE or --schema KIND")
     if file is not None:
         return _check(settings, file)
     if schema is None:
@@ -71,8 +69,7 @@ def _check(settings: Settings, file: Path) -> int:
         return 2
     if settings.json:
         told = {"ok": True, "file": str(file), "kind": kind, "summary": summary}
-        lines = [{"key": a.key, "what": a.what, "value": a.value} for a in assumed]
-        write_json({**told, "warnings": list(warnings), "assumed": lines})
+        write_json({**told, "warnings": list(warnings), "assumed": [asdict(a) for a in assumed]})
     else:
         say(f"OK  {file}: {kind}: {summary}")
         if assumed:
@@ -118,8 +115,7 @@ def _told(path: Path) -> tuple[str, str, tuple[str, ...], tuple[Assumed, ...]]:
         summary = f"{topology.local_world_size} x {topology.name} per host, {size} each"
         return "system", summary, (), ()
     if "constraints" in keys:
-        count = check_constraints(path)
-        rules = f"{count} rule{'' if count == 1 else 's'}"
+        rules = counted(check_constraints(path), "rule")
         return "constraints", f"{rules}; names of tables are checked beside their workload", (), ()
     message = (
         f"{path}: neither a workload (keys training and tables), a system (keys device and links), "
@@ -133,14 +129,10 @@ def _is_of_yaml(path: Path) -> bool:
     from planner.errors import InvalidInputError
     from planner.io.documents import CONSTRAINTS, SYSTEM, WORKLOAD, kind_of, read_json, read_yaml
 
-    try:
-        value = read_json(path)
-    except InvalidInputError:
-        try:
-            value = read_yaml(path).value
-        except InvalidInputError:
-            return False
-    return kind_of(value) in (WORKLOAD, SYSTEM, CONSTRAINTS)
+    for read in (read_json, lambda path: read_yaml(path).value):
+        with contextlib.suppress(InvalidInputError):
+            return kind_of(read(path)) in (WORKLOAD, SYSTEM, CONSTRAINTS)
+    return False
 
 
 def _summary(workload: Workload) -> str:
@@ -165,8 +157,6 @@ def _shipped(path: Path) -> Path:
 
 def _check_environment(settings: Settings) -> int:
     """Print what was checked of the environment; 1 if a check failed."""
-    from dataclasses import asdict
-
     from rich.text import Text
 
     from planner.cli.environment import CheckLevel, check_environment

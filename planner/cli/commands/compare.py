@@ -4,41 +4,24 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import click
-
+from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, stdout_console, warn, write_json
-from planner.cli.flags import ProblemFlags, StrictCommand, output_options, taking
-from planner.cli.types import FILE, PERCENT
-
-if TYPE_CHECKING:
-    from planner.report.comparison import Comparison
+from planner.cli.types import Folder, MaybePercent
 
 EXIT_REGRESSION = 1
 
 
-@click.command(cls=StrictCommand, short_help="Compare plans: time per stage, memory, moved tables.")
-@click.argument("workload", type=FILE)
-@click.argument("plans", nargs=-1, type=FILE, metavar="PLAN PLAN...")
-@taking(ProblemFlags)
-@click.option(
-    "--fail-over",
-    type=PERCENT,
-    metavar="PERCENT",
-    help="Exit code 1 if another plan is slower than the first by more than this, such as 3%.",
-)
-@click.option("-o", "--output", type=FILE, metavar="DIR", help="Write compare.html.")
-@output_options
-@click.pass_obj
+@spec.command("Compare plans: time per stage, memory, moved tables.")
 def command(
     settings: Settings,
-    *,
     workload: Path,
-    plans: tuple[Path, ...],
-    flags: ProblemFlags,
-    fail_over: float | None,
-    output: Path | None,
+    flags: spec.ProblemFlags,
+    plans: tuple[Path, ...] = spec.argument(nargs=-1, metavar="PLAN PLAN..."),
+    fail_over: MaybePercent = spec.option(
+        "Exit code 1 if another plan is slower than the first by more than this, such as 3%."
+    ),
+    output: Folder = spec.option("Write compare.html.", "-o --output"),
 ) -> int:
     """Price several plans of one workload by the same models, and compare them with the first.
 
@@ -50,10 +33,9 @@ def command(
       shardplan compare dlrm.yaml old.json new.json --system h100_sxm --gpus 16 --fail-over 3%
       shardplan compare dlrm.yaml old.json new.json -o comparison
     """
-    if len(plans) < 2:
-        message = f"two or more plans are needed, got {len(plans)}"
-        raise click.UsageError(message, click.get_current_context())
+    spec.refuse(len(plans) < 2, f"two or more plans are needed, got {len(plans)}")
     from planner.cli.inputs import load_plans, plan_names
+    from planner.cli.output import write_folder
     from planner.models import pipeline_of
     from planner.report import comparison as difference
 
@@ -73,12 +55,11 @@ def command(
 
     assumed = priced_assumptions(problem, inputs.plans[0], inputs.assumed)
     if output is not None:
-        _write(output, comparison)
+        write_folder(output, {"compare.html": difference.render_compare(comparison).encode()})
     if settings.json:
         data = difference.difference_data(comparison)
-        extra = {"fail_over_ratio": fail_over, "failed": failed, "warnings": list(inputs.warnings)}
-        found = [asdict(a) for a in assumed]
-        write_json({**data, **extra, "assumed": found})
+        told = {"fail_over_ratio": fail_over, "failed": failed, "warnings": list(inputs.warnings)}
+        write_json({**data, **told, "assumed": [asdict(a) for a in assumed]})
     else:
         from planner.report.terminal import print_sections
 
@@ -88,11 +69,3 @@ def command(
     if failed:
         remark(settings, f"slower by {100 * worst:.1f} %, more than {100 * (fail_over or 0):g} %")
     return EXIT_REGRESSION if failed else 0
-
-
-def _write(folder: Path, comparison: Comparison) -> None:
-    """Write the page."""
-    from planner.cli import output
-    from planner.report.comparison import render_compare
-
-    output.write_folder(folder, {output.COMPARE_FILE: render_compare(comparison).encode()})

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import click
-
+from planner.cli import flags as spec
 from planner.cli.console import Settings, stdout_console, write_json
-from planner.cli.flags import ProblemFlags, ScenarioFlags, StrictCommand, output_options, taking
 from planner.cli.printing.show import print_result
-from planner.cli.types import FILE, OBJECTIVE
+from planner.cli.types import OBJECTIVE, Text
 
 
-@click.command(cls=StrictCommand, short_help="Price an existing plan.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE, required=False)
-@taking(ProblemFlags)
-@click.option(
-    "--objective", type=OBJECTIVE, metavar="NAME",
-    help="Also print the value of this objective.  [default: the plan's own, or iteration]",
-)  # fmt: skip
-@taking(ScenarioFlags, "more")
-@output_options
-@click.pass_obj
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateFlags(spec.ScenarioFlags):
+    """The objective, and all on which its value depends."""
+
+    objective: Text = spec.option(
+        "Also print the value of this objective.  [default: the plan's own, or iteration]",
+        type=OBJECTIVE,
+        metavar="NAME",
+    )
+
+
+@spec.command("Price an existing plan.")
 def command(
     settings: Settings,
-    *,
     workload: Path,
-    plan: Path | None,
-    flags: ProblemFlags,
-    objective: str | None,
-    more: ScenarioFlags,
+    flags: spec.ProblemFlags,
+    more: EstimateFlags,
+    plan: Path | None = None,
 ) -> int:
     """Predict iteration time and memory of a plan made here or by TorchRec.
 
@@ -49,7 +46,7 @@ def command(
       shardplan estimate dlrm.yaml run1/plan.json --batch-size 8192 --json
       shardplan estimate transformer.yaml --system h100_sxm --gpus 8
     """
-    from planner.cli.inputs import as_result, load_plans
+    from planner.cli.inputs import load_plans
 
     inputs = load_plans(workload, () if plan is None else (plan,), flags)
     problem = inputs.problem.limited
@@ -57,21 +54,25 @@ def command(
     from planner import api  # after the cheap checks: this import is the slow one
     from planner.cli.printing import valuing
     from planner.options.runtime_warnings import runtime_warnings
+    from planner.report.terminal import print_facts
+    from planner.result import PlanningResult
+    from planner.solving.assumed import priced_assumptions
     from planner.solving.prepare import in_scenarios
 
-    asked, warnings = valuing.question(inputs, flags, plan or workload, objective, more)
+    path, (placed,) = plan or workload, inputs.plans
+    asked, warnings = valuing.question(inputs, flags, path, more.objective, more)
     more.check_figures(asked.objective)
-    candidate = api.estimate(
-        problem.workload, problem.topology, inputs.plans[0], models=problem.models
-    )
-    is_explicit = objective is not None or more != ScenarioFlags()
-    solver, left_out = valuing.answer(
-        asked, inputs.plans[0], plan or workload, is_explicit=is_explicit
-    )
-    means = runtime_warnings(candidate.plan, problem.workload)
-    inputs = replace(inputs, warnings=(*warnings, *left_out, *means))
+    candidate = api.estimate(problem.workload, problem.topology, placed, models=problem.models)
+    solver, left_out = valuing.answer(asked, placed, path, is_explicit=more != EstimateFlags())
     candidate, times = in_scenarios(asked.problem, candidate)
-    result = replace(as_result(inputs, candidate, solver), scenarios=times)
+    result = PlanningResult(
+        problem=problem,
+        best=candidate,
+        warnings=(*warnings, *left_out, *runtime_warnings(candidate.plan, problem.workload)),
+        solver=solver,
+        scenarios=times,
+        assumed=priced_assumptions(problem, candidate.plan, inputs.assumed),
+    )
     if settings.json:
         from planner import io
 
@@ -80,7 +81,5 @@ def command(
         print_result(settings, result, leave_out=("Solver", "Verdict"))
         line = valuing.fact(solver)
         if line is not None:
-            from planner.report.terminal import print_facts
-
             print_facts(stdout_console(), (line,))
     return 0 if candidate.memory.fits else 1

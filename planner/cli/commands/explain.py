@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,7 +12,8 @@ from costmodels.units import format_time
 from planner.cli import flags as spec
 from planner.cli.console import Settings, warn, write_json
 from planner.cli.interrupt import StopOnInterrupt
-from planner.cli.types import FILE, Duration, File, Texts, ValueKind
+from planner.cli.types import Duration, File, Texts
+from planner.support.text import counted
 
 if TYPE_CHECKING:
     from planner.explain import ConstraintCost
@@ -34,20 +35,22 @@ class ExplainFlags(spec.Flags):
         "Price every option of this table; repeatable.", "--table", metavar="NAME"
     )
     prices: bool = spec.switch("Plan again without each constraint.")
-    limit: Annotated[int, ValueKind(click.IntRange(1, 1000), "N")] = spec.option(
-        "Number of changes of single tables to show.", "--changes", default=10
+    limit: int = spec.option(
+        "Number of changes of single tables to show.",
+        "--changes",
+        default=10,
+        type=click.IntRange(1, 1000),
+        metavar="N",
     )
     constraints: File = spec.option(spec.CONSTRAINTS)
     time_limit: Duration = spec.option(f"For each search of --prices, {spec.CLOCK}")
 
     def check(self) -> None:
         """Refuse flags that have no effect beside others."""
-        if spec.is_given("limit") and (self.tables or self.prices):
-            message = "--changes has no effect beside --table or --prices; drop it"
-            raise spec.usage(message)
-        if self.time_limit is not None and not self.prices:
-            message = "--time-limit limits the searches of --prices; add --prices"
-            raise spec.usage(message)
+        is_other = spec.is_given("limit") and (self.tables or self.prices)
+        spec.refuse(is_other, "--changes has no effect beside --table or --prices; drop it")
+        is_vain = self.time_limit is not None and not self.prices
+        spec.refuse(is_vain, "--time-limit limits the searches of --prices; add --prices")
 
 
 def _ignored(
@@ -56,13 +59,11 @@ def _ignored(
     """What the file says that the plan was made for, and explanations do not look at."""
     if made_for is None:
         return ()
-    found = []
+    found, lines = [], []
     if made_for.objective not in (None, "iteration"):
         found.append(f"the objective {made_for.objective!r}")
     if made_for.num_scenarios:
-        plural = "s" * (made_for.num_scenarios > 1)
-        found.append(f"{made_for.num_scenarios} scenario{plural} beside the workload")
-    lines = []
+        found.append(f"{counted(made_for.num_scenarios, 'scenario')} beside the workload")
     if found:
         words = " and ".join(found)
         lines.append(f"{path}: was made for {words}; only the workload's iteration is explained")
@@ -77,22 +78,13 @@ def _ignored(
     return tuple(lines)
 
 
-@click.command(
-    cls=spec.StrictCommand, short_help="What a plan waits for, and which change would help."
-)
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE, required=False)
-@spec.taking(ExplainFlags, "asked")
-@spec.taking(spec.ProblemFlags)
-@spec.output_options
-@click.pass_obj
+@spec.command("What a plan waits for, and which change would help.")
 def command(
     settings: Settings,
-    *,
     workload: Path,
-    plan: Path | None,
     asked: ExplainFlags,
     flags: spec.ProblemFlags,
+    plan: Path | None = None,
 ) -> int:
     """Say what a plan waits for, and which changes would help.
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, report_written, shown_paths, write_data
-from planner.cli.flags import ProblemFlags, StrictGroup, output_options, taking
-from planner.cli.types import FILE
 from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from costmodels.sharding import Plan
 
 
-@click.group(cls=StrictGroup, short_help="Write a plan in other tools' formats.")
+@click.group(short_help="Write a plan in other tools' formats.")
 def command() -> None:
     """Write a plan, or the iteration predicted for it, in the format of another tool.
 
@@ -31,33 +29,22 @@ def command() -> None:
     """
 
 
-@command.command("trace", short_help="Kineto traces, one per rank.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
-@click.option("-o", "--output", type=FILE, required=True, metavar="DIR", help="Folder to write.")
-@click.option(
-    "--iterations",
-    type=click.IntRange(1, 1000),
-    default=1,
-    show_default=True,
-    help="Number of iterations to write.",
-)
-@click.option(
-    "--rank", "ranks", type=click.IntRange(0), multiple=True, metavar="N",
-    help="Write only this rank; repeatable.  [default: all]",
-)  # fmt: skip
-@taking(ProblemFlags)
-@output_options
-@click.pass_obj
+@spec.command("Kineto traces, one per rank.", command)
 def trace(
     settings: Settings,
-    *,
     workload: Path,
     plan: Path,
-    output: Path,
-    iterations: int,
-    ranks: tuple[int, ...],
-    flags: ProblemFlags,
+    flags: spec.ProblemFlags,
+    output: Path = spec.option("Folder to write.", "-o --output", required=True, metavar="DIR"),
+    iterations: int = spec.option(
+        "Number of iterations to write.", default=1, type=click.IntRange(1, 1000)
+    ),
+    ranks: tuple[int, ...] = spec.many(
+        "Write only this rank; repeatable.  [default: all]",
+        "--rank",
+        type=click.IntRange(0),
+        metavar="N",
+    ),
 ) -> int:
     """Write the predicted iteration as the PyTorch profiler would have recorded it.
 
@@ -65,14 +52,12 @@ def trace(
     kernel begins when its last rank arrives; its arguments say how long the rank waited.
     """
     from planner.cli.output import write_folder
-    from planner.errors import InvalidInputError
     from planner.trace import traces
 
     pipeline, loaded = _priced(workload, plan, flags, output)
     world = pipeline.topology.world_size
-    if ranks and max(ranks) >= world:
-        message = f"--rank {max(ranks)} is outside the plan's 0..{world - 1}"
-        raise InvalidInputError(message)
+    for rank in ranks:
+        spec.refuse(rank >= world, f"--rank {rank} is outside the plan's 0..{world - 1}")
     files = {
         file.name: file.data
         for file in traces(pipeline, loaded, iterations=iterations)
@@ -152,19 +137,15 @@ def ranks(pipeline: CostPipeline, plan: Plan) -> str:
     return ranks_csv(plan)
 
 
-def _add(name: str, short_help: str, text: Callable[[CostPipeline, Plan], str]) -> None:
+def _add(short_help: str, text: Callable[[CostPipeline, Plan], str]) -> None:
     """Add a subcommand that writes a plan of a workload to one file, as the text of a function."""
 
-    @command.command(name, short_help=short_help)
-    @click.argument("workload", type=FILE)
-    @click.argument("plan", type=FILE)
-    @click.option("-o", "--output", type=FILE, required=True, metavar="FILE", help="File to write.")
-    @taking(ProblemFlags)
-    @output_options
-    @click.pass_obj
-    @functools.wraps(text)
     def written(
-        settings: Settings, *, workload: Path, plan: Path, output: Path, flags: ProblemFlags
+        settings: Settings,
+        workload: Path,
+        plan: Path,
+        flags: spec.ProblemFlags,
+        output: Path = spec.option("File to write.", "-o --output", required=True),
     ) -> int:
         pipeline, loaded = _priced(workload, plan, flags, output)
         write_text_atomic(output, text(pipeline, loaded))
@@ -177,16 +158,19 @@ def _add(name: str, short_help: str, text: Callable[[CostPipeline, Plan], str]) 
         report_written(settings, output, command=f"{variable} {program}")
         return 0
 
+    written.__name__, written.__doc__ = text.__name__, text.__doc__
+    spec.command(short_help, command)(written)
 
-_add("nccl-matrix", "All-to-all bytes for nccl-tests.", nccl_matrix)
-_add("torchrec", "TorchRec's serialized ShardingPlan.", torchrec)
-_add("hugectr", "HugeCTR's plan file of an embedding collection.", hugectr)
-_add("csv", "One row per shard.", csv)
-_add("ranks", "The columns table and rank.", ranks)
+
+_add("All-to-all bytes for nccl-tests.", nccl_matrix)
+_add("TorchRec's serialized ShardingPlan.", torchrec)
+_add("HugeCTR's plan file of an embedding collection.", hugectr)
+_add("One row per shard.", csv)
+_add("The columns table and rank.", ranks)
 
 
 def _priced(
-    workload: Path, plan: Path, flags: ProblemFlags, output: Path
+    workload: Path, plan: Path, flags: spec.ProblemFlags, output: Path
 ) -> tuple[CostPipeline, Plan]:
     from planner.cli.inputs import load_plans
     from planner.cli.output import files_of, refuse_own_input

@@ -6,13 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
 from costmodels import units
-from costmodels.errors import UnitError
+from costmodels.errors import UnitError, require
 from planner.cli import console
-from planner.cli.flags import ProblemFlags, StrictCommand, output_options, taking
-from planner.cli.types import FILE, Parsed
+from planner.cli import flags as spec
+from planner.cli.types import File, Parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from planner.cli.inputs import Inputs
     from planner.fit.estimate import Fit, Run
     from planner.problem import PlanningProblem
-    from planner.trace.comparison import TraceRow
+    from planner.trace.kineto import TraceRow
 
 _TRACE_SUFFIXES: Final = (".json", ".gz")
 _LEAST_S, _MOST_S = 1e-9, 3.6e6
@@ -41,16 +39,13 @@ class GivenRun:
 
 def _given_run(text: str) -> GivenRun:
     """``run1/plan.json=5.2ms``, or ``PLAN=rank-0.json.gz``, or ``PLAN=traces``, a folder."""
-    plan, equals, measured = text.rpartition("=")
-    if not equals or not plan or not measured:
-        message = f"{text!r}: write PLAN=TRACE or PLAN=TIME, such as plan.json=5.2ms"
-        raise ValueError(message)
+    plan, _, measured = text.rpartition("=")
+    form = f"{text!r}: write PLAN=TRACE or PLAN=TIME, such as plan.json=5.2ms"
+    require(bool(plan and measured), form)
     path = Path(measured)
     if path.is_dir():
         traces = sorted(p for p in path.iterdir() if p.name.endswith(_TRACE_SUFFIXES))
-        if not traces:
-            message = f"{measured!r} holds no traces (.json or .json.gz)"
-            raise ValueError(message)
+        require(bool(traces), f"{measured!r} holds no traces (.json or .json.gz)")
         return GivenRun(plan=Path(plan), traces=tuple(traces))
     if path.exists():
         return GivenRun(plan=Path(plan), traces=(path,))
@@ -61,28 +56,19 @@ def _given_run(text: str) -> GivenRun:
         raise ValueError(message) from error
 
 
-_RUN: Final = Parsed("plan=trace|time", _given_run)
-
-
-@click.command(cls=StrictCommand, short_help="Correct a system by your own measured runs.")
-@click.argument("workload", type=FILE)
-@click.option(
-    "--run", "runs", type=_RUN, multiple=True, required=True, metavar="PLAN=TRACE|TIME",
-    help="A plan that was run, with its iteration time, a profiler trace, or a folder of traces.",
-)  # fmt: skip
-@click.option(
-    "-o", "--output", type=FILE, metavar="FILE", help="System file to write.  [default: none]"
-)
-@taking(ProblemFlags)
-@output_options
-@click.pass_obj
+@spec.command("Correct a system by your own measured runs.")
 def command(
     settings: console.Settings,
-    *,
     workload: Path,
-    runs: tuple[GivenRun, ...],
-    output: Path | None,
-    flags: ProblemFlags,
+    flags: spec.ProblemFlags,
+    runs: tuple[GivenRun, ...] = spec.many(
+        "A plan that was run, with its iteration time, a profiler trace, or a folder of traces.",
+        "--run",
+        type=Parsed("plan=trace|time", _given_run),
+        required=True,
+        metavar="PLAN=TRACE|TIME",
+    ),
+    output: File = spec.option("System file to write.  [default: none]", "-o --output"),
 ) -> int:
     """Correct a system by measured runs: factors on lookups, collectives, dense part and host.
 
@@ -107,19 +93,26 @@ def command(
     check_output(output, (workload, *plans_of(runs), *traces, *files_of(flags, workload)))
     inputs = load_plans(workload, plans_of(runs), flags)
     measured, notes = measured_runs(runs, inputs.plans)
+    from planner.cli.printing.validate_traces import print_traces
     from planner.fit.estimate import fit
+    from planner.models import pipeline_of
+    from planner.trace.kineto import compare_traces
 
     problem = inputs.problem
-    found = fit(problem, measured)
-    warnings = [*inputs.warnings, *notes, *_doubts(found, problem), *_profiled(runs)]
-    compared = _compared(problem, measured)
+    found, pipeline = fit(problem, measured), pipeline_of(problem)
+    warnings = [*inputs.warnings, *notes, *_doubts(found, problem, runs)]
+    traced = [run for run in measured if run.traces]
+    compared = {run.name: compare_traces(pipeline, run.plan, run.traces) for run in traced}
     if output is not None:
         warnings += _write(settings, output, inputs, found, len(measured), flags)
     if settings.json:
         told = {"warnings": list(dict.fromkeys(warnings))}
-        console.write_json({**_as_json(found, measured, compared), **told})
+        console.write_json({**_as_json(found, traced, compared), **told})
     else:
-        _print_traces(settings, measured, compared)
+        for run in traced:
+            busiest = max(run.traces, key=lambda t: t.busy_s)
+            shown = run.traces if settings.verbose else (busiest,)
+            print_traces(shown, compared[run.name], name=run.name)
         _print(found)
     console.warn(settings, tuple(warnings))
     return 0
@@ -131,7 +124,7 @@ def _write(
     inputs: Inputs,
     found: Fit,
     num_runs: int,
-    flags: ProblemFlags,
+    flags: spec.ProblemFlags,
 ) -> list[str]:
     """Write the system file; returns what it cannot hold."""
     from planner.io.system.system_writer import write_fitted_system
@@ -180,7 +173,6 @@ def measured_runs(
     Raises:
         InvalidInputError: a trace cannot be read.
     """
-    from planner.errors import InvalidInputError
     from planner.fit.estimate import Run, mean_iteration_s
     from planner.trace.reading import read_trace
 
@@ -192,9 +184,10 @@ def measured_runs(
         mine = [run for run in given if run.plan in (path, *others)]
         traces = tuple(read_trace(p) for run in mine for p in run.traces)
         times = [run.time_s for run in mine if run.time_s is not None]
-        if not all(_LEAST_S <= t <= _MOST_S for t in times):
-            message = f"--run {path}: the time of an iteration must be above 0: 1 ns to 1000 hours"
-            raise InvalidInputError(message)
+        spec.refuse(
+            not all(_LEAST_S <= t <= _MOST_S for t in times),
+            f"--run {path}: the time of an iteration must be above 0: 1 ns to 1000 hours",
+        )
         time_s = sum(times) / len(times) if times else mean_iteration_s(traces)
         if len(times) > 1:
             names = ", ".join(map(str, (path, *others)))
@@ -207,79 +200,41 @@ def measured_runs(
     return tuple(runs), tuple(notes)
 
 
-def _compared(problem: PlanningProblem, runs: Sequence[Run]) -> dict[str, tuple[TraceRow, ...]]:
-    """For each run with traces, its times beside those predicted before the fit."""
-    from planner.models import pipeline_of
-    from planner.trace.comparison import compare_traces
-
-    pipeline = pipeline_of(problem)
-    return {run.name: compare_traces(pipeline, run.plan, run.traces) for run in runs if run.traces}
-
-
-def _print_traces(
-    settings: console.Settings, runs: Sequence[Run], compared: Mapping[str, tuple[TraceRow, ...]]
-) -> None:
-    """The rank of each run whose GPU is busy longest; with ``-v`` every rank that has a trace."""
-    from planner.cli.printing.validate_traces import print_traces
-
-    for run in runs:
-        if run.traces:
-            busiest = max(run.traces, key=lambda t: t.busy_s)
-            shown = run.traces if settings.verbose else (busiest,)
-            print_traces(shown, compared[run.name], name=run.name)
-
-
-def _absent(found: Fit) -> list[str]:
-    """The factors that stay as they were, because no run has such work."""
-    if not found.absent:
-        return []
-    kinds = " and ".join(found.absent)
-    return [f"no work of the kind {kinds} is predicted for these runs: its factor stays 1"]
-
-
-def _profiled(runs: tuple[GivenRun, ...]) -> list[str]:
-    """That every time is one of a profiler, where traces came without times beside them."""
-    if all(run.time_s is not None for run in runs) or any(run.time_s for run in runs):
-        return []
-    return [
-        "the times come from traces, which contain the profiler's own work; also give the time of "
-        "an iteration without a profiler, such as --run plan.json=5.2ms"
-    ]
-
-
-def _doubts(found: Fit, problem: PlanningProblem) -> list[str]:
-    doubts = [*_far_off(found), *_unsure(found), *_absent(found)]
-    if found.topology is not problem.topology:
-        doubts.append(
-            "these CPU ranks were never calibrated: the runs correct constants measured on other "
-            f"cores, not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
-        )
-    return doubts
-
-
-def _far_off(found: Fit) -> list[str]:
-    """Runs so far from their predictions that a unit is more likely than a system to be wrong."""
+def _doubts(found: Fit, problem: PlanningProblem, runs: tuple[GivenRun, ...]) -> list[str]:
+    """Why the factors may be wrong, or say less than they seem to."""
     ratios = [(e.name, e.measured_s / e.before_s) for e in found.errors]
-    return [
+    doubts = [
         f"{name} took {ratio if ratio > 1 else 1 / ratio:,.0f} times as "
         f"{'long' if ratio > 1 else 'short'} as predicted: is its unit right, and is it the time "
         "of one iteration?"
         for name, ratio in ratios
         if not 1 / _FAR_OFF <= ratio <= _FAR_OFF
     ]
-
-
-def _unsure(found: Fit) -> list[str]:
     left = found.left_out_ratio
     if left is None:
-        return ["there is a single run: how well the factors predict other plans is not known"]
-    if left > found.before_ratio:
-        return [
+        doubts.append("there is a single run: how well the factors predict other plans is unknown")
+    elif left > found.before_ratio:
+        doubts.append(
             f"runs left out are predicted worse than before ({100 * left:.1f} % against "
             f"{100 * found.before_ratio:.1f} %): the factors are noise; give more runs, or use "
             "the system without them"
-        ]
-    return []
+        )
+    if found.absent:
+        kinds = " and ".join(found.absent)
+        doubts.append(
+            f"no work of the kind {kinds} is predicted for these runs: its factor stays 1"
+        )
+    if found.topology is not problem.topology:
+        doubts.append(
+            "these CPU ranks were never calibrated: the runs correct constants measured on other "
+            f"cores, not the rates of {problem.topology.name}; 'shardplan calibrate' measures yours"
+        )
+    if all(run.time_s is None for run in runs):
+        doubts.append(
+            "the times come from traces, which contain the profiler's own work; also give the time "
+            "of an iteration without a profiler, such as --run plan.json=5.2ms"
+        )
+    return doubts
 
 
 def _as_json(
@@ -297,7 +252,7 @@ def _as_json(
         "error_before_ratio": found.before_ratio,
         "error_left_out_ratio": found.left_out_ratio,
         "runs": [asdict(error) for error in found.errors],
-        "traces": {run.name: as_json(run.traces, compared[run.name]) for run in runs if run.traces},
+        "traces": {run.name: as_json(run.traces, compared[run.name]) for run in runs},
     }
 
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-import click
-
+from costmodels import units
 from planner.cli import flags as spec
 from planner.cli.console import Settings, complain, remark, shown_paths, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
 from planner.cli.printing.show import print_result
-from planner.cli.types import FILE, PERCENT, Bytes, Duration, File, Folder, Tables, ValueKind
+from planner.cli.types import Bytes, Duration, File, Folder, MaybePercent, Tables
 from planner.errors import InvalidInputError
 from planner.support.status import Status
 from planner.support.text import format_gap
 
 if TYPE_CHECKING:
     from planner.cli.inputs import Inputs
-    from planner.problem import PlanningProblem
     from planner.result import PlanningResult, SolverReport
     from planner.settings import SearchSettings
 
@@ -36,21 +33,19 @@ _SHORT = 2000
 """The budget of work, in priced plans, of the search that prices wider tables."""
 
 
-class PlanCommand(spec.HeadedCommand):
-    """The flags that people use first, and the others under headings."""
-
-    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "The system and the model": (
-            "--gpus-per-host", "--global-batch-size", "--price", "--set", "--model",
-        ),
-        "The search": (
-            "--strategy", "--objective", "--evaluations", "--seed", "--torchrec-defaults",
-            "--require-gap",
-        ),
-        "A plan in use": ("--from", "--max-moved-bytes", "--max-moved-tables", "--curve"),
-        "Several data, and failures": ("--scenario", "--robust", "--mtbf"),
-        "Output": ("--force", "--json", "--quiet", "--debug"),
-    }  # fmt: skip
+HEADINGS: Final = {
+    "The system and the model": (
+        *("--gpus-per-host", "--global-batch-size", "--price", "--set", "--model"),
+    ),
+    "The search": (
+        *("--strategy", "--objective", "--evaluations", "--seed", "--torchrec-defaults"),
+        "--require-gap",
+    ),
+    "A plan in use": ("--from", "--max-moved-bytes", "--max-moved-tables", "--curve"),
+    "Several data, and failures": ("--scenario", "--robust", "--mtbf"),
+    "Output": ("--force", "--json", "--quiet", "--debug"),
+}
+"""The flags of the help that people need less often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +67,7 @@ class PlanFlags(spec.ScenarioFlags):
     mtbf_s: Duration = spec.option(
         "Mean time between failures of one host: says how often to write checkpoints.", "--mtbf"
     )
-    require_gap: Annotated[float | None, ValueKind(PERCENT, "PERCENT")] = spec.option(
+    require_gap: MaybePercent = spec.option(
         "Exit code 1 unless the plan is proven to be this close to the best, such as 5%."
     )
     output: Folder = spec.option("Write plan, reports and traces.", "-o --output")
@@ -89,24 +84,14 @@ class PlanFlags(spec.ScenarioFlags):
     def check(self) -> None:
         """Refuse flags that have no effect without another one."""
         limited = self.max_moved_bytes is not None or self.max_moved_tables is not None
-        if (limited or self.curve) and self.plan_in_use is None:
-            message = (
-                "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
-            )
-            raise spec.usage(message)
+        needs = "--max-moved-bytes, --max-moved-tables and --curve need --from, the plan in use"
+        spec.refuse((limited or self.curve) and self.plan_in_use is None, needs)
         spec.ScenarioFlags.check(self)
 
 
-@click.command(cls=PlanCommand, short_help="Find the fastest plan for a workload on a system.")
-@click.argument("workload", type=FILE)
-@spec.taking(spec.ProblemFlags)
-@spec.taking(spec.SearchFlags, "search")
-@spec.taking(PlanFlags, "more")
-@spec.output_options
-@click.pass_obj
+@spec.command("Find the fastest plan for a workload on a system.", headings=HEADINGS)
 def command(
     settings: Settings,
-    *,
     workload: Path,
     flags: spec.ProblemFlags,
     search: spec.SearchFlags,
@@ -131,38 +116,19 @@ def command(
       shardplan plan dlrm.yaml --system h100_sxm --from run1/plan.json --max-moved-bytes '200 GiB'
       shardplan plan dlrm.yaml --system h100_sxm --gpus 64 --mtbf 500h -o run2
     """
-    from planner.cli.progress import live_progress
-
     start_s = time.perf_counter()
     with StopOnInterrupt(keeps=False, lost=_LOST) as stop:
         asked = _asked(workload, flags, more)
-        from planner import api  # after the cheap checks: this import is the slow one
-        from planner.scenarios import ScenarioRule
-        from planner.solving.prepare import pricing_of
-        from planner.study.figures import with_checkpoints
-
-        kept_s = _kept_s(asked.problem, more.output, start_s)
-        robust = ScenarioRule(more.robust or ScenarioRule.WORST)
-        steered = replace(search.settings(), robust=robust, kept_s=kept_s)
-        until_s = time.perf_counter() + (search.time_limit_s or math.inf) - steered.kept_s
-        more.check_figures(search.objective)
-        with live_progress(settings, search.objective) as progress:
-            result = api.solve(
-                asked.problem,
-                search=steered,
-                make_pipeline=pricing_of(torchrec_figures=more.torchrec_defaults),
-                progress=stop.watching(progress),
-                should_stop=stop,
-            )
-        stop.keeps = True
-        result = _completed(result, asked, steered, stop, more, until_s)
-        if more.mtbf_s is not None:
-            result = with_checkpoints(result, more.mtbf_s)
-        _deliver(settings, result, more.output)
-        if search.time_limit_s is not None and result.solver.status is Status.TIME_LIMIT:
-            _name_the_clock(settings, search.time_limit_s)
+        result = _searched(settings, asked, search, more, stop, start_s)
+        _deliver(settings, result, more.output, search.time_limit_s)
         missed = None if more.require_gap is None else unmet(result.solver, more.require_gap)
-        return _exit_code(settings, stop, missed)
+        if missed is not None:
+            complain(f"shardplan: {missed}")
+        if stop():
+            words = f"stopped by {stop.stopped_by}: this is the best plan so far"
+            remark(settings, f"{words} (exit code {EXIT_STOPPED})")
+            return EXIT_STOPPED
+        return 0 if missed is None else EXIT_GAP
 
 
 def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
@@ -196,28 +162,56 @@ def _asked(source: Path, flags: spec.ProblemFlags, more: PlanFlags) -> Inputs:
     return replace(inputs, problem=replace(problem, scenarios=scenarios), warnings=warnings)
 
 
-def _completed(
-    result: PlanningResult,
+def _searched(
+    settings: Settings,
     asked: Inputs,
-    search: SearchSettings,
-    stop: StopOnInterrupt,
+    search: spec.SearchFlags,
     more: PlanFlags,
-    until_s: float,
+    stop: StopOnInterrupt,
+    start_s: float,
 ) -> PlanningResult:
-    """With the remarks on the inputs and, where asked, what each number of moved tables gives."""
-    from planner.cli.inputs import with_assumptions
+    """The plan, with what the inputs leave open and everything that further flags ask for.
+
+    ``start_s`` is when the command began, by ``time.perf_counter``: a time limit counts from there.
+    """
+    from planner import api  # after the cheap checks: this import is the slow one
+    from planner.cli.progress import live_progress
+    from planner.drift.changes import with_curve
+    from planner.scenarios import ScenarioRule
+    from planner.solving.assumed import priced_assumptions
     from planner.solving.prepare import pricing_of
+    from planner.study.figures import with_checkpoints
 
-    result = replace(result, warnings=(*asked.warnings, *result.warnings))
-    result = with_assumptions(result, asked, until_s)
-    if not stop() and search.objective == "iteration":
-        result = _with_wider_price(result, search, stop, until_s)
-    if stop() or not more.curve:
-        return result
-    from planner.drift.move_curve import with_curve
-
+    more.check_figures(search.objective)
+    now_s, writing_s = time.perf_counter(), 0.0
+    if more.output is not None:
+        tables, ranks = asked.problem.workload.tables, asked.problem.topology.world_size
+        writing_s = _WRITING_S_PER_TABLE * len(tables) + _WRITING_S_PER_RANK * ranks
+    robust = ScenarioRule(more.robust or ScenarioRule.WORST)
+    steered = replace(search.settings(), robust=robust, kept_s=now_s - start_s + writing_s)
+    until_s = now_s + (search.time_limit_s or math.inf) - steered.kept_s
     pricing = pricing_of(torchrec_figures=more.torchrec_defaults)
-    return with_curve(result, search=search, make_pipeline=pricing, should_stop=stop)
+    with live_progress(settings, search.objective) as progress:
+        result = api.solve(
+            asked.problem,
+            search=steered,
+            make_pipeline=pricing,
+            progress=stop.watching(progress),
+            should_stop=stop,
+        )
+    stop.keeps = True
+    assumed = priced_assumptions(
+        result.problem, result.plan, asked.assumed, lambda: time.perf_counter() < until_s
+    )
+    warnings = (*asked.warnings, *result.warnings)
+    result = replace(result, warnings=warnings, assumed=assumed)
+    if not stop() and search.objective == "iteration":
+        result = _with_wider_price(result, steered, stop, until_s)
+    if more.curve and not stop():
+        result = with_curve(result, search=steered, make_pipeline=pricing, should_stop=stop)
+    if more.mtbf_s is not None:
+        result = with_checkpoints(result, more.mtbf_s)
+    return result
 
 
 def _with_wider_price(
@@ -253,16 +247,9 @@ def _with_wider_price(
     return replace(result, warnings=(*result.warnings, remark_))
 
 
-def _kept_s(problem: PlanningProblem, output: Path | None, start_s: float) -> float:
-    """Seconds of a time limit that are gone already, or that writing the report will take."""
-    gone_s = time.perf_counter() - start_s
-    if output is None:
-        return gone_s
-    tables, ranks = len(problem.workload.tables), problem.topology.world_size
-    return gone_s + _WRITING_S_PER_TABLE * tables + _WRITING_S_PER_RANK * ranks
-
-
-def _deliver(settings: Settings, result: PlanningResult, output: Path | None) -> None:
+def _deliver(
+    settings: Settings, result: PlanningResult, output: Path | None, limit_s: float | None
+) -> None:
     """Write, then print, also what cannot be written: nothing gets lost."""
     from planner.report.run_files import write_run
 
@@ -283,28 +270,9 @@ def _deliver(settings: Settings, result: PlanningResult, output: Path | None) ->
         print_result(settings, result, written=written)
     if problem is not None:
         raise problem
-
-
-def _name_the_clock(settings: Settings, limit_s: float) -> None:
-    """A remark where the clock ended the search: another run may then find another plan."""
-    from costmodels import units
-
-    remark(
-        settings,
-        f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work was "
-        "spent: a faster or idler machine may find another plan",
-    )
-
-
-def _exit_code(settings: Settings, stop: StopOnInterrupt, missed: str | None) -> int:
-    """Stopped, a gap that is too wide (``missed`` says so), or neither."""
-    if missed is not None:
-        complain(f"shardplan: {missed}")
-    if stop():
-        words = f"stopped by {stop.stopped_by}: this is the best plan so far"
-        remark(settings, f"{words} (exit code {EXIT_STOPPED})")
-        return EXIT_STOPPED
-    return 0 if missed is None else EXIT_GAP
+    if limit_s is not None and result.solver.status is Status.TIME_LIMIT:
+        cut = f"--time-limit {units.format_time(limit_s)} cut the search before its budget of work"
+        remark(settings, f"{cut} was spent: a faster or idler machine may find another plan")
 
 
 _WORTH_TELLING: Final = 0.1
@@ -318,36 +286,24 @@ def unmet(solver: SolverReport, most_ratio: float) -> str | None:
         solver: how the search went.
         most_ratio: the widest gap that is good enough.
     """
-    more = _more(solver)
     gap, asked = solver.gap_ratio, f"--require-gap {100 * most_ratio:g}%"
+    more = f"give it more --evaluations than the {solver.work:,} it used"
+    if solver.status is Status.TIME_LIMIT:
+        more = "give it a longer --time-limit, which cut the search, or more --evaluations"
     if gap is None:
-        return f"the gap is unknown, so {asked} is not met: {_why_unknown(solver, more)}"
+        why = f"the search proved no bound; {more}"
+        if solver.status is Status.NO_PROOF:
+            why = "a plan was priced below the bound, so the bound is wrong and was withdrawn"
+        elif solver.strategy != "auto":
+            why = f"strategy {solver.strategy!r} proved nothing; use --strategy auto"
+        return f"the gap is unknown, so {asked} is not met: {why}"
     if gap <= most_ratio:
         return None
-    told = format_gap(gap)
+    told, unseen = format_gap(gap), solver.unseen_gap_ratio
     wider = "a little wider" if told == format_gap(most_ratio) else "wider"
-    return f"the gap of {told} is {wider} than {asked}: {_what_helps(solver, gap, more)}"
-
-
-def _why_unknown(solver: SolverReport, more: str) -> str:
-    if solver.status is Status.NO_PROOF:
-        return "a plan was priced below the bound, so the bound is wrong and was withdrawn"
-    if solver.strategy != "auto":
-        return f"strategy {solver.strategy!r} proved nothing; use --strategy auto"
-    return f"the search proved no bound; {more}"
-
-
-def _what_helps(solver: SolverReport, gap_ratio: float, more: str) -> str:
-    unseen = solver.unseen_gap_ratio
-    if unseen < _WORTH_TELLING * gap_ratio:
-        return more
-    return (
-        f"{format_gap(unseen)} are launches and overlap, which no bound counts and "
-        f"--objective phases leaves out; for the rest, {more}"
-    )
-
-
-def _more(solver: SolverReport) -> str:
-    if solver.status is Status.TIME_LIMIT:
-        return "give it a longer --time-limit, which cut the search, or more --evaluations"
-    return f"give it more --evaluations than the {solver.work:,} it used"
+    if unseen >= _WORTH_TELLING * gap:
+        more = (
+            f"{format_gap(unseen)} are launches and overlap, which no bound counts and "
+            f"--objective phases leaves out; for the rest, {more}"
+        )
+    return f"the gap of {told} is {wider} than {asked}: {more}"

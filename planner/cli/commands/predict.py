@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths, warn, write_data, write_json
-from planner.cli.flags import Flags, StrictGroup, option, output_options, taking
 from planner.cli.output import check_output
-from planner.cli.types import FILE, File, ValueKind, complete_system
+from planner.cli.types import SYSTEM, File
 from planner.support.files import write_text_atomic
 
 if TYPE_CHECKING:
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from planner.predict.rows import CsvRows, Predicted, Unmodelled
 
 
-COLLECTIVE_COLUMNS = ("collective", "size_bytes")
-COLLECTIVE_OPTIONAL = ("nodes", "gpus_per_node", "ranks")
-
-
-@click.group(cls=StrictGroup, short_help="Predict single operations, row by row of a CSV file.")
+@click.group(short_help="Predict single operations, row by row of a CSV file.")
 def command() -> None:
     """Append predicted times to the rows of a CSV file.
 
@@ -42,27 +38,20 @@ def command() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFlags(Flags):
+class TableFlags(spec.Flags):
     """The system, and where to write."""
 
-    system: Annotated[str, ValueKind(click.STRING, "NAME|FILE")] = option(
+    system: str = spec.option(
         "System, by name or file; see 'shardplan systems'.",
+        type=SYSTEM,
+        metavar="NAME|FILE",
         required=True,
-        shell_complete=complete_system,
     )
-    output: File = option("Write the CSV to this file.  [default: stdout]", "-o --output")
+    output: File = spec.option("Write the CSV to this file.  [default: stdout]", "-o --output")
 
 
-def table_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Arguments that every operation shares: the file, the system, where to write."""
-    wrapped = taking(TableFlags)(output_options(function))
-    return click.argument("file", type=FILE)(wrapped)
-
-
-@command.command("collective", short_help="All-to-all, all-reduce, all-gather, reduce-scatter.")
-@table_options
-@click.pass_obj
-def collective(settings: Settings, *, file: Path, flags: TableFlags) -> int:
+@spec.command("All-to-all, all-reduce, all-gather, reduce-scatter.", command)
+def collective(settings: Settings, file: Path, flags: TableFlags) -> int:
     """Predict collectives of balanced messages.
 
     Columns: collective (all_to_all, all_reduce, all_gather, reduce_scatter), size_bytes as
@@ -74,16 +63,14 @@ def collective(settings: Settings, *, file: Path, flags: TableFlags) -> int:
     def sized(gpus: int, per_host: int) -> Topology:
         return io.load_system(flags.system, gpus=gpus, gpus_per_host=per_host)
 
-    table = _read(file, flags, COLLECTIVE_COLUMNS, COLLECTIVE_OPTIONAL)
+    table = _read(file, flags, ("collective", "size_bytes"), ("nodes", "gpus_per_node", "ranks"))
     code = show(settings, table, predict_collectives(table, sized), flags.output)
     warn(settings, collective_remarks(table, sized))
     return code
 
 
-@command.command("lookup", short_help="Embedding lookups, forward and backward.")
-@table_options
-@click.pass_obj
-def lookup(settings: Settings, *, file: Path, flags: TableFlags) -> int:
+@spec.command("Embedding lookups, forward and backward.", command)
+def lookup(settings: Settings, file: Path, flags: TableFlags) -> int:
     """Predict table-batched embedding lookups on one device.
 
     Columns: phase (forward, backward, forward+backward; eval forward, before which the device is
@@ -107,10 +94,8 @@ def lookup(settings: Settings, *, file: Path, flags: TableFlags) -> int:
     )
 
 
-@command.command("dense", short_help="Matrix products of the dense part.")
-@table_options
-@click.pass_obj
-def dense(settings: Settings, *, file: Path, flags: TableFlags) -> int:
+@spec.command("Matrix products of the dense part.", command)
+def dense(settings: Settings, file: Path, flags: TableFlags) -> int:
     """Predict matrix products M x K by K x N on one device.
 
     Columns: M, K, N. Optional: batch (number of products at once; 1) and dtype (fp32, tf32, fp16,
@@ -144,12 +129,13 @@ def show(
     """Write the predictions as CSV, or print them as CSV or JSON."""
     from planner.predict.rows import predicted_text
 
+    text = predicted_text(table, found)
     if output is not None:
-        write_text_atomic(output, predicted_text(table, found))
+        write_text_atomic(output, text)
     if settings.json:
         write_json([_record(row, p) for row, p in zip(table.rows, found, strict=True)])
     elif output is None:
-        write_data(predicted_text(table, found))
+        write_data(text)
     if output is not None:
         remark(settings, f"{len(found)} rows written to {shown_paths((output,))}")
     return 0
@@ -159,14 +145,9 @@ def _record(row: dict[str, str], predicted: Predicted | Unmodelled) -> dict[str,
     """A row of the JSON answer."""
     from planner.predict.rows import OWN_COLUMNS, Unmodelled
 
-    row = {column: cell for column, cell in row.items() if column not in OWN_COLUMNS}
+    told: dict[str, object] = {k: cell for k, cell in row.items() if k not in OWN_COLUMNS}
+    told |= dict.fromkeys(("predicted_s", "low_s", "high_s", "source"))
     if isinstance(predicted, Unmodelled):
-        nothing = dict.fromkeys(("predicted_s", "low_s", "high_s", "source"))
-        return {**row, **nothing, "reason": predicted.reason}
-    return {
-        **row,
-        "predicted_s": predicted.time_s,
-        "low_s": predicted.low_s,
-        "high_s": predicted.high_s,
-        "source": predicted.basis.value,
-    }
+        return {**told, "reason": predicted.reason}
+    times = {"predicted_s": predicted.time_s, "low_s": predicted.low_s, "high_s": predicted.high_s}
+    return {**told, **times, "source": predicted.basis.value}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,27 +13,24 @@ import click
 from planner.cli import console
 from planner.cli import flags as spec
 from planner.cli.days import all_readers
-from planner.cli.interrupt import interrupt_in
+from planner.cli.interrupt import StopOnInterrupt
 from planner.cli.progress import bars
-from planner.cli.types import FILE, File, Parsed, Texts, ValueKind, count, quantity
+from planner.cli.types import Batches, File, Texts, ValueKind, count, quantity
 from planner.support.cores import usable_cores
-from planner.support.text import significant
+from planner.support.text import counted, significant
 
 if TYPE_CHECKING:
     from planner.profiling.profiler import ProfileOptions
-    from planner.profiling.stats import BatchStats, Stats, TableStats, ZipfStats
+    from planner.profiling.stats import Stats, TableStats
 
 Count = Annotated[int | None, ValueKind(count(2**48), "N")]
+_NOT_COUNTED = ("output", "table_map", "empty")
+"""The flags that are no options of counting."""
+_HASHED = (
+    "Ids are hashes: the number of rows is estimated from the ids seen once and twice. "
+    "--max-ind-range folds ids to row numbers."
+)
 FORMATS = ("auto", "criteo_tsv", "npy", "npz", "parquet", "torch")
-
-
-def _batch_sizes(text: str) -> tuple[int, ...]:
-    """``2048,16384``: whole numbers from 1 to 10^8."""
-    parts = text.split(",")
-    if not all(p.strip().isdecimal() and 1 <= float(p) <= 10**8 for p in parts):
-        message = f"{text!r} is not a list of batch sizes such as '2048,16384'"
-        raise ValueError(message)
-    return tuple(int(float(p)) for p in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,71 +38,61 @@ class ProfileFlags(spec.Flags):
     """What is read of the data, and what is counted."""
 
     output: File = spec.option("", "-o --output", default="stats.json")
-    format_name: Annotated[str, ValueKind(click.Choice(FORMATS))] = spec.listed(
+    format_name: str = spec.listed(
         "Format of the data.  [default: auto, told from names and contents]",
         "--format",
         default="auto",
+        type=click.Choice(FORMATS),
+        metavar=None,
     )
     table_map: Texts = spec.many(
         "Which table a feature belongs to: a workload, lines 'feature: table', or one pair.",
         metavar="FILE|FEATURE=TABLE",
     )
     features: Texts = spec.many("Count only these; repeatable.", metavar="NAME")
-    rows: Count = spec.option("Read only the first N samples.")
+    first_samples: Count = spec.option("Read only the first N samples.", "--rows")
     sample_rows: Count = spec.option("Read about N samples, spread over the data.")
     max_ind_range: Count = spec.option("Fold ids modulo N, as DLRM's flag does.")
-    batch_sizes: Annotated[tuple[int, ...], ValueKind(Parsed("sizes", _batch_sizes), "N,N")] = (
-        spec.option(
-            "Batch sizes for which distinct rows and reuse are counted.", default="2048,16384"
-        )
+    batch_sizes: Batches = spec.option(
+        "Batch sizes for which distinct rows and reuse are counted.", default="2048,16384"
     )
-    empty: Annotated[str, ValueKind(click.Choice(("zero", "skip")))] = spec.option(
+    empty: str = spec.option(
         "What an empty cell of a Criteo file is: id 0, as DLRM reads it, or no index.",
         default="zero",
+        type=click.Choice(("zero", "skip")),
     )
-    memory_bytes: Annotated[float, ValueKind(quantity("bytes", positive=True), "SIZE")] = (
-        spec.option(
-            "Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
-            "--memory",
-            default="2 GiB",
-        )
+    memory_bytes: float = spec.option(
+        "Memory for counting, at least 256 MiB; beyond it, DuckDB works on disk.",
+        "--memory",
+        default="2 GiB",
+        type=quantity("bytes", positive=True),
+        metavar="SIZE",
     )
-    jobs: Annotated[int | None, ValueKind(count(1024), "N")] = spec.option(
-        "Threads to use.  [default: usable cores]"
+    jobs: int | None = spec.option(
+        "Threads to use.  [default: usable cores]", type=count(1024), metavar="N"
     )
 
     def check(self) -> None:
         """Refuse two ways of choosing samples."""
-        if self.rows is not None and self.sample_rows is not None:
-            message = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
-            raise spec.usage(message)
+        both = "--rows (the first) and --sample-rows (spread) exclude each other; give one"
+        spec.refuse(self.first_samples is not None and self.sample_rows is not None, both)
 
     def options(self) -> ProfileOptions:
         """How the data are counted."""
         from planner.io.table_map import parse_table_map
         from planner.profiling.profiler import ProfileOptions
 
-        return ProfileOptions(
-            format_name=self.format_name,
-            features=self.features,
-            by_feature=parse_table_map(self.table_map),
-            batch_sizes=self.batch_sizes,
-            max_ind_range=self.max_ind_range,
-            first_samples=self.rows,
-            sample_rows=self.sample_rows,
-            memory_bytes=self.memory_bytes,
-            jobs=self.jobs or usable_cores(),
-        )
+        said = {name: value for name, value in asdict(self).items() if name not in _NOT_COUNTED}
+        said["jobs"] = self.jobs or usable_cores()
+        return ProfileOptions(**said, by_feature=parse_table_map(self.table_map))
 
 
-@click.command(
-    cls=spec.StrictCommand, short_help="Measure index statistics per table from raw indices."
-)
-@click.argument("data", nargs=-1, required=True, type=FILE)
-@spec.taking(ProfileFlags)
-@spec.output_options
-@click.pass_obj
-def command(settings: console.Settings, *, data: tuple[Path, ...], flags: ProfileFlags) -> int:
+@spec.command("Measure index statistics per table from raw indices.")
+def command(
+    settings: console.Settings,
+    flags: ProfileFlags,
+    data: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
+) -> int:
     """Measure how indices fall on the rows of each table, and write stats.json.
 
     DATA are files or folders: Criteo TSV (plain or gzip), day_N_sparse.npy, MLPerf's multi-hot
@@ -131,15 +119,8 @@ def command(settings: console.Settings, *, data: tuple[Path, ...], flags: Profil
 
     options, output = flags.options(), flags.output or Path("stats.json")
     readers = all_readers(empty_is_zero=flags.empty != "skip")
-    try:
-        with bars(settings) as progress:
-            stats = profile_files(data, output, options, readers=readers, progress=progress)
-    except (KeyboardInterrupt, Exception) as error:
-        interrupt = interrupt_in(error)
-        if interrupt is None:
-            raise
-        interrupt.add_note("nothing was written")
-        raise interrupt from None
+    with StopOnInterrupt(keeps=False, lost="nothing was written"), bars(settings) as progress:
+        stats = profile_files(data, output, options, readers=readers, progress=progress)
     remarks = [left_out_remark(stats.source), undersampled_remark(stats.tables)]
     if (sampled := options.sample_rows) is not None:
         sources = find_sources(data, readers, options.format_name)
@@ -161,91 +142,62 @@ def command(settings: console.Settings, *, data: tuple[Path, ...], flags: Profil
 
 
 def _print(stats: Stats, output: Path) -> None:
-    from planner.report.base import Column, Fact, Kind, Section, laid_out
-    from planner.report.terminal import print_facts, print_sections
+    from planner.cli.printing.show import print_items
+    from planner.report.base import Fact, Kind, format_cell
+    from planner.report.terminal import print_facts
 
     batch = max(b.batch_size for table in stats.tables.values() for b in table.batches)
-    columns, rows = laid_out(
-        [(name, table, _largest(table)) for name, table in stats.tables.items()],
-        (
-            (Column("table"), lambda row: row[0]),
-            (Column("rows", Kind.COUNT), lambda row: row[1].num_embeddings),
-            (Column("seen", Kind.COUNT, optional=True), lambda row: row[1].num_unique_rows),
-            (Column("pool", Kind.COUNT), lambda row: significant(row[1].pooling.mean, 4)),
-            (Column("p99", Kind.COUNT), lambda row: row[1].pooling.p99),
-            (
-                Column("unique", Kind.SHARE),
-                lambda row: row[2].mean_unique_rows / max(row[2].mean_indices, 1.0),
+    screen, source = console.stdout_console(), stats.source
+    parts = (
+        f"{source.num_samples:,} samples",
+        f"{sum(t.num_indices for t in stats.tables.values()):,} indices",
+        f"{len(stats.tables)} tables",
+        f"{counted(len(source.files), 'file')} of {', '.join(source.formats)}",
+    )
+    print_facts(screen, (Fact(label="Data", parts=parts),))
+    share = functools.partial(format_cell, Kind.SHARE)
+    hashed = (_HASHED,) if any(t.ids_are_hashes for t in stats.tables.values()) else ()
+    print_items(
+        "Index statistics",
+        [(name, t, max(t.batches, key=lambda b: b.batch_size)) for name, t in stats.tables.items()],
+        {
+            "table": lambda row: row[0],
+            "rows": lambda row: f"{row[1].num_embeddings:,}",
+            "seen?": lambda row: f"{row[1].num_unique_rows:,}",
+            "pool": lambda row: significant(row[1].pooling.mean, 4),
+            "p99": lambda row: f"{row[1].pooling.p99:,.0f}",
+            "unique": lambda row: share(row[2].mean_unique_rows / max(row[2].mean_indices, 1.0)),
+            "next?": lambda row: share(row[2].next_batch_ratio),
+            "s": lambda row: _law(row[1], "exponent", "{:.2f}"),
+            "q?": lambda row: _law(row[1], "shift", ""),
+            "KS": lambda row: _law(row[1], "ks_ratio", "{:.3f}"),
+            "hot 1%": lambda row: share(
+                next(h.access_ratio for h in row[1].hottest_rows if h.hottest_rows_ratio == 0.01)
             ),
-            (Column("next", Kind.SHARE, optional=True), lambda row: row[2].next_batch_ratio),
-            (Column("s", Kind.COUNT), lambda row: _law(row[1].zipf, "exponent", "{:.2f}")),
-            (
-                Column("q", Kind.COUNT, optional=True),
-                lambda row: _law(row[1].zipf, "shift", ""),
+            "cache 10%": lambda row: share(
+                next(c.hit_ratio for c in row[1].cache if c.cached_rows_ratio == 0.1)
             ),
-            (Column("KS", Kind.COUNT), lambda row: _law(row[1].zipf, "ks_ratio", "{:.3f}")),
-            (Column("hot 1%", Kind.SHARE), lambda row: _hot(row[1])),
-            (
-                Column("cache 10%", Kind.SHARE),
-                lambda row: next(c.hit_ratio for c in row[1].cache if c.cached_rows_ratio == 0.1),
+            "clustered": lambda row: (
+                "-" if (r := row[1].ranges) is None else "yes" if r.clustered else "no"
             ),
-            (
-                Column("clustered"),
-                lambda row: "-" if (r := row[1].ranges) is None else "yes" if r.clustered else "no",
-            ),
+        },
+        notes=(
+            "seen: distinct rows in the data. pool: mean indices per sample; p99: 99 % of samples "
+            "have at most so many. unique: distinct rows per index in a batch of "
+            f"{batch:,} samples, as distinct_per_batch of a workload. next: share of these rows "
+            "that the next batch has too. s, q: the fitted Zipf-Mandelbrot law (k + q)^-s; KS: its "
+            "distance from the data, 0 is perfect. hot 1%: share of accesses on the hottest 1 % of "
+            "rows. cache 10%: share of hits of a cache with 10 % of the rows. clustered: whether "
+            "hot ids lie together.",
+            *hashed,
         ),
     )
-    screen = console.stdout_console()
-    source, plural = stats.source, "s" * (len(stats.source.files) > 1)
-    print_facts(
-        screen,
-        (
-            Fact(
-                label="Data",
-                parts=(
-                    f"{source.num_samples:,} samples",
-                    f"{sum(t.num_indices for t in stats.tables.values()):,} indices",
-                    f"{len(stats.tables)} tables",
-                    f"{len(source.files)} file{plural} of {', '.join(source.formats)}",
-                ),
-            ),
-        ),
-    )
-    notes = _notes(stats, batch)
-    section = Section(title="Index statistics", columns=columns, rows=rows, notes=notes)
-    print_sections(screen, (section,))
     print_facts(screen, (Fact(label="Wrote", parts=(str(output),)),))
 
 
-def _notes(stats: Stats, batch: int) -> tuple[str, ...]:
-    """What the columns are."""
-    hashed = any(table.ids_are_hashes for table in stats.tables.values())
-    notes: tuple[str, ...] = (
-        "seen: distinct rows in the data. pool: mean indices per sample; p99: 99 % of samples have "
-        f"at most so many. unique: distinct rows per index in a batch of {batch:,} samples, as "
-        "distinct_per_batch of a workload. next: share of these rows that the next batch has too. "
-        "s, q: the fitted Zipf-Mandelbrot law (k + q)^-s; KS: its distance from the data, 0 is "
-        "perfect. hot 1%: share of accesses on the hottest 1 % of rows. cache 10%: share of hits "
-        "of a cache with 10 % of the rows. clustered: whether hot ids lie together.",
-    )
-    if hashed:
-        notes += (
-            "Ids are hashes: the number of rows is estimated from the ids seen once and twice. "
-            "--max-ind-range folds ids to row numbers.",
-        )
-    return notes
-
-
-def _hot(table: TableStats) -> float:
-    return next(h.access_ratio for h in table.hottest_rows if h.hottest_rows_ratio == 0.01)
-
-
-def _largest(table: TableStats) -> BatchStats:
-    return max(table.batches, key=lambda b: b.batch_size)
-
-
-def _law(law: ZipfStats | None, field: str, form: str) -> str:
+def _law(table: TableStats, field: str, form: str) -> str:
     """A number of the fitted law; ``-`` without one."""
-    if law is None:
+    if table.zipf is None:
         return "-"
-    return form.format(getattr(law, field)) if form else significant(getattr(law, field))
+    number = getattr(table.zipf, field)
+    return form.format(number) if form else significant(number)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,13 +17,14 @@ from planner.cli import flags as spec
 from planner.cli import types as kinds
 from planner.cli.console import Settings, complain, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.output import check_file, check_folder, files_set, refuse_own_input
+from planner.cli.output import check_folder, check_output, files_set
 from planner.errors import InvalidInputError
 from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
-from planner.support.text import format_gap, significant
+from planner.support.text import significant
 
 if TYPE_CHECKING:
+    from costmodels.topology import Topology
     from planner.result import PlanningResult
     from planner.study import Effort, SetupResult, Study
     from planner.study.files import Files
@@ -89,7 +91,7 @@ class StudyFlags(spec.Flags):
         type=kinds.Several(click.Choice(GOALS)),
         metavar="NAME,NAME",
     )
-    grid: bool = spec.switch("Search every setup, also those ruled out.")
+    is_grid: bool = spec.switch("Search every setup, also those ruled out.", "--grid")
     smallest_for: kinds.Rate = spec.option(
         "Find the fewest GPUs that train so many samples per second, such as 20M."
     )
@@ -135,47 +137,35 @@ class StudyFlags(spec.Flags):
         """How much the study shall do."""
         from planner.study import Effort
 
-        return Effort(
-            trials=self.trials,
-            evaluations=self.evaluations,
-            time_limit_s=self.time_limit_s,
-            seed=self.seed,
-            sampler=self.sampler,
-            within_ratio=self.within_ratio,
-            is_grid=self.grid,
-        )
+        return Effort(**{one.name: getattr(self, one.name) for one in fields(Effort)})
 
     def check(self) -> None:
         """Refuse flags that contradict each other, or that have no effect without another one."""
         varied = tuple(text for text in self.vary if "=" in text)
         given = {"--batch-size": self.batch_sizes, "--global-batch-size": self.global_batch_sizes}
         spec.refuse_said_twice((*self.overrides, *varied), given)
-        unpaired = {
+        grid_chooses = self.smallest_for or self.sampler
+        grid_chooses = grid_chooses or spec.is_given("trials") or spec.is_given("within_ratio")
+        wrong = {
             "--restart says what a failure costs; say with --mtbf how often failures come": (
                 self.mtbf_s is None and spec.is_given("restart_s")
             ),
             "--grid searches every setup; drop --smallest-for, --sampler, --trials or --within": (
-                self.grid
-                and bool(
-                    self.smallest_for
-                    or self.sampler
-                    or spec.is_given("trials")
-                    or spec.is_given("within_ratio")
-                )
+                self.is_grid and grid_chooses
             ),
             "--max-gpus is about --smallest-for; add it, or list sizes with --gpus": (
                 spec.is_given("max_gpus") and self.smallest_for is None
             ),
+            "--hosts and --gpus both say how many GPUs there are; give one": (
+                self.hosts and self.gpus
+            ),
+            "--workers counts processes of this machine, and --dask has its own; drop one": (
+                self.dask not in (None, "local") and self.workers is not None
+            ),
         }
-        for message, is_wrong in unpaired.items():
+        for message, is_wrong in wrong.items():
             if is_wrong:
                 raise spec.usage(message)
-        if self.hosts and self.gpus:
-            message = "--hosts and --gpus both say how many GPUs there are; give one"
-            raise spec.usage(message)
-        if self.dask not in (None, "local") and self.workers is not None:
-            message = "--workers counts processes of this machine, and --dask has its own; drop one"
-            raise spec.usage(message)
 
 
 @click.command(cls=spec.StrictCommand, short_help="Choose cluster, batch, pipeline and more.")
@@ -193,9 +183,8 @@ def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
     unless --grid or --smallest-for is given.
 
     Bounds prove what any plan of a setup can reach at best. The most promising setups are searched
-    until no other can be better; the output says what could still be gained. Then setups with a gap
-    above 1 % are searched again from plans of setups that differ in one value. --grid searches
-    every setup. --smallest-for looks for the smallest cluster of each system; exit code 1 says that
+    until no other can be better; the output says what could still be gained. --grid searches every
+    setup. --smallest-for looks for the smallest cluster of each system; exit code 1 says that
     none reaches the rate. After Ctrl-C or SIGTERM what was found is printed and written; exit code
     4.
 
@@ -207,6 +196,7 @@ def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
       shardplan study gpt.yaml --system h100_sxm --gpus 64 --vary training.tensor_parallel=1,2,4,8
       shardplan study dlrm.yaml --system h100_sxm --gpus 8,16 --dask tcp://head:8786 -o study
     """
+    from planner.study.figures import Operation
     from planner.study.space import Space, usual_choices
     from planner.study.study import Study, knobs_of
 
@@ -215,7 +205,7 @@ def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
         _check_output(output, (workload, *flags.files, *files_set(flags.overrides, workload)))
     load = _files(workload, flags)
     knobs, left_out = _knobs(flags, load)
-    if not flags.grid and flags.smallest_for is None:
+    if not flags.is_grid and flags.smallest_for is None:
         knobs = knobs_of(usual_choices(dict(knobs), load))
     space = Space(knobs, load)
     for text in left_out:
@@ -230,14 +220,15 @@ def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
                 space,
                 flags.effort(),
                 goals=flags.goals,
-                operation=_operation(flags),
+                operation=Operation(mtbf_s=flags.mtbf_s or math.inf, restart_s=flags.restart_s),
                 smallest_for=flags.smallest_for,
                 journal=journal,
                 place=place,
             )
             with bar(settings, "searches", min(flags.trials, len(space.setups))) as step:
                 found.run(progress=step, should_stop=stop)
-        assumed = _left_open(load, flags, knobs)
+        given = {*knobs, *(["training.batch_size_per_rank"] if flags.global_batch_sizes else [])}
+        assumed = {k: v for k, v in load.file(()).assumed.items() if k not in given}
         return _deliver(settings, found, stop, output, _warnings(load, flags, knobs), assumed)
 
 
@@ -276,15 +267,14 @@ def _files(workload: Path, flags: StudyFlags) -> Files:
     from planner.cli.inputs import models_named, override_pairs
     from planner.study.files import Files
 
-    names = [name for name, _ in flags.prices]
-    unknown = [name for name in names if name and name not in flags.systems]
-    if unknown:
-        message = f"--price {unknown[0]}=...: no such system in --system"
-        raise InvalidInputError(message)
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        message = f"--price: two prices for {twice[0] or 'all systems'}; give one"
-        raise InvalidInputError(message)
+    counts = Counter(name for name, _ in flags.prices)
+    for name, count in counts.items():
+        if name and name not in flags.systems:
+            message = f"--price {name}=...: no such system in --system"
+            raise InvalidInputError(message)
+        if count > 1:
+            message = f"--price: two prices for {name or 'all systems'}; give one"
+            raise InvalidInputError(message)
     return Files(
         workload=workload,
         gpus_per_host=flags.gpus_per_host,
@@ -301,6 +291,7 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], 
         InvalidInputError: a system does not exist, a knob is unknown or has no values, or no size
             is left.
     """
+    from planner import io
     from planner.cli.inputs import override_pairs
     from planner.study.files import checked_knobs, values_of_text
     from planner.study.space import BATCH, GLOBAL_BATCH, GPUS, SYSTEM
@@ -309,11 +300,16 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], 
     pairs = override_pairs(flags.vary)
     varied = {key: values_of_text(text, f"--vary {key}") for key, text in pairs}
     load.file(())
+    smallest = {s: io.load_smallest(s, gpus_per_host=flags.gpus_per_host) for s in flags.systems}
+    on_host = {system: topology.local_world_size for system, topology in smallest.items()}
+    if flags.hosts and len(set(on_host.values())) > 1:
+        told = ", ".join(f"{count} on {system}" for system, count in on_host.items())
+        message = f"--hosts: GPUs per host differ ({told}); give --gpus, or --gpus-per-host"
+        raise InvalidInputError(message)
     sizes: set[int] = set()
-    _refuse_unequal_hosts(flags)
     left_out: list[str] = []
-    for system in flags.systems:
-        tried, price = _tried(system, flags, load)
+    for system, topology in smallest.items():
+        tried, price = _tried(system, topology, flags, load)
         most = (flags.budget_usd_per_hour or 0.0) / price * (1 + 1e-9) if price else math.inf
         dear = [n for n in (tried if flags.gpus or flags.hosts else tried[:1]) if n > most]
         left_out += [f"{system} x {n} ({significant(n * (price or 0), 4)} USD/h)" for n in dear]
@@ -334,51 +330,30 @@ def _knobs(flags: StudyFlags, load: Files) -> tuple[dict[str, tuple[Any, ...]], 
     return knobs, (f"--budget leaves out {', '.join(left_out)}",) if left_out else ()
 
 
-def _refuse_unequal_hosts(flags: StudyFlags) -> None:
-    """Refuse ``--hosts`` for systems whose hosts have unlike numbers of GPUs.
-
-    Raises:
-        InvalidInputError: they have.
-    """
-    from planner import io
-
-    if not flags.hosts:
-        return
-    found = {
-        s: io.load_smallest(s, gpus_per_host=flags.gpus_per_host).local_world_size
-        for s in flags.systems
-    }
-    if len(set(found.values())) > 1:
-        told = ", ".join(f"{count} on {system}" for system, count in found.items())
-        message = f"--hosts: GPUs per host differ ({told}); give --gpus, or --gpus-per-host"
-        raise InvalidInputError(message)
-
-
-def _tried(system: str, flags: StudyFlags, load: Files) -> tuple[list[int], float | None]:
+def _tried(
+    system: str, host: Topology, flags: StudyFlags, load: Files
+) -> tuple[list[int], float | None]:
     """The numbers of GPUs to try on a system, and the price of one that a budget is about.
 
     Raises:
-        InvalidInputError: there is no such system or number, or it has no price for the budget.
+        InvalidInputError: there is no such number, or it has no price for the budget.
     """
-    from planner import io
-
-    host = io.load_smallest(system, gpus_per_host=flags.gpus_per_host)
     least, step = host.world_size, host.local_world_size
-    price = load.system(system, least, ())[0].price_per_device_usd_per_hour
-    if flags.budget_usd_per_hour is None:
-        price = None
-    elif price is None:
-        message = (
-            f"--budget: the system {system!r} has no price; add price: 4.5 USD/h to its file, or "
-            f"give --price {system}=4.5"
-        )
-        raise InvalidInputError(message)
-    elif price == 0 and not (flags.gpus or flags.hosts):
-        message = (
-            f"--budget: the system {system!r} costs nothing, so that no budget limits it; name its "
-            "sizes with --gpus"
-        )
-        raise InvalidInputError(message)
+    price = None
+    if flags.budget_usd_per_hour is not None:
+        price = load.system(system, least, ())[0].price_per_device_usd_per_hour
+        if price is None:
+            message = (
+                f"--budget: the system {system!r} has no price; add price: 4.5 USD/h to its file, "
+                f"or give --price {system}=4.5"
+            )
+            raise InvalidInputError(message)
+        if price == 0 and not (flags.gpus or flags.hosts):
+            message = (
+                f"--budget: the system {system!r} costs nothing, so that no budget limits it; name "
+                "its sizes with --gpus"
+            )
+            raise InvalidInputError(message)
     if flags.hosts:
         return [step * n for n in flags.hosts], price
     if flags.gpus:
@@ -398,12 +373,6 @@ def _tried(system: str, flags: StudyFlags, load: Files) -> tuple[list[int], floa
     return tried, price
 
 
-def _operation(flags: StudyFlags) -> Any:
-    from planner.study.figures import Operation
-
-    return Operation(mtbf_s=flags.mtbf_s or math.inf, restart_s=flags.restart_s)
-
-
 def _warnings(load: Files, flags: StudyFlags, knobs: dict[str, Any]) -> tuple[str, ...]:
     """Warnings on values that neither the workload file, nor a flag, nor a system gives."""
     from costmodels.dense.base import unrated_remark
@@ -420,14 +389,6 @@ def _warnings(load: Files, flags: StudyFlags, knobs: dict[str, Any]) -> tuple[st
     return (*found, *(text for text in told if text))
 
 
-def _left_open(
-    load: Files, flags: StudyFlags, knobs: Mapping[str, Any]
-) -> dict[str, tuple[str, ...]]:
-    """What neither the workload file, nor a flag, nor a knob gives."""
-    batch = {"training.batch_size_per_rank"} if flags.global_batch_sizes else set()
-    return {k: v for k, v in load.file(()).assumed.items() if k not in {*knobs, *batch}}
-
-
 def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
     """Refuse an output that cannot be written, or that is an input, before a search.
 
@@ -436,16 +397,9 @@ def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
             round.
     """
     if output.suffix == ".json":
-        if output.is_dir():
-            message = f"--output {output} is a folder; name one without .json, or a file in it"
-            raise InvalidInputError(message)
-        refuse_own_input([output], inputs)
-        check_file(output)
+        check_output(output, inputs)
         return
-    if output.exists() and not output.is_dir():
-        message = f"--output {output} is a file; name a folder, or a file that ends in .json"
-        raise InvalidInputError(message)
-    others = [] if not output.exists() else sorted(p.name for p in output.iterdir())
+    others = sorted(p.name for p in output.iterdir()) if output.is_dir() else []
     if others and JOURNAL_FILE not in others:
         message = f"--output {output} holds {', '.join(others[:3])}; name another folder"
         raise InvalidInputError(message)
@@ -516,7 +470,7 @@ def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[P
 def _rows(study: Study) -> list[dict[str, Any]]:
     """Every setup as plain values, in the order of the knobs for a grid."""
     front = {r.setup for r in study.front}
-    rows = {r.setup: _row(r, is_best=r.setup in front) for r in study.results}
+    rows = {r.setup: _row(study, r, is_best=r.setup in front) for r in study.results}
     for setup, why in study.space.impossible.items():
         rows[setup] = {**setup.to_json(), "status": "failed", "on_front": False, "reason": why}
     if not study.effort.is_grid:
@@ -525,33 +479,39 @@ def _rows(study: Study) -> list[dict[str, Any]]:
     return [rows[s] for s in dict.fromkeys(order) if s in rows]
 
 
-def _row(result: SetupResult, *, is_best: bool) -> dict[str, Any]:
+def _row(study: Study, result: SetupResult, *, is_best: bool = True) -> dict[str, Any]:
     figures = {} if result.figures is None else asdict(result.figures)
-    time_s = figures.pop("time_s", None)
-    told = {"iteration_time_s": time_s, **figures, "bound_s": result.bound_s}
-    kept = {"sync_s": result.sync_s, "waits_for": result.waits_for, "reason": result.reason}
-    return {**result.setup.to_json(), "status": result.status, **told, **kept, "on_front": is_best}
+    return {
+        **result.setup.to_json(),
+        "status": result.status,
+        "iteration_time_s": figures.pop("time_s", None),
+        **figures,
+        "bound_s": study.least_s(result),
+        "sync_s": result.sync_s,
+        "waits_for": result.waits_for,
+        "reason": result.reason,
+        "on_front": is_best,
+    }
 
 
 def _as_json(study: Study, result: dict[str, Any] | None) -> dict[str, Any]:
     """The study as plain values for JSON."""
     best = study.recommended
     ratio = study.proof_ratio
-    answers = [
-        {
-            "system": a.system,
-            "answer": None if a.found is None else _row(a.found, is_best=True),
-            "ruled_out_gpus": list(a.ruled_out),
-        }
-        for a in study.answers
-    ]
     return {
         "setup": None if best is None else best.setup.to_json(),
         "iteration_time_s": None if best is None or not best.figures else best.figures.time_s,
         "sync_s": None if best is None else best.sync_s,
         "objectives": list(study.goals),
         "smallest_for": study.smallest_for,
-        "answers": answers,
+        "answers": [
+            {
+                "system": a.system,
+                "answer": None if a.found is None else _row(study, a.found),
+                "ruled_out_gpus": list(a.ruled_out),
+            }
+            for a in study.answers
+        ],
         "setups": _rows(study),
         "space": {
             "setups": study.space.num_setups,
@@ -569,16 +529,18 @@ def _print(settings: Settings, study: Study, result: PlanningResult | None) -> N
     from planner.cli.console import stdout_console
     from planner.cli.printing.show import print_result, print_rows
     from planner.report.base import Fact
-    from planner.report.terminal import print_facts
-    from planner.study.compare import recommendation, space_parts
+    from planner.report.terminal import print_facts, print_sections
+    from planner.study.compare import recommendation, setups_table, space_parts
 
     if study.smallest_for is not None:
         _print_answers(study)
-    _print_setups(study)
+    table = setups_table(study, None if study.effort.is_grid else _SHOWN)
+    if table.rows:
+        print_sections(stdout_console(), (table,))
     failed = [(s.words, why) for s, why in study.space.impossible.items()]
     failed += [(r.setup.words, r.reason) for r in study.results if r.status == "failed"]
     if failed:
-        print_rows("", ("failed", "why"), tuple(failed))
+        print_rows("", ("failed", "why"), failed)
     if result is not None:
         print_result(settings, result, leave_out=("Next",))
     facts = (
@@ -589,42 +551,6 @@ def _print(settings: Settings, study: Study, result: PlanningResult | None) -> N
     print_facts(stdout_console(), facts)
 
 
-def _print_setups(study: Study) -> None:
-    """Print the setups, those of the front first, sorted by the first objective."""
-    from costmodels import units
-    from planner.cli.printing.show import print_rows
-    from planner.study.compare import described, verdict
-
-    front = study.front
-    rest = [r for r in study.results if r not in front]
-    others = sorted(rest, key=study.value)
-    several = len(study.goals) > 1
-    most = len(study.results) if study.effort.is_grid else max(_SHOWN, len(front))
-    rows = []
-    for result in (*front, *others)[:most]:
-        mark = "*" if several and result in front else ""
-        figures, gap = result.figures, result.gap_ratio
-        if figures is None:
-            cells = [result.status.replace("_", " "), "", "", "", "", ""]
-        else:
-            every_s, cost = figures.checkpoint_interval_s, figures.usd_per_billion_samples
-            cells = [
-                units.format_time(figures.time_s),
-                significant(figures.samples_per_s / 1e6),
-                "" if gap is None else format_gap(gap),
-                units.format_bytes(figures.free_bytes),
-                "" if cost is None else significant(cost),
-                "" if every_s is None else units.format_long_time(every_s),
-            ]
-        rows.append((mark, described(study, result), *cells, verdict(study, result)))
-    columns = ("", "setup", "iteration", "M/s", "gap?", "free?", "USD/1e9", "checkpoint every")
-    note = " (* no other equals or beats it in all objectives)" if several else ""
-    kept = [i for i in range(len(columns) + 1) if any(row[i] for row in rows)]
-    titles = [(*columns, "against the recommended")[i] for i in kept]
-    if rows:
-        print_rows(f"Setups{note}", tuple(titles), tuple(tuple(r[i] for i in kept) for r in rows))
-
-
 def _print_answers(study: Study) -> None:
     """A row per system; where none reaches the rate, the best that was seen."""
     from planner.cli.printing.show import print_rows
@@ -632,17 +558,15 @@ def _print_answers(study: Study) -> None:
 
     rows = []
     for answer in study.answers:
-        found, note = answer.found, ""
-        if found is None:
-            own = [r for r in study.results if r.setup.get("system") == answer.system]
-            done = [r for r in own if r.figures is not None]
-            found, note = min(done, key=study.value, default=None), "not enough: best tried"
+        own = [r for r in study.results if r.setup.get("system") == answer.system and r.figures]
+        found = answer.found or min(own, key=study.value, default=None)
         if found is None or found.figures is None:
             rows.append((answer.system, "", "", "", "nothing tried fits"))
             continue
         paid = found.figures.usd_per_hour
         speed = significant(found.figures.samples_per_s / 1e6)
         usd = "" if paid is None else significant(paid)
+        note = "not enough: best tried" if answer.found is None else ""
         rows.append((answer.system, described(study, found), speed, usd, note))
     title = f"Fewest hosts for {significant((study.smallest_for or 0.0) / 1e6)} M samples/s"
     print_rows(title, ("system", "setup", "M/s", "USD/h", ""), tuple(rows))

@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from planner.cli import flags as spec
 from planner.cli.console import Settings, write_data, write_json
-from planner.cli.flags import StrictGroup, output_options
 from planner.cli.printing.show import print_items
-from planner.cli.types import complete_system
+from planner.cli.types import SYSTEM
 
 if TYPE_CHECKING:
     from costmodels.topology import Topology
 
 
 @click.group(
-    cls=StrictGroup,
     short_help="List the shipped systems; 'systems show NAME' prints one.",
     invoke_without_command=True,
+    params=list(spec.OUTPUT),
 )
-@output_options
 @click.pass_context
 def command(ctx: click.Context) -> int:
     """List the systems that are shipped, with their key numbers per device.
@@ -41,11 +40,11 @@ def command(ctx: click.Context) -> int:
     return _list(ctx.obj)
 
 
-@command.command("show")
-@click.argument("name", shell_complete=complete_system)
-@output_options
-@click.pass_obj
-def show(settings: Settings, *, name: str) -> int:
+@spec.command("Print the file of a system: every number with its unit and its source.", command)
+def show(
+    settings: Settings,
+    name: str = spec.argument(type=SYSTEM),
+) -> int:
     """Print the file of a system: every number with its unit and its source."""
     from planner import io
     from planner.io.documents import read_text
@@ -100,13 +99,10 @@ def _list(settings: Settings) -> int:
             "per host": lambda item: str(item[1].local_world_size),
             "in host": lambda item: units.format_rate(item[1].host_link.bandwidth_bytes_per_s),
             "network": lambda item: units.format_rate(item[1].network_link.bandwidth_bytes_per_s),
-            "USD/h": lambda item: _price(item[1]),
+            "USD/h": lambda item: (
+                "-" if (usd := item[1].price_per_device_usd_per_hour) is None else f"{usd:g}"
+            ),
             "measured?": lambda item: _measured(item[1]),
         },
     )
     return 0
-
-
-def _price(topology: Topology) -> str:
-    price = topology.price_per_device_usd_per_hour
-    return "-" if price is None else f"{price:g}"

@@ -13,16 +13,22 @@ from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
 from planner.cli.types import FILE, File, Folder, ValueKind
-from planner.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from planner.validation.tasks import Outcome
 
 
-WHAT = (
-    *("systems", "lookups", "dense", "steps", "memory"),
-    *("single-gpu", "transformers", "attention"),
-)
+KINDS = {
+    "systems": "published",
+    "lookups": "lookups",
+    "dense": "dense_kernels",
+    "steps": "h200",
+    "memory": "",
+    "single-gpu": "single_gpu",
+    "transformers": "transformers",
+    "attention": "attention",
+}
+"""The kinds of published measurements, with the module of :mod:`planner.validation` for each."""
 
 
 @click.group(cls=spec.StrictGroup, short_help="Compare predictions with measured systems.")
@@ -53,7 +59,7 @@ def command() -> None:
 @command.command("published", short_help="Systems measured and published by others.")
 @click.option(
     "--what",
-    type=click.Choice(WHAT),
+    type=click.Choice(tuple(KINDS)),
     default="systems",
     show_default=True,
     help="Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and "
@@ -77,7 +83,7 @@ def published(settings: Settings, *, what: str) -> int:
 
     steps: walls of dense models and of TorchRec's DLRM on one H200. Its host is known by an eager
     call and a tiny pass alone; no wall is fitted to. The second error has the measured kernels in
-    the place of what the models say, so that it is that of the host. -v prints every step.
+    the place of what the models say, so that it is that of the host.
 
     transformers: micro-batches of BERT, MPT, GPT-2 and Llama on V100, A100 and H100. The shares of
     the device's rates are fitted anew without the model, the whole family, or the generation of
@@ -94,11 +100,14 @@ def published(settings: Settings, *, what: str) -> int:
     memory: the peak of device memory of TorchRec's steps and of dense parts on one H200. The ledger
     counts tensors; which ones a DLRM holds was decided with these steps in view.
 
-    The measurements and their sources are in configs/published.
+    The measurements and their sources are in configs/published. -v prints every case.
     """
-    from planner.cli.printing.validate_published import KINDS
+    from planner.cli.printing.validate_published import show_kind, show_memory
 
-    KINDS[what](every=settings.verbose).show(settings)
+    if KINDS[what]:
+        show_kind(settings, KINDS[what])
+    else:
+        show_memory(settings)
     return 0
 
 
@@ -118,9 +127,9 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     fitted to them. Between 80 and 97 % should be inside. A second table has pairs of plans on one
     system: what both predictions have wrong in common cancels in the ratio of their times.
     """
-    from planner.cli.printing.validate_published import intervals as report
+    from planner.cli.printing.validate_published import show_intervals
 
-    report(runs).show(settings)
+    show_intervals(settings, runs)
     return 0
 
 
@@ -161,26 +170,26 @@ class RunFlags(spec.Flags):
         return "skew" if self.skew else self.codec or self.models
 
     @property
-    def titles(self) -> list[str]:
-        """The title of what compares two runs of each plan; empty for single runs.
-
-        Raises:
-            InvalidInputError: more than one comparison is asked for.
-        """
-        titles = {}
+    def title(self) -> str:
+        """The title of what compares two runs of each plan; empty for single runs."""
         if self.skew:
-            titles["--skew"] = "Time with exponent 1.2 over time with uniform indices"
-        if self.codec is not None:
-            name = f"Time with {self.codec} exchanges over time with fp32"
-            titles[f"--codec {self.codec}"] = name
-        asked = [*titles, *([f"--models {self.models}"] if self.models != "dlrm" else [])]
-        if len(asked) > 1:
-            message = f"{' and '.join(asked)} ask for different comparisons; keep one of them"
-            raise InvalidInputError(message)
+            return "Time with exponent 1.2 over time with uniform indices"
+        return f"Time with {self.codec} exchanges over time with fp32" if self.codec else ""
+
+    def check(self) -> None:
+        """Refuse more than one comparison."""
+        asked = {
+            "--skew": self.skew,
+            f"--codec {self.codec}": self.codec is not None,
+            f"--models {self.models}": self.models != "dlrm",
+        }
+        named = [flag for flag, is_asked in asked.items() if is_asked]
+        if len(named) > 1:
+            message = f"{' and '.join(named)} ask for different comparisons; keep one of them"
+            raise spec.usage(message)
         if self.skew and spec.is_given("tasks"):
             message = "--skew trains one model; drop --tasks"
-            raise InvalidInputError(message)
-        return list(titles.values())
+            raise spec.usage(message)
 
 
 @command.command("torchrec", short_help="Train random models here and compare.")
@@ -203,18 +212,25 @@ def torchrec(settings: Settings, *, flags: RunFlags) -> int:
 
     require_torchrec("validate torchrec")
     refuse_launcher("validate torchrec")
-    titles = flags.titles
     with status_line(settings, "training") as progress:
-        outcomes, stopped_by = _train_until_stopped(flags, progress)
-    for note in (show.foreign_note(outcomes), show.pace_note(outcomes)):
-        if note:
-            remark(settings, note)
-    found = {} if titles else show.rankings(outcomes)
+        finished: list[Outcome] = []
+        stopped_by = ""
+        try:
+            _train(flags, progress, finished)
+        except KeyboardInterrupt as interrupt:
+            if not finished:
+                raise
+            stopped_by = stop_words(interrupt)
+    kinds = list(dict.fromkeys(o.skew for o in finished))
+    outcomes = sorted(finished, key=lambda o: kinds.index(o.skew))
+    for note in filter(None, (show.foreign_note(outcomes), show.pace_note(outcomes))):
+        remark(settings, note)
+    found = {} if flags.title else show.rankings(outcomes)
     if settings.json:
         scores = {name: show.as_row(ranking) for name, ranking in found.items()}
         write_json({"models": scores, "runs": [asdict(o) for o in outcomes]})
-    elif titles:
-        show.print_pairs(outcomes, *titles)
+    elif flags.title:
+        show.print_pairs(outcomes, flags.title)
     else:
         if settings.verbose:
             show.print_runs(outcomes)
@@ -231,24 +247,8 @@ def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     return 0
 
 
-def _train_until_stopped(
-    flags: RunFlags, progress: Callable[[str], None]
-) -> tuple[list[Outcome], str]:
-    """Outcomes as :func:`_train` gives them, of finished models alone after a signal; its name."""
-    finished: list[Outcome] = []
-    try:
-        return _train(flags, progress, finished), ""
-    except KeyboardInterrupt as interrupt:
-        if not finished:
-            raise
-        kinds = list(dict.fromkeys(o.skew for o in finished))
-        return sorted(finished, key=lambda o: kinds.index(o.skew)), stop_words(interrupt)
-
-
-def _train(
-    flags: RunFlags, progress: Callable[[str], None], finished: list[Outcome]
-) -> list[Outcome]:
-    """Outcomes of random models; ``finished`` gets those of each model as soon as it is done."""
+def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outcome]) -> None:
+    """Train random models; ``finished`` gets the outcomes of each as soon as it is done."""
     from tempfile import TemporaryDirectory
 
     from planner import io
@@ -266,7 +266,7 @@ def _train(
             topology = calibrated_topology(Path(folder), ranks, progress)
         else:
             topology = io.load_system(flags.system, gpus=ranks, gpus_per_host=ranks)
-        return validate_tasks(
+        validate_tasks(
             topology,
             num_tasks=tasks,
             num_plans=flags.plans,
@@ -304,7 +304,7 @@ def trace(
 
     inputs = load_plans(workload, (plan,), flags)
     from planner.models import pipeline_of
-    from planner.trace.comparison import compare_traces
+    from planner.trace.kineto import compare_traces
     from planner.trace.reading import read_trace
 
     pipeline = pipeline_of(inputs.problem)

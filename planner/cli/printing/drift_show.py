@@ -13,6 +13,7 @@ from planner.cli.console import Settings, stdout_console
 from planner.cli.days import DayFile
 from planner.drift.changes import Assessment, IndexFigures, TableChange, TableRows, Trend, trend
 from planner.report.base import Column, Fact, Kind, Section, format_share, laid_out
+from planner.result import Reshard
 from planner.support.status import Status
 from planner.support.text import significant, unsigned_zero
 
@@ -29,11 +30,15 @@ class Day:
     rows: tuple[TableRows, ...]
 
     @property
-    def moved_tables(self) -> int:
-        """Tables that move to the new plan; none where that is only another one as slow."""
+    def move(self) -> Reshard | None:
+        """The move to the new plan; None where that is only another one as slow."""
         now = self.assessment
-        move = now.result.reshard
-        return 0 if move is None or (now.fits and not _pays(now)) else move.moved_tables
+        return None if now.fits and not _pays(now) else now.result.reshard
+
+    @property
+    def moved_tables(self) -> int:
+        """Tables that move to the new plan."""
+        return 0 if self.move is None else self.move.moved_tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,67 +72,68 @@ class Drift:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the figures doubtful."""
-        return (*self._cut_searches(), *self._other_prediction())
-
-    def _cut_searches(self) -> tuple[str, ...]:
+        found = []
         ends = [day.assessment.result.solver.status for day in self.days]
-        cut = ends.count(Status.TIME_LIMIT)
-        text = (
-            f"--time-limit cut the search of {cut} of {len(ends)} days: a faster or idler machine "
-            "may find a better plan"
-        )
-        return (text,) if cut else ()
-
-    def _other_prediction(self) -> tuple[str, ...]:
+        if cut := ends.count(Status.TIME_LIMIT):
+            found.append(
+                f"--time-limit cut the search of {cut} of {len(ends)} days: a faster or idler "
+                "machine may find a better plan"
+            )
         before_s, told_s = self.latest.assessment.before_s, self.predicted_s
-        if told_s is None or abs(before_s / told_s - 1.0) < _LIKE_RATIO:
-            return ()
-        source = "the workload's own laws" if self.before is None else str(self.before)
-        return (
-            f"the plan's file predicts {units.format_time(told_s)}, but under {source} it takes "
-            f"{units.format_time(before_s)}: it was made with other statistics, models, batch or "
-            "system; name the statistics with --before",
-        )
+        if told_s is not None and abs(before_s / told_s - 1.0) >= _LIKE_RATIO:
+            found.append(
+                f"the plan's file predicts {units.format_time(told_s)}, but under {self.source} it "
+                f"takes {units.format_time(before_s)}: it was made with other statistics, models, "
+                "batch or system; name the statistics with --before"
+            )
+        return tuple(found)
+
+    @property
+    def source(self) -> str:
+        """What the plan was made with, in words."""
+        return "the workload's own laws" if self.before is None else str(self.before)
 
     @property
     def trend(self) -> Trend | None:
         """The line through what a new plan saves, day by day."""
         return _line(self.days, [d.assessment.saved_ratio for d in self.days])
 
-    def growth(self) -> tuple[tuple[TableRows, Trend], ...]:
-        """Tables of which the data ask for more rows from day to day, the soonest full first."""
+    def growth(self) -> tuple[tuple[TableRows, float, float], ...]:
+        """Tables of which the data ask for more rows from day to day, the soonest full first.
+
+        Beside each are the rows that it needs more each day, and the days until it is full; they
+        are infinite for never.
+        """
         found = []
         for rows in self.latest.rows:
             by_day = [[r for r in d.rows if r.table == rows.table] for d in self.days]
+            line = None
             if all(by_day):
                 line = _line(self.days, [float(r[0].num_rows_needed) for r in by_day])
-                if line is not None and line.slope_per_day > 0:
-                    found.append((rows, line))
-        return tuple(sorted(found, key=lambda pair: pair[1].days_until(_full(pair[0]))[1]))
+            if line is not None and line.slope_per_day > 0:
+                days = line.days_until(float(rows.num_embeddings))[1]
+                found.append((rows, line.slope_per_day, days))
+        return tuple(sorted(found, key=lambda row: row[2]))
 
 
 def as_json(drift: Drift) -> dict[str, Any]:
     """Raw figures in seconds, bytes and days; null for never."""
     line = drift.trend
-    lasts = None if line is None else line.days_until(drift.threshold_ratio)
+    lasts = () if line is None else map(_finite, line.days_until(drift.threshold_ratio))
     return {
         "is_alarming": drift.is_alarming,
         "threshold_ratio": drift.threshold_ratio,
         "days": [_day_json(day) for day in drift.days],
-        "trend": None
-        if line is None or lasts is None
-        else {
+        "trend": line
+        and {
             "slope_per_day": line.slope_per_day,
-            "lasts_days": dict(
-                zip(("soonest", "likely", "latest"), map(_finite, lasts), strict=True)
-            ),
+            "lasts_days": dict(zip(("soonest", "likely", "latest"), lasts, strict=True)),
         },
         "growth": [
-            {**asdict(rows), "rows_per_day": line.slope_per_day,
-             "full_in_days": _finite(line.days_until(_full(rows))[1])}
-            for rows, line in drift.growth()
+            {**asdict(rows), "rows_per_day": slope, "full_in_days": _finite(days)}
+            for rows, slope, days in drift.growth()
         ],
-    }  # fmt: skip
+    }
 
 
 def print_drift(settings: Settings, drift: Drift) -> None:
@@ -144,25 +150,27 @@ def print_drift(settings: Settings, drift: Drift) -> None:
 
 def _facts(drift: Drift) -> list[Fact]:
     now = drift.latest.assessment
-    source = "the workload's own laws" if drift.before is None else str(drift.before)
     change = f"{unsigned_zero(100 * (now.now_s / now.before_s - 1), 1):+.1f} %"
     saved = f"saves {format_share(now.saved_ratio)}" if now.saved_ratio > 0 else "saves nothing"
     facts = [
         Fact(label="Verdict", parts=(_verdict(drift),)),
-        Fact(label="Then", parts=(f"{units.format_time(now.before_s)} per iteration", source)),
+        Fact(
+            label="Then",
+            parts=(f"{units.format_time(now.before_s)} per iteration", drift.source),
+        ),
         Fact(
             label="Now",
             parts=(f"{units.format_time(now.now_s)} ({change})", drift.latest.file.name),
         ),
         Fact(label="New plan", parts=(units.format_time(now.new_s), saved)),
-        Fact(label="Move", parts=_move(now)),
+        Fact(label="Move", parts=_move(drift.latest)),
     ]
     outgrown = [rows for rows in drift.latest.rows if rows.is_outgrown]
     if outgrown:
         facts.append(Fact(label="Too small", parts=tuple(map(_needs, outgrown))))
-    growing = [(r, t) for r, t in drift.growth() if math.isfinite(t.days_until(_full(r))[1])]
+    growing = [_grows(*row) for row in drift.growth() if math.isfinite(row[2])]
     if growing:
-        facts.append(Fact(label="Growing", parts=tuple(_grows(r, t) for r, t in growing[:5])))
+        facts.append(Fact(label="Growing", parts=tuple(growing[:5])))
     return facts
 
 
@@ -203,15 +211,13 @@ def _pays(now: Assessment) -> bool:
     return now.payback_s is not None and now.saved_ratio > 0
 
 
-def _move(now: Assessment) -> tuple[str, ...]:
-    move = now.result.reshard
-    payback = now.payback_s
-    pays = _pays(now)
-    if move is None or (now.fits and not pays):
+def _move(day: Day) -> tuple[str, ...]:
+    move, now = day.move, day.assessment
+    if move is None:
         return ("none: no other plan is faster",)
     pays_back = "no faster, but it fits"
-    if payback is not None and pays:
-        pays_back = f"paid back after {units.format_long_time(payback)} of training"
+    if now.payback_s is not None and _pays(now):
+        pays_back = f"paid back after {units.format_long_time(now.payback_s)} of training"
     return (
         f"{move.moved_tables} of {len(now.result.plan.placements)} tables, "
         f"{units.format_bytes(move.moved_bytes)}",
@@ -224,11 +230,10 @@ def _needs(rows: TableRows) -> str:
     return f"{rows.table}: ids need {rows.num_rows_needed:,} rows, it has {rows.num_embeddings:,}"
 
 
-def _grows(rows: TableRows, line: Trend) -> str:
-    days = line.days_until(_full(rows))[1]
+def _grows(rows: TableRows, slope: float, days: float) -> str:
     return (
         f"{rows.table}: {rows.num_rows_needed:,} of {rows.num_embeddings:,} rows, "
-        f"{line.slope_per_day:,.0f} more a day: full in {significant(days)} days"
+        f"{slope:,.0f} more a day: full in {significant(days)} days"
     )
 
 
@@ -298,11 +303,6 @@ def _day_json(day: Day) -> dict[str, Any]:
 def _line(days: Sequence[Day], values: Sequence[float]) -> Trend | None:
     given = [d.file.day for d in days]
     return trend([d for d in given if d is not None], values) if None not in given else None
-
-
-def _full(rows: TableRows) -> float:
-    """The level at which a table has no row left: one more does not fit."""
-    return float(rows.num_embeddings)
 
 
 def _finite(value: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +12,7 @@ from costmodels.sharding import TablePlacement
 from planner.cli.console import say
 from planner.cli.printing.show import print_items, print_rows
 from planner.explain import Change, ConstraintCost, Explainer, OptionCost, TableExplanation
-from planner.explain.constraint_cost import MORE_MEMORY
+from planner.explain.explainer import MORE_MEMORY
 from planner.report import figures
 from planner.support.result_frames import ranks_held
 
@@ -30,7 +31,10 @@ def as_json(
         "tables": [
             {
                 "table": t.table,
-                "options": [_option_json(o) for o in t.options],
+                "options": [
+                    _plain(o, option=cut(o.placement), ranks=list(o.placement.ranks))
+                    for o in t.options
+                ],
                 "rules": list(t.rules),
                 "num_stuck": t.num_stuck,
             }
@@ -39,32 +43,24 @@ def as_json(
         "changes": None
         if changes is None
         else [
-            {
-                "table": c.table,
-                "before": cut(c.before),
-                "after": cut(c.after),
-                "ranks": list(c.after.ranks),
-                "plan_time_s": c.plan_time_s,
-                "moved_bytes": c.moved_bytes,
-            }
+            _plain(c, before=cut(c.before), after=cut(c.after), ranks=list(c.after.ranks))
             for c in changes
         ],
         "constraints": None if costs is None else [asdict(c) for c in costs],
     }
 
 
-def _option_json(option: OptionCost) -> dict[str, Any]:
-    told = {k: v for k, v in asdict(option).items() if k != "placement"}
-    return {"option": cut(option.placement), "ranks": list(option.placement.ranks), **told}
+def _plain(item: OptionCost | Change, **told: object) -> dict[str, Any]:
+    """The figures of an item; what it holds of placements is in ``told``."""
+    return {k: v for k, v in asdict(item).items() if not isinstance(v, dict)} | told
 
 
 def cut(placement: TablePlacement) -> str:
     """``column_wise 4 x 32, fused``."""
-    widths = [s.num_cols for s in placement.shards]
     kind = placement.sharding_type.value
     columns = {s.col_offset: s.num_cols for s in placement.shards}
     if len(columns) > 1:
-        narrow, wide = min(widths), max(widths)
+        narrow, wide = min(columns.values()), max(columns.values())
         kind += f" {len(columns)} x {narrow if narrow == wide else f'{narrow}-{wide}'}"
     kernel = placement.kernel.value
     if placement.cache_load_factor_ratio is not None:
@@ -122,22 +118,15 @@ def print_table(explanation: TableExplanation) -> None:
         },
     )
     if explanation.rules:
-        say(
-            "\n ".join(
-                (f"Constraints on {explanation.table} that leave out others:", *explanation.rules)
-            )
-        )
+        title = f"Constraints on {explanation.table} that leave out others:"
+        say("\n ".join((title, *explanation.rules)))
     if explanation.num_stuck:
-        say(
-            f"{explanation.num_stuck} more options have no place beside the other tables under "
-            "these constraints"
-        )
+        told = "more options have no place beside the other tables under these constraints"
+        say(f"{explanation.num_stuck} {told}")
 
 
 def _change(time_s: float | None, plan_time_s: float) -> str:
-    if time_s is None:
-        return "does not fit"
-    return _changed(time_s / plan_time_s - 1)
+    return "does not fit" if time_s is None else _changed(time_s / plan_time_s - 1)
 
 
 def _changed(ratio: float) -> str:
@@ -149,19 +138,18 @@ def _changed(ratio: float) -> str:
 def print_changes(explainer: Explainer, changes: Sequence[Change]) -> None:
     """The best change of each table, and what the iteration waits for."""
     estimate_s = explainer.plan_time_s
-    shares: dict[tuple[str, int], float] = {}
+    waits: defaultdict[tuple[str, int], float] = defaultdict(float)
     for step in explainer.estimate.critical_path:
-        key = (step.stage, step.rank)
-        shares[key] = shares.get(key, 0.0) + step.duration_s
-    ranked = sorted(shares.items(), key=lambda pair: -pair[1])
-    rows = [
-        (stage, str(rank), units.format_time(time), f"{100 * time / estimate_s:.1f} %")
-        for (stage, rank), time in ranked
-    ]
-    print_rows(
+        waits[step.stage, step.rank] += step.duration_s
+    print_items(
         f"What the iteration of {units.format_time(estimate_s)} waits for",
-        ("stage", "rank", "time", "share"),
-        rows,
+        sorted(waits, key=lambda wait: -waits[wait]),
+        {
+            "stage": lambda wait: wait[0],
+            "rank": lambda wait: str(wait[1]),
+            "time": lambda wait: units.format_time(waits[wait]),
+            "share": lambda wait: f"{100 * waits[wait] / estimate_s:.1f} %",
+        },
     )
     if not explainer.plan.placements:
         return
@@ -195,7 +183,6 @@ def print_costs(costs: Sequence[ConstraintCost]) -> None:
         )
         for c in costs
     ]
-    columns: tuple[str, ...] = ("planned again", "iteration", "change", "search")
-    if not any(c.is_cut for c in costs):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    print_rows("What each constraint costs", columns, rows)
+    columns = ("planned again", "iteration", "change", "search")
+    num = 4 if any(c.is_cut for c in costs) else 3
+    print_rows("What each constraint costs", columns[:num], [row[:num] for row in rows])

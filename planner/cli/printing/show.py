@@ -81,7 +81,12 @@ def _next_steps(
     return tuple(steps)
 
 
-def print_rows(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def print_rows(
+    title: str,
+    columns: tuple[str, ...],
+    rows: Sequence[tuple[str, ...]],
+    notes: tuple[str, ...] = (),
+) -> None:
     """A table of texts under a heading; columns of numbers are set flush right and never wrap.
 
     The title of a column that a narrow terminal may leave out ends in ``?``, which is not shown.
@@ -93,16 +98,20 @@ def print_rows(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, .
         title=title,
         columns=tuple(_column(c, [row[i] for row in rows]) for i, c in enumerate(columns)),
         rows=tuple(rows),
+        notes=notes,
     )
     print_sections(stdout_console(), (section,))
 
 
 def print_items(
-    title: str, items: Iterable[Item], cells: Mapping[str, Callable[[Item], str]]
+    title: str,
+    items: Iterable[Item],
+    cells: Mapping[str, Callable[[Item], str]],
+    notes: tuple[str, ...] = (),
 ) -> None:
     """A table with a row for each item; under each title stands what makes its cell."""
     rows = [tuple(cell(item) for cell in cells.values()) for item in items]
-    print_rows(title, tuple(cells), rows)
+    print_rows(title, tuple(cells), rows, notes)
 
 
 def _column(title: str, texts: Sequence[str]) -> Column:

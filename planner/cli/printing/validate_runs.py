@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodels.calibration.fitting import geomean_error
-from costmodels.cpu.run_stages import STAGES
-from costmodels.validation.metrics import Ranking, TaskTimes, one_scale, rank_tasks
+from costmodels.cpu.exchange import STAGES
+from costmodels.validation import Ranking, one_scale, rank_tasks
 from planner.cli.console import say
 from planner.cli.printing.show import print_items, print_rows
 from planner.support.files import csv_text
@@ -27,31 +27,13 @@ _FOREIGN_LIMIT = 0.03
 
 def rankings(outcomes: Sequence[Outcome]) -> dict[str, Ranking]:
     """Scores of our model, and of two simpler ones, each with the one factor that suits it best."""
-    judges: dict[str, Callable[[Outcome], float]] = {
-        "shardplan": lambda o: o.predicted_s,
-        "bytes": lambda o: o.bytes_model_bytes,
-        "torchrec": lambda o: o.torchrec_rating_s,
+    tasks, measured = [o.task for o in outcomes], [o.measured_s for o in outcomes]
+    judges = {
+        "shardplan": [o.predicted_s for o in outcomes],
+        "bytes": one_scale([o.bytes_model_bytes for o in outcomes], measured),
+        "torchrec": one_scale([o.torchrec_rating_s for o in outcomes], measured),
     }
-    found = {}
-    for name, judge in judges.items():
-        tasks = task_times(outcomes, judge)
-        found[name] = rank_tasks(tasks if name == "shardplan" else one_scale(tasks))
-    return found
-
-
-def task_times(
-    outcomes: Sequence[Outcome], judge: Callable[[Outcome], float]
-) -> tuple[TaskTimes, ...]:
-    """Measured and predicted times, grouped by task."""
-    numbers = sorted({o.task for o in outcomes})
-    groups = [[o for o in outcomes if o.task == n] for n in numbers]
-    return tuple(
-        TaskTimes(
-            measured_s=tuple(o.measured_s for o in group),
-            predicted_s=tuple(judge(o) for o in group),
-        )
-        for group in groups
-    )
+    return {name: rank_tasks(tasks, predicted, measured) for name, predicted in judges.items()}
 
 
 def pair_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, float, float]]:
@@ -171,15 +153,10 @@ def pace_note(outcomes: Sequence[Outcome]) -> str | None:
     )
 
 
-def runs_csv(outcomes: Sequence[Outcome]) -> str:
-    """Every number of every run."""
-    rows = [_flat(asdict(outcome)) for outcome in outcomes]
-    names = list(rows[0]) if rows else []
-    return csv_text(names, ([_six_digits(row[name]) for name in names] for row in rows))
-
-
-def _six_digits(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows of the same columns, numbers with six digits."""
+    cells = ([f"{v:.6g}" if isinstance(v, float) else v for v in r.values()] for r in rows)
+    return csv_text(list(rows[0]) if rows else [], cells)
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
@@ -194,14 +171,6 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def models_csv(found: dict[str, Ranking]) -> str:
-    """The scores of every model."""
-    flat = {name: as_row(ranking) for name, ranking in found.items()}
-    header = list(next(iter(flat.values()), {}))
-    rows = ([name, *(f"{row[key]:.6g}" for key in header)] for name, row in flat.items())
-    return csv_text(["model", *header], rows)
-
-
 def as_row(ranking: Ranking) -> dict[str, float]:
     """Scores by name, without those that were not computed."""
     errors = {k: v for k, v in asdict(ranking.errors).items() if k != "coverage_ratio"}
@@ -213,7 +182,10 @@ def write_files(folder: Path, outcomes: Sequence[Outcome], found: dict[str, Rank
     """Write both tables; returns their paths."""
     from planner.support.files import write_text_atomic
 
-    texts = {RUNS_FILE: runs_csv(outcomes), MODELS_FILE: models_csv(found)}
+    texts = {
+        RUNS_FILE: _csv([_flat(asdict(outcome)) for outcome in outcomes]),
+        MODELS_FILE: _csv([{"model": name, **as_row(r)} for name, r in found.items()]),
+    }
     for name, text in texts.items():
         write_text_atomic(folder / name, text)
     return [folder / name for name in texts]

@@ -11,7 +11,7 @@ from planner.cli.console import stdout_console
 from planner.cli.printing.show import print_rows
 from planner.report.base import Fact, format_share
 from planner.report.terminal import print_facts
-from planner.trace.comparison import HOST, TOTALS, TraceRow
+from planner.trace.kineto import HOST, TOTALS, TraceRow
 from planner.trace.reading import TraceTimes
 
 _ROUNDING_S: Final = 1e-8

@@ -11,7 +11,6 @@ from costmodels.sharding import Plan
 from planner.cli.flags import ProblemFlags, ScenarioFlags
 from planner.cli.inputs import Inputs, load_scenarios
 from planner.errors import InvalidInputError
-from planner.io import SavedPlan
 from planner.io.plan.result_json import GIVEN
 from planner.problem import PlanningProblem
 from planner.result import SolverReport
@@ -69,19 +68,26 @@ def question(
     Raises:
         InvalidInputError: a scenario breaks a rule.
     """
-    own = _own(inputs.made_for)
-    name = objective or own.objective or "iteration"
-    is_own = name == own.objective
+    from planner.objectives import objective_names
+
+    saved = inputs.made_for
+    robust, _, own = ("" if saved is None else saved.objective or "").rpartition(" ")
+    is_known = own in objective_names() and robust in ("", *ScenarioRule)
+    name = objective or (own if is_known else "iteration")
+    if not is_known or name != own:
+        saved, robust = None, ""
+    rule = ScenarioRule(more.robust or robust or ScenarioRule.WORST)
     variants, warnings = load_scenarios(more.scenarios, inputs.problem, flags)
-    if is_own and own.num_scenarios and not variants:
+    if saved is not None and saved.num_scenarios and not variants:
         warnings.append(
-            f"{path}: was made for the {own.robust} of the workload and {own.num_scenarios} "
-            "scenarios; name them with --scenario to have that value, this is the workload's alone"
+            f"{path}: was made for the {robust or ScenarioRule.WORST} of the workload and "
+            f"{saved.num_scenarios} scenarios; name them with --scenario to have that value, this "
+            "is the workload's alone"
         )
     found = ValueQuestion(
         objective=name,
-        robust=ScenarioRule(more.robust or (own.robust if is_own else ScenarioRule.WORST)),
-        torchrec_defaults=more.torchrec_defaults or (is_own and own.torchrec_defaults),
+        robust=rule,
+        torchrec_defaults=more.torchrec_defaults or (saved is not None and saved.torchrec_defaults),
         problem=replace(inputs.problem, scenarios=variants),
     )
     return found, tuple(dict.fromkeys((*inputs.warnings, *warnings)))
@@ -106,31 +112,6 @@ def answer(
         simple = replace(asked, objective="iteration", torchrec_defaults=False)
         words = f"{path}: was made for objective {asked.objective}, which is left out here: {error}"
         return simple.answer(plan), (words,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Own:
-    """What the file of a plan says about its value."""
-
-    objective: str = ""
-    robust: str = ScenarioRule.WORST
-    torchrec_defaults: bool = False
-    num_scenarios: int = 0
-
-
-def _own(saved: SavedPlan | None) -> _Own:
-    """What the file says; defaults if it says nothing that is known here."""
-    from planner.objectives import objective_names
-
-    robust, _, name = ("" if saved is None else saved.objective or "").rpartition(" ")
-    if saved is None or name not in objective_names() or robust not in ("", *ScenarioRule):
-        return _Own()
-    return _Own(
-        objective=name,
-        robust=robust or ScenarioRule.WORST,
-        torchrec_defaults=saved.torchrec_defaults,
-        num_scenarios=saved.num_scenarios,
-    )
 
 
 def fact(solver: SolverReport) -> Fact | None:

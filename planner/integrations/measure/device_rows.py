@@ -1,6 +1,6 @@
 """Measures a device point by point, and writes each point as a row of a file once it is known.
 
-The points are those of :mod:`costmodels.calibration.device_designs`; docs/reference/formats.md
+The points are those of :mod:`costmodels.calibration.device`; docs/reference/formats.md
 describes the rows. A point that fails is a row that says so, and the next one follows.
 """
 
@@ -26,7 +26,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from costmodels.calibration.device_designs import (
+from costmodels.calibration.device import (
+    EAGER_CALL,
+    EAGER_PASS,
     LOOKUP_BLOCKS,
     DeviceEffort,
     DeviceJob,
@@ -37,7 +39,6 @@ from costmodels.calibration.device_designs import (
     lookup_rows,
     product_rows,
 )
-from costmodels.calibration.fit_device import EAGER_CALL, EAGER_PASS
 from costmodels.calibration.points import CollectivePoint
 from costmodels.distribution.zipf import Zipf
 from costmodels.units import KIB, MIB, US

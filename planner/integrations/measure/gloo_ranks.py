@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from planner.errors import InvalidInputError, PlannerError
-from planner.support.processes import call_as_child
+from planner.support.processes import WorkerPool
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -192,47 +190,44 @@ def run_on_ranks(
     Raises:
         RankError: a rank failed; the others are stopped.
     """
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(prefix="shardplan-") as folder, _open_store(launch) as port:
+    own = range(world_size) if launch is None else [launch.rank]
+    with (
+        _open_store(launch) as port,
+        _environment(_KEEP_MEMORY),
+        WorkerPool(len(own)) as processes,
+    ):
         every = _Rank(
             rank=0,
             world_size=world_size,
             address=_LOOPBACK if launch is None else launch.address,
             port=port,
-            folder=folder,
             on_gpus=on_gpus,
         )
-        own = range(world_size) if launch is None else [launch.rank]
-        requests = [
-            pickle.dumps((_rank_main, (replace(every, rank=r), function, arguments))) for r in own
-        ]
-        processes = [
-            context.Process(target=call_as_child, args=(os.getpid(), request))
-            for request in requests
-        ]
-        with _environment(_KEEP_MEMORY):
-            for process in processes:
-                process.start()
-        try:
-            _join_all(processes, Path(folder), while_waiting)
-        finally:
-            for process in processes:
-                if process.is_alive():
-                    process.kill()
-                process.join()
-        found: list[Result] = pickle.loads((Path(folder) / f"{own[0]}.results").read_bytes())
+        calls = [pickle.dumps((replace(every, rank=r), function, arguments)) for r in own]
+
+        def should_stop() -> bool:
+            if while_waiting is not None:
+                while_waiting()
+            return False
+
+        found: list[Result] = []
+        for done in processes.run(_as_rank, calls, should_stop=should_stop):
+            if done.error is not None:
+                told = "".join(traceback.format_exception_only(done.error))
+                message = f"a rank failed: rank {own[done.index]}: {told}"
+                raise RankError(message) from done.error
+            found = done.value
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rank:
-    """What the process of a rank has to know: its number, the store, the folder for its result."""
+    """What the process of a rank has to know: its number, and where the store is."""
 
     rank: int
     world_size: int
     address: str
     port: int
-    folder: str
     on_gpus: bool
 
 
@@ -269,37 +264,16 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _join_all(processes: list[Any], folder: Path, while_waiting: Callable[[], None] | None) -> None:
-    waiting = list(processes)
-    while waiting:
-        waiting[0].join(timeout=0.2)
-        if while_waiting is not None:
-            while_waiting()
-        waiting = [p for p in waiting if p.is_alive()]
-        failed = [p for p in processes if not p.is_alive() and p.exitcode != 0]
-        if not failed:
-            continue
-        errors = sorted(folder.glob("*.error"), key=lambda p: p.stat().st_mtime_ns)
-        reason = errors[0].read_text() if errors else f"exit code {failed[0].exitcode}"
-        message = f"a rank failed: {reason}"
-        raise RankError(message)
+def _as_rank(call: bytes) -> list[Any]:
+    """Join the group, call a function, and wait for the others; the results of all ranks."""
+    own, function, arguments = pickle.loads(call)
+    _join_group(own)
+    import torch.distributed as dist
 
-
-def _rank_main(own: _Rank, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    folder = Path(own.folder)
-    try:
-        _join_group(own)
-        import torch.distributed as dist
-
-        result = function(own.rank, own.world_size, *arguments)
-        results = [None] * own.world_size
-        dist.all_gather_object(results, result)
-        (folder / f"{own.rank}.results").write_bytes(pickle.dumps(results))
-    except BaseException:
-        (folder / f"{own.rank}.error").write_text(f"rank {own.rank}: {traceback.format_exc()}")
-        os._exit(1)
+    results: list[Any] = [None] * own.world_size
+    dist.all_gather_object(results, function(own.rank, own.world_size, *arguments))
     _meet()
-    os._exit(0)
+    return results
 
 
 def _meet() -> None:

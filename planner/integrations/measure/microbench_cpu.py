@@ -9,18 +9,16 @@ from functools import partial
 import numpy as np
 import torch
 
-from costmodels.calibration.designs import (
-    MeasuringEffort,
-    collective_points,
-    lookup_points,
-    step_points,
-)
 from costmodels.calibration.points import (
     CalibrationPoints,
     CollectivePoint,
     LookupPoint,
+    MeasuringEffort,
     OperatorPoint,
     StepPoint,
+    collective_points,
+    lookup_points,
+    step_points,
 )
 from costmodels.measured.cpu_constants import CpuKernel
 from planner.integrations.measure.device_rows import collective_call

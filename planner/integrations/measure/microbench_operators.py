@@ -13,9 +13,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from costmodels.calibration.designs import MeasuringEffort
 from costmodels.calibration.fit_machine import CHAIN
-from costmodels.calibration.points import OperatorPoint
+from costmodels.calibration.points import MeasuringEffort, OperatorPoint
 from planner.integrations.dense.trace import trace_dense
 from planner.integrations.measure.pace import Pace
 

@@ -10,21 +10,15 @@ from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
-from torch import nn
-from torchrec.distributed.embedding import EmbeddingCollectionSharder
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.distributed.types import ModuleSharder
 
-from costmodels.cpu.run_stages import predicted_stages
+from costmodels.cpu.exchange import predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.pipeline import CostPipeline
 from costmodels.sharding import Plan, ShardingType
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.training.communication import Communication, Precision
-from costmodels.units import MS
-from costmodels.validation.virtual_clock import Trace, virtual_time
+from costmodels.validation import Trace, virtual_time
 from costmodels.workload import DenseArch, Workload
 from planner.integrations.measure.gloo_ranks import (
     NETWORK_QUANTILE,
@@ -33,17 +27,14 @@ from planner.integrations.measure.gloo_ranks import (
 )
 from planner.integrations.measure.model import (
     NUM_BATCHES,
-    Model,
     Training,
     make_batches,
     traced_dense,
 )
 from planner.integrations.measure.pace import Pace
 from planner.integrations.measure.stage_clock import StageClock, stage_clock
-from planner.integrations.torchrec_plan import to_sharding_options
-from planner.integrations.torchrec_topology import topology_to_torchrec
-from planner.integrations.torchrec_workload import describe_model
 from planner.io.system.measured_files import load_constants
+from planner.report.evidence import torchrec_rating_s
 from planner.validation.tasks import (
     BLOCK_TASKS,
     Blocks,
@@ -86,7 +77,7 @@ class PlanRun:
         iteration_s: seconds per iteration.
         spread_ratio: how far the medians of blocks are from it, as a share (median).
         wall_s: seconds per iteration by the clock.
-        stages_s: the iteration divided into :data:`costmodels.cpu.run_stages.STAGES` (medians of
+        stages_s: the iteration divided into :data:`costmodels.cpu.exchange.STAGES` (medians of
             the slowest rank's seconds).
         network_s: seconds of network threads in quiet moments; part of every time in ``virtual_s``.
         virtual_s: seconds of each iteration.
@@ -385,28 +376,7 @@ def busiest_bytes(workload: Workload, plan: Plan, world_size: int) -> float:
 
 
 def _torchrec_rating_s(workload: Workload, topology: Topology, plan: Plan) -> float:
-    """Largest sum of shard costs over ranks, as TorchRec's planner rates plans, in seconds."""
-    sharders: list[ModuleSharder[nn.Module]] = [
-        EmbeddingBagCollectionSharder(),
-        EmbeddingCollectionSharder(),
-    ]
-    constraints = {
-        t.name: ParameterConstraints(pooling_factors=[f.pooling_factor for f in t.features])
-        for t in workload.tables
-    }
-    model = describe_model(
-        Model(workload),
-        sharders,
-        batch_size=int(workload.batch_size_per_rank),
-        compute_device="cpu",
-        constraints=constraints,
-    )
-    if model is None:
-        return 0.0
-    options = to_sharding_options(plan, model, topology_to_torchrec(topology, "cpu"))
-    ranks = [0.0] * topology.world_size
-    for option in options:
-        for shard in option.shards:
-            if shard.rank is not None and shard.perf is not None:
-                ranks[shard.rank] += shard.perf.total
-    return max(ranks) * MS
+    """TorchRec's rating of the plan, whose kernels on CPUs run at the rate of the host's memory."""
+    memory = topology.host.ddr_bandwidth_bytes_per_s
+    device = replace(topology.device, hbm_bandwidth_bytes_per_s=memory)
+    return torchrec_rating_s(plan, workload, replace(topology, device=device))

@@ -14,8 +14,8 @@ from torchrec.distributed import batched_embedding_kernel as kernels
 from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
-from costmodels.cpu.run_stages import STAGES
-from costmodels.validation.virtual_clock import ISSUE, WAIT, Event, Trace
+from costmodels.cpu.exchange import STAGES
+from costmodels.validation import ISSUE, WAIT, Event, Trace
 from planner.integrations.measure.gloo_ranks import network_seconds, own_seconds, rendezvous
 
 _LOGGED: Final = (
@@ -164,9 +164,7 @@ class StageClock:
     def __init__(self, log: CollectiveLog) -> None:
         """Install the clock around TorchRec's kernels; a process has only one."""
         self.log = log
-        self._spent_s = dict.fromkeys(STAGES, 0.0)
-        self._moved_s = dict.fromkeys(STAGES, 0.0)
-        self._last_s = self._last_moved_s = 0.0
+        self.reset()
         for kind in _LOOKUPS:
             kind.forward = self._timed(kind.forward)
         for sharded in (ShardedEmbeddingBagCollection, ShardedEmbeddingCollection):

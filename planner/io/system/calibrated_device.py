@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from costmodels.calibration.device_designs import LOOKUP_BLOCKS
-from costmodels.calibration.fit_device import (
+from costmodels.calibration.device import (
+    LOOKUP_BLOCKS,
     HostCalls,
     Rates,
     collective_curves,

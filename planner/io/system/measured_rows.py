@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from costmodels.calibration.device_designs import LOOKUP_BLOCKS, Row
-from costmodels.calibration.fit_device import EAGER_CALL, EAGER_PASS
+from costmodels.calibration.device import EAGER_CALL, EAGER_PASS, LOOKUP_BLOCKS, Row
 from costmodels.workload import Optimizer
 from planner.errors import InvalidInputError
 from planner.io.documents import Document, parse_json, read_text

@@ -32,7 +32,7 @@ from planner.io.documents import Document, override
 from planner.io.library import locate, names
 from planner.io.schemas import Sourced, Strict, validate
 from planner.io.system.collective_curves import load_curves, unknown_sets
-from planner.io.system.measured_files import load_constants, load_residual, residual_path
+from planner.io.system.measured_files import load_constants
 from planner.io.system.system_schema import FabricSchema, LinkSchema, SystemSchema, read_system
 
 _MOST_RANKS = 65_536
@@ -109,7 +109,7 @@ def _named_system(
 
 
 def with_measurements(topology: Topology) -> Topology:
-    """The system with what it names: curves, a calibration and learned factors.
+    """The system with what it names: curves and a calibration.
 
     Raises:
         InvalidInputError: something that it names cannot be read.
@@ -118,7 +118,6 @@ def with_measurements(topology: Topology) -> Topology:
         curves=load_curves(topology),
         curve_links=links_measured(topology),
         cpu=load_constants(topology.calibration) if topology.calibration else None,
-        residual=load_residual(residual_path(topology)),
     )
     return replace(topology, measurements=measured)
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from costmodels.calibration.fit_device import HostCalls
+from costmodels.calibration.device import HostCalls
 from costmodels.calibration.fitting import Calibration
 from costmodels.cpu.dense import memory_s
 from costmodels.measured.cpu_constants import CpuConstants
 from costmodels.topology import FITTED_KINDS, FittedFactors, Topology
 from planner.errors import InvalidInputError
 from planner.io.documents import read_text, yaml_text
-from planner.io.library import configs_folder, is_file, locate, read_template
-from planner.io.system.measured_files import load_constants, residual_path, write_calibration
+from planner.io.library import configs_folder, locate, read_template
+from planner.io.system.measured_files import load_constants, write_calibration
 from planner.io.system.system_schema import LEAST_FACTOR, MOST_FACTOR, own_base, read_system
 from planner.support.files import write_text_atomic, write_texts_atomic
 
@@ -142,8 +142,6 @@ def _with_copies(
         copies |= {copy: inner, **more}
     named = (topology.calibration, *topology.collective_curves)
     origins = [Path(name) for name in named if name.endswith((".json", ".csv"))]
-    if topology.calibration and is_file(residual_path(topology)):
-        origins.append(residual_path(topology))
     for origin in origins:
         copy, told = path.with_name(origin.name), read_text(origin)
         there = read_text(copy) if copy.exists() else told

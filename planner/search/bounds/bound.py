@@ -31,7 +31,6 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
 from planner.search.bounds.bound_program import (
-    EVERYTHING,
     Name,
     RankFreeProgram,
     Scope,
@@ -39,8 +38,8 @@ from planner.search.bounds.bound_program import (
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.milp import MilpProgram, ProgramBasis, Rows, Solution
-from planner.search.common.programs import effort_of, node_s, solve
+from planner.search.common.lp import LinearProgram, ProgramBasis, Rows, Solution
+from planner.search.common.programs import effort_of, solve
 from planner.space.effort import Meter
 from planner.space.objective import Cut
 
@@ -114,7 +113,7 @@ class RankFreeBound:
         result = Relaxation(types=types, bound=-math.inf, basis=start)
         for _ in range(rounds):
             scope = Scope(kept=kept, more=more, box=box)
-            program = self._program(types, scope, whole=False)
+            program = self._program(types, scope)
             solution = self._solve(program, start=result.basis)
             if solution.infeasible:
                 return Relaxation(types=types, bound=math.inf)
@@ -130,35 +129,6 @@ class RankFreeBound:
             if not new or self._cut():
                 break
         return result
-
-    def solve_whole(
-        self,
-        types: TypeSet | None,
-        *,
-        time_limit_s: float = math.inf,
-        gap_ratio: float = 1e-3,
-        rounds: int = 4,
-    ) -> Relaxation:
-        """The bound by the mixed-integer program, in which every table has one whole option.
-
-        Args:
-            types: the set of sharding types; None for all plans.
-            time_limit_s: seconds by the clock for each program.
-            gap_ratio: a program ends once its bound and its solution are this close, as a share.
-            rounds: most programs to solve.
-        """
-        best = Relaxation(types=types, bound=-math.inf)
-        for _ in range(rounds):
-            program = self._program(types, EVERYTHING, whole=True)
-            solution = self._solve(program, time_limit_s=time_limit_s, gap_ratio=gap_ratio)
-            if solution.infeasible:
-                return Relaxation(types=types, bound=math.inf)
-            result = self._relaxation(solution, types)
-            if result.bound >= best.bound or best.shares is None:
-                best = result
-            if solution.x is None or not self._add_rows(solution.x, types):
-                break
-        return best
 
     def certain(self, types: TypeSet) -> TypeSet:
         """The sharding types that every plan of a set has."""
@@ -182,30 +152,19 @@ class RankFreeBound:
         phases[:, self.model.used] = self.model.phase_maxima(loads)
         return phases[:, box.first]
 
-    def _solve(
-        self,
-        program: MilpProgram,
-        *,
-        time_limit_s: float = math.inf,
-        gap_ratio: float = 1e-4,
-        start: ProgramBasis | None = None,
-    ) -> Solution:
-        """Solve a program, with no more nodes than the work left allows, and count its work."""
-        nodes = self._meter.left_s / node_s(program)
-        if program.integer.any() and nodes < (program.max_nodes or math.inf):
-            program = replace(program, max_nodes=max(int(nodes), 1))
-        limit_s = min(time_limit_s, self._left_s())
-        solution = solve(program, time_limit_s=limit_s, gap_ratio=gap_ratio, start=start)
+    def _solve(self, program: LinearProgram, start: ProgramBasis | None = None) -> Solution:
+        """Solve a program in the time that is left, and count its work."""
+        solution = solve(program, time_limit_s=self._left_s(), start=start)
         self._meter.spend(effort_of(program, solution))
         return solution
 
     # -- building ---------------------------------------------------------------------------------
 
-    def _program(self, types: TypeSet | None, scope: Scope, *, whole: bool) -> MilpProgram:
+    def _program(self, types: TypeSet | None, scope: Scope) -> LinearProgram:
         cuts = [self.model.objective.always(), *self.cuts.get(types, [])]
         cuts += [] if scope.box is None else scope.box.cuts
         rows = self._table_rows, self._rank_rows
-        return self.builder.build(types, *rows, cuts, whole=whole, scope=scope)
+        return self.builder.build(types, *rows, cuts, scope=scope)
 
     # -- reading ----------------------------------------------------------------------------------
 

@@ -23,14 +23,14 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from costmodels.floors.rules import require_rules
 from costmodels.sharding import ComputeKernel
+from costmodels.stages.models import require_rules
 from planner.problem import Level
 from planner.rules.placement_rules import Cap
 from planner.search.bounds.boxes import Box
 from planner.search.bounds.relaxation import TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.milp import MilpProgram, Rows
+from planner.search.common.lp import LinearProgram, Rows
 from planner.space.evaluation import ROUNDING, SearchSpace
 from planner.space.objective import Cut
 
@@ -272,9 +272,8 @@ class RankFreeProgram:
         rank_rows: Iterable[Name],
         cuts: Sequence[Cut],
         *,
-        whole: bool,
         scope: Scope = EVERYTHING,
-    ) -> MilpProgram:
+    ) -> LinearProgram:
         """The program that minimises the objective.
 
         Args:
@@ -282,7 +281,6 @@ class RankFreeProgram:
             rows: which rows of :class:`OnePlace` to have, about which loads.
             rank_rows: on which ranks to look at uniform options, about which loads.
             cuts: of the objective.
-            whole: whether every table has one whole option; otherwise options have shares.
             scope: which plans it is about.
         """
         scale, box = self.scale, scope.box
@@ -294,13 +292,11 @@ class RankFreeProgram:
         parts = [*self._common(rows, rank_rows), self._paths(cuts, scale, size)]
         if box is not None and calls:
             parts.append(self._launched(box, scale, size))
-        integer = (np.arange(size) < self.options) & whole
-        return MilpProgram(
+        return LinearProgram(
             cost=(np.arange(size) == size - 1).astype(float),
             lower=lower,
             upper=upper,
             rows=Rows.stack([*parts, *scope.more]),
-            integer=integer,
             groups=self.space.table_of,
         )
 

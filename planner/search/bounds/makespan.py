@@ -28,9 +28,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
-from planner.search.common.milp import MilpProgram, Rows
+from planner.search.common.lp import LinearProgram, Rows
 from planner.search.common.programs import effort_of, solve
-from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import Meter
 from planner.space.evaluation import SearchSpace
 
@@ -50,8 +49,6 @@ _VIOLATION: Final = 1e-6
 _MOST_SIZES: Final = 60
 """Most sizes of pieces in a solution for which a function is made by column generation, whose time
 grows with the number of sizes."""
-_WHOLE_NODES: Final = 100
-"""Most nodes of one mixed-integer program. A choice that is not ruled out by then counts as one."""
 _STEPS: Final = (*range(1, 20), 24, 29, 39)
 """Parameters k of the first family of dual feasible functions, which rounds down to multiples of
 1/k. Each is one more row to check."""
@@ -93,8 +90,6 @@ class Makespan:
         space: SearchSpace,
         prices: FloatArray,
         meter: Meter | None = None,
-        *,
-        schedule: Schedule = USUAL,
     ) -> None:
         """Work out what each shard costs.
 
@@ -102,9 +97,8 @@ class Makespan:
             space: options and places.
             prices: ``[F]`` how much of the objective a unit of each column of work is.
             meter: is told of the work done.
-            schedule: up to how many tables whole options are chosen.
         """
-        self._space, self._schedule = space, schedule
+        self._space = space
         self._meter = Meter() if meter is None else meter
         costs = space.pool @ prices
         rows = [r.ravel() for r in space.rows]
@@ -176,23 +170,21 @@ class Makespan:
         limits = [1.0, high / z, -low / z]
         sizes = np.minimum(self._cost / room, 1.0) * (1 - SHRINK)
         known = np.array([self._by_option(values) for values in _dual_feasible(sizes)])
-        whole = self._space.num_tables <= self._schedule.few_tables
         shares: FloatArray | None = None
-        for integer in (False, True) if whole else (False,):
-            for _ in range(_ROUNDS):
-                program = self._program(rows, limits, fits, whole=integer)
-                solution = solve(program)
-                self._meter.spend(effort_of(program, solution))
-                if solution.infeasible:
-                    return None
-                if solution.x is None:
-                    break
-                shares = solution.x
-                new = self._broken(known, shares, sizes)
-                if not new:
-                    break
-                rows += new
-                limits += [1.0] * len(new)
+        for _ in range(_ROUNDS):
+            program = self._program(rows, limits, fits)
+            solution = solve(program)
+            self._meter.spend(effort_of(program, solution))
+            if solution.infeasible:
+                return None
+            if solution.x is None:
+                break
+            shares = solution.x
+            new = self._broken(known, shares, sizes)
+            if not new:
+                break
+            rows += new
+            limits += [1.0] * len(new)
         return self._base * 0.0 if shares is None else shares
 
     def _broken(self, known: FloatArray, shares: FloatArray, sizes: FloatArray) -> list[FloatArray]:
@@ -229,27 +221,23 @@ class Makespan:
         return np.bincount(self._owner, placed, len(self._uniform)) / self._space.world_size
 
     def _program(
-        self, rows: list[FloatArray], limits: list[float], fits: BoolArray, *, whole: bool
-    ) -> MilpProgram:
+        self, rows: list[FloatArray], limits: list[float], fits: BoolArray
+    ) -> LinearProgram:
         """The program for a choice of options, the cheapest one on average.
 
         Args:
             rows: coefficients of each row, ``[n]``.
             limits: the most that each row may add up to.
             fits: ``[n]`` True for options to choose from.
-            whole: whether every table has one whole option; otherwise options have shares.
         """
-        count = len(fits)
         upper = np.array(limits)
         below = Rows.dense(np.array(rows), np.full(len(rows), -math.inf), upper)
         scale = float(self._mean.max())
-        return MilpProgram(
+        return LinearProgram(
             cost=self._mean / scale,
             upper=fits.astype(float),
             rows=Rows.stack([Rows.one_of_each(self._space.table_of), below]),
-            integer=np.full(count, whole),
             groups=self._space.table_of,
-            max_nodes=_WHOLE_NODES,
         )
 
 
@@ -333,11 +321,10 @@ def _prices(patterns: FloatArray, amounts: FloatArray) -> FloatArray | None:
     cost = np.concatenate([np.ones(count), np.zeros(pieces)])
     size = count + pieces
     solution = solve(
-        MilpProgram(
+        LinearProgram(
             cost=cost,
             upper=np.full(size, np.inf),
             rows=Rows.dense(matrix, amounts, amounts),
-            integer=np.zeros(size, dtype=bool),
         )
     )
     if solution.reduced_costs is None:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -36,7 +35,7 @@ from planner.rules.moved_bytes import MOVED_BYTES, MoveBudget
 from planner.search.base import Record
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.milp import MilpProgram, Rows
+from planner.search.common.lp import LinearProgram, Rows
 from planner.search.common.programs import effort_of, solve
 from planner.search.common.schedule import USUAL, Schedule
 from planner.space.effort import Meter
@@ -111,16 +110,7 @@ class MoveBound:
             self._meter.spend(effort_of(program, found))
             if found.x is None or not self._add_cut(found.x, certain, cuts):
                 break
-        best = found.bound
-        whole = self._space.num_tables <= self._schedule.few_tables
-        if whole and best < 1.0:
-            integer = np.zeros(len(program.cost), dtype=bool)
-            integer[: len(self._space.options) + len(self._staying)] = True
-            program = replace(program, integer=integer)
-            found = solve(program)
-            self._meter.spend(effort_of(program, found))
-            best = max(best, found.bound)
-        return best * most * (1 - _ROUNDING)
+        return found.bound * most * (1 - _ROUNDING)
 
     def _add_cut(self, x: FloatArray, certain: TypeSet, cuts: list[Cut]) -> bool:
         """Add the cut that is highest at a solution, if it is above all known ones there."""
@@ -148,7 +138,7 @@ class MoveBound:
 
     def _work_now(self, work: FloatArray) -> FloatArray:
         """``[W, F]`` work of the tables of the plan in use that are among options that stay."""
-        home = self._space.in_use() or []
+        home = self._space.in_use or []
         kept = {
             int(self._space.first[table]) + choice[0]
             for table, choice in enumerate(home)
@@ -156,7 +146,7 @@ class MoveBound:
         }
         return np.asarray(work[np.isin(self._staying, sorted(kept))].sum(axis=0))
 
-    def _program(self, types: TypeSet | None, cuts: Sequence[Cut]) -> MilpProgram:
+    def _program(self, types: TypeSet | None, cuts: Sequence[Cut]) -> LinearProgram:
         """The linear program for a set of sharding types.
 
         Variables in order: y of each option, stay of each option that stays, z of each phase in
@@ -186,7 +176,7 @@ class MoveBound:
         rows = Rows.stack([one_each, Rows.dense(below, np.full(len(below), -math.inf), at_most)])
         cost = np.zeros(size)
         cost[-1] = 1.0
-        return MilpProgram(cost=cost, upper=upper, rows=rows, integer=np.zeros(size, dtype=bool))
+        return LinearProgram(cost=cost, upper=upper, rows=rows)
 
     @cached_property
     def _below(self) -> tuple[FloatArray, FloatArray]:

@@ -7,7 +7,6 @@ say which options a good plan may have also return plans that are rounded from t
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from planner.search.base import OPTIMALITY_GAP, Record
 from planner.search.bounds.bound import RankFreeBound
@@ -79,11 +78,6 @@ class Proofs:
     def none_fits(self) -> bool:
         """Whether it is proven that no plan fits into memory and keeps the rules."""
         return math.isinf(self._least.bound)
-
-    @property
-    def has_boxes(self) -> bool:
-        """Whether there are boxes left to split."""
-        return self._branching is not None and self._branching.possible
 
     # -- linear programs --------------------------------------------------------------------------
 
@@ -159,32 +153,6 @@ class Proofs:
             self._rows_left_out = 2**self._idle_rows
             self._idle_rows += 1
 
-    def choose_whole_options(self) -> list[Assignment]:
-        """Where there are no boxes: bounds by mixed-integer programs, one whole option per table.
-
-        The set of sharding types with the least bound gets its program next, until the least bound
-        is that of a set that had one.
-
-        Returns:
-            Plans rounded from the solutions.
-        """
-        starts: list[Assignment] = []
-        if self.has_boxes or self._space.num_tables > self._schedule.few_tables:
-            return starts
-        done: set[TypeSet | None] = set()
-        while self._proves and not self._record.stopped:
-            least = self._least
-            if least.types in done or least.bound >= self._record.value:
-                break
-            done.add(least.types)
-            limit_s = self._schedule.turn_share * left_s(self._record)
-            whole = self.bounds.solve_whole(least.types, time_limit_s=limit_s, rounds=2)
-            self.relaxed[least.types] = replace(least, bound=max(least.bound, whole.bound))
-            self._record.raise_bound(self._least.bound, "whole options")
-            if whole.shares is not None:
-                starts += self.starts.round(whole)
-        return starts
-
     def pack(self) -> Packing | None:
         """The bound by how shards share ranks, for objectives that are sums of largest loads.
 
@@ -195,7 +163,7 @@ class Proofs:
         is_done = record.stopped or record.proven or math.isinf(record.value)
         if not self._proves or prices is None or record.bound is None or is_done:
             return None
-        makespan = Makespan(self._space, prices, self._meter, schedule=self._schedule)
+        makespan = Makespan(self._space, prices, self._meter)
         found = makespan.bound(record.bound, record.value, lambda: record.stopped)
         record.raise_bound(found.bound, "packing bound")
         return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import ShardingType
-from planner.search.common.milp import ProgramBasis
+from planner.search.common.lp import ProgramBasis
 from planner.search.common.schedule import USUAL, Schedule
 from planner.space.evaluation import SearchSpace
 

@@ -13,10 +13,10 @@ from costmodels.datatypes import FloatArray, IntArray
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.common.milp import Rows
+from planner.search.common.lp import Rows
 from planner.search.common.schedule import SearchPart
 from planner.search.construct.greedy import greedy_plans
-from planner.search.construct.placer import POWERS, Pressure, place_options
+from planner.search.construct.partial_plan import place_options
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment, SearchSpace
 
@@ -154,6 +154,10 @@ _SLACKS: Final = (0.02, 0.15)
 """Shares by which the loads of a solution are raised to get the room that whole shards are packed
 into. With little room the options are close to the bound, with more of it they can be packed."""
 
+POWERS: Final = (4, 16, 32)
+"""Exponents of the norm with which a choice of options is placed, once with each. Low ones balance
+all ranks, high ones see the fullest rank alone."""
+
 
 class Starts:
     """Makes the plans that one search begins with.
@@ -228,17 +232,16 @@ class Starts:
         return self.place(self._roundable.within_memory(relaxation).choice(self._space))
 
     def place(self, choice: IntArray) -> list[Assignment]:
-        """Plans of one option per table, ``[T]``: one for each exponent of the pressure."""
+        """Plans of one option per table, ``[T]``: one for each exponent of the norm."""
         peaks = self._model.mean[self._space.first[:-1] + choice].sum(axis=0)
         targets = self._model.targets(peaks)
         made: list[Assignment] = []
         for power in POWERS:
             first = not made and (self._record.best is None or not self.found)
-            if (self._record.stopped and not first) or SearchPart.ROUNDING in self._without:
+            if self._record.stopped and not first:
                 break  # one plan is rounded even if nothing more may be done
-            pressure = Pressure(targets=targets, power=power)
             self._meter.spend(self._placing_s)
-            made.append(place_options(self._model, choice, pressure))
+            made.append(place_options(self._model, choice, targets, power))
             self._record.consider(made[-1], "rounding")
         self.found += made
         return made

@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 
 from planner.errors import InvalidInputError
-from planner.search.base import SearchOutcome, Termination
+from planner.search.base import SearchOutcome
 from planner.space.evaluation import Evaluator
+from planner.support.status import Status
 
 _ROUNDING: Final = 1e-9
 """Share of the objective by which a plan may be below the bound without contradicting it: sums of
@@ -40,7 +41,7 @@ def guarded(
         f"a plan was priced at {least:.9g}, below the proven bound {outcome.bound:.9g}: the proof "
         "is wrong and was withdrawn; please report this with the workload, the system and the flags"
     )
-    return replace(outcome, bound=None, termination=Termination.NO_PROOF), (text,)
+    return replace(outcome, bound=None, termination=Status.NO_PROOF), (text,)
 
 
 def _value_in_use(evaluate: Evaluator) -> list[float]:

@@ -1,73 +1,27 @@
-"""Solves programs: OR-Tools proposes solutions and prices, and what they prove is computed here.
+"""Solves linear programs: GLOP proposes solutions and prices, what they prove is computed here.
 
-The bound of a linear program is computed here from the solver's row prices, by weak duality
+The bound of a program is computed from the solver's row prices, by weak duality
 (:mod:`planner.search.common.safe_bounds`). If the solver says that a program has no solution, that
-counts only if the same computation shows that some row stays broken whatever is chosen. The bound
-of a mixed-integer program is the solver's own, less :data:`WHOLE_TOLERANCE`.
+counts only if the same computation shows that some row stays broken whatever is chosen.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import sys
-import threading
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.milp import MilpProgram, ProgramBasis, Rows, Solution, row_names
+from planner.search.common.lp import LinearProgram, ProgramBasis, Rows, Solution, row_names
 from planner.search.common.safe_bounds import first_prices, safe_bound
 from planner.space.effort import program_s
 
-# ------------------ output of solvers
-#
-# Keeps what solvers print out of the output of commands.
-
-
-class _Quiet:
-    """A context in which everything that is written to standard output is thrown away.
-
-    HiGHS prints a line of its own now and then, and standard output is where commands print results
-    that other programs read. Several threads may be in the context at the same time.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._entered = 0
-        self._kept: int | None = None
-
-    def __enter__(self) -> None:
-        with self._lock, contextlib.suppress(OSError):
-            self._entered += 1
-            if self._entered == 1:
-                self._kept = os.dup(1)
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, 1)
-                os.close(nowhere)
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._entered -= 1
-            if self._entered == 0 and self._kept is not None:
-                kept, self._kept = self._kept, None
-                os.dup2(kept, 1)
-                os.close(kept)
-
-
-QUIET: Final = _Quiet()
-"""The context that all threads of this process share, since they share standard output."""
-
-
-WHOLE_TOLERANCE: Final = 2e-6
-"""Share taken off bounds of mixed-integer programs. HiGHS keeps rows within 1e-6 and prices within
-1e-7, and our programs have coefficients and solutions near 1."""
 _MOST_PIVOTS: Final = 200_000
-"""Most pivots of a linear program. Like the limit of nodes, it ends a program at the same place on
-every machine, as a limit by the clock would not."""
+"""Most pivots of a program. It ends a program at the same place on every machine, as a limit by the
+clock would not."""
 _NOTHING: Final = 1e-40
 """Coefficients below this are left out of what a solver is asked, because they trouble its scaling.
 Bounds are computed with them."""
@@ -77,48 +31,35 @@ infeasible."""
 _SCALINGS: Final = 3
 """Times that rows and variables are scaled in turn. More times bring coefficients a little closer
 to 1, and take longer."""
-_PIVOTS_PER_NODE: Final = 4
-"""Rows of a program for each pivot that one of its nodes is taken to need: an estimate of work."""
 
 
 def solve(
-    program: MilpProgram,
+    program: LinearProgram,
     *,
     time_limit_s: float = math.inf,
-    gap_ratio: float = 1e-4,
     start: ProgramBasis | None = None,
 ) -> Solution:
-    """Solve a program: by GLOP if all its variables are continuous, otherwise by HiGHS.
+    """Solve a program by GLOP.
 
     Args:
         program: what to minimise.
         time_limit_s: seconds by the clock after which the solver stops with what it has.
-        gap_ratio: HiGHS stops once its bound and its solution are this close, as a share.
         start: the basis of a similar program, from which GLOP begins.
     """
-    found = _solved(program, time_limit_s, gap_ratio, start)
+    found = _solved(program, time_limit_s, start)
     if not found.denied:
         return found.solution
-    broken = _solved(_least_broken(program), time_limit_s, 0.0)
+    broken = _solved(_least_broken(program), time_limit_s)
     work = found.solution.pivots + broken.solution.pivots
-    nodes = found.solution.nodes + broken.solution.nodes
     if broken.solution.bound > _BROKEN:
-        return Solution(
-            bound=math.inf, x=None, reduced_costs=None, infeasible=True, pivots=work, nodes=nodes
-        )
-    return replace(found.solution, pivots=work, nodes=nodes)
+        return Solution(bound=math.inf, x=None, reduced_costs=None, infeasible=True, pivots=work)
+    return replace(found.solution, pivots=work)
 
 
-def node_s(program: MilpProgram) -> float:
-    """Nominal seconds of one node of a mixed-integer program, as an estimate beforehand."""
-    rows = len(program.rows.lower)
-    return program_s(0, rows, rows // _PIVOTS_PER_NODE, 1)
-
-
-def effort_of(program: MilpProgram, solution: Solution) -> float:
+def effort_of(program: LinearProgram, solution: Solution) -> float:
     """Nominal seconds of the work that a solution took."""
     entries, rows = len(program.rows.values), len(program.rows.lower)
-    return program_s(entries, rows, solution.pivots, solution.nodes)
+    return program_s(entries, rows, solution.pivots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -135,49 +76,41 @@ class _Answer:
 
 
 def _solved(
-    program: MilpProgram, time_limit_s: float, gap_ratio: float, start: ProgramBasis | None = None
+    program: LinearProgram, time_limit_s: float, start: ProgramBasis | None = None
 ) -> _Answer:
     """Ask the solver once, and compute the bound of what it says.
 
     If a solver refuses a program, nothing is proven but what prices of 0 prove.
     """
-    whole = bool(program.integer.any())
     scaled, row_scale, column_scale = _near_one(program)
     try:
-        result, names = _ask(scaled, time_limit_s, gap_ratio, start)
+        result, names = _ask(scaled, time_limit_s, start)
     except refusals():
         if start is not None:  # GLOP may fail from a basis and succeed without one
-            return _solved(program, time_limit_s, gap_ratio)
-        bound = -math.inf if whole else safe_bound(program, np.zeros(len(program.rows.lower)))[0]
+            return _solved(program, time_limit_s)
+        bound = safe_bound(program, np.zeros(len(program.rows.lower)))[0]
         empty = Solution(bound=min(bound, sys.float_info.max), x=None, reduced_costs=None)
         return _Answer(solution=empty, denied=False)
-    pivots, nodes = result.solve_stats.simplex_iterations, result.solve_stats.node_count
-    nothing = Solution(bound=-math.inf, x=None, reduced_costs=None, pivots=pivots, nodes=nodes)
+    pivots = result.solve_stats.simplex_iterations
+    nothing = Solution(bound=-math.inf, x=None, reduced_costs=None, pivots=pivots)
     x = prices = None
     if result.solutions and not _says_none_fits(result):
         best = result.solutions[0]
         if best.HasField("primal_solution"):
             x = dense_of(best.primal_solution.variable_values, len(program.cost)) * column_scale
             x = np.clip(x, program.lower, program.upper)  # GLOP may end far outside of the limits
-        if not whole and best.HasField("dual_solution"):
+        if best.HasField("dual_solution"):
             prices = dense_of(best.dual_solution.dual_values, len(program.rows.lower)) * row_scale
-    if not whole:
-        proposed = first_prices(program) if prices is None else prices
-        bound, reduced = safe_bound(program, proposed)
-        if math.isinf(bound) and bound > 0:
-            none = replace(nothing, bound=bound, infeasible=True)
-            return _Answer(solution=none, denied=False)
-        shown = None if prices is None or math.isinf(bound) else reduced
-        basis = None if x is None else ProgramBasis.read(result.solutions[0], names)
-        solution = replace(nothing, bound=bound, x=x, reduced_costs=shown, basis=basis)
-        return _Answer(solution=solution, denied=x is None and _says_none_fits(result))
-    denied = _says_none_fits(result)
-    told = float(result.termination.objective_bounds.dual_bound)
-    bound = -math.inf if denied else _less_tolerance(told)
-    return _Answer(solution=replace(nothing, bound=bound, x=x), denied=denied)
+    bound, reduced = safe_bound(program, first_prices(program) if prices is None else prices)
+    if math.isinf(bound) and bound > 0:
+        return _Answer(solution=replace(nothing, bound=bound, infeasible=True), denied=False)
+    shown = None if prices is None or math.isinf(bound) else reduced
+    basis = None if x is None else ProgramBasis.read(result.solutions[0], names)
+    solution = replace(nothing, bound=bound, x=x, reduced_costs=shown, basis=basis)
+    return _Answer(solution=solution, denied=x is None and _says_none_fits(result))
 
 
-def _least_broken(program: MilpProgram) -> MilpProgram:
+def _least_broken(program: LinearProgram) -> LinearProgram:
     """The program whose minimum says how far rows stay broken, whatever is chosen.
 
     It has one variable more, ``s``. Every row may be broken by ``s`` times its largest coefficient,
@@ -207,18 +140,16 @@ def _least_broken(program: MilpProgram) -> MilpProgram:
         upper=np.append(program.upper, math.inf),
         lower=np.append(program.lower, 0.0),
         rows=Rows.stack(parts),
-        integer=np.append(program.integer, False),
     )
 
 
 # ------------------------------------------------------------------ asking the solver
 
 
-def _near_one(program: MilpProgram) -> tuple[MilpProgram, FloatArray, FloatArray]:
+def _near_one(program: LinearProgram) -> tuple[LinearProgram, FloatArray, FloatArray]:
     """The same program with coefficients near 1, which solvers need.
 
-    Factors are powers of two, so that scaling rounds nothing. Whole variables and those of groups
-    keep their scale.
+    Factors are powers of two, so that scaling rounds nothing. Variables of groups keep their scale.
 
     Returns:
         The program; the factor that each row was multiplied by; and the factor that each variable
@@ -231,9 +162,7 @@ def _near_one(program: MilpProgram) -> tuple[MilpProgram, FloatArray, FloatArray
     sizes = np.abs(values)
     log = np.where(sizes > 0, np.log2(np.where(sizes > 0, sizes, 1.0)), 0.0)
     row_log, column_log = np.zeros(len(rows.lower)), np.zeros(len(program.cost))
-    fixed = program.integer.copy()
-    if program.groups is not None:
-        fixed[: len(program.groups)] = True
+    fixed = np.arange(len(program.cost)) < (0 if program.groups is None else len(program.groups))
     for _ in range(_SCALINGS):
         row_log -= _middle(log + row_log[rows.row] + column_log[rows.column], rows.row, row_log)
         shift = _middle(log + row_log[rows.row] + column_log[rows.column], rows.column, column_log)
@@ -273,46 +202,34 @@ def _middle(log: FloatArray, index: IntArray, like: FloatArray) -> FloatArray:
 
 
 def _ask(
-    program: MilpProgram, time_limit_s: float, gap_ratio: float, start: ProgramBasis | None
+    program: LinearProgram, time_limit_s: float, start: ProgramBasis | None
 ) -> tuple[Any, list[bytes]]:
     """Solve a program through MathOpt's protocol buffers.
 
     MathOpt's Python classes would take longer than the solvers do.
 
     Returns:
-        The result, a ``SolveResultProto``; and the names of the rows of a continuous program.
+        The result, a ``SolveResultProto``; and the names of the rows of the program.
     """
     from ortools.math_opt import parameters_pb2
 
-    whole = bool(program.integer.any())
-    quiet = QUIET if whole else contextlib.nullcontext()
     order = np.lexsort((program.rows.column, program.rows.row))
     row, column = program.rows.row[order], program.rows.column[order]
-    names = [] if whole else row_names(row, column, len(program.rows.lower))
-    begin = None if start is None or whole else start.write(len(program.cost), names)
-    parameters = parameters_pb2.SolveParametersProto()
-    if whole:
-        parameters.relative_gap_tolerance = gap_ratio
-        if program.max_nodes is not None:
-            parameters.node_limit = program.max_nodes
-    else:
-        parameters.iteration_limit = _MOST_PIVOTS
+    names = row_names(row, column, len(program.rows.lower))
+    begin = None if start is None else start.write(len(program.cost), names)
+    parameters = parameters_pb2.SolveParametersProto(iteration_limit=_MOST_PIVOTS)
     if begin is not None:
         parameters.lp_algorithm = parameters_pb2.LP_ALGORITHM_DUAL_SIMPLEX
     if math.isfinite(time_limit_s):
         parameters.time_limit.FromMilliseconds(max(round(1000 * time_limit_s), 10))
-    with quiet:
-        kind = parameters_pb2.SOLVER_TYPE_HIGHS if whole else parameters_pb2.SOLVER_TYPE_GLOP
-        result = _run(model_of(program, order), kind, parameters, begin)
-    return result, names
+    return _run(model_of(program, order), parameters, begin), names
 
 
-def _run(model: object, kind: int, parameters: Any, start: Any = None) -> Any:
-    """What a solver of this kind says of a model: a ``SolveResultProto``.
+def _run(model: object, parameters: Any, start: Any = None) -> Any:
+    """What GLOP says of a model: a ``SolveResultProto``.
 
     Args:
         model: a ``ModelProto``.
-        kind: a ``SolverTypeProto``.
         parameters: a ``SolveParametersProto``.
         start: the basis to begin with, a ``BasisProto``; None for none.
     """
@@ -321,7 +238,7 @@ def _run(model: object, kind: int, parameters: Any, start: Any = None) -> Any:
 
     return solver.solve(
         model,
-        kind,
+        parameters_pb2.SOLVER_TYPE_GLOP,
         parameters_pb2.SolverInitializerProto(),
         parameters,
         model_parameters_pb2.ModelSolveParametersProto(initial_basis=start),
@@ -330,11 +247,6 @@ def _run(model: object, kind: int, parameters: Any, start: Any = None) -> Any:
         None,
         None,
     )
-
-
-def _less_tolerance(bound: float) -> float:
-    """A solver's bound of a mixed-integer program, less its tolerance; minus infinity for none."""
-    return bound - WHOLE_TOLERANCE * max(abs(bound), 1.0) if math.isfinite(bound) else -math.inf
 
 
 def refusals() -> type[Exception]:
@@ -361,7 +273,7 @@ def dense_of(vector: Any, size: int) -> FloatArray:
     return dense
 
 
-def model_of(program: MilpProgram, order: IntArray | None = None) -> object:
+def model_of(program: LinearProgram, order: IntArray | None = None) -> object:
     """A program as MathOpt's ``ModelProto``.
 
     Args:
@@ -376,7 +288,7 @@ def model_of(program: MilpProgram, order: IntArray | None = None) -> object:
     proto.variables.ids.extend(range(size))
     proto.variables.lower_bounds.extend(program.lower.tolist())
     proto.variables.upper_bounds.extend(program.upper.tolist())
-    proto.variables.integers.extend(program.integer.tolist())
+    proto.variables.integers.extend([False] * size)
     proto.linear_constraints.ids.extend(range(len(rows.lower)))
     proto.linear_constraints.lower_bounds.extend(rows.lower.tolist())
     proto.linear_constraints.upper_bounds.extend(rows.upper.tolist())

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.milp import MilpProgram
+from planner.search.common.lp import LinearProgram
 
 _EPS: Final = float(np.finfo(np.float64).eps)
 """Distance from 1 to the next number of double precision: twice the largest rounding error of one
@@ -36,7 +36,7 @@ _PAYING_ROUNDS: Final = 3
 """Rounds in which first prices are passed on: from the objective to phases, from those to means."""
 
 
-def safe_bound(program: MilpProgram, prices: FloatArray) -> tuple[float, FloatArray]:
+def safe_bound(program: LinearProgram, prices: FloatArray) -> tuple[float, FloatArray]:
     """The bound that row prices prove, and the reduced costs that go with it.
 
     Args:
@@ -62,7 +62,7 @@ def safe_bound(program: MilpProgram, prices: FloatArray) -> tuple[float, FloatAr
     return total - float(_rounding(len(terms) + len(d) + 2)) * sizes, _above_least(program, low)
 
 
-def first_prices(program: MilpProgram) -> FloatArray:
+def first_prices(program: LinearProgram) -> FloatArray:
     """Row prices of a program that no solver has finished, which prove more than none at all.
 
     Variables without an upper limit are paid for in turn, the last one first, which is the
@@ -87,14 +87,14 @@ def first_prices(program: MilpProgram) -> FloatArray:
     return y
 
 
-def _usable(program: MilpProgram, prices: FloatArray) -> FloatArray:
+def _usable(program: LinearProgram, prices: FloatArray) -> FloatArray:
     """The prices, with 0 for limits that do not exist and for what is not a number."""
     y = np.where(np.isfinite(prices), prices, 0.0)
     y = np.where((y > 0) & np.isinf(program.rows.lower), 0.0, y)
     return np.asarray(np.where((y < 0) & np.isinf(program.rows.upper), 0.0, y))
 
 
-def _reduced(program: MilpProgram, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _reduced(program: LinearProgram, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """``c - y A`` for each variable, and by how much rounding may have moved it at most."""
     rows, size = program.rows, len(program.cost)
     products = y[rows.row] * rows.values
@@ -104,7 +104,7 @@ def _reduced(program: MilpProgram, y: FloatArray) -> tuple[FloatArray, FloatArra
     return program.cost - total, _rounding(counts) * sizes
 
 
-def _scaled(program: MilpProgram, y: FloatArray) -> FloatArray:
+def _scaled(program: LinearProgram, y: FloatArray) -> FloatArray:
     """Prices under which no variable without an upper limit has a negative reduced cost.
 
     If a variable has a negative reduced cost, the prices that lower it are scaled down by the
@@ -137,7 +137,7 @@ def _scaled(program: MilpProgram, y: FloatArray) -> FloatArray:
     return y
 
 
-def _least(program: MilpProgram, low: FloatArray) -> tuple[float, float]:
+def _least(program: LinearProgram, low: FloatArray) -> tuple[float, float]:
     """The least value of ``low @ x`` within the limits of the variables, and the size of its terms.
 
     Of the variables of a group, the cheapest that may be chosen is 1. Every other variable is at
@@ -156,7 +156,7 @@ def _least(program: MilpProgram, low: FloatArray) -> tuple[float, float]:
     return float(terms.sum() + each.sum()), float(sizes)
 
 
-def _above_least(program: MilpProgram, low: FloatArray) -> FloatArray:
+def _above_least(program: LinearProgram, low: FloatArray) -> FloatArray:
     """Reduced costs; those of the variables of a group less the least of that group."""
     if program.groups is None:
         return low

@@ -5,8 +5,7 @@ machine. *All work* is what the search plans with (``Meter.planned_s``), *the wo
 has not spent yet (``Meter.left_s``). A share of work is a number from 0 to 1.
 
 One number serves every place where the same thing is weighed: there were 79, and random factors
-between 1/2 and 2 on all of them made plans from 0.54 % better to 0.12 % worse. What each part of
-the search contributes is printed by ``python -m benchmarks.search.ablation``.
+between 1/2 and 2 on all of them made plans from 0.54 % better to 0.12 % worse.
 
 Numerical tolerances, and numbers that belong to one algorithm, stand beside the algorithm.
 """
@@ -23,18 +22,10 @@ from typing import Final
 
 
 class SearchPart(StrEnum):
-    """Parts of the search: one for each method that finds plans, and one for all that only proves.
-
-    Benchmarks leave out one part at a time, to see what it contributes.
-    """
+    """Parts of the search that one search leaves to another, or that tests and benchmarks skip."""
 
     EXHAUSTIVE = "every plan of tiny spaces"
     GREEDY = "greedy plans"
-    ROUNDING = "rounding of the bound"
-    CYCLES = "ruin and recreate"
-    SHARING = "sharing out pieces"
-    PRICES = "sampled prices"
-    RESTARTS = "restarts"
     SECOND = "the second search"
     PROOFS = "proofs"
 
@@ -47,8 +38,7 @@ class Schedule:
 
     turn_share: float = 0.3
     """Share of the work that one method may take before the others have had their turn: the chain
-    of moves from the plan in use, each of the first cycles, boxes while these run, and, by the
-    clock, one mixed-integer program."""
+    of moves from the plan in use, each of the first cycles, and boxes while these run."""
     start_share: float = 0.06
     """Share of all work for what only prepares: packings, greedy plans, plans rounded from bounds,
     an early cycle, and each row of boxes."""
@@ -70,7 +60,7 @@ class Schedule:
     The ranks of least load are left out beyond it: the program is smaller, and its bound lower."""
     few_tables: int = 150
     """Tables up to which single ones matter to bounds, so that each set of sharding types says
-    whether tables are replicated, and mixed-integer programs choose whole options."""
+    whether tables are replicated."""
     type_sets: int = 32
     """Most sets of sharding types that each get a bound of their own. With more sets, cuts hold for
     fewer plans and bounds are higher, but each set takes linear programs of its own."""
@@ -92,9 +82,9 @@ class Schedule:
     most_steps: int = 300
     """Most steps in each stage of a cycle of effort 1. Longer cycles go further, and fewer of them
     fit into the budget."""
-    samples: int = 24
+    samples: int = 12
     """Prices that are sampled at a time, with effort 1, for each set of sharding types, before the
-    other methods get their turn. A sample takes about as long as a few steps of a cycle."""
+    other methods get their turn. A sample takes about as long as ten steps of a cycle."""
 
     # -- until nothing helps ----------------------------------------------------------------------
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from costmodels.datatypes import BoolArray, FloatArray
-from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, Spread
+from costmodels.sharding import Plan, ShardingOption, Spread
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner.options.cuts import option_of
@@ -70,42 +70,6 @@ class HandedPlan:
             local_world_size=local,
             options=tuple(options),
             places=tuple(places),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The plan as values that JSON can hold."""
-        cuts = [[o.sharding_type.value, o.kernel.value, *o.column_widths] for o in self.options]
-        return {
-            "world_size": self.world_size,
-            "local_world_size": self.local_world_size,
-            "tables": [option.table for option in self.options],
-            "cuts": cuts,
-            "load_factors": [option.cache_load_factor_ratio for option in self.options],
-            "places": [list(places) for places in self.places],
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> HandedPlan:
-        """The inverse of :meth:`to_json`.
-
-        Raises:
-            LookupError, ValueError, TypeError: the values are not those of a plan.
-        """
-        rows = zip(values["tables"], values["cuts"], values["load_factors"], strict=True)
-        return cls(
-            world_size=int(values["world_size"]),
-            local_world_size=int(values["local_world_size"]),
-            options=tuple(
-                ShardingOption(
-                    table=str(table),
-                    sharding_type=ShardingType(cut[0]),
-                    kernel=ComputeKernel(cut[1]),
-                    column_widths=tuple(map(int, cut[2:])),
-                    cache_load_factor_ratio=None if factor is None else float(factor),
-                )
-                for table, cut, factor in rows
-            ),
-            places=tuple(tuple(map(int, places)) for places in values["places"]),
         )
 
 

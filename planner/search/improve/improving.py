@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -14,9 +13,8 @@ from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet, uses
 from planner.search.common.linear import LinearModel
-from planner.search.common.schedule import USUAL, Schedule, SearchPart
+from planner.search.common.schedule import USUAL, Schedule
 from planner.search.construct.prices import PriceSearch, explore
-from planner.search.improve.partial_plan import Menu
 from planner.search.improve.ruin import LATE_STAGES, STAGES, Cycles
 from planner.space.effort import insertion_s
 from planner.space.evaluation import Assignment, SearchSpace
@@ -46,7 +44,6 @@ class Improver:
         bounds: solves the rank-free problem; its model and cuts are used.
         relaxed: the relaxation of each set of sharding types; the search changes it on the way.
         rng: of all random choices.
-        without: parts of the search to leave out.
         schedule: how the search shares out its work.
     """
 
@@ -58,22 +55,15 @@ class Improver:
         relaxed: Mapping[TypeSet | None, Relaxation],
         *,
         rng: np.random.Generator,
-        without: frozenset[SearchPart],
         schedule: Schedule = USUAL,
     ) -> None:
         """Improve nothing yet."""
         self._space, self._record, self._rng = space, record, rng
         self._bounds, self._relaxed = bounds, relaxed
         self._model: LinearModel = bounds.model
-        self._without, self._schedule = without, schedule
+        self._schedule = schedule
+        self._cycles = Cycles(space, record, rng)
         self._prices: dict[tuple[TypeSet | None, int], PriceSearch] = {}
-
-    @cached_property
-    def _cycles(self) -> Cycles:
-        """Made when first needed, because the menu of many options takes a while."""
-        shares_out = SearchPart.SHARING not in self._without
-        menu = Menu(self._space)
-        return Cycles(self._space, menu, self._record, self._rng, shares_out=shares_out)
 
     @property
     def done(self) -> bool:
@@ -99,7 +89,7 @@ class Improver:
         entries = self._space.world_size * (self._model.num_tangents + 2)
         step_s = _INSERTIONS * insertion_s(entries) * len(stages)
         steps = int(min(effort * self._schedule.steps(self._space.num_tables), most_s / step_s))
-        if steps < 1 or self.done or SearchPart.CYCLES in self._without:
+        if steps < 1 or self.done:
             return
         types = self._types(start)
         known = self._relaxed.values()
@@ -122,7 +112,7 @@ class Improver:
         bounds: good plans of other types are hardly reached by changes of a few tables.
         """
         best = self._record.best
-        if best is None or self.done or SearchPart.PRICES in self._without:
+        if best is None or self.done:
             return
         schedule = self._schedule
         count = max(int(effort * schedule.samples), 1)

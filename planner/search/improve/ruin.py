@@ -31,7 +31,7 @@ from costmodels.datatypes import BoolArray, FloatArray, IntArray
 from costmodels.sharding import Spread
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
-from planner.search.improve.partial_plan import Menu, PartialPlan
+from planner.search.construct.partial_plan import PartialPlan, grouped
 from planner.space.effort import Meter, insertion_s, sharing_s
 from planner.space.evaluation import Assignment, SearchSpace
 from planner.space.objective import Cut
@@ -223,35 +223,28 @@ class Ruiner:
     def __init__(
         self,
         model: LinearModel,
-        menu: Menu,
         kept: list[IntArray],
         rng: np.random.Generator,
         stopped: Callable[[], bool],
         meter: Meter | None = None,
-        *,
-        shares_out: bool = True,
     ) -> None:
         """Keep what every step needs.
 
         Args:
             model: tangents and cuts.
-            menu: of the same space.
             kept: for each table the indices of the options that are worth trying.
             rng: draws the tables and ranks of all steps.
             stopped: is asked before every step; True ends the walk.
             meter: is told of the work done.
-            shares_out: whether some steps share out the pieces of two ranks or hosts.
         """
         self.model = model
         self.space: SearchSpace = model.space
-        self.menu = menu
         self.rng = rng
         self.stopped = stopped
         self._meter = Meter() if meter is None else meter
         self._insertion_s = insertion_s(self.space.world_size * (model.num_tangents + 2))
-        self.choices = [menu.grouped(t, k) for t, k in enumerate(kept)]
-        shares_out = shares_out and not self.space.rules
-        self._shared = self._kinds_to_share() if shares_out else []
+        self.choices = [grouped(self.space, t, k) for t, k in enumerate(kept)]
+        self._shared = [] if self.space.rules else self._kinds_to_share()
         self._turns = Turns(1 + len(self._shared), rng)
 
     def build(self, field: PartialPlan, order: IntArray) -> bool:
@@ -390,27 +383,20 @@ class Cycles:
 
     Args:
         space: options and places.
-        menu: of the same space.
         record: is offered the plans that are priced.
         rng: of all random choices.
-        shares_out: whether some steps share out the pieces of two ranks or hosts.
     """
 
     def __init__(
         self,
         space: SearchSpace,
-        menu: Menu,
         record: Record,
         rng: np.random.Generator,
-        *,
-        shares_out: bool = True,
     ) -> None:
         """Keep the parts; nothing is searched yet."""
         self.space = space
-        self.menu = menu
         self.record = record
         self.rng = rng
-        self._shares_out = shares_out
         self._close = _CLOSE if space.num_tables * space.world_size <= _CHEAP else 1 - 1e-6
         self._queue: list[Assignment] = []
         self._minorant = np.inf
@@ -437,19 +423,17 @@ class Cycles:
         meter = self.record.evaluate.meter
         ruiner = Ruiner(
             model,
-            self.menu,
             kept,
             self.rng,
             lambda: self.record.stopped,
             meter,
-            shares_out=self._shares_out,
         )
         self._minorant = np.inf
         current = start
         for power, thrift in stages:
             if self.record.stopped:
                 break
-            field = PartialPlan(model, self.menu, self._scale(model, current), power, thrift)
+            field = PartialPlan(model, self._scale(model, current), power, thrift)
             field.load(current)
             schedule = Cooling(steps=steps, hot_ratio=_HOT_RATIO, cold_ratio=_COLD_RATIO)
             ruiner.walk(field, schedule, self._watch)

@@ -4,20 +4,35 @@ It proves nothing. It may do as much work as the first search has left when it b
 not talk to each other: the plan of the second is taken when both have ended, so that no outcome
 depends on how fast the other is. If no process can be started, the second search runs after the
 first one, with the same outcome.
+
+It is a process and not a thread, because a search holds the interpreter most of the time. The
+process does not import the main module of the caller, so that it works from scripts and from
+notebooks. It ends with this process, also if this one is killed
+(:mod:`planner.support.processes`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import BinaryIO, Final
 
+from costmodels.errors import CostModelError
 from planner.search.base import AbstractStrategy
-from planner.search.common.other_process import OtherProcess, serve_standard_streams
 from planner.search.common.schedule import USUAL, Schedule
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective
+from planner.support import processes
 
 _MARGIN_S: Final = 0.3
 """Seconds before the time limit of the first search at which the second ends, so that its plan
@@ -25,6 +40,11 @@ arrives in time. It is lost for the search."""
 _OTHER_SEED: Final = 7919
 """What is added to the seed, so that the second search draws other random numbers; any number would
 do."""
+_QUIT_S: Final = 1.0
+"""Most seconds to wait until the system has ended the process after it was killed."""
+_POLL_S: Final = 0.05
+"""Seconds between two checks whether the process has replied or the search has to end. A longer
+pause would delay the end of an interrupted search; a shorter one would take processor time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +90,13 @@ class SecondSearch:
             max_evaluations=None if most is None else most - evaluate.work,
             ends_at_s=None if left_s is None else time.time() + left_s - _MARGIN_S,
         )
-        self._other = OtherProcess(__name__)
-        self._is_beside = self._other.send(self._request)
+        self._reply = b""
+        self._process = _started()
+        self._thread: threading.Thread | None = None
+        if self._process is not None:
+            ask = self._process, pickle.dumps(self._request)
+            self._thread = threading.Thread(target=self._ask, args=ask, daemon=True)
+            self._thread.start()
 
     @staticmethod
     def worth_it(evaluate: Evaluator, schedule: Schedule = USUAL) -> bool:
@@ -96,21 +121,65 @@ class SecondSearch:
 
         Returns:
             None if it has found no plan, or was ended before.
+
+        Raises:
+            CostModelError: a cost model has given a value that cannot be, as in this process.
         """
-        if not self._is_beside:
-            return next(answer(self._request, stopped), None)
-        self._other.wait(stopped)
-        return next(iter(self._other.replies), None)
+        if self._thread is None:
+            return answer(self._request, stopped)
+        while self._thread.is_alive():
+            self._thread.join(_POLL_S)
+            if self._thread.is_alive() and stopped():
+                self.close()
+                return None
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):
+            plan, error, text = pickle.loads(self._reply)
+            if error is not None:
+                raise error
+            if text:
+                told = f"a process beside the search failed, please report it:\n{text}"
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
+            return plan if isinstance(plan, Assignment) else None
+        return None
 
     def close(self) -> None:
-        """End the process."""
-        self._other.close()
+        """End the process, even while it searches.
+
+        If the system has not ended it after some seconds, the search goes on without waiting.
+        """
+        if self._process is not None and self._thread is not None:
+            self._process.kill()
+            self._thread.join(_QUIT_S)
+
+    def _ask(self, process: subprocess.Popen[bytes], request: bytes) -> None:
+        """Send the request and keep the reply.
+
+        A thread does this, because the process reads only after its imports.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            self._reply = process.communicate(request)[0]
+
+
+def _started() -> subprocess.Popen[bytes] | None:
+    """A process that runs this module; None if none can be started."""
+    root = str(Path(__file__).parents[3])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    with contextlib.suppress(OSError):
+        return subprocess.Popen(
+            processes.command(__name__),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+    return None
 
 
 def answer(
     request: SearchRequest, stopped: Callable[[], bool] = lambda: False
-) -> Iterator[Assignment]:
-    """Search, and yield the best plan if there is one.
+) -> Assignment | None:
+    """Search; returns the best plan, None if there is none.
 
     Args:
         request: what to search for.
@@ -120,8 +189,37 @@ def answer(
     budget = Budget(time_limit_s=left_s, max_evaluations=request.max_evaluations)
     evaluate = Evaluator(request.space, request.objective, budget)
     found = request.strategy.search(request.space, evaluate, seed=request.seed, should_stop=stopped)
-    yield from found.assignments[:1]
+    return next(iter(found.assignments), None)
+
+
+def serve(ask: BinaryIO, reply: BinaryIO) -> None:
+    """Answer one request.
+
+    The reply is a plan or None; the error, if a cost model of the user has caused one; and the
+    traceback of any other exception.
+
+    Args:
+        ask: the stream of the pickled request.
+        reply: the stream that the pickled reply is written to.
+    """
+    plan, blamed, text = None, None, ""
+    try:
+        plan = answer(pickle.load(ask))
+    except CostModelError as error:
+        blamed = error
+    except (Exception, SystemExit):
+        text = traceback.format_exc()
+    pickle.dump((plan, blamed, text), reply)
+    reply.flush()
+
+
+def main() -> None:
+    """Answer the request on standard input; what solvers print is thrown away."""
+    reply = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        serve(sys.stdin.buffer, reply)
 
 
 if __name__ == "__main__":
-    serve_standard_streams(answer)
+    main()

@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.calibration import designs
 from costmodels.calibration.fit_machine import KINDS, collective_counts, fit_machine
 from costmodels.calibration.fitting import (
-    Caches,
     fit_counts,
     fit_lookups,
     folds,
@@ -26,14 +24,16 @@ from costmodels.calibration.points import (
     CollectivePoint,
     LookupPoint,
     StepPoint,
+    collective_points,
+    lookup_points,
+    step_points,
 )
 from costmodels.cpu.dense import CpuDense, dense_counts
-from costmodels.cpu.exchange import exchange_counts, shard_loads
+from costmodels.cpu.exchange import STAGES, exchange_counts, shard_loads
 from costmodels.cpu.lookup import Accesses, CpuLookup, factor, features
-from costmodels.cpu.run_stages import STAGES
 from costmodels.dense.base import Product, dense_layers
 from costmodels.errors import InvalidValueError
-from costmodels.measured.cpu_constants import CpuKernel
+from costmodels.measured.cpu_constants import Caches, CpuKernel
 from costmodels.sharding import ShardingType, check_plan
 from tests.costmodels.cpu.machines import MACHINE, cpu_topology
 
@@ -45,24 +45,19 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def timed_lookup(point: LookupPoint) -> LookupPoint:
-    counted = features(
-        point_access(point),
-        l2_bytes=CACHES.l2_bytes,
-        l3_bytes=CACHES.l3_bytes,
-        kernel=point.kernel,
-    )
+    counted = features(Accesses((point_access(point),)), point.kernel, CACHES)
     constants = MACHINE.lookups(point.kernel)
     return replace(
         point,
-        forward_s=float(counted.forward @ np.array(constants.forward_s)),
-        backward_s=float(counted.backward @ np.array(constants.backward_s)),
+        forward_s=float(counted.forward[0] @ np.array(constants.forward_s)),
+        backward_s=float(counted.backward[0] @ np.array(constants.backward_s)),
     )
 
 
 def lookups() -> tuple[LookupPoint, ...]:
-    fused = designs.lookup_points(60, CpuKernel.FUSED, rng(1))
-    dense = designs.lookup_points(24, CpuKernel.DENSE, rng(2))
-    sequence = designs.lookup_points(24, CpuKernel.SEQUENCE, rng(3))
+    fused = lookup_points(60, CpuKernel.FUSED, rng(1))
+    dense = lookup_points(24, CpuKernel.DENSE, rng(2))
+    sequence = lookup_points(24, CpuKernel.SEQUENCE, rng(3))
     return tuple(timed_lookup(p) for p in (*fused, *dense, *sequence))
 
 
@@ -70,8 +65,8 @@ def made_points() -> CalibrationPoints:
     """What a machine with the constants of MACHINE would measure, without noise."""
     return CalibrationPoints(
         lookups=lookups(),
-        steps=tuple(timed_step(p) for p in designs.step_points(80, 2, rng(3))),
-        collectives=tuple(timed_collective(p) for p in designs.collective_points(2)),
+        steps=tuple(timed_step(p) for p in step_points(80, 2, rng(3))),
+        collectives=tuple(timed_collective(p) for p in collective_points(2)),
     )
 
 
@@ -204,16 +199,16 @@ def test_steps_are_held_out_together() -> None:
 
 
 def test_designs_respect_their_limits() -> None:
-    tables = designs.lookup_points(50, CpuKernel.DENSE, rng())
+    tables = lookup_points(50, CpuKernel.DENSE, rng())
     assert all(p.num_embeddings * p.embedding_dim * 4 <= 3e7 for p in tables)
-    steps = designs.step_points(60, 3, rng())
+    steps = step_points(60, 3, rng())
     kinds = {p.sharding_type for step in steps for p in step.plan.placements}
     assert kinds == {*KINDS, ShardingType.DATA_PARALLEL}
     for step in steps:
         check_plan(step.plan, step.workload, 3)
         replicated = [p for p in step.plan.placements if p.sharding_type not in KINDS]
         assert all(step.workload.table(p.table).weight_bytes <= 8e6 for p in replicated)
-    sent = [p.sent_bytes for p in designs.collective_points(3)]
+    sent = [p.sent_bytes for p in collective_points(3)]
     assert all(len(s) == 3 for s in sent)
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from costmodels.calibration.designs import FULL, QUICK, MeasuringEffort, collective_points
+from costmodels.calibration.points import FULL, QUICK, MeasuringEffort, collective_points
 
 
 @pytest.mark.parametrize("effort", [FULL, QUICK])

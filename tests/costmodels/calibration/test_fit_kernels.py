@@ -8,6 +8,7 @@ import pytest
 
 from costmodels.dense.kernels import PRIOR, KernelConstants
 from costmodels.errors import InvalidValueError
+from planner import load_system
 from planner.validation.dense_kernels import KernelPoint, fit_kernels
 
 
@@ -21,6 +22,7 @@ def test_the_fit_finds_constants_that_points_depend_on() -> None:
     points = [
         KernelPoint(
             name=f"{k} {w}",
+            topology=load_system("h100_sxm", gpus=1),
             family="made",
             measured_s=seconds(truth, k, w),
             predicted_s=lambda c, k=k, w=w: seconds(c, k, w),  # type: ignore[misc]

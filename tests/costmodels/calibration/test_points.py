@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.calibration.designs import step_points
-from costmodels.calibration.points import LookupPoint, scaled
+from costmodels.calibration.points import LookupPoint, scaled, step_points
 from costmodels.measured.cpu_constants import CpuKernel
 
 

@@ -102,12 +102,8 @@ def times(
     found = {str(c): balanced_s(model, c, SIZES, topology) for c in Collective}
     found["uneven all_to_all"] = model.all_to_all_s(*exchanges, topology).max(axis=-1)
     found["its growing part"] = model.all_to_all(*exchanges, topology).max(axis=-1)
-    for whole, inside in (
-        ("all_gather", model.all_gather_s),
-        ("reduce_scatter", model.reduce_scatter_s),
-    ):
-        found[f"{whole} in a host"] = inside(SIZES, topology, within_host=True)
-    found["all_reduce in a host"] = model.all_reduce_s(SIZES, topology, within_host=True)
+    for kind in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE):
+        found[f"{kind} in a host"] = model.buffer_s(kind, SIZES, topology, within_host=True)
     return found
 
 

@@ -25,8 +25,8 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.collective.base import NUM_LEVELS, GrowingPart, LinkLevel
 from costmodels.collective.hierarchical import Hierarchical
 from costmodels.collective.measured import Measured
-from costmodels.fitted import ScaledCollective
 from costmodels.measured.curves import Collective, CollectiveCurve
+from costmodels.system_models import ScaledCollective
 from costmodels.topology import Link
 from costmodels.units import GB, US
 from tests.strategies import make_topology

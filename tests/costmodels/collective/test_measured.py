@@ -162,10 +162,17 @@ def test_the_growing_part_is_never_above_the_time(hosts: int, domain_hosts: int)
         assert np.all(grown <= model.all_to_all_s(own, others, topology) * (1 + 1e-9))
         for within in (True, False):
             grown = model.reduce_scatter(sizes, topology, within_host=within) * (1 - 1e-9)
-            assert np.all(grown <= model.reduce_scatter_s(sizes, topology, within_host=within))
-            assert np.all(grown <= model.all_gather_s(sizes, topology, within_host=within))
+            assert np.all(
+                grown
+                <= model.buffer_s(Collective.REDUCE_SCATTER, sizes, topology, within_host=within)
+            )
+            assert np.all(
+                grown <= model.buffer_s(Collective.ALL_GATHER, sizes, topology, within_host=within)
+            )
             grown = model.all_reduce(sizes, topology, within_host=within) * (1 - 1e-9)
-            assert np.all(grown <= model.all_reduce_s(sizes, topology, within_host=within))
+            assert np.all(
+                grown <= model.buffer_s(Collective.ALL_REDUCE, sizes, topology, within_host=within)
+            )
 
 
 def test_one_rank_takes_no_time() -> None:

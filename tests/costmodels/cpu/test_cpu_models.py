@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from costmodels.cpu.dense import CpuDense
 from costmodels.cpu.exchange import (
     FRESH_BYTES,
+    STAGES,
     CpuExchange,
     Gloo,
     Traffic,
     exchange_counts,
+    predicted_stages,
     shard_loads,
 )
 from costmodels.cpu.lookup import Access, Accesses, CpuLookup, factor, features
-from costmodels.cpu.run_stages import STAGES, predicted_stages
 from costmodels.dense.base import dense_names
 from costmodels.distribution.zipf import Zipf
 from costmodels.measured.cpu_constants import (
@@ -30,9 +31,11 @@ from costmodels.measured.cpu_constants import (
     FORWARD,
     SEQUENCE_BACKWARD,
     SHAPE,
+    Caches,
     CpuKernel,
     Residual,
 )
+from costmodels.measured.curves import Collective
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import EXCHANGING_TYPES, INPUT, OUTPUT
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
@@ -152,7 +155,6 @@ def test_more_sharding_types_cost_more_exchanges() -> None:
     names = {s.name for s in costs.estimate(mixed).stages}
     assert {"input dist row_wise", "input dist column_wise", "input dist table_wise"} <= names
     assert len(names) > len({s.name for s in costs.estimate(pure).stages})
-    assert set(MODELS.exchange.sources if MODELS.exchange else ()) <= set(MODELS.sources)
 
 
 def test_skewed_indices_are_faster() -> None:
@@ -193,14 +195,15 @@ def access(cols: int = 16, draws: float = 1e5, rows: int = 10**5, exponent: floa
 
 
 def test_counts_have_the_documented_order() -> None:
-    counted = features(access(), l2_bytes=1e6, l3_bytes=1e7, kernel=CpuKernel.FUSED)
-    assert (len(counted.forward), len(counted.backward)) == (len(FORWARD), len(BACKWARD))
-    assert len(counted.shape) == len(SHAPE)
-    dense = features(access(), l2_bytes=1e6, l3_bytes=1e7, kernel=CpuKernel.DENSE)
-    assert len(dense.backward) == len(DENSE_BACKWARD)
-    sequence = features(access(), l2_bytes=1e6, l3_bytes=1e7, kernel=CpuKernel.SEQUENCE)
-    assert len(sequence.backward) == len(SEQUENCE_BACKWARD)
-    assert dense.backward[DENSE_BACKWARD.index("table elements")] == 16 * 10**5
+    seen, caches = Accesses((access(),)), Caches(l2_bytes=1e6, l3_bytes=1e7)
+    counted = features(seen, CpuKernel.FUSED, caches)
+    assert (counted.forward.shape[1], counted.backward.shape[1]) == (len(FORWARD), len(BACKWARD))
+    assert counted.shape.shape[1] == len(SHAPE)
+    dense = features(seen, CpuKernel.DENSE, caches)
+    assert dense.backward.shape[1] == len(DENSE_BACKWARD)
+    sequence = features(seen, CpuKernel.SEQUENCE, caches)
+    assert sequence.backward.shape[1] == len(SEQUENCE_BACKWARD)
+    assert dense.backward[0, DENSE_BACKWARD.index("table elements")] == 16 * 10**5
 
 
 @given(exponent=st.floats(0, 1.4), draws=st.floats(10, 1e6), kib=st.floats(1, 1e5))
@@ -236,15 +239,16 @@ def test_gloo_pays_both_directions_and_fresh_memory() -> None:
     assert gloo.all_to_all_s(one, one, topology)[0] == pytest.approx(1e-4 + 4e-4)
     assert gloo.all_to_all_s(0 * one, 0 * one, topology)[0] == pytest.approx(1e-4)
     small, large = np.array(FRESH_BYTES - 1), np.array(FRESH_BYTES)
-    for timed in (gloo.reduce_scatter_s, gloo.all_gather_s):
-        assert timed(large, topology, within_host=False) > 1.5 * timed(
-            small, topology, within_host=False
-        )
-    assert gloo.all_reduce_s(small, topology) >= gloo.all_reduce(small, topology)
+    for half in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER):
+        least = 1.5 * gloo.buffer_s(half, small, topology, within_host=False)
+        assert gloo.buffer_s(half, large, topology, within_host=False) > least
+    assert gloo.buffer_s(
+        Collective.ALL_REDUCE, small, topology, within_host=False
+    ) >= gloo.all_reduce(small, topology)
     assert gloo.reduce_scatter(small, topology, within_host=True) > 0
     assert gloo.fixed_s(topology, ranks=1, across_hosts=False) == 0.0
     assert gloo.fixed_s(topology, ranks=2, across_hosts=False) == 1e-4
-    alone = gloo.reduce_scatter_s(large, cpu_topology(1), within_host=False)
+    alone = gloo.buffer_s(Collective.REDUCE_SCATTER, large, cpu_topology(1), within_host=False)
     assert alone == 0.0
 
 

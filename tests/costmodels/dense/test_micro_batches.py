@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.dense.base import activation_bytes, dense_operators
+from costmodels.dense.base import activation_bytes, dense_operators, dense_parameters
 from costmodels.dense.roofline import DenseRoofline
 from costmodels.layers.hstu import Hstu
 from costmodels.layers.mlp import Mlp
@@ -87,7 +87,7 @@ def test_a_block_is_gathered_as_a_whole() -> None:
     )  # fmt: skip
     topology = load_system("h100_sxm", gpus=8)
     held = dense_parts(workload, topology)["parameters with gradients and state"]
-    shared = CostPipeline(workload, topology).dense_parameters
+    shared = dense_parameters(workload)
     states = 4.0 * (2 + workload.dense_optimizer.num_states)
     one = 4 * 256 * 256 + 2 * 256 * 1024 + 2 * 256
     assert held == pytest.approx(states * shared / 8 + 2.0 * (4 + 4) * one)

@@ -9,7 +9,6 @@ import pytest
 
 from costmodels.dense.kernels import Gpu, kernel_streaming_time, product_time
 from costmodels.dense.roofline import DenseRoofline
-from costmodels.fitted import ScaledDense
 from costmodels.layers._parts import matmul
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.transformer import Transformer
@@ -18,6 +17,7 @@ from costmodels.pipeline import CostPipeline
 from costmodels.sharding import ComputeKernel, Plan, ShardingOption, ShardingType, place
 from costmodels.stages.models import CostModels
 from costmodels.sustained import BURSTS, SHARES, UNMEASURED, shares_of, sustained_ratio
+from costmodels.system_models import ScaledDense
 from costmodels.topology import Device
 from costmodels.uncertainty import sigmas, step_sigma
 from costmodels.workload import DataType, DenseArch, Feature, OperatorList, Pooling, Workload

@@ -32,9 +32,17 @@ class Own(AbstractIndexDistribution):
     [
         ([50.0, 50.0], [0.01, 0.01], "the rows of all bins must sum to 10, got 100"),
         ([5.0, 5.0], [0.2, 0.2], "rows times probabilities must sum to 1, got 2"),
-        ([5.0, 5.0], [-0.1, 0.3], "must return numbers of 0 or more"),
-        ([np.nan, 5.0], [0.1, 0.1], "must return numbers of 0 or more"),
-        ([5.0, 5.0], [0.05, 0.15], "must return the bins with the most probable rows first"),
+        (
+            [5.0, 5.0],
+            [-0.1, 0.3],
+            "rows and probabilities .* finite and not negative",
+        ),
+        (
+            [np.nan, 5.0],
+            [0.1, 0.1],
+            "rows and probabilities .* finite and not negative",
+        ),
+        ([5.0, 5.0], [0.05, 0.15], "bins of a law must be hottest first"),
         ([], [], "must return two arrays of one length"),
         ([10.0], [0.05, 0.05], "must return two arrays of one length"),
     ],

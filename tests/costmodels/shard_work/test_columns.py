@@ -19,9 +19,7 @@ from costmodels.distribution.empirical import Empirical
 from costmodels.distribution.zipf import Zipf
 from costmodels.errors import InvalidValueError
 from costmodels.lookup.base import AbstractLookupModel, LookupShard
-from costmodels.lookup.residual import Corrected
 from costmodels.lookup.roofline import Roofline
-from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.cells import OptionWork, WorkPool
 from costmodels.sharding import ComputeKernel, Plan, Shard, ShardingOption, ShardingType
@@ -210,16 +208,8 @@ class OneByOne(AbstractLookupModel):
         return self.inner.backward_time(work, topology)
 
 
-LEARNED = LearnedFactor(
-    center_ratio=tuple(np.linspace(0, 9, NUM_FEATURES)),
-    spread_ratio=tuple(np.linspace(1, 3, NUM_FEATURES)),
-    weights_ratio=tuple(np.linspace(-0.04, 0.05, NUM_FEATURES)),
-    intercept_ratio=0.1,
-)
-CORRECTED = Corrected(inner=Roofline(), residual=LookupResidual(forward=LEARNED))
 MODELS = {
     "roofline": (Roofline(), OneByOne(inner=Roofline(), plain_roofline=True)),
-    "corrected": (CORRECTED, OneByOne(inner=CORRECTED)),
     "cpu": (CpuLookup(constants=MACHINE), OneByOne(inner=CpuLookup(constants=MACHINE))),
 }
 

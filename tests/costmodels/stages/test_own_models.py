@@ -17,11 +17,11 @@ from costmodels.collective.base import AbstractCollectiveModel
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import AbstractDenseModel, DenseTimes
 from costmodels.discovery import of_users
-from costmodels.fitted import ScaledLookup
 from costmodels.lookup.base import NUM_LOOKUP_WORK, AbstractLookupModel, LookupShard
 from costmodels.lookup.roofline import Roofline
 from costmodels.pipeline import CostPipeline
 from costmodels.stages.models import CostModels
+from costmodels.system_models import ScaledLookup
 from costmodels.topology import Topology
 from costmodels.workload import Workload
 from planner import load_system, load_workload, plan
@@ -215,7 +215,7 @@ class Mine(AbstractCollectiveModel):
 HASH = """
 import sys
 from dataclasses import replace
-from costmodels.fitted import ScaledCollective
+from costmodels.system_models import ScaledCollective
 from costmodels.stages.models import CostModels
 from planner import load_system, load_workload
 from planner.io.plan.result_json import inputs_hash

@@ -13,6 +13,7 @@ from costmodels.dense.base import dense_operators
 from costmodels.errors import InvalidValueError
 from costmodels.layers.mlp import Mlp
 from costmodels.layers.transformer import Transformer
+from costmodels.measured.curves import Collective
 from costmodels.memory import dense_bytes, dense_parts
 from costmodels.pipeline import CostPipeline
 from costmodels.shard_work.work import NUM_COLUMNS
@@ -63,7 +64,6 @@ def test_shards_are_gathered_twice_and_scattered_once() -> None:
     topology = make_topology()
     reduction = stages(gpt(), topology).reduction
     assert reduction.gathered_bytes == 2 * PARAMETERS
-    assert reduction.scattered_bytes == 4 * PARAMETERS
     assert len(reduction.pieces) == 8
     assert reduction.pieces[0] == pytest.approx(1 / 12)
     assert sum(reduction.pieces) == pytest.approx(1.0)
@@ -218,11 +218,13 @@ def test_each_piece_is_priced_by_itself_and_scattered_in_reverse() -> None:
         dense = replace(arch, dtype=dtype)
         reduction = stages(gpt(dense=dense, gradient_dtype=DataType.BF16), topology).reduction
         assert reduction.num_parameters == count
-        for each, price, size in (
-            (reduction.gathers_s, collective.all_gather_s, gathered),
-            (reduction.scatters_s, collective.reduce_scatter_s, 2),
+        for each, kind, size in (
+            (reduction.gathers_s, Collective.ALL_GATHER, gathered),
+            (reduction.scatters_s, Collective.REDUCE_SCATTER, 2),
         ):
-            third = price(np.array(count * size / 3), topology, within_host=False)
+            third = collective.buffer_s(
+                kind, np.array(count * size / 3), topology, within_host=False
+            )
             assert np.array(each) == pytest.approx(np.full(3, third), rel=1e-9)
         moved = count * (gathered + 2) if gathered != 2 else 0
         assert reduction.cast_s == pytest.approx(moved / 1300e9)
@@ -230,7 +232,11 @@ def test_each_piece_is_priced_by_itself_and_scattered_in_reverse() -> None:
     rest = 4 * PARAMETERS * 11 / 12 / 7
     found = [float(s) for s in blocks.scatters_s]
     by_hand = [
-        float(collective.reduce_scatter_s(np.array(size), topology, within_host=False))
+        float(
+            collective.buffer_s(
+                Collective.REDUCE_SCATTER, np.array(size), topology, within_host=False
+            )
+        )
         for size in (*[rest] * 7, 4 * PARAMETERS / 12)
     ]
     assert found == pytest.approx(by_hand, rel=1e-9)
@@ -295,7 +301,11 @@ def test_ranks_that_share_layers_add_results_up_twice_a_layer_each_way() -> None
     operators = dense_operators(shared(4))[1]
     given = [o for o in operators if o.shared_bytes]
     assert [(o.num_repeats, o.shared_bytes) for o in given] == [(12, 4 * 4 * 256 * 768 * 2)] * 2
-    once_s = float(CostModels().collective.all_reduce_s(np.array(given[0].shared_bytes), topology))
+    once_s = float(
+        CostModels().collective.buffer_s(
+            Collective.ALL_REDUCE, np.array(given[0].shared_bytes), topology, within_host=False
+        )
+    )
     assert reduction.shared_s == pytest.approx((24 * once_s, 24 * once_s))
     for checkpoint, added in (("full", 36), ("reentrant", 48)):  # without or with the last products
         again = stages(shared(4, checkpoint=checkpoint), topology).reduction
@@ -303,9 +313,13 @@ def test_ranks_that_share_layers_add_results_up_twice_a_layer_each_way() -> None
     assert reduction.all_reduce_s(np.array(1e6)) == 0.0
     two = stages(shared(2), topology).reduction
     halves = topology.resized(1, 2)
-    expected = CostModels().collective.all_reduce_s(np.array(1e6), halves)
+    expected = CostModels().collective.buffer_s(
+        Collective.ALL_REDUCE, np.array(1e6), halves, within_host=False
+    )
     assert two.all_reduce_s(np.array(1e6)) == expected
-    pair_s = CostModels().collective.all_reduce_s(np.array(2.0 * 4 * 256 * 768 * 2), halves)
+    pair_s = CostModels().collective.buffer_s(
+        Collective.ALL_REDUCE, np.array(2.0 * 4 * 256 * 768 * 2), halves, within_host=False
+    )
     assert two.shared_s == pytest.approx((24 * float(pair_s), 24 * float(pair_s)))
     assert time_s(shared(4), topology) > time_s(shared(1), topology) - 48 * once_s
 
@@ -380,7 +394,9 @@ def test_layers_shared_across_hosts_use_the_links_between_hosts() -> None:
     reduction = stages(workload, across).reduction
     num_bytes = np.array(1e6)
     peers = across.resized(2, 1)
-    expected = CostModels().collective.all_reduce_s(num_bytes, peers)
+    expected = CostModels().collective.buffer_s(
+        Collective.ALL_REDUCE, num_bytes, peers, within_host=False
+    )
     assert reduction.all_reduce_s(num_bytes) == expected
     with pytest.raises(InvalidValueError, match="number of hosts that divides 3, got 8"):
         stages(workload, make_topology(3, 4))

@@ -55,7 +55,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_a_model_without_tables_is_priced(run: Run, code: str, tmp_path: Path) -> None:  # noqa: F811
     output = tmp_path / "gpt.yaml"
-    asked = ("import", "torchrec", f"{code}:gpt", "--inputs", f"{code}:gpt_inputs", "--batch", 4)
+    asked = ("import", "module", f"{code}:gpt", "--inputs", f"{code}:gpt_inputs", "--batch", 4)
     done = run(*asked, "-o", output)
     assert done.code == 0, done.err
     assert "traced on fake tensors" in done.err
@@ -127,13 +127,6 @@ def test_what_cannot_be_traced_is_told(
     assert (done.code, output.exists()) == (2, False)
     assert words in " ".join(done.err.split())
     assert "Traceback" not in done.err
-
-
-def test_a_plan_takes_no_inputs(run: Run, code: str, tmp_path: Path) -> None:  # noqa: F811
-    (tmp_path / "plan.json").write_text("{}")
-    done = run("import", "torchrec", tmp_path / "plan.json", "--inputs", f"{code}:gpt_inputs")
-    assert done.code == 2
-    assert "are for a model, PKG:FUNC" in done.err
 
 
 def test_another_batch_than_the_traced_one_is_refused(

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torchrec")
 
-from costmodels.calibration.designs import QUICK
+from costmodels.calibration.points import QUICK
 from costmodels.cpu import dense as cpu
 from planner.integrations.dense.trace import DenseTrace, trace_dense
 from planner.integrations.measure.microbench_operators import (

@@ -12,8 +12,15 @@ pytest.importorskip("torch")
 
 import torch
 
-from costmodels.calibration.device_designs import DeviceEffort, DeviceJob, num_rows, on_a_core
-from costmodels.calibration.fit_device import collective_curves, fit_rates, host_calls_of
+from costmodels.calibration.device import (
+    DeviceEffort,
+    DeviceJob,
+    collective_curves,
+    fit_rates,
+    host_calls_of,
+    num_rows,
+    on_a_core,
+)
 from planner.errors import InvalidInputError
 from planner.integrations.measure import calibrate, device_rows
 from planner.integrations.measure.device_rows import Cores, Cuda

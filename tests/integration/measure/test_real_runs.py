@@ -9,9 +9,8 @@ import pytest
 
 pytest.importorskip("torchrec")
 
-from costmodels.calibration.designs import MeasuringEffort
-from costmodels.validation.metrics import rank_tasks
-from planner.cli.printing.validate_runs import task_times
+from costmodels.calibration.points import MeasuringEffort
+from planner.cli.printing.validate_runs import rankings
 from planner.integrations.measure import calibrate
 from planner.integrations.measure.gloo_ranks import RankError, run_on_ranks
 from planner.integrations.measure.runs import RunSettings, validate_tasks
@@ -57,8 +56,7 @@ def test_a_calibrated_machine_predicts_training(
     outcomes = validate_tasks(topology, num_tasks=1, num_plans=4, seed=5, settings=FEW)
     assert len(outcomes) == 4
     assert outcomes[0].origin == "searched"
-    ranking = rank_tasks(task_times(outcomes, lambda o: o.predicted_s))
-    assert ranking.errors.worst_error_ratio < 0.6
+    assert rankings(outcomes)["shardplan"].errors.worst_error_ratio < 0.6
     assert all(o.measured_s > 0 and o.spread_ratio < 1 for o in outcomes)
     for models in BLOCK_TASKS:
         found = validate_tasks(

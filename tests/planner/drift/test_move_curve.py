@@ -9,7 +9,7 @@ import pytest
 
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from planner import api, io
-from planner.drift.move_curve import with_curve
+from planner.drift.changes import with_curve
 from planner.errors import InvalidInputError
 from planner.io.plan.result_json import reshard_text
 from planner.problem import MoveLimit, PlanningProblem

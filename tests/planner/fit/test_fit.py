@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodels.fitted import scaled
+from costmodels.calibration.fitting import geomean_error
+from costmodels.measured.curves import Collective
 from costmodels.pipeline import CostPipeline
-from costmodels.system_models import default_models
+from costmodels.system_models import default_models, scaled
 from costmodels.topology import FITTED_KINDS, FittedFactors, with_host_factor
 from costmodels.uncertainty import sigmas
 from costmodels.workload import NO_DENSE_PART
 from planner import io
 from planner.errors import InvalidInputError
-from planner.fit.estimate import Fit, Predictor, Run, fit, geomean_error
+from planner.fit.estimate import Fit, Predictor, Run, fit
 from planner.io.library import configs_folder
 from planner.io.system.system_writer import write_fitted_system
 from planner.models import models_of
@@ -68,7 +69,7 @@ class Truth:
         kept = self.runs[-KEPT:]
         logs = np.zeros(4) if found is None else np.log(found.factors.ratios)
         predicted = Predictor(self.problem, kept).iterations_s(logs)
-        return geomean_error(predicted / np.array([r.iteration_s for r in kept]))
+        return geomean_error(np.log(predicted / np.array([r.iteration_s for r in kept])))
 
     def profiled(self, index: int, ranks: tuple[int, ...], folder: Path) -> Run:
         """A run with traces of some ranks."""
@@ -214,8 +215,10 @@ def test_a_base_of_ones_own_goes_along_to_another_folder(
     assert (after.local_world_size, after.price_per_device_usd_per_hour) == (4, 3.0)
     kept = default_models(after).collective
     size = np.array([1e6, 1e8])
-    expected = 2.0 * collective.all_reduce_s(size, before)
-    assert kept.all_reduce_s(size, after) == pytest.approx(expected)
+    expected = 2.0 * collective.buffer_s(Collective.ALL_REDUCE, size, before, within_host=False)
+    assert kept.buffer_s(Collective.ALL_REDUCE, size, after, within_host=False) == pytest.approx(
+        expected
+    )
 
 
 def test_a_copy_never_replaces_another_file(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from costmodels.cpu.exchange import CpuExchange
 from costmodels.errors import InvalidValueError
 from costmodels.estimates import Source
 from costmodels.measured.cpu_constants import SHAPE, UPDATE_COUNTS, OperatorConstants, Residual
-from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from costmodels.pipeline import CostPipeline
 from costmodels.system_models import default_models
 from costmodels.training.communication import Communication, Precision
@@ -25,10 +24,8 @@ from planner import io
 from planner.errors import InvalidInputError
 from planner.io.system.measured_files import (
     load_constants,
-    load_residual,
     read_calibration,
     write_calibration,
-    write_residual,
 )
 from planner.io.system.system_writer import write_calibrated_system
 from planner.validation.tasks import random_plan, random_workload
@@ -202,26 +199,6 @@ def test_no_ranks_and_no_caches_are_refused(name: str) -> None:
 
 def test_weights_of_learned_factors_may_be_negative() -> None:
     assert Residual(points_ratio=((-1.0,),), weights_ratio=(-0.1,), lengths_ratio=(1.0,))
-
-
-def test_learned_factors_that_have_changed_are_read_again(tmp_path: Path) -> None:
-    """A process went on with those that it had read first."""
-    path = tmp_path / "a.lookup_residual.json"
-    factor = LearnedFactor(
-        center_ratio=(0.0,) * NUM_FEATURES,
-        spread_ratio=(1.0,) * NUM_FEATURES,
-        weights_ratio=(-1.0,) * NUM_FEATURES,
-        intercept_ratio=-0.1,
-    )
-    for residual in (
-        LookupResidual(forward=factor),
-        LookupResidual(forward=factor, backward=factor),
-    ):
-        write_residual(path, residual)
-        assert load_residual(path) == residual
-    path.write_text(path.read_text().replace("-0.1", "NaN"))
-    with pytest.raises(InvalidInputError, match="intercept_ratio has a number nan"):
-        load_residual(path)
 
 
 def test_a_calibration_that_has_changed_is_read_again(tmp_path: Path) -> None:

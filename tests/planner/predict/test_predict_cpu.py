@@ -11,11 +11,8 @@ import pytest
 
 from costmodels.calibration.fitting import Calibration, FitError
 from costmodels.cpu.exchange import Gloo
-from costmodels.measured.lookup_residual import NUM_FEATURES, LearnedFactor, LookupResidual
 from planner import io
-from planner.errors import InvalidInputError
 from planner.io.library import configs_folder
-from planner.io.system.measured_files import load_residual, residual_path, write_residual
 from planner.io.system.system_writer import write_calibrated_system
 from tests.costmodels.cpu.machines import MACHINE
 from tests.planner.cli.command_line import Run
@@ -96,30 +93,6 @@ def test_products_are_priced_in_fp32(run: Run, system: Path) -> None:  # noqa: F
     known, half = predicted(run, "dense", PRODUCTS, system)
     assert float(known["high_us"]) / float(known["predicted_us"]) == pytest.approx(1.4, rel=1e-4)
     assert "fp32" in half["reason"]
-
-
-def test_a_learned_factor_beside_the_calibration_is_used(run: Run, system: Path) -> None:  # noqa: F811
-    before = predicted(run, "lookup", LOOKUPS, system)
-    flat = (0.0,) * NUM_FEATURES
-    factor = LearnedFactor(
-        center_ratio=flat,
-        spread_ratio=(1.0,) * NUM_FEATURES,
-        weights_ratio=flat,
-        intercept_ratio=0.3,
-    )
-    residual = LookupResidual(forward=factor)
-    path = residual_path(io.load_system(system))
-    assert path.parent == system.parent
-    write_residual(path, residual)
-    assert load_residual(path) == residual
-    after = predicted(run, "lookup", LOOKUPS, system)
-    own_us = 1e6 * MACHINE.call_s / 4
-    grown = [float(r[0]["predicted_us"]) - own_us for r in (before, after)]
-    assert grown[1] / grown[0] == pytest.approx(np.exp(0.3), rel=1e-3)
-    assert after[1]["predicted_us"] == before[1]["predicted_us"]
-    path.write_text('{"forward": 1}')
-    with pytest.raises(InvalidInputError, match="no learned factors"):
-        load_residual(path)
 
 
 @pytest.mark.parametrize(

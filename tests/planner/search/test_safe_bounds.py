@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from costmodels.datatypes import FloatArray, IntArray
-from planner.search.common.milp import MilpProgram, Rows
+from planner.search.common.lp import LinearProgram, Rows
 from planner.search.common.programs import solve
 from planner.search.common.safe_bounds import safe_bound
 from tests.planner import cases
 
 
-def _random_program(rng: np.random.Generator) -> tuple[MilpProgram, FloatArray]:
+def _random_program(rng: np.random.Generator) -> tuple[LinearProgram, FloatArray]:
     """A program and a point that keeps all its rows exactly; coefficients over 24 decades."""
     groups = np.sort(rng.integers(0, 3, 8)).astype(np.int64)
     groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
@@ -46,11 +46,10 @@ def _random_program(rng: np.random.Generator) -> tuple[MilpProgram, FloatArray]:
         above = np.nextafter(float(at), np.inf) if rng.random() < 0.7 else np.inf
         parts.append(Rows.dense(matrix, np.array([below]), np.array([above])))
     cost = np.abs(rng.normal(size=size)) * scale
-    program = MilpProgram(
+    program = LinearProgram(
         cost=cost,
         upper=upper,
         rows=Rows.stack(parts),
-        integer=np.zeros(size, dtype=bool),
         groups=groups if rng.random() < 0.7 else None,
     )
     return program, x
@@ -104,11 +103,10 @@ def test_bounds_are_close_to_the_optimum_of_ordinary_programs(seed: int) -> None
         upper=np.ones(tables),
     )
     below = Rows.dense(matrix, np.full(loads, -np.inf), np.zeros(loads))
-    program = MilpProgram(
+    program = LinearProgram(
         cost=np.eye(size)[-1],
         upper=np.append(np.ones(size - 1), np.inf),
         rows=Rows.stack([one, below]),
-        integer=np.zeros(size, dtype=bool),
         groups=groups,
     )
     solution = solve(program)
@@ -124,11 +122,5 @@ def test_a_program_without_a_solution_is_told_by_a_proof() -> None:
     for unit in (1.0, 1e-10, 1e12):
         matrix = np.array([[unit, unit], [unit, unit]])
         rows = Rows.dense(matrix, np.array([3 * unit, -np.inf]), np.array([np.inf, 1.5 * unit]))
-        program = MilpProgram(
-            cost=np.ones(2), upper=np.full(2, np.inf), rows=rows, integer=np.zeros(2, dtype=bool)
-        )
+        program = LinearProgram(cost=np.ones(2), upper=np.full(2, np.inf), rows=rows)
         assert solve(program).infeasible
-        whole = MilpProgram(
-            cost=np.ones(2), upper=np.full(2, 9.0), rows=rows, integer=np.ones(2, dtype=bool)
-        )
-        assert solve(whole).infeasible

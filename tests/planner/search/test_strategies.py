@@ -19,9 +19,9 @@ from planner.search.base import (
     AbstractStrategy,
     SearchOutcome,
     SearchProgress,
-    Termination,
 )
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
+from planner.support.status import Status
 from tests.planner import cases
 
 pytestmark = pytest.mark.usefixtures("no_process_beside")
@@ -98,7 +98,7 @@ def test_bounds_are_below_the_optimum_of_tiny_cases(name: str) -> None:
             assert outcome.values[0] >= optimum * (1 - 1e-9)
         if outcome.bound is not None:
             assert outcome.bound <= optimum * (1 + 1e-9)
-        if outcome.termination is Termination.OPTIMAL:
+        if outcome.termination is Status.OPTIMAL:
             assert outcome.values[0] == pytest.approx(optimum, rel=2e-4)
 
 
@@ -113,7 +113,7 @@ def test_auto_is_at_least_as_good_as_every_baseline() -> None:
 def test_auto_ends_by_itself_with_a_small_gap() -> None:
     space = cases.space(cases.synthetic(3, seed=2), cases.topology(1, 2))
     outcome = run("auto", space, most=None)
-    assert outcome.termination in (Termination.GAP, Termination.OPTIMAL)
+    assert outcome.termination in (Status.GAP, Status.OPTIMAL)
     assert outcome.bound is not None
     assert outcome.bound <= outcome.values[0] <= outcome.bound * 1.05
 
@@ -132,7 +132,7 @@ def test_auto_plans_around_tight_memory() -> None:
 def test_progress_is_monotone_and_should_stop_is_obeyed() -> None:
     lines: list[SearchProgress] = []
     outcome = run("auto", middling(), progress=lines.append, should_stop=lambda: len(lines) > 6)
-    assert outcome.termination is Termination.INTERRUPTED
+    assert outcome.termination is Status.INTERRUPTED
     assert outcome.assignments
     found = [p.incumbent for p in lines if p.incumbent is not None]
     bounds = [p.bound for p in lines if p.bound is not None]
@@ -159,7 +159,7 @@ def test_stopping_at_once_leaves_at_most_one_plan_and_no_proof(name: str) -> Non
     """A strategy either asks and is interrupted, or prices a single plan and never has to ask."""
     asked: list[int] = []
     outcome = run(name, cases.tiny(2), should_stop=lambda: not asked.append(1))
-    ended = Termination.INTERRUPTED if asked else Termination.HEURISTIC
+    ended = Status.INTERRUPTED if asked else Status.HEURISTIC
     assert outcome.termination is ended
     assert len(outcome.assignments) <= 1
     assert outcome.bound is None or outcome.bound < (1 - OPTIMALITY_GAP) * outcome.values[0]

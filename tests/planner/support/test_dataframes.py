@@ -224,7 +224,7 @@ def test_notebooks_show_facts_and_tables_with_names_escaped(result: PlanningResu
     assert "<b>&" not in shown
     assert "41 tables on 1 rank<" in shown
     assert "and 11 more rows" in shown
-    assert len(re.findall("<tr>", shown)) == 31
+    assert len(re.findall("<tr", shown)) == 31
     assert "4 ranks" in result._repr_html_()
     assert "samples/s" in result._repr_html_()
 

@@ -91,20 +91,19 @@ def test_a_child_ends_with_its_parent(number: int, watched: str, busy: str) -> N
 
 
 SPAWNER = """
-import multiprocessing, os, sys, time
-from planner.support.processes import call_as_child
+from planner.support.processes import WorkerPool
+class Heavy:
+    def __reduce__(self):
+        return __import__, ("heavy",)  # importing heavy never ends
 if __name__ == "__main__":
-    request = b"cheavy\\nwork\\n."  # the pickle of heavy.work; importing heavy never ends
-    context = multiprocessing.get_context("spawn")
-    context.Process(target=call_as_child, args=(os.getpid(), request)).start()
-    time.sleep(600)
+    for _ in WorkerPool(1).run(print, [Heavy()]):
+        pass
 """
 
 HEAVY = """
 import ctypes
 print("up", flush=True)
 ctypes.PyDLL(None).sleep(600)
-work = print
 """
 
 
@@ -127,14 +126,6 @@ def test_a_child_that_is_still_importing_ends_with_its_parent(tmp_path: Path) ->
         parent.wait(PATIENCE_S)
         for child in children:
             wait_until_gone(child)
-
-
-def test_a_function_is_called_with_its_arguments() -> None:
-    done = python(
-        "import os, pickle; from planner.support.processes import call_as_child;"
-        "call_as_child(os.getppid(), pickle.dumps((print, (1, 2, 3))))"
-    )
-    assert done.communicate(timeout=PATIENCE_S)[0] == "1 2 3\n"
 
 
 def test_a_child_whose_parent_has_ended_already_ends_at_once() -> None:

@@ -18,10 +18,10 @@ from costmodels.collective.alpha_beta import AlphaBeta
 from costmodels.datatypes import FloatArray
 from costmodels.dense.base import dense_parameters
 from costmodels.estimates import HostMemory, MemoryLedger, RankMemory
-from costmodels.fitted import scaled
+from costmodels.measured.curves import Collective
 from costmodels.memory import dense_bytes
 from costmodels.sharding import ComputeKernel, Plan, ShardingType
-from costmodels.system_models import default_models, least_sync_s, sync_time_s
+from costmodels.system_models import default_models, least_sync_s, scaled, sync_time_s
 from costmodels.topology import FittedFactors, Topology, group_topology, members
 from costmodels.units import GIB, MIB
 from costmodels.workload import DenseArch, DenseParallelism, Workload
@@ -152,7 +152,9 @@ def test_the_dense_part_is_trained_by_all_groups(size: int, *, between: bool) ->
     found = api.estimate(workload, group, Plan(placements=(placement,))).estimate
     (reduced,) = (s for s in found.stages if s.name == "last gradient all-reduce")
     num_bytes = np.array(4.0 * dense_parameters(workload))
-    expected = default_models(whole).collective.all_reduce_s(num_bytes, whole)
+    expected = default_models(whole).collective.buffer_s(
+        Collective.ALL_REDUCE, num_bytes, whole, within_host=False
+    )
     assert reduced.duration_s == pytest.approx([float(expected)] * size)
     sharded = replace(workload, dense_parallelism=DenseParallelism.FSDP)
     assert dense_bytes(sharded, group) == dense_bytes(sharded, whole)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks import collectives
-from benchmarks.collectives import LARGE, left_out_ranks, main
+from benchmarks.collectives import LARGE, left_out_ranks, left_out_versions, main
 from planner.validation.intervals import (
     HeldOut,
     every_other_size,
-    predict_across_versions,
+    older_versions,
     predicting_records,
 )
 
@@ -27,7 +27,7 @@ def other_sizes() -> tuple[HeldOut, ...]:
 
 @functools.cache
 def other_versions(*, newest_only: bool) -> tuple[HeldOut, ...]:
-    return tuple(predict_across_versions(RECORDS, newest_only=newest_only))
+    return tuple((older_versions if newest_only else left_out_versions)(RECORDS))
 
 
 def mean_errors(found: Iterable[HeldOut]) -> tuple[float, float]:
@@ -69,9 +69,9 @@ def test_the_report_runs(
 ) -> None:
     """With the figures of the tests above, which need not be computed again."""
     monkeypatch.setattr(collectives, "every_other_size", lambda _: other_sizes())
-    monkeypatch.setattr(
-        collectives, "predict_across_versions", lambda _, **how: other_versions(**how)
-    )
+    for name, newest_only in (("older_versions", True), ("left_out_versions", False)):
+        found = other_versions(newest_only=newest_only)
+        monkeypatch.setattr(collectives, name, lambda _, found=found: found)
     main()
     printed = capsys.readouterr().out
     assert printed.count("\n  all ") == 11

@@ -42,7 +42,7 @@ def test_errors_of_plans_on_one_system_cancel() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("task,measured_s\n0,1\n", "predicted_s, low_s, high_s are missing"),
+        ("task,measured_s\n0,1\n", "'low_s' is missing"),
         (HEADER, "no rows"),
         (HEADER + "0,1,0.9,1.1,fast\n", "fast"),
         (HEADER + "0,1,0,1.1,1\n", "above 0"),

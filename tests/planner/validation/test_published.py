@@ -108,5 +108,5 @@ def test_the_command_prints_cases_and_json(predictions: tuple) -> None:
     data = CliRunner().invoke(
         command, ["published", "--json"], obj=Settings(), standalone_mode=False
     )
-    cases = json.loads(data.output)["cases"]
+    cases = json.loads(data.output)["systems"]["cases"]
     assert [c["predicted_s"] for c in cases] == [p.shipped.time_s for p in predictions]

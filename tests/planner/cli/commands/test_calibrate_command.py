@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.calibration.designs import FULL, QUICK
-from costmodels.calibration.device_designs import DeviceJob
-from costmodels.calibration.fit_device import HostCalls
+from costmodels.calibration.device import DeviceJob, HostCalls
 from costmodels.calibration.fitting import Calibration, FitError
+from costmodels.calibration.points import FULL, QUICK
 from planner import io
 from planner.io.library import configs_folder
 from planner.validation.tasks import BLOCK_TASKS

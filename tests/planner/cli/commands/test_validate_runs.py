@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.cpu.run_stages import STAGES
+from costmodels.cpu.exchange import STAGES
 from planner.cli.console import Settings
 from planner.cli.printing import validate_runs as show
 from planner.cli.progress import status_line

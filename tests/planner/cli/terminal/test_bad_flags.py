@@ -95,7 +95,7 @@ BAD = {
     "flag without value": ((*PLAN, "--seed"), "--seed"),
     "batches to profile of thousands of digits": (
         ("profile", "WORKLOAD", "--batch-sizes", "9" * 5000),
-        "is not a list of batch sizes",
+        "is not a whole number from 1 to",
     ),
     "extra argument": ((*PLAN, "another.yaml"), "another.yaml"),
     "estimate without plan": (("estimate", "WORKLOAD"), "Missing argument 'PLAN'"),

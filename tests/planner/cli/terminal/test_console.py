@@ -24,7 +24,7 @@ from planner.cli.interrupt import (
     interrupt_in,
     signals_interrupt,
 )
-from planner.cli.progress import describe, live_progress
+from planner.cli.progress import live_progress
 from planner.cli.run import run as run_command_line
 from planner.cli.types import PERCENT, count, quantity
 from planner.errors import InvalidInputError
@@ -170,9 +170,9 @@ def test_interrupts_are_left_alone_outside_the_main_thread() -> None:
 
 
 def test_progress_in_words() -> None:
-    text = describe(LINE, "iteration")
+    text = LINE.line()
     assert text == "improve   best 3.1 ms   bound 3 ms   gap 3.23 %   1,234 plans   1.5 s"
-    assert describe(EMPTY, "iteration") == "start   best -   bound -   0 plans   0.1 s"
+    assert EMPTY.line() == "start   best -   bound -   0 plans   0.1 s"
 
 
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,17 +11,17 @@ from scipy.optimize import linprog
 
 from costmodels.datatypes import FloatArray
 from planner.search.common import programs
-from planner.search.common.milp import MilpProgram, ProgramBasis, Rows, row_names
+from planner.search.common.lp import LinearProgram, ProgramBasis, Rows, row_names
 from planner.search.common.programs import solve
 
 
-def _dense(program: MilpProgram) -> FloatArray:
+def _dense(program: LinearProgram) -> FloatArray:
     matrix = np.zeros((len(program.rows.lower), len(program.cost)))
     np.add.at(matrix, (program.rows.row, program.rows.column), program.rows.values)
     return matrix
 
 
-def _least(program: MilpProgram) -> float:
+def _least(program: LinearProgram) -> float:
     """By SciPy's solver, from the rows written out."""
     found = linprog(
         program.cost,
@@ -32,19 +32,18 @@ def _least(program: MilpProgram) -> float:
     return math.inf if found.status == 2 else float(found.fun)
 
 
-def _drawn(rng: np.random.Generator) -> MilpProgram:
+def _drawn(rng: np.random.Generator) -> LinearProgram:
     """Rows ``A x <= b`` that may leave nothing, and a cost that no variable lowers without end."""
     size, count = int(rng.integers(2, 8)), int(rng.integers(1, 7))
     rows = rng.normal(size=(count, size))
-    return MilpProgram(
+    return LinearProgram(
         cost=rng.normal(size=size),
         upper=rng.uniform(0.5, 2.0, size),
         rows=Rows.dense(rows, np.full(count, -math.inf), rng.normal(size=count) + 0.5),
-        integer=np.zeros(size, dtype=bool),
     )
 
 
-def _changed(rng: np.random.Generator, program: MilpProgram) -> MilpProgram:
+def _changed(rng: np.random.Generator, program: LinearProgram) -> LinearProgram:
     """A row more, a row less or other limits of the variables."""
     way = rng.integers(3)
     if way == 0:
@@ -77,11 +76,10 @@ def test_a_similar_program_takes_fewer_pivots() -> None:
     groups = np.repeat(np.arange(tables), 5)
     loads = np.hstack([rng.random((count, len(groups))), -np.ones((count, 1))])
     ones = Rows.one_of_each(groups)
-    program = MilpProgram(
+    program = LinearProgram(
         cost=np.append(np.zeros(len(groups)), 1.0),
         upper=np.append(np.ones(len(groups)), math.inf),
         rows=Rows.stack([ones, Rows.dense(loads, np.full(count, -math.inf), np.zeros(count))]),
-        integer=np.zeros(len(groups) + 1, dtype=bool),
         groups=groups,
     )
     first = solve(program)
@@ -117,13 +115,11 @@ def test_a_solver_that_refuses_a_basis_begins_anew(monkeypatch: pytest.MonkeyPat
     known = solve(program)
     ask, starts = programs._ask, []
 
-    def refusing(
-        program: MilpProgram, time_limit_s: float, gap_ratio: float, start: ProgramBasis | None
-    ) -> object:
+    def refusing(program: LinearProgram, time_limit_s: float, start: ProgramBasis | None) -> object:
         starts.append(start)
         if start is not None:
             raise programs._refusals()(1, "ABNORMAL")
-        return ask(program, time_limit_s, gap_ratio, start)
+        return ask(program, time_limit_s, start)
 
     monkeypatch.setattr(programs, "_ask", refusing)
     assert solve(program, start=known.basis).bound == known.bound

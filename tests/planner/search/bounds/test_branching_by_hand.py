@@ -21,7 +21,7 @@ from costmodels.sharding import ShardingType
 from planner.search.bounds.boxes import Box, BoxLaunches
 from planner.search.bounds.branching import Branching, _binding_slopes
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.common.milp import ProgramBasis
+from planner.search.common.lp import ProgramBasis
 from planner.space.objective import Cut
 
 TYPES = frozenset({ShardingType.TABLE_WISE})

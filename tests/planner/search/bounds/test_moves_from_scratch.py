@@ -179,13 +179,11 @@ def written(
     cost[-1] = 1.0
     found = milp(
         cost,
-        integrality=np.arange(len(cost)) < chosen,
         bounds=Bounds(0.0, upper),
         constraints=[
             LinearConstraint(np.array(rows), -np.inf, most),
             LinearConstraint(one, 1.0, 1.0),
         ],
-        options={"mip_rel_gap": 1e-6},
     )
     return math.inf if found.status == 2 else float(found.fun) * unit
 

@@ -15,11 +15,10 @@ from planner.objectives import objective_named
 from planner.search.base import Record
 from planner.search.bounds.bound import RankFreeBound
 from planner.search.bounds.relaxation import Relaxation, TypeSet
-from planner.search.bounds.rounding import Roundable, Starts
+from planner.search.bounds.rounding import POWERS, Roundable, Starts
 from planner.search.common.linear import LinearModel
-from planner.search.common.milp import Rows
+from planner.search.common.lp import Rows
 from planner.search.common.schedule import SearchPart
-from planner.search.construct import placer
 from planner.space.effort import placing_s
 from planner.space.evaluation import Assignment, Budget, Evaluator
 from planner.space.objective import Cut
@@ -36,7 +35,7 @@ A, B, C, D = (
     )
 )
 PLAN = Assignment(options=(0, 0, 0), places=((0,), (0,), (1,)))
-WAYS = len(placer.POWERS)
+WAYS = len(POWERS)
 """Plans of one choice of options: one for each exponent."""
 
 
@@ -167,9 +166,6 @@ def test_a_search_that_has_ended_rounds_one_plan_if_it_has_none() -> None:
     other.record.consider(PLAN, "given")
     other.stopped = True
     assert len(other.starts.place(choice)) == 1, "none was rounded yet"
-    without = Rounded(without=frozenset({SearchPart.ROUNDING}))
-    assert without.starts.place(choice) == []
-    assert without.record.best is None
 
 
 def test_a_solution_is_rounded_with_its_cuts_and_the_largest_shares(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, cast
 
 import numpy as np
@@ -163,69 +162,6 @@ def test_packing_is_asked_only_where_it_can_prove_something(
     assert steps.proofs.pack() is None
 
 
-# ------------------------------------------------------------------ whole options
-
-
-class Whole:
-    """Instead of mixed-integer programs: the bound of each set, of which some have a solution."""
-
-    def __init__(self, steps: Steps, monkeypatch: pytest.MonkeyPatch, **bounds: float) -> None:
-        self._names = {"a": A, "b": B, "c": C}
-        self._bounds = {self._names[name]: bound for name, bound in bounds.items()}
-        self.asked: list[TypeSet] = []
-        self.limits: set[float] = set()
-        monkeypatch.setattr(steps.proofs.bounds, "solve_whole", self.solve)
-        steps.keep_rounded(monkeypatch)
-
-    def solve(self, types: TypeSet, *, time_limit_s: float, rounds: int) -> Relaxation:
-        assert rounds > 0
-        self.asked.append(types)
-        self.limits.add(time_limit_s)
-        return solved(self._bounds[types], types, shares=types != B)
-
-
-def test_whole_options_are_chosen_until_the_least_bound_is_that_of_such_a_program(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first set rises from 1.0 to 1.5 and the second from 1.2 to 1.3, which is below 1.4."""
-    steps = Steps(budget=Budget(time_limit_s=10.0))
-    whole = Whole(steps, monkeypatch, a=1.5, b=1.3, c=9.0)
-    steps.proofs.relaxed = {C: solved(1.4, C), A: solved(1.0, A), B: solved(1.2, B)}
-    assert steps.proofs.choose_whole_options() == [PLAN], "one of them has no solution to round"
-    assert whole.asked == [A, B]
-    assert whole.limits == {3.0}, "a turn of the time that is left"
-    assert [relaxation.types for relaxation in steps.rounded] == [A]
-    assert {t: r.bound for t, r in steps.proofs.relaxed.items() if t} == {A: 1.5, B: 1.3, C: 1.4}
-    assert steps.record.bound == 1.3
-    steps.proofs.relaxed = {A: solved(2.0, A)}
-    steps.proofs.choose_whole_options()
-    assert steps.proofs.relaxed[A].bound == 2.0, "a program that proves less lowers nothing"
-
-
-def test_whole_options_are_chosen_only_where_they_may_help(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Up to so many tables, below the best plan, until the search ends, and where it proves."""
-    for change, asked in (
-        ({}, [A]),
-        ({"few_tables": 3}, [A]),
-        ({"few_tables": 2}, []),
-        ({"without": NO_PROOFS}, []),
-    ):
-        steps = Steps(**cast("Any", change))
-        whole = Whole(steps, monkeypatch, a=1.5)
-        steps.proofs.relaxed = {A: solved(1.0, A)}
-        assert steps.proofs.choose_whole_options() == [PLAN] * len(asked)
-        assert whole.asked == asked
-    for value_ratio, stopped in ((1.0, False), (0.5, True)):
-        steps = Steps()
-        whole = Whole(steps, monkeypatch, a=math.inf)
-        steps.proofs.relaxed = {A: solved(value_ratio * steps.record.value, A)}
-        steps.stopped = stopped
-        assert steps.proofs.choose_whole_options() == []
-        assert whole.asked == []
-
-
 # ------------------------------------------------------------------ boxes
 
 
@@ -273,7 +209,6 @@ def test_the_first_box_of_a_row_is_rounded(
     assert made == [PLAN] * len(rounded)
     assert steps.record.bound == done
     assert steps.proofs.boxes_s == pytest.approx(min(len(solutions), done))
-    assert steps.proofs.has_boxes
 
 
 def test_a_row_of_boxes_ends_when_its_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +236,6 @@ def test_no_box_is_split_where_none_is_left_or_the_search_has_ended(
         assert steps.proofs.split_boxes() == []
         assert row.asked == 0
         assert steps.record.bound is None
-        assert steps.proofs.has_boxes is stopped, "those that are left are there after the end"
 
 
 def test_a_row_of_boxes_takes_its_share_of_all_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What is left of a budget, and what is begun with little: few nodes, few greedy plans."""
+"""What is begun with little of a budget left: few greedy plans."""
 
 from __future__ import annotations
 
@@ -8,43 +8,13 @@ import pytest
 
 from planner.objectives import objective_named
 from planner.search.base import Record
-from planner.search.bounds import bound
 from planner.search.bounds.bound import RankFreeBound
-from planner.search.bounds.relaxation import type_sets
 from planner.search.bounds.rounding import Starts
 from planner.search.common.linear import LinearModel
-from planner.search.common.milp import MilpProgram, Solution
-from planner.search.common.programs import node_s, solve
 from planner.search.common.schedule import SearchPart
 from planner.space.effort import Meter
 from planner.space.evaluation import Assignment, Budget, Evaluator
 from tests.planner import cases
-
-
-@pytest.mark.parametrize(("nodes_left", "most"), [(0.0, 1), (1.5, 1), (5.5, 5), (1e9, None)])
-def test_whole_programs_get_the_nodes_that_are_paid_for(
-    nodes_left: float, most: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One at least, so that there is an answer; never more than a program allows by itself."""
-    asked: list[MilpProgram] = []
-
-    def kept(program: MilpProgram, **how: float) -> Solution:
-        asked.append(program)
-        return solve(program, **how)
-
-    monkeypatch.setattr(bound, "solve", kept)
-    space = cases.tiny(0)
-    model = LinearModel(space, objective_named("iteration", space))
-    (types, *_) = type_sets(space)
-    RankFreeBound(model).solve_whole(types, rounds=1)
-    allowed = asked[0].max_nodes
-    meter = Meter(nodes_left * node_s(asked[0]))
-    RankFreeBound(model, meter=meter).solve_whole(types, rounds=1)
-    assert asked[1].max_nodes == (allowed if most is None else most)
-    assert meter.spent_s > 0
-    RankFreeBound(model, meter=Meter(0.0)).relax(types, rounds=1)
-    assert not asked[2].integer.any()
-    assert asked[2].max_nodes == allowed, "a linear program has no nodes"
 
 
 def greedy_starts(most_s: float, without: frozenset[SearchPart] = frozenset()) -> list[float]:

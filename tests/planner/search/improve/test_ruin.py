@@ -15,7 +15,7 @@ from planner.problem import Constraints, TableConstraint
 from planner.search.auto import Auto
 from planner.search.base import Record
 from planner.search.common.linear import LinearModel
-from planner.search.improve.partial_plan import Menu, PartialPlan
+from planner.search.construct.partial_plan import PartialPlan, grouped
 from planner.search.improve.ruin import STAGES, Cooling, Cycles, Ruiner
 from planner.search.random import random_assignment
 from planner.space.evaluation import Budget, Evaluator, SearchSpace
@@ -39,7 +39,7 @@ def world(seed: int, constraints: Constraints = EVERYTHING) -> tuple[SearchSpace
 def field_at(space: SearchSpace, model: LinearModel, seed: int, power: int = 16) -> PartialPlan:
     start = random_assignment(space, np.random.default_rng(seed))
     peaks = model.phase_maxima(model.loads(space.work(start)).max(axis=0))
-    field = PartialPlan(model, Menu(space), np.maximum(peaks, 1e-9), power, thrift=0.5)
+    field = PartialPlan(model, np.maximum(peaks, 1e-9), power, thrift=0.5)
     field.load(start)
     return field
 
@@ -52,7 +52,7 @@ def test_an_insertion_leads_to_the_value_it_promises(seed: int) -> None:
         field.take([table])
         every = np.arange(len(space.tables[table].options))
         for option in every:
-            best = field.best_insertion(table, field.menu.grouped(table, every[[option]]))
+            best = field.best_insertion(table, grouped(field.space, table, every[[option]]))
             assert best is not None
             assert best.option == option
             if not np.isfinite(best.value):
@@ -61,7 +61,7 @@ def test_an_insertion_leads_to_the_value_it_promises(seed: int) -> None:
             if field.overflow == 0:
                 assert field.smooth == pytest.approx(best.value, rel=1e-9)
             field.take([table])
-        best = field.best_insertion(table, field.menu.grouped(table, every))
+        best = field.best_insertion(table, grouped(field.space, table, every))
         assert best is not None
         field.put(table, best.option, best.places)
         _keeps_constraints(space, field)
@@ -87,7 +87,7 @@ def test_the_best_insertion_is_the_best_of_all_places_of_a_whole_table() -> None
     space, model = world(1, whole)
     field = field_at(space, model, 3)
     field.take([4])
-    best = field.best_insertion(4, field.menu.grouped(4, np.arange(1)))
+    best = field.best_insertion(4, grouped(field.space, 4, np.arange(1)))
     values = []
     for rank in range(space.world_size):
         field.put(4, 0, (rank,))
@@ -111,7 +111,7 @@ def test_a_walk_keeps_its_books_and_never_ends_above_its_start_when_cold() -> No
     space, model = world(0)
     field = field_at(space, model, 0)
     kept = [np.arange(len(t.options)) for t in space.tables]
-    ruiner = Ruiner(model, field.menu, kept, np.random.default_rng(1), lambda: False)
+    ruiner = Ruiner(model, kept, np.random.default_rng(1), lambda: False)
     before, seen = field.smooth, []
     cold = Cooling(steps=120, hot_ratio=1e-12, cold_ratio=1e-12)
     ruiner.walk(field, cold, lambda f: seen.append(f.smooth))
@@ -132,14 +132,12 @@ def test_a_cycle_improves_a_random_plan_and_stops_when_told() -> None:
     record = Record(Evaluator(space, objective_named("iteration", space), Budget()))
     start = random_assignment(space, np.random.default_rng(0))
     value = record.consider(start, "start")
-    cycles = Cycles(space, Menu(space), record, np.random.default_rng(0))
+    cycles = Cycles(space, record, np.random.default_rng(0))
     allowed = np.ones(len(space.options), dtype=bool)
     cycles.run(start, [], allowed, 40, STAGES)
     assert record.value < 0.8 * value
     stopped = Record(record.evaluate, should_stop=lambda: True)
-    Cycles(space, Menu(space), stopped, np.random.default_rng(0)).run(
-        start, [], allowed, 40, STAGES
-    )
+    Cycles(space, stopped, np.random.default_rng(0)).run(start, [], allowed, 40, STAGES)
     assert stopped.best is None
 
 
@@ -147,7 +145,7 @@ def test_a_cycle_prices_what_is_close_to_its_best_minorant_and_keeps_the_best_va
     """Within 0.2 % of the lowest minorant so far; what is kept is best by the objective."""
     space, _ = world(5, Constraints())
     record = Record(Evaluator(space, objective_named("iteration", space), Budget()))
-    cycles = Cycles(space, Menu(space), record, np.random.default_rng(0))
+    cycles = Cycles(space, record, np.random.default_rng(0))
     rng = np.random.default_rng(1)
     plans = [random_assignment(space, rng) for _ in range(6)]
     minorants = (100.0, 100.1, 100.3, 99.0, 99.19, 99.21)

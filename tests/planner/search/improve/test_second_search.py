@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import pickle
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import ClassVar, final
 from unittest.mock import create_autospec
@@ -25,7 +23,6 @@ from planner.search.base import (
     SearchOutcome,
     StopCallback,
 )
-from planner.search.common import other_process
 from planner.search.common.schedule import Schedule, SearchPart
 from planner.search.improve import second_search
 from planner.search.improve.second_search import SearchRequest, SecondSearch, answer
@@ -62,7 +59,7 @@ def test_the_other_process_finds_what_this_one_would(theirs: Assignment | None) 
         max_evaluations=80,
         ends_at_s=None,
     )
-    assert theirs == next(answer(request))
+    assert theirs == answer(request)
 
 
 def test_it_is_cut_off_with_the_first_search() -> None:
@@ -90,7 +87,7 @@ def test_without_a_process_it_runs_afterwards(
     theirs: Assignment | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the plan that the other process would have found."""
-    monkeypatch.setattr(second_search.OtherProcess, "send", lambda *_: False)
+    monkeypatch.setattr(second_search, "_started", lambda: None)
     evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
     with contextlib.closing(SecondSearch(Auto(ALONE), evaluate, seed=3)) as second:
         assert second.plan(lambda: False) == theirs
@@ -161,20 +158,16 @@ class Noted(AbstractStrategy):
 
 def test_a_time_limit_holds_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second ends a little before the first has to, however long it takes to start."""
-    sent: list[SearchRequest] = []
-    monkeypatch.setattr(
-        second_search.OtherProcess, "send", lambda _, request: not sent.append(request)
-    )
+    monkeypatch.setattr(second_search, "_started", lambda: None)
     clock = [1000.0]
     monkeypatch.setattr(second_search, "time", SimpleNamespace(time=lambda: clock[0]))
     evaluate = _evaluator(_space(6, 2), Budget(time_limit_s=20.0, max_evaluations=700))
     monkeypatch.setattr(Evaluator, "seconds", property(lambda _: 5.0))
-    with contextlib.closing(SecondSearch(Noted(), evaluate, seed=0)):
-        (request,) = sent
+    request = SecondSearch(Noted(), evaluate, seed=0)._request
     assert request.ends_at_s == 1000.0 + (20.0 - 5.0) - second_search._MARGIN_S
     clock[0] += 4.0  # the other process needed so long to begin
     Noted.budgets.clear()
-    assert list(answer(request)) == []
+    assert answer(request) is None
     (budget,) = Noted.budgets
     assert budget.time_limit_s == pytest.approx(20.0 - 5.0 - second_search._MARGIN_S - 4.0)
     assert budget.max_evaluations == 700
@@ -191,32 +184,41 @@ def test_a_second_search_that_is_out_of_time_prices_hardly_anything() -> None:
         ends_at_s=time.time() - 1.0,
     )
     Noted.budgets.clear()
-    assert list(answer(request)) == []
+    assert answer(request) is None
     (budget,) = Noted.budgets
     assert budget.time_limit_s is not None
     assert budget.time_limit_s < 0
 
 
-def test_an_error_of_the_other_process_is_told() -> None:
-    """It lost the plans of second searches without a word."""
+@final
+class Broken(AbstractStrategy):
+    """Ends with a fault of the planner."""
 
-    def broken(request: int) -> Iterator[object]:
-        yield request + 1
+    __slots__ = ()
+
+    def search(
+        self,
+        space: SearchSpace,
+        evaluate: Evaluator,
+        *,
+        seed: int,
+        progress: ProgressCallback | None = None,
+        should_stop: StopCallback | None = None,
+    ) -> SearchOutcome:
+        """Raise at once."""
+        del space, evaluate, seed, progress, should_stop
         msg = "no such load"
         raise IndexError(msg)
 
-    asked, replied = io.BytesIO(), io.BytesIO()
-    for request in (1, 5):
-        pickle.dump(request, asked)
-    asked.seek(0)
-    other_process.serve(broken, asked, replied)
-    replied.seek(0)
-    replies: list[object] = []
-    process = SimpleNamespace(stdin=io.BytesIO(), stdout=replied)
-    for found in ([2], [2, 6]):
-        with pytest.warns(RuntimeWarning, match=r"(?s)please report it.*IndexError: no such load"):
-            other_process._ask(process, b"", replies)  # type: ignore[arg-type]
-        assert replies == found
+
+def test_an_error_of_the_other_process_is_told() -> None:
+    """It lost the plans of second searches without a word."""
+    evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
+    with (
+        contextlib.closing(SecondSearch(Broken(), evaluate, seed=3)) as second,
+        pytest.warns(RuntimeWarning, match=r"(?s)please report it.*IndexError: no such load"),
+    ):
+        assert second.plan(lambda: False) is None
 
 
 @final
@@ -250,15 +252,15 @@ def test_a_wrong_time_that_only_the_other_process_meets_is_an_error() -> None:
         second.plan(lambda: False)
 
 
-def test_a_process_that_does_not_end_in_time_does_not_end_the_search() -> None:
+def test_a_process_that_does_not_end_in_time_does_not_end_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A process that waits for the system ends only when that lets it go."""
-    stuck = create_autospec(subprocess.Popen, instance=True)
-    stuck.stdin, stuck.stdout = io.BytesIO(), io.BytesIO()
-    stuck.wait.side_effect = subprocess.TimeoutExpired("python", 1.0)
-    found = other_process.OtherProcess("planner.search.improve.second_search")
-    found._process = stuck
-    found.close()
+    stuck, over = create_autospec(subprocess.Popen, instance=True), threading.Event()
+    stuck.communicate.side_effect = lambda _: over.wait(60.0)
+    monkeypatch.setattr(second_search, "_started", lambda: stuck)
+    monkeypatch.setattr(second_search, "_QUIT_S", 0.01)
+    evaluate = _evaluator(_space(6, 2), Budget(max_evaluations=80))
+    assert SecondSearch(Noted(), evaluate, seed=3).plan(lambda: True) is None
     stuck.kill.assert_called_once_with()
-    assert stuck.wait.call_count == 1
-    assert stuck.stdin.closed
-    assert stuck.stdout.closed
+    over.set()

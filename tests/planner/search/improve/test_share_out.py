@@ -10,8 +10,8 @@ import pytest
 
 from costmodels.sharding import ComputeKernel, ShardingType, Spread
 from planner.problem import Constraints, TableConstraint
+from planner.search.construct.partial_plan import PartialPlan
 from planner.search.improve import ruin as module
-from planner.search.improve.partial_plan import PartialPlan
 from planner.search.improve.ruin import Turns, share_out
 from planner.space.effort import Meter, sharing_s
 from planner.space.evaluation import Assignment, SearchSpace
@@ -87,7 +87,7 @@ def test_the_best_of_all_ways_is_found(
     for places in pairs(space, spread):
         before, value = field.assignment, field.smooth
         better = share_out(field, places, spread, np.random.default_rng(seed), Meter())
-        other = PartialPlan(model, field.menu, field.scale[:, 0], field.power, field.thrift)
+        other = PartialPlan(model, field.scale[:, 0], field.power, field.thrift)
         least = value
         for way in ways(space, before, places, spread):
             other.load(way)
@@ -108,7 +108,7 @@ def test_books_are_kept_and_places_allowed(spread: Spread, constraints: Constrai
             assert field.options == options
             assert field.overflow <= overflow * (1 + 1e-9) + 1e-6
             assert space.keeps_rules(field.assignment)
-        again = PartialPlan(field.model, field.menu, field.scale[:, 0], field.power, field.thrift)
+        again = PartialPlan(field.model, field.scale[:, 0], field.power, field.thrift)
         again.load(field.assignment)
         assert again.smooth == pytest.approx(field.smooth, rel=1e-9)
         assert again.on_rank == field.on_rank

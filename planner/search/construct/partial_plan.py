@@ -8,7 +8,6 @@ smooth objective.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,68 +46,37 @@ class Alike:
     counts: IntArray
 
 
-class Menu:
-    """The options of every table of a space, with the *runs* of their pieces.
+def grouped(
+    space: SearchSpace, table: int, kept: IntArray
+) -> tuple[dict[Spread, Alike], list[int]]:
+    """Sort some options of a table by how they can be priced.
 
-    A run is a number of neighbouring pieces with equal work. Options that a search lists have one
-    run; those of a plan in use may have more.
+    Args:
+        space: the options.
+        table: which table.
+        kept: indices of the options.
 
-    Attributes:
-        home: option and places of each table in a plan in use; None where there are none.
+    Returns:
+        The options that are priced together: those with equal pieces on ranks, and those with equal
+        pieces on hosts. Then the indices of all others, which are priced one by one.
     """
-
-    def __init__(self, space: SearchSpace) -> None:
-        """Find the runs of every option; they depend on the space alone."""
-        self.space = space
-        self.home = space.in_use() or [None] * space.num_tables
-        self._of = [_runs_of(space, f, o.spread) for f, o in enumerate(space.options)]
-
-    def runs(self, flat: int) -> list[tuple[IntArray, int]]:
-        """The row of a piece, and the number of pieces, of each run of an option.
-
-        Args:
-            flat: position of the option among those of all tables.
-        """
-        return self._of[flat]
-
-    def grouped(self, table: int, kept: IntArray) -> tuple[dict[Spread, Alike], list[int]]:
-        """Sort some options of a table by how they can be priced.
-
-        Args:
-            table: which table.
-            kept: indices of the options.
-
-        Returns:
-            The options that are priced together: those with equal pieces on ranks, and those with
-            equal pieces on hosts. Then the indices of all others, which are priced one by one.
-        """
-        first = int(self.space.first[table])
-        alike: dict[Spread, list[int]] = {}
-        others: list[int] = []
-        for option in kept.tolist():
-            kind = self.space.options[first + option]
-            is_alone = len(self._of[first + option]) > 1 or kind.keeps_pieces_on_host
-            if kind.is_uniform or is_alone:
-                others.append(option)
-            else:
-                alike.setdefault(kind.spread, []).append(option)
-        groups = {}
-        for spread, members in alike.items():
-            rows, counts = zip(*(self._of[first + o][0] for o in members), strict=True)
-            groups[spread] = Alike(
-                options=np.array(members), rows=np.array(rows), counts=np.array(counts)
-            )
-        return groups, others
-
-
-def _runs_of(space: SearchSpace, flat: int, spread: Spread) -> list[tuple[IntArray, int]]:
-    """The runs of an option: neighbouring pieces of equal work together, in order."""
-    rows = space.rows[flat]
-    if spread is Spread.UNIFORM:
-        return [(rows, 1)]
-    alike = itertools.groupby(range(len(rows)), key=lambda i: space.pool[rows[i]].tobytes())
-    runs = [list(members) for _, members in alike]
-    return [(rows[members[0]], len(members)) for members in runs]
+    first = int(space.first[table])
+    alike: dict[Spread, list[int]] = {}
+    others: list[int] = []
+    for option in kept.tolist():
+        kind = space.options[first + option]
+        is_alone = kind.keeps_pieces_on_host or len(space.runs(first + option)) > 1
+        if kind.is_uniform or is_alone:
+            others.append(option)
+        else:
+            alike.setdefault(kind.spread, []).append(option)
+    groups = {}
+    for spread, members in alike.items():
+        rows, counts = zip(*(space.runs(first + o)[0] for o in members), strict=True)
+        groups[spread] = Alike(
+            options=np.array(members), rows=np.array(rows), counts=np.array(counts)
+        )
+    return groups, others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,7 +99,6 @@ class PartialPlan:
 
     Args:
         model: tangents and cuts.
-        menu: of the same space.
         scale: ``[K']`` about the maximum over ranks of each phase in use. Norms are computed in
             this unit, and the penalty of overfull memory is in proportion to it.
         power: the exponent p of the norm, a power of two.
@@ -154,11 +121,11 @@ class PartialPlan:
     """
 
     def __init__(
-        self, model: LinearModel, menu: Menu, scale: FloatArray, power: int, thrift: float = 0.0
+        self, model: LinearModel, scale: FloatArray, power: int, thrift: float = 0.0
     ) -> None:
         """Begin without a table."""
         space = model.space
-        self.model, self.space, self.menu = model, space, menu
+        self.model, self.space = model, space
         largest = float(scale.max())
         self.scale = np.maximum(scale, 1e-9 * largest if largest > 0 else 1.0)[:, None]
         self.power, self.thrift = power, thrift
@@ -297,7 +264,7 @@ class PartialPlan:
 
         Args:
             table: which table.
-            kept: its options to choose from, as :meth:`Menu.grouped` sorts them.
+            kept: its options to choose from, as :func:`grouped` sorts them.
             blocked: ``[W]`` True for ranks to leave alone if possible; None for none.
 
         Returns:
@@ -307,11 +274,8 @@ class PartialPlan:
         found = [self._alike(table, spread, some, blocked) for spread, some in alike.items()]
         found += [self._single(table, option) for option in others]
         if self.usage is not None:
-            options, usage, home = (
-                self.space.tables[table].options,
-                self.usage,
-                self.menu.home[table],
-            )
+            options, usage = self.space.tables[table].options, self.usage
+            home = None if self.space.in_use is None else self.space.in_use[table]
             if home is not None and self.space.rules.budget is not None:
                 found.append(self._fixed(table, *home))
             found = [i for i in found if usage.allows([(table, options[i.option], i.places)])]
@@ -325,14 +289,8 @@ class PartialPlan:
         No option may have more pieces than there are places: each of its pieces gets its own. The
         part that a rank has of a piece on a host depends on its position in the host.
         """
-        hosts, local = spread is Spread.HOSTS, self.space.local_world_size
-
-        def per_place(values: FloatArray) -> FloatArray:
-            return values.reshape(*values.shape[:-1], -1, local).sum(axis=-1) if hosts else values
-
-        rows = self.columns[some.rows]
-        rows = np.tile(rows, (1, self.space.num_hosts, 1)) if hosts else rows
-        rise, change, cost = map(per_place, self._rises(rows, None if hosts else blocked))
+        hosts = spread is Spread.HOSTS
+        rise, change, cost = self._place_rises(some.rows, blocked, hosts=hosts)
         may = self._may(table, hosts=hosts)
         rise[:, ~may] = np.inf
         places, taken = self._cheapest(rise, some.counts)
@@ -346,6 +304,40 @@ class PartialPlan:
             option=int(some.options[best]),
             places=tuple(places[best, :count].tolist()),
         )
+
+    def put_where_cheapest(self, table: int, option: int) -> None:
+        """Put in a given option, with each of its pieces where it adds least.
+
+        Where places have to hold several pieces, or none may hold any, memory and rules are not
+        looked at.
+        """
+        flat = int(self.space.first[table]) + option
+        kind, runs = self.space.options[flat], self.space.runs(flat)
+        hosts, places = kind.spread is Spread.HOSTS, tuple[int, ...]()
+        if not kind.is_uniform:
+            may = self._may(table, hosts=hosts)
+            if len(runs) > 1 or kind.keeps_pieces_on_host:
+                found = self._single(table, option)
+                places = found.places if np.isfinite(found.value) else ()
+            elif runs[0][1] <= may.sum():
+                rise, _, _ = self._place_rises(runs[0][0][None], None, hosts=hosts)
+                order = np.argsort(np.where(may, rise[0], np.inf), kind="stable")
+                places = tuple(order[: runs[0][1]].tolist())
+            if not places:
+                allowed = (self.space.may_use_host if hosts else self.space.may_use_rank)[table]
+                places = tuple(np.resize(np.flatnonzero(allowed), kind.num_pieces).tolist())
+        self.put(table, option, places)
+
+    def _place_rises(
+        self, pieces: IntArray, blocked: BoolArray | None, *, hosts: bool
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """:meth:`_rises` of n pieces, ``[n]`` or ``[n, L]`` rows of work, on each rank or host."""
+        rows, local = self.columns[pieces], self.space.local_world_size
+        if not hosts:
+            return self._rises(rows, blocked)
+        found = self._rises(np.tile(rows, (1, self.space.num_hosts, 1)), None)
+        rise, change, cost = (v.reshape(*v.shape[:-1], -1, local).sum(axis=-1) for v in found)
+        return rise, change, cost
 
     def _fixed(self, table: int, option: int, places: tuple[int, ...]) -> Insertion:
         """A way to put in an option on given places."""
@@ -366,7 +358,7 @@ class PartialPlan:
         hosts, local = kind.spread is Spread.HOSTS, space.local_world_size
         size = local if hosts else 1
         free, places = self._may(table, hosts=hosts).copy(), list[int]()
-        for run, count in self.menu.runs(flat):
+        for run, count in space.runs(flat):
             piece = self.columns[run].reshape(size, -1)
             rise, _, _ = self._rises(np.tile(piece, (len(free), 1))[None], None)
             cost = np.where(free, rise[0].reshape(-1, size).sum(axis=1), np.inf)
@@ -540,3 +532,26 @@ class PartialPlan:
             return rise.argmin(axis=1)[:, None], np.ones((len(rise), 1), dtype=bool)
         columns = np.argsort(rise, axis=1, kind="stable")[:, :most]
         return columns, np.arange(most)[None] < counts[:, None]
+
+
+def place_options(
+    model: LinearModel, choice: IntArray, targets: FloatArray, power: int
+) -> Assignment:
+    """Place one option per table.
+
+    Uniform options come first, then pieces on hosts, then pieces on ranks, of each the tables with
+    the largest pieces first. If no rank had room for some piece, the plan does not fit into memory.
+
+    Args:
+        model: tangents and options.
+        choice: ``[T]`` index of the option of each table.
+        targets: ``[P + 2]`` what each load is measured against, in its unit.
+        power: the exponent of the norm, a power of two.
+    """
+    space, flats = model.space, model.space.first[:-1] + choice
+    plan = PartialPlan(model, np.maximum.reduceat(targets[:-2], model.starts), power)
+    largest = (model.extreme(np.maximum)[flats] / targets).max(axis=1)
+    kinds = np.where(space.is_uniform[flats], 0, np.where(space.is_on_hosts[flats], 1, 2))
+    for table in np.lexsort((-largest, kinds)).tolist():
+        plan.put_where_cheapest(table, int(choice[table]))
+    return plan.assignment

@@ -1,4 +1,4 @@
-"""Linear and mixed-integer programs, and their solutions, as arrays."""
+"""Linear programs, and their solutions, as arrays."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from costmodels.datatypes import BoolArray, FloatArray, IntArray
+from costmodels.datatypes import FloatArray, IntArray
 
 # ------------------ bases
 #
@@ -106,11 +106,6 @@ def row_names(row: IntArray, column: IntArray, count: int) -> list[bytes]:
     ]
 
 
-_MOST_NODES: Final = 500
-"""Most nodes of a mixed-integer program, unless the program says otherwise. The limit ends it at
-the same place on every machine, as a limit by the clock would not."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
     """Constraints ``lower <= A x <= upper``.
@@ -165,28 +160,24 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MilpProgram:
+class LinearProgram:
     """Minimise ``cost @ x`` subject to ``lower <= x <= upper`` and the rows.
 
     Attributes:
         cost: of each variable, ``[variables]``.
         upper: largest value of each variable; infinite for none.
         rows: constraints on several variables.
-        integer: True for variables that have to be whole numbers.
         lower: least value of each variable.
         groups: the group of each of the first variables, ascending from 0; None if there are none.
             The variables of a group add up to 1, which the rows have to say too. Bounds are higher
             if they know it.
-        max_nodes: most nodes of the search tree, if any variable is whole; None for no limit.
     """
 
     cost: FloatArray
     upper: FloatArray
     rows: Rows
-    integer: BoolArray
     lower: FloatArray = field(default_factory=lambda: np.zeros(1))
     groups: IntArray | None = None
-    max_nodes: int | None = _MOST_NODES
 
     def __post_init__(self) -> None:
         """Give each variable a lower limit of its own."""
@@ -202,11 +193,10 @@ class Solution:
             is proven that there is no solution.
         x: the value of each variable in the best solution; None if the solver has none.
         reduced_costs: by how much the bound rises at least for each unit of a variable, proven as
-            well; None for mixed-integer programs, and if the solver gave no prices.
+            well; None if the solver gave no prices.
         basis: where a similar program can begin; None if the solver has none.
         infeasible: whether it is proven that there is no solution.
         pivots: pivots of the simplex method that it took.
-        nodes: nodes of the search tree that it took.
     """
 
     bound: float
@@ -215,4 +205,3 @@ class Solution:
     basis: ProgramBasis | None = None
     infeasible: bool = False
     pivots: int = 0
-    nodes: int = 0

@@ -1,1 +1,0 @@
-"""Predicted against measured: scores, and how measurements on a shared machine are made."""
