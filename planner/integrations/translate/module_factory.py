@@ -18,6 +18,14 @@ from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from planner.integrations.translate.pricing import refuse_key_values
 from planner.io.importers.base import Imported, assume
 
+_ASSUMED: Final = (
+    "uniform indices, and 1 index per feature where no constraint gives a pooling factor; a model "
+    "does not say them"
+)
+_NO_TABLES: Final = (
+    "the model has no table that TorchRec's sharders would shard; to price its dense part alone, "
+    "name a function that gives its inputs with --inputs"
+)
 _PRECISIONS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -61,21 +69,14 @@ def import_module(
     )
     source = f"the model that {factory} builds"
     if described is None and trace is None:
-        message = (
-            f"{factory}: the model has no table that TorchRec's sharders would shard; to price its "
-            "dense part alone, name a function that gives its inputs with --inputs"
-        )
-        raise InvalidInputError(message)
+        raise InvalidInputError(f"{factory}: {_NO_TABLES}")
     if described is None:
         only = dense or DenseArch()
         workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=only)
         return Imported(workload=workload, source=source, assumed=_notes(workload, trace))
     refuse_key_values(described.key_values, "a workload file")
-    assumed = {
-        "tables": "uniform indices, and 1 index per feature where no constraint gives a pooling "
-        "factor; a model does not say them",
-        "training.batch_size_per_rank": f"{batch_size}; a model does not say it",
-    }
+    assumed = {"tables": _ASSUMED}
+    assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
     for warning in described.warnings:
         assume(assumed, "model", warning)
     for key, text in _notes(described.workload, trace).items():
