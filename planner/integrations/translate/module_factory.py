@@ -69,7 +69,8 @@ def import_module(
     )
     source = f"the model that {factory} builds"
     if described is None and trace is None:
-        raise InvalidInputError(f"{factory}: {_NO_TABLES}")
+        message = f"{factory}: {_NO_TABLES}"
+        raise InvalidInputError(message)
     if described is None:
         only = dense or DenseArch()
         workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=only)
