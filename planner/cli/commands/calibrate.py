@@ -114,7 +114,7 @@ def command(settings: Settings, flags: _Flags) -> int:
     from planner.cli.environment import require_torchrec
     from planner.cli.output import check_file
     from planner.integrations.measure.calibrate import sees_gpus
-    from planner.integrations.measure.gloo_ranks import launch_of, require_torchrec
+    from planner.integrations.measure.gloo_ranks import launch_of
     from planner.io.library import locate
 
     for path in (flags.output, flags.rows):
@@ -253,7 +253,6 @@ def _calibrate_ranks(
     from planner.cli.environment import require_torchrec
     from planner.cli.progress import status_line
     from planner.integrations.measure.calibrate import fit_here, measure_machine, memory_bytes
-    from planner.integrations.measure.gloo_ranks import require_torchrec
     from planner.io.system.system_writer import write_calibrated_system
 
     require_torchrec("calibrate")

@@ -15,7 +15,6 @@ from planner.cli.environment import require_torchrec
 from planner.cli.printing import validate_runs as show
 from planner.cli.progress import status_line
 from planner.errors import InvalidInputError
-from planner.integrations.measure.gloo_ranks import require_torchrec
 from planner.validation.tasks import Outcome
 
 
