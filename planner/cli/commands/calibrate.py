@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from costmodels.calibration.fitting import FitError
     from planner.integrations.measure.gloo_ranks import Launch
-    from planner.io.system.calibrated_device import Written
+    from planner.io.system.system_writer import Written
 
 _LEAST_CORES: Final = 2
 """The constants of CPU ranks have those of collectives, for which a rank needs another one."""
@@ -197,8 +197,8 @@ def _measure_host(settings: Settings, flags: _Flags, kind: str) -> int:
 
 def _tell_rows(settings: Settings, rows: Path, flags: _Flags | None) -> int:
     """Tell what was measured; on a GPU fit the rows, and write the system file asked for."""
-    from planner.io.system.calibrated_device import fit_and_write
-    from planner.io.system.measured_rows import read_rows
+    from planner.io.system.measured_files import read_rows
+    from planner.io.system.system_writer import fit_and_write
 
     measured = read_rows(rows)
     written = [rows]

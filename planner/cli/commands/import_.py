@@ -156,8 +156,7 @@ def collectives(
     """
     from costmodels.measured.curves import Collective
     from planner.cli.output import refuse_own_input
-    from planner.io.system.collective_curves import curves_text
-    from planner.io.system.collective_logs import LogShape, read_logs
+    from planner.io.system.collective_curves import LogShape, curves_text, read_logs
     from planner.support.files import write_text_atomic
 
     if output is not None:
@@ -292,8 +291,7 @@ def hugectr(
     from planner import io
     from planner.errors import InvalidInputError
     from planner.io.documents import read_json
-    from planner.io.importers.hugectr import import_hugectr
-    from planner.io.importers.hugectr_plan import import_hugectr_plan, is_plan
+    from planner.io.importers.hugectr import import_hugectr, import_hugectr_plan, is_plan
 
     if file.suffix.lower() == ".py":
         message = (
@@ -337,7 +335,7 @@ def param(settings: console.Settings, file: Path, flags: ImportFlags) -> int:
 
     'shardplan import collectives' reads the logs of PARAM's collectives.
     """
-    from planner.io.importers.param import import_param
+    from planner.io.importers.fbgemm import import_param
 
     return finish(settings, import_param(file), flags, read=(file,))
 

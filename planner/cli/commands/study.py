@@ -17,7 +17,7 @@ from planner.cli import flags as spec
 from planner.cli import types as kinds
 from planner.cli.console import Settings, complain, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, StopOnInterrupt
-from planner.cli.output import check_folder, check_output, files_set
+from planner.cli.output import check_folder, files_set
 from planner.errors import InvalidInputError
 from planner.support.cores import usable_cores
 from planner.support.files import PLAN_FILE, behind_links, writing
@@ -118,13 +118,12 @@ class StudyFlags(spec.Flags):
     )
     dask: kinds.Text = spec.option(
         "Search on a Dask cluster; its workers need this version of shardplan.",
-        metavar="local|ADDRESS",
+        metavar="ADDRESS",
     )
-    output: kinds.File = spec.option(
+    output: kinds.Folder = spec.option(
         "Write plan.json, setups.csv, study.html and study.journal, with which the same command "
-        "goes on; or only the best plan, as FILE.json.",
+        "goes on.",
         "-o --output",
-        metavar="DIR|FILE.json",
     )
 
     @property
@@ -160,7 +159,7 @@ class StudyFlags(spec.Flags):
                 self.hosts and self.gpus
             ),
             "--workers counts processes of this machine, and --dask has its own; drop one": (
-                self.dask not in (None, "local") and self.workers is not None
+                self.dask and self.workers
             ),
         }
         for message, is_wrong in wrong.items():
@@ -234,7 +233,7 @@ def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
 
 def _journal(output: Path | None) -> Path | None:
     """The journal in the output folder, which is made; None if there is no such folder."""
-    if output is None or output.suffix == ".json":
+    if output is None:
         return None
     with writing(output):
         behind_links(output).mkdir(parents=True, exist_ok=True)
@@ -244,12 +243,11 @@ def _journal(output: Path | None) -> Path | None:
 @contextmanager
 def _place(dask: str | None, processes: int) -> Iterator[Any]:
     """Where searches run: a Dask cluster, a pool of processes, or this process."""
-    from planner.support.dask_cluster import dask_client, require_same_version
+    from planner.support.dask_cluster import dask_client
     from planner.support.processes import WorkerPool
 
     if dask is not None:
-        with dask_client(dask, processes) as client:
-            require_same_version(client)
+        with dask_client(dask) as client:
             yield client
     elif processes == 1:
         yield None
@@ -393,12 +391,8 @@ def _check_output(output: Path, inputs: tuple[Path, ...]) -> None:
     """Refuse an output that cannot be written, or that is an input, before a search.
 
     Raises:
-        InvalidInputError: it is one of these; or a folder with the name of a file, or the other way
-            round.
+        InvalidInputError: it is one of these, or a file, or a folder of something else.
     """
-    if output.suffix == ".json":
-        check_output(output, inputs)
-        return
     others = sorted(p.name for p in output.iterdir()) if output.is_dir() else []
     if others and JOURNAL_FILE not in others:
         message = f"--output {output} holds {', '.join(others[:3])}; name another folder"
@@ -447,16 +441,11 @@ def _deliver(
 
 
 def _write(study: Study, output: Path, result: PlanningResult | None) -> tuple[Path, ...]:
-    """Write only the best plan if the name ends in .json; otherwise a folder with everything."""
+    """Write the plan, the setups and the page; returns their paths."""
     from planner import io
     from planner.study.page import study_page
     from planner.support.files import csv_text, write_texts_atomic
 
-    if output.suffix == ".json":
-        if result is None:
-            return ()
-        io.save_plan(output, result)
-        return (output,)
     rows = _rows(study)
     names = list(dict.fromkeys(name for row in rows for name in row))
     name = next(study.space.first_problems()).workload.name

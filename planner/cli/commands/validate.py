@@ -49,7 +49,6 @@ def command() -> None:
       shardplan validate published --what memory
       shardplan validate torchrec --system my_cpu.yaml --tasks 10 --plans 8 -o results
       shardplan validate torchrec --system my_cpu.yaml --models sequence --plans 4
-      shardplan validate torchrec --system my_cpu.yaml --skew
       shardplan validate torchrec --system my_cpu.yaml --codec fp16 --plans 4
       shardplan validate intervals
       shardplan validate trace dlrm.yaml run1/plan.json rank-0.json.gz rank-1.json.gz
@@ -112,15 +111,9 @@ def published(settings: Settings, *, what: str) -> int:
 
 
 @command.command("intervals", short_help="How often 90 % intervals hold measurements.")
-@click.option(
-    "--runs",
-    type=FILE,
-    metavar="FILE",
-    help="Also count the runs that 'validate torchrec -o DIR' wrote.",
-)
 @spec.output_options
 @click.pass_obj
-def intervals(settings: Settings, *, runs: Path | None) -> int:
+def intervals(settings: Settings) -> int:
     """Count the held-out measurements that lie inside their 90 % intervals.
 
     The measurements are published systems, lookups, and points of collective curves; no model was
@@ -129,7 +122,7 @@ def intervals(settings: Settings, *, runs: Path | None) -> int:
     """
     from planner.cli.printing.validate_published import show_intervals
 
-    show_intervals(settings, runs)
+    show_intervals(settings)
     return 0
 
 
@@ -158,7 +151,6 @@ class RunFlags(spec.Flags):
             default="dlrm",
         )
     )
-    skew: bool = spec.switch("Run each plan with uniform, then with skewed indices.")
     codec: Annotated[str | None, ValueKind(click.Choice(["fp16", "bf16"]))] = spec.option(
         "Run each plan with exchanges in fp32, then in this format."
     )
@@ -167,28 +159,20 @@ class RunFlags(spec.Flags):
     @property
     def what(self) -> str:
         """What is compared."""
-        return "skew" if self.skew else self.codec or self.models
+        return self.codec or self.models
 
     @property
     def title(self) -> str:
         """The title of what compares two runs of each plan; empty for single runs."""
-        if self.skew:
-            return "Time with exponent 1.2 over time with uniform indices"
         return f"Time with {self.codec} exchanges over time with fp32" if self.codec else ""
 
     def check(self) -> None:
         """Refuse more than one comparison."""
-        asked = {
-            "--skew": self.skew,
-            f"--codec {self.codec}": self.codec is not None,
-            f"--models {self.models}": self.models != "dlrm",
-        }
-        named = [flag for flag, is_asked in asked.items() if is_asked]
-        if len(named) > 1:
-            message = f"{' and '.join(named)} ask for different comparisons; keep one of them"
-            raise spec.usage(message)
-        if self.skew and spec.is_given("tasks"):
-            message = "--skew trains one model; drop --tasks"
+        if self.codec is not None and self.models != "dlrm":
+            message = (
+                f"--codec {self.codec} and --models {self.models} ask for different comparisons; "
+                "keep one of them"
+            )
             raise spec.usage(message)
 
 
@@ -202,9 +186,9 @@ def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     Each model is trained under random plans, baselines and plans of the search, which take turns in
     random blocks. Ranks are gloo processes. Measured times are processor times of each rank, joined
     at every collective, so that other jobs disturb little. Predictions rest on what 'shardplan
-    calibrate' measured, stage by stage, and never on a run of one of these plans. -v also prints
-    every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed and
-    written, and the exit code is 4.
+    calibrate' measured, stage by stage, and never on a run of one of these plans; --json and -o
+    have every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed
+    and written, and the exit code is 4.
     """
     from planner.cli.printing import validate_runs as show
     from planner.cli.progress import status_line
@@ -232,9 +216,6 @@ def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     elif flags.title:
         show.print_pairs(outcomes, flags.title)
     else:
-        if settings.verbose:
-            show.print_runs(outcomes)
-            show.print_stages(outcomes)
         show.print_scores(found)
         show.print_inside(outcomes)
     if flags.output is not None:
@@ -255,11 +236,11 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
     from planner.integrations.measure.calibrate import calibrated_topology
     from planner.integrations.measure.runs import RunSettings, validate_tasks
 
-    ranks, tasks = flags.ranks, 1 if flags.skew else flags.tasks
+    ranks = flags.ranks
 
     def report(found: Sequence[Outcome]) -> None:
         finished.extend(found)
-        progress(f"task {found[-1].task + 1} of {tasks} done")
+        progress(f"task {found[-1].task + 1} of {flags.tasks} done")
 
     with TemporaryDirectory(prefix="shardplan-") as folder:
         if flags.system is None:
@@ -268,7 +249,7 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
             topology = io.load_system(flags.system, gpus=ranks, gpus_per_host=ranks)
         validate_tasks(
             topology,
-            num_tasks=tasks,
+            num_tasks=flags.tasks,
             num_plans=flags.plans,
             seed=flags.seed,
             settings=RunSettings(seed=flags.seed),

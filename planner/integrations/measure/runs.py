@@ -41,9 +41,7 @@ from planner.validation.tasks import (
     NamedPlan,
     Outcome,
     choose_plans,
-    large_workload,
     random_workload,
-    with_skew,
 )
 
 
@@ -223,9 +221,6 @@ def _busy_seconds() -> tuple[float, float]:
 # ------------------------------------------------------------------ random models, predicted
 
 
-UNIFORM, SKEWED = 0.0, 1.2
-
-
 Progress = Callable[[Sequence[Outcome]], None]
 
 
@@ -251,9 +246,8 @@ def validate_tasks(
         seed: of models and plans.
         settings: how often each plan runs.
         what: the variants of a model: ``dlrm`` and the names of
-            :data:`planner.validation.tasks.BLOCK_TASKS` have one. ``skew`` has uniform indices, and
-            indices of a Zipf law of exponent 1.2, of large tables, so that lookups dominate and
-            caches cannot hide the effect. A precision has exchanges in fp32, and in that precision.
+            :data:`planner.validation.tasks.BLOCK_TASKS` have one. A precision has exchanges in
+            fp32, and in that precision.
         progress: called with the outcomes of each task.
     """
     outcomes: dict[str, list[Outcome]] = {}
@@ -285,9 +279,6 @@ class _Task:
 
 def _variants(what: str, seed: int) -> dict[str, _Task]:
     """The variants of a random model by their labels; see :func:`validate_tasks`."""
-    if what == "skew":
-        workload = large_workload(seed)
-        return {f"{x:g}": _Task.of(with_skew(workload, x)) for x in (UNIFORM, SKEWED)}
     if what in BLOCK_TASKS:
         workload, blocks = BLOCK_TASKS[what](seed)
         # The dense part is traced as by ``shardplan import torchrec``.
