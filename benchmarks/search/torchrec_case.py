@@ -36,7 +36,7 @@ from torchrec.optim import RowWiseAdagrad
 
 from benchmarks.search.torchrec_instances import Instance, instance
 from costmodels.sharding import Plan, ShardingType
-from costmodels.torchrec_estimates.constants import MIN_COLUMN_WIDTH
+from costmodels.torchrec_estimates import MIN_COLUMN_WIDTH
 from costmodels.workload import DataType as OurType
 from planner import api
 from planner.errors import PlannerError as OurError

@@ -25,10 +25,11 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final
 
+from costmodels import torchrec_estimates as constants
 from costmodels.distribution.uniform import Uniform
 from costmodels.sharding import ComputeKernel, ShardingType
 from costmodels.topology import Device, Host, Link, Topology
-from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, constants, shard_storage
+from costmodels.torchrec_estimates import TorchrecMachine, TorchrecTable, shard_storage
 from costmodels.training.communication import Communication, Precision
 from costmodels.units import GB, GIB, US
 from costmodels.workload import DataType, Feature, Table, Workload

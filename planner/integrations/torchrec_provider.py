@@ -219,7 +219,7 @@ class ShardplanProvider(DefaultPlannerProvider):
         """
         request, config = ctx.request, ctx.request.planner_config
         hints = self._hints_for(config)
-        for line in (*_unused(request), *_layout_remarks(sku, request)):
+        for line in _unused(sku, request):
             logger.warning("%s: %s", sku, line)
             if line not in ctx.warnings:
                 ctx.warnings.append(line)
@@ -306,8 +306,8 @@ def requested_system(sku: str, request: ShardingPlanRequest) -> tuple[Topology, 
     return system, changed
 
 
-def _unused(request: ShardingPlanRequest) -> list[str]:
-    """A line for each setting of a request that is set but has no effect."""
+def _unused(sku: str, request: ShardingPlanRequest) -> list[str]:
+    """A line for each setting that has no effect, and one if hosts have more ranks than usual."""
     config = request.planner_config
     defaults = {f.name: f.default for f in fields(config)}
     lines = [
@@ -328,15 +328,10 @@ def _unused(request: ShardingPlanRequest) -> list[str]:
     cache = getattr(request, "cache_config", None)
     if cache is not None and cache.enabled:
         lines.append("cache_config is not used: TorchRec's orchestrators keep no plans")
-    return lines
-
-
-def _layout_remarks(sku: str, request: ShardingPlanRequest) -> list[str]:
-    """A line if hosts of the request have more ranks than those of the system."""
     most = io.load_smallest(sku).local_world_size
-    if request.local_world_size <= most:
-        return []
-    return [
-        f"local_world_size {request.local_world_size} is more than the {most} GPUs of a host of "
-        f"{sku}: all of them are taken to lie in one host"
-    ]
+    if request.local_world_size > most:
+        lines.append(
+            f"local_world_size {request.local_world_size} is more than the {most} GPUs of a host "
+            f"of {sku}: all of them are taken to lie in one host"
+        )
+    return lines

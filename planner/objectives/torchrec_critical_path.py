@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from planner.torchrec_terms.space import ColumnMaxima
+from planner.torchrec_terms import ColumnMaxima
 
 
 @final

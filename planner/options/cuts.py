@@ -32,7 +32,7 @@ from costmodels.sharding import (
     TablePlacement,
     place,
 )
-from costmodels.torchrec_estimates.constants import MIN_COLUMN_WIDTH
+from costmodels.torchrec_estimates import MIN_COLUMN_WIDTH
 from costmodels.workload import Pooling, Table, Workload
 from planner.errors import InvalidInputError, StoppedError
 from planner.options.runtime_warnings import NOT_DIVIDED, rows_change, tables_by_module

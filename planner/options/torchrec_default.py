@@ -32,9 +32,9 @@ from costmodels.sharding import (
     row_block_columns,
 )
 from costmodels.torchrec_estimates import (
+    CACHE_LOAD_FACTOR,
     TorchrecMachine,
     TorchrecTable,
-    constants,
     shard_perf,
     shard_storage,
 )
@@ -169,7 +169,7 @@ def _options(
                 sharding_type=kind,
                 kernel=kernel,
                 column_widths=widths,
-                cache_load_factor_ratio=constants.CACHE_LOAD_FACTOR if cached else None,
+                cache_load_factor_ratio=CACHE_LOAD_FACTOR if cached else None,
             )
             runs = tuple((known[w, rows], count) for w in widths for rows, count in blocks)
             yield DefaultOption(table=index, option=option, runs=runs)

@@ -41,7 +41,7 @@ from planner.space.evaluation import Assignment, Evaluator, SearchSpace
 from planner.space.objective import AbstractObjective, MakePipeline
 from planner.support.status import Status
 from planner.support.text import counted, significant
-from planner.torchrec_terms.space import ColumnMaxima
+from planner.torchrec_terms import ColumnMaxima
 
 Point = tuple[float, Assignment]
 """A plan with its value."""

@@ -23,8 +23,7 @@ from planner.result import Candidate, PlanningResult, ScenarioTime
 from planner.scenarios import RobustObjective, ScenarioPipeline, ScenarioRule, check_scenarios
 from planner.space.evaluation import SearchSpace
 from planner.space.objective import AbstractObjective, JudgedWork, MakePipeline
-from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
-from planner.torchrec_terms.space import torchrec_space
+from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing, torchrec_space
 
 # ------------------ prepare
 #

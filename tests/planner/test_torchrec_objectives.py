@@ -13,24 +13,23 @@ from costmodels.sharding import ComputeKernel, Plan, ShardingType
 from costmodels.system_models import default_models
 from costmodels.topology import Topology
 from costmodels.torchrec_estimates import (
+    CACHE_LOAD_FACTOR,
     TorchrecMachine,
     TorchrecTable,
-    constants,
     shard_perf,
     shard_storage,
 )
 from costmodels.units import GIB
 from costmodels.workload import Workload
 from planner import api
+from planner import torchrec_terms as torchrec_space_module
 from planner.errors import InvalidInputError
 from planner.objectives import objective_named
 from planner.options.cuts import torchrec_widths
 from planner.options.enumeration import Listing, enumerate_options
 from planner.problem import Constraints, PlanningProblem, TableConstraint
 from planner.space.evaluation import SearchSpace
-from planner.torchrec_terms import space as torchrec_space_module
-from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
-from planner.torchrec_terms.space import torchrec_space
+from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing, torchrec_space
 from tests.planner import cases
 from tests.strategies import make_device, make_host, make_table, make_topology, make_workload
 
@@ -135,7 +134,7 @@ def test_every_option_of_torchrec_is_listed() -> None:
         dim = problem.workload.table(listed.table).embedding_dim
         found = {(o.sharding_type, o.kernel, o.column_widths) for o in listed.options}
         factors = {o.cache_load_factor_ratio for o in listed.options}
-        assert constants.CACHE_LOAD_FACTOR in factors
+        assert CACHE_LOAD_FACTOR in factors
         assert (ShardingType.DATA_PARALLEL, ComputeKernel.DENSE, (dim,)) in found
         for kernel in (k for k in ComputeKernel if k is not ComputeKernel.DENSE):
             assert (ShardingType.ROW_WISE, kernel, (dim,)) in found

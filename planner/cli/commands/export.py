@@ -52,7 +52,7 @@ def trace(
     kernel begins when its last rank arrives; its arguments say how long the rank waited.
     """
     from planner.cli.output import write_folder
-    from planner.trace import traces
+    from planner.trace.kineto import traces
 
     pipeline, loaded = _priced(workload, plan, flags, output)
     world = pipeline.topology.world_size

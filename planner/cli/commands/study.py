@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,26 +42,25 @@ SAMPLERS = ("bounds", "tpe", "nsga2", "random")
 class StudyFlags(spec.Flags):
     """The flags on the study: clusters, knobs, objectives and effort."""
 
-    systems: kinds.Texts = spec.listed(
+    systems: kinds.Texts = spec.option(
         "Systems to choose from, by name or file; the usual one first.",
         "--system",
-        type=kinds.Several(click.STRING),
+        type=kinds.Several(kinds.SYSTEM),
         metavar="A,B",
-        default=None,
         required=True,
-        shell_complete=kinds.complete_system,
     )
-    gpus: kinds.Numbers = spec.listed(
+    gpus: kinds.Numbers = spec.option(
         "Numbers of GPUs.  [default: one host; with --budget, 1, 2, 4 ... hosts; with "
-        "--smallest-for, all numbers of hosts]"
+        "--smallest-for, all numbers of hosts]",
+        default=(),
     )
-    hosts: kinds.Numbers = spec.listed("Numbers of full hosts, instead of --gpus.")
+    hosts: kinds.Numbers = spec.option("Numbers of full hosts, instead of --gpus.", default=())
     gpus_per_host: kinds.Number = spec.option("GPUs per host.  [default: each system's]")
-    batch_sizes: kinds.Batches = spec.listed(
-        "Samples per GPU; 32k is 32,768.  [default: workload's]", "--batch-size"
+    batch_sizes: kinds.Batches = spec.option(
+        "Samples per GPU; 32k is 32,768.  [default: workload's]", "--batch-size", default=()
     )
-    global_batch_sizes: kinds.Batches = spec.listed(
-        "Samples of all GPUs in one step.", "--global-batch-size"
+    global_batch_sizes: kinds.Batches = spec.option(
+        "Samples of all GPUs in one step.", "--global-batch-size", default=()
     )
     vary: kinds.Texts = spec.many(
         "Values of a key of the workload (training.pipeline), of the system "
@@ -84,22 +83,29 @@ class StudyFlags(spec.Flags):
     restart_s: kinds.Seconds = spec.option(
         "Time from a failure to the next iteration.", "--restart", default="5min"
     )
-    goals: kinds.Texts = spec.listed(
+    goals: kinds.Texts = spec.option(
         f"What is best: {', '.join(GOALS)}.  [default: iteration; throughput where setups have "
         "unequal batches]",
         "--objective",
         type=kinds.Several(click.Choice(GOALS)),
         metavar="NAME,NAME",
+        default=(),
     )
     is_grid: bool = spec.switch("Search every setup, also those ruled out.", "--grid")
     smallest_for: kinds.Rate = spec.option(
         "Find the fewest GPUs that train so many samples per second, such as 20M."
     )
-    max_gpus: Annotated[int, kinds.ValueKind(kinds.RANKS, "N")] = spec.option(
-        "Largest number of GPUs that --smallest-for tries.", default="512"
+    max_gpus: int = spec.option(
+        "Largest number of GPUs that --smallest-for tries.",
+        default="512",
+        type=kinds.RANKS,
+        metavar="N",
     )
-    trials: Annotated[int, kinds.ValueKind(click.IntRange(1, 100_000), "N")] = spec.option(
-        "Most setups to search; fewer if bounds rule out all others.", default=24
+    trials: int = spec.option(
+        "Most setups to search; fewer if bounds rule out all others.",
+        default=24,
+        type=click.IntRange(1, 100_000),
+        metavar="N",
     )
     evaluations: kinds.Evaluations = spec.option(f"Budget of each search: {spec.WORK}")
     time_limit_s: kinds.Duration = spec.option(f"For each search, {spec.CLOCK}", "--time-limit")
@@ -108,13 +114,16 @@ class StudyFlags(spec.Flags):
         "--within",
         default="0%",
     )
-    sampler: Annotated[str | None, kinds.ValueKind(click.Choice(SAMPLERS))] = spec.option(
+    sampler: kinds.Text = spec.option(
         "What chooses the next setup: proven bounds, or a sampler of Optuna, whose choices are "
-        "still checked by their bounds.  [default: bounds; tpe for spaces too large to list]"
+        "still checked by their bounds.  [default: bounds; tpe for spaces too large to list]",
+        type=click.Choice(SAMPLERS),
     )
     seed: kinds.Seed = spec.option("Random seed.", default=0)
-    workers: Annotated[int | None, kinds.ValueKind(click.IntRange(1, 1024), "N")] = spec.option(
-        "Processes to use.  [default: one per usable core]"
+    workers: int | None = spec.option(
+        "Processes to use.  [default: one per usable core]",
+        type=click.IntRange(1, 1024),
+        metavar="N",
     )
     dask: kinds.Text = spec.option(
         "Search on a Dask cluster; its workers need this version of shardplan.",
@@ -163,16 +172,11 @@ class StudyFlags(spec.Flags):
             ),
         }
         for message, is_wrong in wrong.items():
-            if is_wrong:
-                raise spec.usage(message)
+            spec.refuse(is_wrong, message)
 
 
-@click.command(cls=spec.StrictCommand, short_help="Choose cluster, batch, pipeline and more.")
-@click.argument("workload", type=kinds.FILE)
-@spec.taking(StudyFlags)
-@spec.output_options
-@click.pass_obj
-def command(settings: Settings, *, workload: Path, flags: StudyFlags) -> int:
+@spec.command("Choose cluster, batch, pipeline and more.")
+def command(settings: Settings, workload: Path, flags: StudyFlags) -> int:
     """Choose what surrounds a plan; each setup that is searched gets a plan of its own.
 
     'shardplan plan' takes system, GPUs, batch, pipeline and more as given. Here options may list

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import click
 
 from planner.cli import flags as spec
 from planner.cli.console import Settings, remark, shown_paths, warn, write_json
 from planner.cli.interrupt import EXIT_STOPPED, stop_words
-from planner.cli.types import FILE, File, Folder, ValueKind
+from planner.cli.types import File, Folder, Text
 
 if TYPE_CHECKING:
     from planner.validation.tasks import Outcome
@@ -31,7 +31,7 @@ KINDS = {
 """The kinds of published measurements, with the module of :mod:`planner.validation` for each."""
 
 
-@click.group(cls=spec.StrictGroup, short_help="Compare predictions with measured systems.")
+@click.group(short_help="Compare predictions with measured systems.")
 def command() -> None:
     """Compare predictions with measurements.
 
@@ -55,19 +55,17 @@ def command() -> None:
     """
 
 
-@command.command("published", short_help="Systems measured and published by others.")
-@click.option(
-    "--what",
-    type=click.Choice(tuple(KINDS)),
-    default="systems",
-    show_default=True,
-    help="Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and "
-    "their device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
-    "transformers; or kernels of HSTU's attention.",
-)
-@spec.output_options
-@click.pass_obj
-def published(settings: Settings, *, what: str) -> int:
+@spec.command("Systems measured and published by others.", command)
+def published(
+    settings: Settings,
+    what: str = spec.option(
+        "Measurements: MLPerf systems; FBGEMM's lookups, GPU times of dense parts, steps and their "
+        "device memory on an H200; three models on one GPU (Lin et al. 2022); steps of "
+        "transformers; or kernels of HSTU's attention.",
+        default="systems",
+        type=click.Choice(tuple(KINDS)),
+    ),
+) -> int:
     """Predict what others measured and print the errors.
 
     systems: MLPerf's DLRM-DCNv2 under the plans that its logs print, or that the planner of the
@@ -110,9 +108,7 @@ def published(settings: Settings, *, what: str) -> int:
     return 0
 
 
-@command.command("intervals", short_help="How often 90 % intervals hold measurements.")
-@spec.output_options
-@click.pass_obj
+@spec.command("How often 90 % intervals hold measurements.", command)
 def intervals(settings: Settings) -> int:
     """Count the held-out measurements that lie inside their 90 % intervals.
 
@@ -133,26 +129,22 @@ class RunFlags(spec.Flags):
     system: File = spec.option(
         "A system from 'shardplan calibrate'.  [default: calibrate quickly first]"
     )
-    tasks: Annotated[int, ValueKind(click.IntRange(1, 1000))] = spec.option(
-        "Number of random models.", default=10
+    tasks: int = spec.option("Number of random models.", default=10, type=click.IntRange(1, 1000))
+    plans: int = spec.option(
+        "Number of plans for each model.", default=8, type=click.IntRange(2, 64)
     )
-    plans: Annotated[int, ValueKind(click.IntRange(2, 64))] = spec.option(
-        "Number of plans for each model.", default=8
+    ranks: int = spec.option("Number of gloo ranks.", default=2, type=click.IntRange(2, 16))
+    seed: int = spec.option(
+        "Of the random models and plans.", default=1000, type=click.IntRange(min=0)
     )
-    ranks: Annotated[int, ValueKind(click.IntRange(2, 16))] = spec.option(
-        "Number of gloo ranks.", default=2
+    models: str = spec.option(
+        "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
+        default="dlrm",
+        type=click.Choice(["dlrm", "transformer", "sequence"]),
     )
-    seed: Annotated[int, ValueKind(click.IntRange(min=0))] = spec.option(
-        "Of the random models and plans.", default=1000
-    )
-    models: Annotated[str, ValueKind(click.Choice(["dlrm", "transformer", "sequence"]))] = (
-        spec.option(
-            "DLRMs; or with transformer blocks between pooled vectors, or along sequences.",
-            default="dlrm",
-        )
-    )
-    codec: Annotated[str | None, ValueKind(click.Choice(["fp16", "bf16"]))] = spec.option(
-        "Run each plan with exchanges in fp32, then in this format."
+    codec: Text = spec.option(
+        "Run each plan with exchanges in fp32, then in this format.",
+        type=click.Choice(["fp16", "bf16"]),
     )
     output: Folder = spec.option("Write every run as CSV.", "-o --output")
 
@@ -168,19 +160,15 @@ class RunFlags(spec.Flags):
 
     def check(self) -> None:
         """Refuse more than one comparison."""
-        if self.codec is not None and self.models != "dlrm":
-            message = (
-                f"--codec {self.codec} and --models {self.models} ask for different comparisons; "
-                "keep one of them"
-            )
-            raise spec.usage(message)
+        spec.refuse(
+            self.codec is not None and self.models != "dlrm",
+            f"--codec {self.codec} and --models {self.models} ask for different comparisons; keep "
+            "one of them",
+        )
 
 
-@command.command("torchrec", short_help="Train random models here and compare.")
-@spec.taking(RunFlags)
-@spec.output_options
-@click.pass_obj
-def torchrec(settings: Settings, *, flags: RunFlags) -> int:
+@spec.command("Train random models here and compare.", command)
+def torchrec(settings: Settings, flags: RunFlags) -> int:
     """Train random models on this machine's CPU cores, and predict the time of every plan.
 
     Each model is trained under random plans, baselines and plans of the search, which take turns in
@@ -190,9 +178,9 @@ def torchrec(settings: Settings, *, flags: RunFlags) -> int:
     have every plan and every stage. After Ctrl-C or SIGTERM the models that are done are printed
     and written, and the exit code is 4.
     """
+    from planner.cli.environment import refuse_launcher, require_torchrec
     from planner.cli.printing import validate_runs as show
     from planner.cli.progress import status_line
-    from planner.cli.real_runs import refuse_launcher, require_torchrec
 
     require_torchrec("validate torchrec")
     refuse_launcher("validate torchrec")
@@ -258,20 +246,13 @@ def _train(flags: RunFlags, progress: Callable[[str], None], finished: list[Outc
         )
 
 
-@command.command("trace", short_help="A profiler's trace of your own run.")
-@click.argument("workload", type=FILE)
-@click.argument("plan", type=FILE)
-@click.argument("traces", type=FILE, nargs=-1, required=True)
-@spec.taking(spec.ProblemFlags)
-@spec.output_options
-@click.pass_obj
+@spec.command("A profiler's trace of your own run.", command)
 def trace(
     settings: Settings,
-    *,
     workload: Path,
     plan: Path,
-    traces: tuple[Path, ...],
     flags: spec.ProblemFlags,
+    traces: tuple[Path, ...] = spec.argument(nargs=-1, required=True),
 ) -> int:
     """Compare the prediction for a plan with PyTorch profiler traces of a run.
 

@@ -65,7 +65,7 @@ from planner.solving.runnable import runs
 from planner.space.budget import default_work_s, priced_plans
 from planner.space.evaluation import Assignment, Budget, Evaluator, SearchSpace
 from planner.space.objective import MakePipeline
-from planner.torchrec_terms.pipeline import TorchrecPipeline, TorchrecPricing
+from planner.torchrec_terms import TorchrecPipeline, TorchrecPricing
 
 if TYPE_CHECKING:
     from planner.integrations.torchrec_workload import ModelDescription

@@ -266,15 +266,15 @@ def validate_tasks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """A model as it is trained, and as it is priced."""
+    """A model as it is trained, and as it is priced where that differs."""
 
     trained: Workload
-    priced: Workload
     blocks: Blocks | None = None
+    traced: Workload | None = None
 
-    @classmethod
-    def of(cls, workload: Workload) -> _Task:
-        return cls(trained=workload, priced=workload)
+    @property
+    def priced(self) -> Workload:
+        return self.traced or self.trained
 
 
 def _variants(what: str, seed: int) -> dict[str, _Task]:
@@ -283,14 +283,14 @@ def _variants(what: str, seed: int) -> dict[str, _Task]:
         workload, blocks = BLOCK_TASKS[what](seed)
         # The dense part is traced as by ``shardplan import torchrec``.
         dense = DenseArch(operators=traced_dense(workload, blocks).operators)
-        priced = replace(workload, dense=dense)
-        return {"random": _Task(trained=workload, priced=priced, blocks=blocks)}
+        traced = replace(workload, dense=dense)
+        return {"random": _Task(trained=workload, blocks=blocks, traced=traced)}
     workload = random_workload(seed)
     if what not in tuple(Precision):
-        return {"random": _Task.of(workload)}
+        return {"random": _Task(trained=workload)}
     coded = workload.communicating(Communication.of(Precision(what), Precision(what)))
     coded = replace(coded, name=f"{workload.name}-{what}")
-    return {"fp32": _Task.of(workload), what: _Task.of(coded)}
+    return {"fp32": _Task(trained=workload), what: _Task(trained=coded)}
 
 
 def _outcomes(

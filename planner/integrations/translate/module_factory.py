@@ -18,12 +18,14 @@ from planner.integrations.torchrec_workload import WorkloadHints, describe_model
 from planner.integrations.translate.pricing import refuse_key_values
 from planner.io.importers.base import Imported, assume
 
-_ASSUMED: Final = {
-    "tables": "uniform indices, and 1 index per feature where no constraint gives a pooling "
-    "factor; a model does not say them",
-}
-
-
+_ASSUMED: Final = (
+    "uniform indices, and 1 index per feature where no constraint gives a pooling factor; a model "
+    "does not say them"
+)
+_NO_TABLES: Final = (
+    "the model has no table that TorchRec's sharders would shard; to price its dense part alone, "
+    "name a function that gives its inputs with --inputs"
+)
 _PRECISIONS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -66,16 +68,19 @@ def import_module(
         hints=WorkloadHints(name=name, dense=dense),
     )
     source = f"the model that {factory} builds"
+    if described is None and trace is None:
+        message = f"{factory}: {_NO_TABLES}"
+        raise InvalidInputError(message)
     if described is None:
-        workload = _without_tables(factory, name, batch_size, dense)
-        assumed = {**_dense_notes(workload), **_trace_notes(trace)}
-        return Imported(workload=workload, source=source, assumed=assumed)
+        only = dense or DenseArch()
+        workload = Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=only)
+        return Imported(workload=workload, source=source, assumed=_notes(workload, trace))
     refuse_key_values(described.key_values, "a workload file")
-    assumed = dict(_ASSUMED)
+    assumed = {"tables": _ASSUMED}
     assumed["training.batch_size_per_rank"] = f"{batch_size}; a model does not say it"
     for warning in described.warnings:
         assume(assumed, "model", warning)
-    for key, text in {**_dense_notes(described.workload), **_trace_notes(trace)}.items():
+    for key, text in _notes(described.workload, trace).items():
         assume(assumed, key, text)
     return Imported(
         workload=described.workload,
@@ -86,51 +91,35 @@ def import_module(
     )
 
 
-def _without_tables(factory: str, name: str, batch_size: int, dense: DenseArch | None) -> Workload:
-    if dense is None:
-        message = (
-            f"{factory}: the model has no table that TorchRec's sharders would shard; to price its "
-            "dense part alone, name a function that gives its inputs with --inputs"
-        )
-        raise InvalidInputError(message)
-    return Workload(name=name, tables=(), batch_size_per_rank=batch_size, dense=dense)
-
-
 def _traced(
     model: nn.Module, inputs: str | None, batch_size: int, autocast: str | None
 ) -> DenseTrace | None:
     """The trace of the dense part; None without inputs."""
-    if inputs is None:
-        if autocast is None:
-            return None
-        message = "--autocast is about the traced dense part; name its inputs with --inputs too"
-        raise InvalidInputError(message)
-    return trace_dense(
-        model,
-        _called(inputs, batch_size),
-        batch_size=batch_size,
-        autocast=None if autocast is None else _PRECISIONS[autocast],
-    )
+    if inputs is not None:
+        dtype = None if autocast is None else _PRECISIONS[autocast]
+        given = _called(inputs, batch_size)
+        return trace_dense(model, given, batch_size=batch_size, autocast=dtype)
+    if autocast is None:
+        return None
+    message = "--autocast is about the traced dense part; name its inputs with --inputs too"
+    raise InvalidInputError(message)
 
 
-def _dense_notes(workload: Workload) -> dict[str, str]:
-    """The optimizer of a dense part, which the training loop names."""
-    if not workload.dense.is_given:
-        return {}
-    text = f"{workload.dense_optimizer.value}; a model does not say how its dense part is updated"
-    return {"training.dense_optimizer": text}
-
-
-def _trace_notes(trace: DenseTrace | None) -> dict[str, str]:
-    """Notes on what a trace assumes, and what it does not know."""
-    if trace is None:
-        return {}
-    words = [
-        "traced on fake tensors at this batch size; inputs of floating type are taken to need "
-        "gradients, as vectors from tables do",
-        *trace.remarks,
-    ]
-    return {"dense": "; ".join(words)}
+def _notes(workload: Workload, trace: DenseTrace | None) -> dict[str, str]:
+    """The optimizer of the dense part, which the training loop names, and what a trace assumes."""
+    notes = {}
+    if workload.dense.is_given:
+        name = workload.dense_optimizer.value
+        notes["training.dense_optimizer"] = (
+            f"{name}; a model does not say how its dense part is updated"
+        )
+    if trace is not None:
+        words = (
+            "traced on fake tensors at this batch size; inputs of floating type are taken to need "
+            "gradients, as vectors from tables do"
+        )
+        notes["dense"] = "; ".join([words, *trace.remarks])
+    return notes
 
 
 def built_model(factory: str) -> tuple[nn.Module, Mapping[str, Any] | None]:

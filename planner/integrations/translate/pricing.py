@@ -52,7 +52,7 @@ from costmodels.workload import Optimizer, Workload
 from planner.errors import InvalidInputError
 from planner.integrations.translate.private_names import reserved_sizes
 from planner.integrations.translate.settings import KEY_VALUE_KERNELS
-from planner.torchrec_terms.pipeline import DDR, HBM, TorchrecPricing
+from planner.torchrec_terms import DDR, HBM, TorchrecPricing
 
 ON_SSD, *VIRTUAL = KEY_VALUE_KERNELS
 """The kernel of an ordinary table whose rows are on an SSD, and the kernels of virtual tables; the

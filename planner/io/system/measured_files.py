@@ -114,6 +114,7 @@ class _Environment(Loose):
 
 
 class _Lookup(Loose):
+    id: Text
     T: Annotated[int, Field(gt=0, le=10**5)]
     rows: Whole
     dim: Annotated[int, Field(gt=0, le=10**5)]

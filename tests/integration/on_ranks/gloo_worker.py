@@ -23,9 +23,9 @@ from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, Shard
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
 
+from costmodels.errors import InvalidValueError
 from costmodels.workload import Workload
 from planner import io
-from planner.errors import InvalidInputError
 from planner.integrations.torchrec_planner import ShardPlanner
 from planner.integrations.torchrec_workload import describe_model
 from planner.options.torchrec_rules import layout_problems
@@ -168,8 +168,8 @@ def rules(plan: ShardingPlan, workload: Workload) -> list[str]:
     """What our rules say of a plan of TorchRec's."""
     try:
         ours = from_sharding_plan(plan, workload)
-    except InvalidInputError as error:
-        return error.problems
+    except InvalidValueError as error:
+        return [str(error)]
     return layout_problems(ours, workload, make_topology(num_hosts=1, local=2), device="cpu")
 
 

@@ -18,7 +18,7 @@ from planner.result import PlanningResult
 from planner.scenarios import ScenarioRule
 from planner.settings import SearchSettings
 from planner.solving.prepare import objective_value
-from planner.torchrec_terms.pipeline import TorchrecPricing
+from planner.torchrec_terms import TorchrecPricing
 from tests.planner import cases
 
 PIPELINES = (Pipeline.SPARSE_DIST, Pipeline.PREFETCH_SPARSE_DIST, Pipeline.NONE)

@@ -76,8 +76,7 @@ def test_random_plans_do_without_a_search(monkeypatch: pytest.MonkeyPatch) -> No
 def test_indices_follow_their_law(scattered: bool) -> None:
     law = Zipf(num_embeddings=5000, exponent=1.1, scattered=scattered)
     sampler = IndexSampler(law, np.random.default_rng(0))
-    sampler.reseed(np.random.default_rng(1))
-    drawn = sampler.draw(200_000)
+    drawn = sampler.draw(200_000, np.random.default_rng(1))
     assert drawn.min() >= 0
     assert drawn.max() < 5000
     counts = np.sort(np.bincount(drawn, minlength=5000))[::-1]

@@ -11,9 +11,9 @@ import pytest
 
 from costmodels.cpu.exchange import STAGES
 from planner.cli.console import Settings
+from planner.cli.environment import require_torchrec
 from planner.cli.printing import validate_runs as show
 from planner.cli.progress import status_line
-from planner.cli.real_runs import require_torchrec
 from planner.errors import InvalidInputError
 from planner.validation.tasks import Outcome
 
@@ -105,7 +105,7 @@ def test_what_a_slower_machine_adds_to_the_errors_is_told() -> None:
 
 
 def test_a_missing_torch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("planner.cli.real_runs.find_spec", lambda name: None)
+    monkeypatch.setattr("planner.cli.environment.find_spec", lambda name: None)
     with pytest.raises(InvalidInputError, match="pip install 'shardplan\\[torchrec\\]'"):
         require_torchrec("calibrate")
 

@@ -88,6 +88,9 @@ def test_rows_of_the_h200_are_read() -> None:
         (lookup(T=0), "T: value 0: must be above 0"),
         (lookup(T=True), "T: value True"),
         ({k: v for k, v in lookup().items() if k != "dim"}, "key 'dim' is missing"),
+        ({k: v for k, v in lookup().items() if k != "id"}, "key 'id' is missing"),
+        ({k: v for k, v in lookup().items() if k != "loc"}, "key 'loc' is missing"),
+        (lookup(loc="ssd"), "loc"),
         ({"block": "ceilings", "what": "gemm", "prec": "fp4", "n": 64, "us": 1.0}, "prec"),
         ({"block": "hbm", "error": 3}, "error: must be text"),
         (

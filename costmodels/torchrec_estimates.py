@@ -1,0 +1,620 @@
+"""TorchRec 1.8's own estimates of the times and the memory of a shard, computed without torch.
+
+By these figures TorchRec's planner chooses and rates plans; they are not predictions of this
+project. Tests check that they equal those of ``EmbeddingPerfEstimator`` and
+``EmbeddingStorageEstimator`` of torchrec 1.8.0 to 1e-6.
+
+They are those of ``estimator/estimator.py`` and ``shard_estimators.py`` there. Times depend on the
+columns of a shard, and not on its rows, except for the all-reduce of replicated tables. The
+constants are those of ``distributed/planner/constants.py``, in bytes, seconds and bytes per second;
+none was chosen here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from costmodels.dense.base import dense_parameters
+from costmodels.errors import require
+from costmodels.sharding import BY_ROWS, ComputeKernel, ShardingType
+from costmodels.topology import Topology
+from costmodels.training.communication import Codecs
+from costmodels.units import GIB
+from costmodels.workload import Optimizer, Pipeline, Pooling, Table, Workload
+
+HBM_BANDWIDTH_BYTES_PER_S: Final = 897.0 * GIB
+"""Device memory, if the user gives no bandwidth (a V100's)."""
+DEVICE_LINK_BANDWIDTH_BYTES_PER_S: Final = 32.0 * GIB
+"""The link between a device and the host's memory."""
+INTRA_HOST_BANDWIDTH_BYTES_PER_S: Final = 600.0 * GIB
+"""The links between the ranks of a host."""
+INTER_HOST_BANDWIDTH_BYTES_PER_S: Final = 12.5 * GIB
+"""The links between hosts."""
+HBM_CAPACITY_BYTES: Final = 32.0 * GIB
+"""Device memory of each rank, if the user gives none."""
+DDR_CAPACITY_BYTES: Final = 128.0 * GIB
+"""Host memory of each rank (not of a host), if the user gives none."""
+
+INDEX_BYTES: Final = 8
+"""Bytes of an index."""
+CACHE_LOAD_FACTOR: Final = 0.2
+"""Share of a table's rows that are cached on the device, if the user gives none."""
+MIN_COLUMN_WIDTH: Final = 128
+"""Tables are cut into pieces of at least this many columns, unless a constraint allows fewer."""
+
+MIN_LOOKUP_COLUMNS: Final = 32
+"""A lookup of a piece takes as long as one of at least this many columns (``max(emb_dim, 32)``)."""
+
+FULL_BLOCK_COLUMNS: Final = 128
+"""From this many columns on, a kernel keeps all of its threads busy."""
+HALF_BLOCK_COLUMNS: Final = 64
+"""From this many columns on, it keeps half of them busy."""
+HALF_BLOCK_PENALTY: Final = 1.15
+"""Factor on the forward time of pieces with fewer columns than a full block."""
+QUARTER_BLOCK_PENALTY: Final = 1.75
+"""Factor on the forward time of pieces with fewer columns than half a block."""
+BACKWARD_MULTIPLIER: Final = 2.0
+"""Time of the backward over that of the forward lookup."""
+WEIGHTED_KERNEL_MULTIPLIER: Final = 1.1
+"""Further backward time of lookups with weights, over the forward time."""
+BATCHED_COPY_FACTOR: Final = 2.455
+"""How many times the bytes of gradients count that are copied to tables cut by rows."""
+REPLICATED_UPDATE_FACTOR: Final = 9.22
+"""How many times the bytes of a replicated table count for its update."""
+DENSE_KERNEL_RATIO: Final = 0.5
+"""Share of the bandwidth of device memory that the dense kernel reaches."""
+HOST_KERNEL_RATIO: Final = 0.1
+"""Share of its bandwidth that a kernel on host memory (UVM) reaches. This bandwidth is that of the
+link, or with a cache a mix of link and device memory."""
+
+RESERVED_RATIO: Final = 0.15
+"""Share of device memory that tables may not fill (``HeuristicalStorageReservation``)."""
+DENSE_COPIES: Final = 6
+"""How many times the parameters of the dense part are kept (same class)."""
+INPUT_COPIES: Final = 20
+"""How many times the indices of a batch are kept (same class): ten copies of each of two batches in
+flight."""
+
+# ------------------ machine: two levels of links, and the memory of each rank
+
+_FP32_BYTES = 4
+"""Bytes of a parameter of the dense part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrecMachine:
+    """TorchRec's ``Topology``.
+
+    Attributes:
+        world_size: number of ranks.
+        local_world_size: ranks per host.
+        group_size: ranks that share the row blocks of a table that is ``table_row_wise`` or
+            ``grid_shard``: those of a host, or of ``pod_size`` hosts.
+        hbm_bandwidth_bytes_per_s: bandwidth of device memory.
+        device_link_bandwidth_bytes_per_s: bandwidth between a device and host memory.
+        intra_host_bandwidth_bytes_per_s: bandwidth between ranks of a host.
+        inter_host_bandwidth_bytes_per_s: bandwidth between hosts.
+        backward_ratio: time of backward over forward compute.
+        weighted_ratio: further factor on the backward compute of lookups with weights.
+        hbm_capacity_by_rank_bytes: device memory of each rank.
+        ddr_capacity_by_rank_bytes: host memory of each rank; empty for TorchRec's default.
+    """
+
+    world_size: int
+    local_world_size: int
+    group_size: int
+    hbm_bandwidth_bytes_per_s: float = HBM_BANDWIDTH_BYTES_PER_S
+    device_link_bandwidth_bytes_per_s: float = DEVICE_LINK_BANDWIDTH_BYTES_PER_S
+    intra_host_bandwidth_bytes_per_s: float = INTRA_HOST_BANDWIDTH_BYTES_PER_S
+    inter_host_bandwidth_bytes_per_s: float = INTER_HOST_BANDWIDTH_BYTES_PER_S
+    backward_ratio: float = BACKWARD_MULTIPLIER
+    weighted_ratio: float = 1.0
+    hbm_capacity_by_rank_bytes: tuple[float, ...] = ()
+    ddr_capacity_by_rank_bytes: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the ranks divide into groups."""
+        require(self.world_size % self.group_size == 0, "groups of ranks must tile the world")
+
+    @staticmethod
+    def of(topology: Topology, *, torchrec_figures: bool = False) -> TorchrecMachine:
+        """A system as its user would describe it to TorchRec.
+
+        Args:
+            topology: the system. Scale-up domains of several hosts are left out, because TorchRec
+                has no level between host and network.
+            torchrec_figures: whether only the ranks are those of the system, and all else is
+                TorchRec's default.
+        """
+        ranks = topology.world_size
+        if torchrec_figures:
+            return TorchrecMachine(
+                world_size=ranks,
+                local_world_size=topology.local_world_size,
+                group_size=topology.local_world_size,
+                hbm_capacity_by_rank_bytes=(HBM_CAPACITY_BYTES,) * ranks,
+            )
+        host = topology.host
+        return TorchrecMachine(
+            world_size=ranks,
+            local_world_size=topology.local_world_size,
+            group_size=topology.local_world_size,
+            hbm_bandwidth_bytes_per_s=topology.device.hbm_bandwidth_bytes_per_s,
+            device_link_bandwidth_bytes_per_s=host.device_link_bandwidth_bytes_per_s,
+            intra_host_bandwidth_bytes_per_s=topology.host_link.bandwidth_bytes_per_s,
+            inter_host_bandwidth_bytes_per_s=topology.network_link.bandwidth_bytes_per_s,
+            hbm_capacity_by_rank_bytes=tuple(float(int(c)) for c in topology.hbm_capacities()),
+            ddr_capacity_by_rank_bytes=tuple(
+                float(int(c / topology.local_world_size))
+                for c in topology.ddr_capacities()
+                for _ in range(topology.local_world_size)
+            ),
+        )
+
+    def moved_to(self, machine: TorchrecMachine) -> TorchrecMachine:
+        """Another system, but with the memory of each rank of this one."""
+        return replace(
+            machine,
+            hbm_capacity_by_rank_bytes=self.hbm_capacity_by_rank_bytes,
+            ddr_capacity_by_rank_bytes=self.ddr_capacity_by_rank_bytes,
+        )
+
+    @property
+    def ddr_limits_bytes(self) -> tuple[float, ...]:
+        """Bytes of host memory that each rank may fill with tables."""
+        default = (DDR_CAPACITY_BYTES,) * self.world_size
+        return self.ddr_capacity_by_rank_bytes or default
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups of ranks; see ``group_size``."""
+        return max(1, self.world_size // self.group_size)
+
+    def bandwidth(self, world_size: int, local_world_size: int) -> float:
+        """Bytes per second of any collective except an all-reduce.
+
+        Source: ``BasicCommsBandwidths.get_bw``.
+
+        Args:
+            world_size: ranks that take part.
+            local_world_size: how many of them are on one host.
+        """
+        inside = world_size <= local_world_size
+        return (
+            self.intra_host_bandwidth_bytes_per_s
+            if inside
+            else self.inter_host_bandwidth_bytes_per_s
+        )
+
+    @property
+    def all_reduce_bandwidth_bytes_per_s(self) -> float:
+        """Bytes per second of all network links of a host, also if there is only one host."""
+        return self.inter_host_bandwidth_bytes_per_s * self.local_world_size
+
+    def device_limits_bytes(self, workload: Workload) -> tuple[float, ...]:
+        """Bytes of device memory that TorchRec leaves for tables on each rank; may be negative.
+
+        ``HeuristicalStorageReservation`` keeps 15 % of the memory, six times the parameters of the
+        dense part, and twenty times the indices of a batch.
+        """
+        dense = round(DENSE_COPIES * _FP32_BYTES * dense_parameters(workload))
+        batch = workload.batch_size_per_rank
+        ids = sum(f.pooling_factor * batch for t in workload.tables for f in t.features)
+        inputs = math.ceil(ids * INDEX_BYTES) * INPUT_COPIES
+        kept = 1 - RESERVED_RATIO
+        return tuple(float(int(kept * c) - dense - inputs) for c in self.hbm_capacity_by_rank_bytes)
+
+
+# ------------------ table
+#
+# A table and its inputs as TorchRec's estimators see them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrecTable:
+    """A table and its inputs on one rank.
+
+    Attributes:
+        num_embeddings: rows of the table.
+        embedding_dim: columns of the table.
+        element_bytes: bytes of an element of the table.
+        num_ids: indices that a rank looks up per batch.
+        num_outputs: vectors that a rank gets per batch.
+        is_pooled: whether vectors are pooled.
+        is_weighted: whether indices have weights.
+        all_to_all_bytes: bytes of an element in the all-to-all of outputs, and in that of
+            gradients.
+        row_sum_bytes: the same in the collectives that add up the outputs of row blocks.
+        output_bytes: bytes of an element of the output in memory.
+        optimizer_ratio: bytes of the optimizer's state per byte of weights.
+        prefetches: whether caches are filled ahead by a prefetching pipeline.
+    """
+
+    num_embeddings: float
+    embedding_dim: float
+    element_bytes: float
+    num_ids: float
+    num_outputs: float
+    is_pooled: bool = True
+    is_weighted: bool = False
+    all_to_all_bytes: tuple[float, float] = (4.0, 4.0)
+    row_sum_bytes: tuple[float, float] = (4.0, 4.0)
+    output_bytes: float = 4.0
+    optimizer_ratio: float = 0.0
+    prefetches: bool = False
+
+    @staticmethod
+    def of(table: Table, workload: Workload) -> TorchrecTable:
+        """A table of a workload as its user would describe it to TorchRec.
+
+        Elements travel in the types that ``communication`` of the table names. They are counted as
+        TorchRec does (``extract_comm_data_type_size``), without the scales of rows. If it names no
+        types, vectors and their gradients travel in the type of the table, or in that of the
+        outputs if this is narrower.
+        """
+        batch, element = workload.batch_size_per_rank, table.dtype.num_bytes
+        lengths = [f.pooling_factor for f in table.features]
+        pooled = table.pooling is not Pooling.NONE
+        plain = (float(element), float(element))
+        narrow = (float(min(element, workload.output_dtype.num_bytes)),) * 2
+        exchanged, summed = narrow, narrow if pooled else plain
+        codecs = table.communication
+        if codecs is not None:
+            exchanged = _sizes(codecs.all_to_all if pooled else codecs.sequence, plain)
+            summed = _sizes(codecs.reduce_scatter if pooled else None, plain)
+        return TorchrecTable(
+            num_embeddings=table.num_embeddings,
+            embedding_dim=table.embedding_dim,
+            element_bytes=element,
+            num_ids=sum(x * batch for x in lengths),
+            num_outputs=sum((min(1.0, x) if pooled else x) * batch for x in lengths),
+            is_pooled=pooled,
+            is_weighted=table.is_weighted,
+            all_to_all_bytes=exchanged,
+            row_sum_bytes=summed,
+            output_bytes=float(element),
+            optimizer_ratio=_optimizer_ratio(workload.optimizer_of(table), table.embedding_dim),
+            prefetches=workload.pipeline is Pipeline.PREFETCH_SPARSE_DIST,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrecInputs:
+    """The inputs of a table on one rank, if its user tells TorchRec others than the model has.
+
+    For example, the user may give one pooling factor for a table with two features; to TorchRec's
+    planner the table then has one feature. Its planner also counts the state of an optimizer that
+    it finds on the parameter, by its class, and outputs in the type that the constraint names. The
+    fields are those of :class:`TorchrecTable`.
+    """
+
+    num_ids: float
+    num_outputs: float
+    is_weighted: bool
+    prefetches: bool
+    optimizer_ratio: float
+    output_bytes: float
+
+    def read(self, table: TorchrecTable) -> TorchrecTable:
+        """The table with these inputs."""
+        return replace(table, **{f.name: getattr(self, f.name) for f in fields(self)})
+
+
+def _sizes(codecs: Codecs | None, plain: tuple[float, float]) -> tuple[float, float]:
+    """Bytes per element forward and backward; ``plain`` without a codec."""
+    if codecs is None:
+        return plain
+    return codecs.forward.torchrec_bytes, codecs.backward.torchrec_bytes
+
+
+def _optimizer_ratio(optimizer: Optimizer, embedding_dim: int) -> float:
+    """Bytes of state per byte of weights (``_get_optimizer_multipler``).
+
+    An optimizer that TorchRec does not know by name has as many bytes of state as of weights.
+    """
+    return {
+        Optimizer.NONE: 0.0,
+        Optimizer.SGD: 0.0,
+        Optimizer.ROWWISE_ADAGRAD: 1.0 / embedding_dim,
+        Optimizer.ADAM: 2.0,
+    }.get(optimizer, 1.0)
+
+
+# ------------------ shards
+
+_MOST_NODES: Final = 2
+"""The all-reduce of replicated tables is priced for at most this many hosts; with more hosts it is
+taken to last twice as long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPerf:
+    """TorchRec's ``Perf``: seconds of a shard.
+
+    Attributes:
+        fwd_compute_s: forward lookup.
+        fwd_comms_s: exchange of outputs.
+        bwd_compute_s: backward lookup.
+        bwd_comms_s: exchange of gradients.
+    """
+
+    fwd_compute_s: float
+    fwd_comms_s: float
+    bwd_compute_s: float
+    bwd_comms_s: float
+
+    @property
+    def total_s(self) -> float:
+        """The sum that TorchRec adds up for each rank.
+
+        The exchange of indices is not in it, nor fetches into caches, which TorchRec counts where a
+        constraint has cache statistics.
+        """
+        compute = self.fwd_compute_s + self.bwd_compute_s
+        return compute + self.fwd_comms_s + self.bwd_comms_s
+
+
+def shard_perf(
+    table: TorchrecTable,
+    machine: TorchrecMachine,
+    sharding_type: ShardingType,
+    kernel: ComputeKernel,
+    *,
+    num_cols: float,
+    cache_load_factor_ratio: float | None = None,
+) -> ShardPerf:
+    """The times of a shard.
+
+    Args:
+        table: the table of the shard.
+        machine: the system.
+        sharding_type: how the table is cut. All row blocks take the same time, even empty ones.
+        kernel: the kernel that looks the shard up.
+        num_cols: columns of the shard.
+        cache_load_factor_ratio: share of rows that the caching kernel keeps on the device; None for
+            TorchRec's 0.2.
+    """
+    rate = _device_rate(table, machine, kernel, cache_load_factor_ratio)
+    if sharding_type is ShardingType.DATA_PARALLEL:
+        return _replicated(table, machine, num_cols, rate)
+    world = machine.world_size
+    by_rows = sharding_type in BY_ROWS
+    within = world if sharding_type is ShardingType.ROW_WISE else machine.group_size
+    share = within if by_rows else 1
+    ids, outputs = table.num_ids / share, table.num_outputs
+    if by_rows:
+        outputs = outputs if table.is_pooled else outputs / share
+    forward_bytes, backward_bytes = (
+        outputs * world * num_cols * b for b in _wire_bytes(table, sharding_type)
+    )
+    columns = num_cols if by_rows else max(num_cols, MIN_LOOKUP_COLUMNS)
+    compute = _forward_compute(
+        table, ids * world, columns, forward_bytes, rate, 1.0 if by_rows else _penalty(num_cols)
+    )
+    copies = backward_bytes * BATCHED_COPY_FACTOR / rate if by_rows else 0.0
+    if by_rows and sharding_type is not ShardingType.ROW_WISE:
+        comms = _two_levels(table, machine, num_cols, forward_bytes, backward_bytes)
+    else:
+        link = machine.bandwidth(world, machine.local_world_size)
+        comms = (forward_bytes / link, backward_bytes / link)
+    return ShardPerf(
+        fwd_compute_s=compute,
+        fwd_comms_s=comms[0],
+        bwd_compute_s=_backward_compute(table, machine, compute),
+        bwd_comms_s=comms[1] + copies,
+    )
+
+
+def _wire_bytes(table: TorchrecTable, sharding_type: ShardingType) -> tuple[float, float]:
+    """Bytes per element in the exchange of outputs, and in the exchange of gradients."""
+    if sharding_type not in BY_ROWS:
+        return table.all_to_all_bytes
+    if sharding_type is not ShardingType.ROW_WISE:
+        return table.row_sum_bytes
+    return table.row_sum_bytes if table.is_pooled else table.all_to_all_bytes
+
+
+def _device_rate(
+    table: TorchrecTable,
+    machine: TorchrecMachine,
+    kernel: ComputeKernel,
+    cache_load_factor_ratio: float | None,
+) -> float:
+    """Bytes per second of a kernel (``kernel_bw_lookup``)."""
+    memory, link = machine.hbm_bandwidth_bytes_per_s, machine.device_link_bandwidth_bytes_per_s
+    if kernel is ComputeKernel.DENSE:
+        return DENSE_KERNEL_RATIO * memory
+    if kernel is ComputeKernel.FUSED_UVM:
+        return HOST_KERNEL_RATIO * link
+    if kernel is ComputeKernel.FUSED_UVM_CACHING:
+        factor = cache_load_factor_ratio
+        share = CACHE_LOAD_FACTOR if factor is None else factor
+        behind = HOST_KERNEL_RATIO * (share * memory + (1 - share) * link)
+        return memory if table.prefetches else behind
+    return memory
+
+
+def _penalty(num_cols: float) -> float:
+    """Factor on the time of narrow pieces, which leave threads without work.
+
+    Source: ``compute_block_usage_penalty``.
+    """
+    if num_cols >= FULL_BLOCK_COLUMNS:
+        return 1.0
+    wide = num_cols >= HALF_BLOCK_COLUMNS
+    return HALF_BLOCK_PENALTY if wide else QUARTER_BLOCK_PENALTY
+
+
+def _forward_compute(
+    table: TorchrecTable,
+    ids: float,
+    columns: float,
+    output_bytes: float,
+    rate: float,
+    penalty: float,
+) -> float:
+    """Seconds of a forward lookup: bytes of indices, rows and outputs over the kernel's rate.
+
+    Args:
+        table: the table.
+        ids: indices that are looked up.
+        columns: columns of the shard.
+        output_bytes: bytes of the vectors that are written.
+        rate: bytes per second of the kernel.
+        penalty: factor for narrow pieces.
+    """
+    read = math.ceil(ids * INDEX_BYTES) * (2.0 if table.is_weighted else 1.0)
+    return (read + ids * columns * table.element_bytes + output_bytes) * penalty / rate
+
+
+def _backward_compute(table: TorchrecTable, machine: TorchrecMachine, forward_s: float) -> float:
+    """Seconds of a backward lookup whose forward lookup takes ``forward_s``."""
+    backward_s = forward_s * machine.backward_ratio
+    if not table.is_weighted:
+        return backward_s
+    return backward_s * machine.weighted_ratio + forward_s * WEIGHTED_KERNEL_MULTIPLIER
+
+
+def _replicated(
+    table: TorchrecTable, machine: TorchrecMachine, num_cols: float, rate: float
+) -> ShardPerf:
+    """The times of a replicated table; ``rate`` is that of the kernel in bytes per second."""
+    written = table.num_outputs * num_cols * table.element_bytes
+    compute = _forward_compute(table, table.num_ids, num_cols, written, rate, 1.0)
+    size = table.num_embeddings * num_cols * table.element_bytes
+    nodes = min(machine.world_size / machine.local_world_size, _MOST_NODES)
+    reduce_s = size * (2 * nodes - 1) / nodes / machine.all_reduce_bandwidth_bytes_per_s
+    if machine.world_size > _MOST_NODES * machine.local_world_size:
+        reduce_s *= 2
+    return ShardPerf(
+        fwd_compute_s=compute,
+        fwd_comms_s=0.0,
+        bwd_compute_s=_backward_compute(table, machine, compute),
+        bwd_comms_s=reduce_s + size * REPLICATED_UPDATE_FACTOR / rate,
+    )
+
+
+def _two_levels(
+    table: TorchrecTable,
+    machine: TorchrecMachine,
+    num_cols: float,
+    forward_bytes: float,
+    backward_bytes: float,
+) -> tuple[float, float]:
+    """Seconds of the exchanges of outputs and of gradients of tables on one group of ranks.
+
+    Outputs are added up inside the group and then exchanged between groups. Gradients take the way
+    back.
+
+    Args:
+        table: the table.
+        machine: the system.
+        num_cols: columns of the shard.
+        forward_bytes: bytes of outputs that are added up inside the group.
+        backward_bytes: bytes of gradients that are spread inside the group.
+    """
+    group = machine.group_size
+    inside = machine.bandwidth(group, min(group, machine.local_world_size))
+    across = machine.bandwidth(machine.num_groups, 1)
+    exchanged: list[float] = [0.0, 0.0]
+    if machine.num_groups > 1:
+        vectors = table.num_outputs * machine.num_groups * num_cols
+        exchanged = [vectors * b / across for b in table.all_to_all_bytes]
+    return exchanged[0] + forward_bytes / inside, exchanged[1] + backward_bytes / inside
+
+
+# ------------------------------------------------------------------ memory
+
+_TABLE_INDEX_BYTES = 4
+"""Bytes for each row of a cached table: where in the cache it is."""
+_SLOT_STATE_BYTES = 16
+"""Bytes for each row that the cache has room for: its state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStorage:
+    """TorchRec's ``Storage``: bytes of a shard in device memory (HBM) and host memory (DDR)."""
+
+    hbm_bytes: float
+    ddr_bytes: float
+
+
+def shard_storage(
+    table: TorchrecTable,
+    machine: TorchrecMachine,
+    sharding_type: ShardingType,
+    kernel: ComputeKernel,
+    *,
+    num_rows: float,
+    num_cols: float,
+    cache_load_factor_ratio: float | None = None,
+) -> ShardStorage:
+    """The memory of a shard with one batch of inputs and outputs.
+
+    TorchRec's planner counts one (``PipelineType.NONE``) for every training loop, unless the user
+    gives it a storage estimator with another type.
+
+    Args:
+        table: the table of the shard.
+        machine: the system.
+        sharding_type: how the table is cut.
+        kernel: the kernel, which says where the weights are.
+        num_rows: rows of the shard; 0 for a block that begins beyond the last row of the table.
+        num_cols: columns of the shard.
+        cache_load_factor_ratio: share of rows that the caching kernel keeps on the device; None (or
+            0, as in TorchRec) for TorchRec's 0.2.
+    """
+    factor = cache_load_factor_ratio or CACHE_LOAD_FACTOR
+    cached = kernel is ComputeKernel.FUSED_UVM_CACHING
+    in_host = cached or kernel is ComputeKernel.FUSED_UVM
+    weights = table.num_embeddings * table.embedding_dim * table.element_bytes
+    ddr = weights if in_host else 0
+    hbm = round(weights * factor) if cached else weights - ddr
+    share = 1.0
+    if sharding_type is not ShardingType.DATA_PARALLEL:
+        share = num_rows * num_cols / (table.num_embeddings * table.embedding_dim)
+    inputs, outputs = _io_bytes(table, machine, sharding_type, num_rows, num_cols)
+    aux = math.ceil(num_rows * (_TABLE_INDEX_BYTES + _SLOT_STATE_BYTES * factor)) if cached else 0
+    return ShardStorage(
+        hbm_bytes=1.0 * (_with_state(hbm * share, table) + aux + inputs + outputs),
+        ddr_bytes=1.0 * _with_state(ddr * share, table),
+    )
+
+
+def _with_state(weight_bytes: float, table: TorchrecTable) -> float:
+    """Bytes of weights with the state of their optimizer."""
+    size = math.ceil(weight_bytes)
+    return size + math.ceil(size * table.optimizer_ratio)
+
+
+def _io_bytes(
+    table: TorchrecTable,
+    machine: TorchrecMachine,
+    sharding_type: ShardingType,
+    num_rows: float,
+    num_cols: float,
+) -> tuple[float, float]:
+    """Bytes of the indices that enter a shard, and of the vectors that leave it, per batch.
+
+    A shard of a sharded table gets the indices of all ranks, and a replica those of its rank alone.
+    """
+    ids, outputs = table.num_ids, table.num_outputs
+    if sharding_type is ShardingType.DATA_PARALLEL:
+        size = table.embedding_dim * table.output_bytes
+        return math.ceil(ids * INDEX_BYTES), math.ceil(outputs * size)
+    world = machine.world_size
+    share = {
+        ShardingType.ROW_WISE: world,
+        ShardingType.TABLE_ROW_WISE: machine.group_size,
+        ShardingType.GRID_SHARD: machine.group_size,
+    }.get(sharding_type)
+    if share is not None:
+        if num_rows * num_cols <= 0:
+            return 0, 0
+        ids, outputs = ids / share, outputs if table.is_pooled else outputs / share
+    return (
+        math.ceil(ids * world * INDEX_BYTES),
+        math.ceil(outputs * world * num_cols * table.output_bytes),
+    )
